@@ -23,7 +23,7 @@ def test_any_text_is_a_name_and_any_weight_in_range_is_accepted(name, weight):
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2499, 4.0001, -1.0, math.inf, -math.inf, math.nan])
-def test_a_weight_out_of_range_is_refused_with_the_range_in_the_message(weight):
+def test_an_invalid_weight_is_rejected_with_the_valid_range(weight):
     with pytest.raises(InvalidMember, match=r"weight of 'a' is .*; use 0\.25 to 4"):
         Member(NodeId("a"), weight=weight)
 
@@ -43,7 +43,7 @@ def test_text_that_has_no_utf8_form_is_refused_by_its_field(field):
         Member(**fields)
 
 
-def test_an_invalid_member_is_a_value_error_and_an_error_of_this_package():
+def test_an_invalid_member_raises_a_value_error_of_this_package():
     assert issubclass(InvalidMember, ValueError)
     assert issubclass(InvalidMember, RingError)
 
@@ -58,7 +58,7 @@ def test_members_come_out_sorted_and_once_whatever_their_order_and_repetition(ro
     assert by_name(repeated) == tuple(sorted(roster, key=lambda member: member.name))
 
 
-def test_two_different_members_of_one_name_are_a_conflict_that_names_them():
+def test_two_different_members_with_one_name_raise_a_named_conflict():
     with pytest.raises(ConflictingMembers, match="'a'") as caught:
         by_name([Member(NodeId("a"), zone="x"), Member(NodeId("b")), Member(NodeId("a"), zone="y")])
 

@@ -13,7 +13,7 @@ two_or_more = rosters.filter(lambda roster: len(roster) > 1)
 
 @settings(max_examples=40, deadline=None)
 @given(two_or_more)
-def test_a_join_moves_shards_to_the_newcomer_alone_and_all_it_will_own(roster):
+def test_a_join_moves_exactly_the_new_members_shards(roster):
     *before, newcomer = roster
     new = Ring.of(roster)
 
@@ -25,7 +25,7 @@ def test_a_join_moves_shards_to_the_newcomer_alone_and_all_it_will_own(roster):
 
 @settings(max_examples=40, deadline=None)
 @given(two_or_more)
-def test_a_departure_moves_the_shards_of_the_departed_alone_and_all_it_owned(roster):
+def test_a_departure_moves_exactly_the_shards_of_the_departed_member(roster):
     *after, leaver = roster
     old = Ring.of(roster)
 
@@ -48,7 +48,7 @@ def test_a_member_that_gains_weight_only_gains_shards(roster):
 
 @settings(max_examples=40, deadline=None)
 @given(old=rosters, new=rosters)
-def test_moves_lead_from_the_old_owners_to_the_new_in_the_order_of_shards(old, new):
+def test_moves_name_old_and_new_owners_in_shard_order(old, new):
     old_ring, new_ring = Ring.of(old), Ring.of(new)
 
     moves = moved(old_ring, new_ring)
@@ -68,7 +68,7 @@ def test_a_zone_that_changes_moves_no_shard():
     assert moved(old, new) == ()
 
 
-def test_the_first_member_takes_every_shard_from_nobody_and_the_last_leaves_them_to_nobody():
+def test_the_first_member_gains_and_the_last_member_loses_every_shard():
     nobody, alone = Ring.of([]), Ring.of([Member(NodeId("a"))])
 
     assert moved(nobody, alone) == tuple(Move(shard, None, NodeId("a")) for shard in range(SHARDS))

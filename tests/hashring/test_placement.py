@@ -51,7 +51,7 @@ def test_a_member_has_256_vnodes_per_unit_weight(weight, vnodes):
     assert len(points_of(Member(NodeId("a"), weight=weight))) == vnodes
 
 
-def test_a_vnode_stands_at_the_low_64_bits_of_the_hash_of_name_and_number():
+def test_a_vnodes_position_is_the_low_64_bits_of_its_hash():
     points = points_of(Member(NodeId("é")))
 
     assert points == [mmh3.hash128("é".encode() + bytes([0, 0, 0, i])) % 2**64 for i in range(256)]
@@ -73,7 +73,7 @@ def test_more_weight_adds_vnodes_and_moves_none():
 
 
 @given(st.lists(st.lists(few_points, max_size=6), max_size=5))
-def test_vnodes_on_one_point_are_all_kept_and_stand_in_the_order_of_names(points_by_rank):
+def test_vnodes_at_one_position_are_all_kept_in_order_of_names(points_by_rank):
     points, ranks = sort_vnodes(points_by_rank)
 
     assert list(zip(points, ranks, strict=True)) == sorted(
@@ -82,7 +82,7 @@ def test_vnodes_on_one_point_are_all_kept_and_stand_in_the_order_of_names(points
 
 
 @given(st.lists(st.lists(few_points, max_size=6), min_size=2, max_size=5), st.data())
-def test_a_member_that_leaves_takes_no_vnode_of_others_on_its_points_away(points_by_rank, data):
+def test_a_leaving_member_removes_no_vnodes_of_others_at_its_positions(points_by_rank, data):
     leaver = data.draw(st.integers(0, len(points_by_rank) - 1))
     points, ranks = sort_vnodes(points_by_rank)
 
@@ -94,7 +94,7 @@ def test_a_member_that_leaves_takes_no_vnode_of_others_on_its_points_away(points
     assert list(zip(*rest, strict=True)) == kept
 
 
-def test_of_members_on_one_point_the_first_by_name_owns_and_then_the_next():
+def test_the_first_member_by_name_owns_a_shared_position():
     point = 7 * SHARD_WIDTH + 1
 
     _, ranks = sort_vnodes([[point], [point, point]])
@@ -104,7 +104,7 @@ def test_of_members_on_one_point_the_first_by_name_owns_and_then_the_next():
 
 
 @given(stay=few_vnodes, gone=few_vnodes, come=few_vnodes)
-def test_vnodes_that_go_and_come_leave_the_others_as_if_all_were_sorted_anew(stay, gone, come):
+def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, gone, come):
     points, names = circle_of(stay + gone)
 
     assert update_vnodes(points, names, gone, come) == circle_of(stay + come)
@@ -113,7 +113,7 @@ def test_vnodes_that_go_and_come_leave_the_others_as_if_all_were_sorted_anew(sta
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(points_anywhere, min_size=1, max_size=20), st.integers(1, 40))
-def test_a_shard_meets_the_first_vnode_at_or_after_its_start_or_the_end(points, step):
+def test_a_shard_maps_to_the_first_vnode_at_or_after_its_start(points, step):
     points.sort()
     shards = range(0, SHARDS, step)
 
@@ -128,7 +128,7 @@ def test_a_shard_meets_the_first_vnode_at_or_after_its_start_or_the_end(points, 
     ),
     st.data(),
 )
-def test_the_next_other_place_is_the_first_round_the_circle_with_another_label(names, data):
+def test_next_distinct_finds_the_first_vnode_with_another_label(names, data):
     label_of = {"a": "x", "b": "x", "c": "y", "d": "y"}
     size = len(names)
     places = sorted(data.draw(st.lists(st.integers(0, size))))
@@ -150,7 +150,7 @@ def test_the_next_other_place_is_the_first_round_the_circle_with_another_label(n
         [dict(zip("abcd", "abcd", strict=True)), {**dict.fromkeys("abc", "x"), "d": "y"}]
     ),
 )
-def test_shards_that_meet_no_change_meet_the_same_two_labels_as_before(stay, gone, come, label_of):
+def test_shards_without_a_change_keep_their_first_two_labels(stay, gone, come, label_of):
     before, after = stay + gone, stay + come
     for vnodes in (before, after):
         assume(len({label_of[name] for _, name in vnodes}) > 1)

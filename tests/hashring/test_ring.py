@@ -62,7 +62,7 @@ def along_the_ring(roster, shard):
 
 @settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards)
-def test_the_owner_is_the_member_of_the_first_vnode_at_or_after_the_shard(roster, shard):
+def test_the_owner_has_the_first_vnode_at_or_after_the_shard(roster, shard):
     ring = Ring.of(roster)
 
     assert ring.owner(shard) == along_the_ring(roster, shard)[0]
@@ -107,9 +107,7 @@ def test_a_ring_says_the_same_whichever_ring_it_is_made_from(steps):
 
 @settings(max_examples=60, deadline=None)
 @given(roster=rosters(("", "x", "y"), (0.25, 1.0, 1.5), min_size=4, max_size=12), data=st.data())
-def test_members_that_join_leave_or_change_one_by_one_make_the_ring_of_those_there_are(
-    roster, data
-):
+def test_a_ring_updated_member_by_member_equals_a_new_ring(roster, data):
     ring = Ring.of(roster)
     for _ in range(4):
         member = data.draw(st.sampled_from(roster) | zoned_members)
@@ -122,7 +120,7 @@ def test_members_that_join_leave_or_change_one_by_one_make_the_ring_of_those_the
         assert not shards_that_differ(ring, Ring.of(roster))
 
 
-def test_where_a_second_zone_comes_or_goes_all_standbys_are_chosen_anew():
+def test_adding_or_removing_a_second_zone_rechooses_all_standbys():
     here, there = nodes(6), Member(NodeId("there"), zone="x", weight=0.25)
     one_zone, two_zones = Ring.of(here), Ring.of([*here, there])
 
@@ -131,7 +129,7 @@ def test_where_a_second_zone_comes_or_goes_all_standbys_are_chosen_anew():
 
 
 @pytest.mark.parametrize("zones", [1, 3])
-def test_of_more_vnodes_than_shards_each_change_makes_the_ring_of_those_there_are(zones):
+def test_an_updated_ring_with_more_vnodes_than_shards_equals_a_new_ring(zones):
     roster = [replace(node, zone=f"z{number % zones}") for number, node in enumerate(nodes(150))]
     newcomer, heavy = Member(NodeId("new"), zone="z0"), replace(roster[7], weight=2.5)
     ring = Ring.of(roster)
@@ -161,7 +159,7 @@ def test_the_ring_is_the_same_in_every_release():
 
 @settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards, count=st.integers(1, 9))
-def test_owners_are_distinct_and_as_many_as_asked_for_or_as_there_are(roster, shard, count):
+def test_owners_are_distinct_and_as_many_as_requested_or_available(roster, shard, count):
     ring = Ring.of(roster)
 
     owners = ring.owners(shard, count)
@@ -173,7 +171,7 @@ def test_owners_are_distinct_and_as_many_as_asked_for_or_as_there_are(roster, sh
 
 @settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards)
-def test_the_foremost_of_each_zone_stand_before_all_others_in_ring_order(roster, shard):
+def test_the_first_members_of_each_zone_precede_all_others(roster, shard):
     zone_of = {member.name: member.zone for member in roster}
     walk = along_the_ring(roster, shard)
     foremost = {zone_of[name]: name for name in reversed(walk)}.values()
@@ -204,7 +202,7 @@ def test_the_standby_is_in_another_zone_whenever_there_is_one(roster, shard):
 
 @settings(max_examples=40, deadline=None)
 @given(roster=rosters(weights=(0.25, 1.0, 2.0), min_size=2), shard=shards)
-def test_when_an_owner_leaves_its_standby_owns_the_shard_if_all_are_in_one_zone(roster, shard):
+def test_within_one_zone_the_standby_owns_a_shard_after_its_owner_leaves(roster, shard):
     owner, standby = Ring.of(roster).owners(shard, 2)
 
     assert Ring.of(without(roster, owner)).owner(shard) == standby
@@ -212,7 +210,7 @@ def test_when_an_owner_leaves_its_standby_owns_the_shard_if_all_are_in_one_zone(
 
 @settings(max_examples=100, deadline=None)
 @given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
-def test_when_an_owner_leaves_its_standby_owns_the_shard_or_stays_its_standby(roster, shard):
+def test_after_its_owner_leaves_a_standby_is_owner_or_stays_standby(roster, shard):
     ring = Ring.of(roster)
     rest = Ring.of(without(roster, ring.owner(shard)))
 
@@ -312,7 +310,7 @@ def test_members_of_two_data_centers_do_not_go_on_one_ring():
     assert caught.value.datacenters == ("east", "west")
 
 
-def test_two_different_members_of_one_name_do_not_go_on_one_ring():
+def test_two_different_members_with_one_name_are_rejected():
     with pytest.raises(ConflictingMembers):
         Ring.of([Member(NodeId("a")), Member(NodeId("a"), weight=2.0)])
 

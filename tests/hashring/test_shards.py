@@ -50,7 +50,7 @@ def test_the_items_of_keys_are_those_of_their_shards(pick, keys):
 
 
 @pytest.mark.parametrize("pick", [hashring.pick, shards.pick])
-def test_items_are_picked_of_any_sequence_of_keys_and_from_any_table(pick):
+def test_items_are_picked_for_any_key_sequence_and_table(pick):
     keys = (b"one", b"two")
     table = bytearray(SHARDS)
     table[shard_of(b"two")] = 1
@@ -60,7 +60,7 @@ def test_items_are_picked_of_any_sequence_of_keys_and_from_any_table(pick):
 
 
 @pytest.mark.parametrize("pick", [hashring.pick, shards.pick])
-def test_what_is_no_key_and_tables_that_are_too_short_are_refused(pick):
+def test_invalid_keys_and_short_tables_are_rejected(pick):
     with pytest.raises(TypeError):
         pick([b"key", 5], bytes(SHARDS))
     with pytest.raises(IndexError):

@@ -78,7 +78,7 @@ def test_each_data_center_has_the_ring_of_its_own_members(roster):
 
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(rosters, min_size=2, max_size=4), data=st.data())
-def test_a_view_made_from_another_is_the_same_view_with_the_same_rings(steps, data):
+def test_a_view_derived_from_another_equals_a_new_view(steps, data):
     view = View.of([])
     for roster in steps:
         view = View.of(roster, like=view)
@@ -92,7 +92,7 @@ def test_a_view_made_from_another_is_the_same_view_with_the_same_rings(steps, da
             assert ring.standby_by_shard == own.standby_by_shard
 
 
-def test_a_view_made_from_another_places_the_vnodes_of_the_newcomer_alone(monkeypatch):
+def test_a_derived_view_places_only_the_vnodes_of_new_members(monkeypatch):
     placed = []
     monkeypatch.setattr(
         "hashring.ring.points_of", lambda member: placed.append(member) or points_of(member)

@@ -64,7 +64,7 @@ def refused(ran: Ran) -> str:
 # The list
 
 
-def test_without_a_name_all_scenarios_are_listed_with_what_to_do_next(run: Run) -> None:
+def test_without_a_name_all_scenarios_and_next_commands_are_listed(run: Run) -> None:
     ran = run()
 
     assert ran.status == 0
@@ -94,7 +94,7 @@ def test_every_verb_tells_its_options(run: Run, name: str) -> None:
 # One run
 
 
-def test_the_last_line_of_a_run_tells_all_that_came_of_it(run: Run, tmp_path: Path) -> None:
+def test_the_last_line_of_a_run_contains_its_whole_outcome(run: Run, tmp_path: Path) -> None:
     ran = run("steady", "--seed", "7", *SHORT, "--json", "--no-report")
     row = ran.rows[-1]
 
@@ -238,9 +238,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.cli.swarm.pool", threads)
 
 
-def test_a_swarm_tells_how_much_it_searched_and_which_rare_things_it_never_met(
-    run: Run, in_process: None
-) -> None:
+def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: None) -> None:
     ran = run("swarm", "--seeds", "1", "--from", "22", "--level", "core", "--marks", "--json")
 
     assert ran.status == 1
@@ -252,9 +250,7 @@ def test_a_swarm_tells_how_much_it_searched_and_which_rare_things_it_never_met(
     assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
 
 
-def test_a_swarm_has_every_transfer_come_in_as_many_parts_as_it_is_told(
-    run: Run, in_process: None
-) -> None:
+def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_process: None) -> None:
     seeds = ("--seeds", "1", "--from", "500012", "--level", "core", "--json")
     [one] = run("swarm", *seeds, "--least-parts", "1").rows
     [two] = run("swarm", *seeds, "--least-parts", "2").rows
@@ -339,9 +335,7 @@ def test_with_exact_counting_what_if_decides_as_a_replay_does(
     }
 
 
-def test_what_if_tells_people_who_would_have_been_throttled_and_by_which_rule(
-    run: Run, tmp_path: Path
-) -> None:
+def test_what_if_prints_throttled_clients_and_their_rules(run: Run, tmp_path: Path) -> None:
     rules, log = written(tmp_path, "sliding_window")
 
     ran = run("what-if", "--rules", rules, "--log", log)
@@ -428,5 +422,5 @@ def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> No
         (["steady", "--frob"], "--frob"),
     ],
 )
-def test_words_that_make_no_sense_are_named(run: Run, words: list[str], said: str) -> None:
+def test_invalid_arguments_are_named_in_the_error(run: Run, words: list[str], said: str) -> None:
     assert said in refused(run(*words))

@@ -109,7 +109,7 @@ def is_outside(name: str) -> bool:
     return any(name == shell or name.startswith(f"{shell}/") for shell in OUTSIDE)
 
 
-def test_what_runs_inside_knows_no_clock_no_shared_chance_and_no_order_of_sets() -> None:
+def test_simulated_code_uses_no_clock_no_global_random_and_no_set_order() -> None:
     found = [
         f"{name}, line {line}: {use}; take it from the arguments, or put it in order"
         for name, line, use in uses_inside()
@@ -177,7 +177,7 @@ def test_what_the_seed_decides_is_let_pass(source: str) -> None:
     assert found_in(source) == []
 
 
-def test_a_run_is_the_same_in_another_process_with_other_hashes_and_another_heap() -> None:
+def test_a_run_repeats_in_another_process_with_other_hashes_and_heap() -> None:
     names = ("leave",)
     children = [
         subprocess.Popen(

@@ -47,7 +47,7 @@ def test_a_node_alone_in_its_data_center_decides_whatever_its_clock() -> None:
     assert run("clock_step@3 node=n1 by_s=5", datacenters=3) == []
 
 
-def test_what_changed_while_the_standby_could_not_be_reached_is_copied_later() -> None:
+def test_changes_during_a_cut_are_replicated_after_it() -> None:
     assert run("cut@3-4.2 node=n1 from=n2", "crash@13 node=n1", calm=12) == []
     # So long that no frame in flight arrives after all, and with so many keys that most of them
     # are not used again before the crash.
@@ -59,7 +59,7 @@ def test_a_host_that_is_busy_for_long_moves_nobodys_clock() -> None:
     assert run("busy@2-12 node=n3 cost_ms=20", "leave@8-13 node=n2") == []
 
 
-def test_a_replica_of_the_sender_is_not_counted_on_top_of_what_it_transfers() -> None:
+def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
     drawn_case = generate_scenario(150, "core")
     scenario = replace(drawn_case, faults=drawn_case.faults[:1])
 

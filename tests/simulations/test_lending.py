@@ -41,9 +41,7 @@ def spend(world, steps):
     loss=st.sampled_from([0.0, 0.1, 0.5]),
     steps=st.lists(checks, min_size=5, max_size=20),
 )
-def test_what_passes_by_leases_would_have_passed_at_that_instant_without_them(
-    limit, seed, loss, steps
-):
+def test_leases_admit_only_units_that_a_check_would_admit(limit, seed, loss, steps):
     world = LendingWorld(seed, limit, loss=loss)
     spend(world, steps)
 
@@ -57,9 +55,7 @@ def test_what_passes_by_leases_would_have_passed_at_that_instant_without_them(
     before=st.lists(checks, min_size=5, max_size=12),
     after=st.lists(checks, min_size=5, max_size=12),
 )
-def test_a_crash_admits_at_most_what_was_decided_or_lent_since_the_last_copy(
-    limit, seed, before, after
-):
+def test_a_crash_admits_at_most_units_since_the_last_replication(limit, seed, before, after):
     world = LendingWorld(seed, limit)
     spend(world, before)
     world.crash()

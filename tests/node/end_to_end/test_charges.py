@@ -40,7 +40,7 @@ async def used(limiter: Limiter, descriptors: dict[str, str]) -> int:
     raise AssertionError("more than 40 units in use")
 
 
-async def test_a_charge_reaches_the_owner_through_any_node_and_counts_past_the_limit(
+async def test_a_charge_through_any_node_counts_beyond_the_limit_at_the_owner(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w:
@@ -62,7 +62,7 @@ async def test_a_charge_reaches_the_owner_through_any_node_and_counts_past_the_l
             assert await used(limiter, client) == 9
 
 
-async def test_a_charge_reaches_the_owner_although_its_client_remembers_a_denial(
+async def test_a_charge_reaches_the_owner_despite_a_cached_denial(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -91,7 +91,7 @@ async def test_each_of_several_limits_counts_whatever_the_others_say(
         assert second.rule == first.statuses[0].rule
 
 
-async def test_debt_is_known_to_the_standby_and_counted_once_when_the_owner_is_back(
+async def test_debt_is_replicated_and_counts_once_after_the_owner_returns(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -109,7 +109,7 @@ async def test_debt_is_known_to_the_standby_and_counted_once_when_the_owner_is_b
         assert await used(limiter, client) == 11
 
 
-async def test_an_owner_that_was_cut_off_is_told_what_its_standby_charged(
+async def test_an_owner_receives_its_standbys_charges_after_a_cut(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -143,7 +143,7 @@ async def test_a_charge_that_is_asked_for_twice_counts_once(autojump_clock: Mock
         assert node.node.stats(1).counters["repeated_checks"] == 1
 
 
-def test_of_a_charge_that_two_nodes_counted_one_goes_when_they_meet() -> None:
+def test_a_charge_counted_by_two_nodes_counts_once_after_the_split() -> None:
     decided = DecidedChecks(lambda session, seq: ((), 0))
     row = (Code.OVERDRAWN.value, 5, 0, 10**9, 10**9, 0, 0, Source.STANDBY.value)
     decided.remember((1, 7, 0), b"key of x", 9, row, 100)
@@ -164,7 +164,7 @@ def test_a_tally_saturates() -> None:
     assert tally.row(b"key of x", 5)[1] == MOST_UNITS
 
 
-async def test_a_charge_that_puts_a_lent_key_into_debt_calls_its_leases_back(
+async def test_a_charge_into_debt_recalls_the_leases_of_its_key(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as borrower, w.client() as other:
@@ -242,7 +242,7 @@ async def test_a_charge_counts_however_late_it_is(autojump_clock: MockClock) -> 
 
 
 @pytest.mark.parametrize("key", ["fixed", "sliding", "token"])
-async def test_debt_of_one_data_center_is_heard_of_in_the_others(
+async def test_debt_of_one_data_center_reaches_the_others(
     autojump_clock: MockClock, key: str
 ) -> None:
     async with two_datacenters() as (_, here, there):

@@ -54,7 +54,7 @@ async def test_a_budget_is_one_whichever_node_is_asked(autojump_clock: MockClock
         assert {decision.source for decision in decisions} == {Source.OWNER}
 
 
-async def test_what_a_node_does_not_own_is_forwarded_once_and_counted(
+async def test_a_check_of_another_owner_is_forwarded_and_counted_once(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -76,7 +76,7 @@ async def test_a_client_asks_the_owner_itself(autojump_clock: MockClock) -> None
         assert all(w.count(name, "checks") > 5 for name in NAMES)
 
 
-async def test_who_comes_before_a_node_runs_is_turned_away_and_served_once_it_does(
+async def test_a_client_is_rejected_until_the_node_runs_and_then_served(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a") as w:
@@ -167,7 +167,7 @@ async def test_a_request_that_meets_no_rule_never_leaves_the_process(
         assert w.total("checks") == 0
 
 
-async def test_a_refund_gives_the_newest_hits_of_a_log_back(autojump_clock: MockClock) -> None:
+async def test_a_refund_removes_the_newest_hits_of_a_log(autojump_clock: MockClock) -> None:
     rules = RULES.replace("algorithm: fixed_window", "algorithm: sliding_window_log")
     async with world(rules=rules) as w, w.client("a", only=True) as limiter:
         client = owned(w.rules, "client", "b")
@@ -259,7 +259,7 @@ async def test_of_a_hundred_concurrent_checks_of_one_key_exactly_its_limit_passe
         max_size=40,
     ),
 )
-def test_whatever_the_interleaving_no_window_admits_more_than_its_limit_nor_less_than_asked(
+def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
     seed: int, jitter: float, asks: list[tuple[int, int, int, float]]
 ) -> None:
     spent = [0, 0, 0]
@@ -345,7 +345,7 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group(
         assert [decision.statuses[0].remaining for decision in decisions] == [4, 3, 2, 1, 0, 0]
 
 
-async def test_a_shadow_rule_over_its_limit_denies_no_group_that_a_node_sends_to_two_owners(
+async def test_a_shadow_rule_over_its_limit_denies_no_group_of_two_owners(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=SHADOWED) as w:
@@ -366,7 +366,7 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group_that_a_node_sends_to
         assert remaining == [4, 3, 2]
 
 
-async def test_a_group_through_a_node_that_owns_none_of_it_leaves_no_charge_behind(
+async def test_a_denied_group_through_another_node_leaves_no_charge(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("c", only=True) as limiter:
@@ -385,7 +385,7 @@ async def test_a_group_through_a_node_that_owns_none_of_it_leaves_no_charge_behi
 # Failures
 
 
-async def test_when_an_owner_dies_its_standby_decides_and_says_so(
+async def test_after_an_owners_death_its_standby_decides_and_is_named_as_source(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -401,7 +401,7 @@ async def test_when_an_owner_dies_its_standby_decides_and_says_so(
 
 
 @pytest.mark.parametrize("limit", ["5/minute fixed_window", "5/minute first_hit"])
-async def test_owner_forwarder_and_standby_name_one_end_of_a_window(
+async def test_owner_forwarder_and_standby_report_the_same_window_end(
     autojump_clock: MockClock, limit: str
 ) -> None:
     """gubernator#225: a node that had heard of a count gave it a new end, and so at each call."""
@@ -443,7 +443,7 @@ async def test_a_node_that_forwards_asks_the_standby_as_well(autojump_clock: Moc
         assert w.count("c", "stood_in") > 0
 
 
-async def test_a_silent_owner_costs_the_first_check_its_patience_and_later_ones_nothing(
+async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -503,7 +503,7 @@ async def test_with_all_nodes_gone_each_rule_says_what_happens(autojump_clock: M
         assert {d.source for d in alone} == {Source.LOCAL}
 
 
-async def test_a_node_cut_off_from_all_others_answers_by_the_rules_as_well(
+async def test_a_node_cut_off_from_all_others_applies_the_rules(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -523,7 +523,7 @@ async def test_a_node_cut_off_from_all_others_answers_by_the_rules_as_well(
         assert w.count("a", "undecided") > 0
 
 
-async def test_a_peer_that_is_silent_does_not_make_a_check_late(autojump_clock: MockClock) -> None:
+async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True, patience=0.3) as limiter:
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client)
@@ -537,7 +537,7 @@ async def test_a_peer_that_is_silent_does_not_make_a_check_late(autojump_clock: 
         assert trio.current_time() - begun < 0.85
 
 
-async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(
+async def test_a_silent_owner_does_not_delay_checks_of_other_owners(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -561,7 +561,7 @@ async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(
 
 
 @pytest.mark.internal_errors
-async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_another_request(
+async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -586,7 +586,7 @@ async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_anot
 # Leaving
 
 
-async def test_a_node_that_drains_sends_everybody_elsewhere_and_loses_no_answer(
+async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -677,7 +677,7 @@ async def test_new_rules_reach_clients_with_their_next_checks(autojump_clock: Mo
         assert limiter.rules.version == 2
 
 
-async def test_rules_that_were_put_back_with_an_older_date_reach_clients_too(
+async def test_restored_rules_with_an_older_date_reach_clients(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -708,7 +708,7 @@ async def test_a_node_that_forwards_knows_the_new_rules_too(autojump_clock: Mock
         assert w.count("b", "unknown_rule") > 0
 
 
-async def test_a_rule_that_the_owner_does_not_have_yet_is_enforced_all_the_same(
+async def test_a_rule_that_the_owner_does_not_have_yet_is_enforced(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w:

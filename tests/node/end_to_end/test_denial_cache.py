@@ -15,7 +15,7 @@ async def spend(limiter: Limiter, descriptors: dict[str, str], times: int = 6) -
         await limiter.check("api", descriptors)
 
 
-async def test_who_was_denied_is_denied_again_without_a_question(
+async def test_a_cached_denial_is_repeated_without_a_request(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -38,7 +38,7 @@ async def test_who_was_denied_is_denied_again_without_a_question(
         assert limiter.check_now("api", {"client": "somebody"}) is None
 
 
-async def test_a_denial_is_asked_for_again_when_its_time_is_over(
+async def test_an_expired_denial_is_requested_again(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -50,7 +50,7 @@ async def test_a_denial_is_asked_for_again_when_its_time_is_over(
         assert (await limiter.check("api", client)).allowed
 
 
-async def test_a_client_that_is_told_to_remember_nothing_asks_each_time(
+async def test_a_client_without_a_denial_cache_sends_each_check(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client(denials=0) as limiter:
@@ -94,7 +94,7 @@ async def test_a_raised_limit_ends_denials_at_once(autojump_clock: MockClock) ->
         assert (await limiter.check("api", client)).allowed
 
 
-async def test_a_denial_passed_on_by_a_node_that_does_not_own_the_key_is_not_remembered(
+async def test_a_denial_forwarded_by_a_nonowner_is_not_cached(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("b", only=True) as limiter:
@@ -105,7 +105,7 @@ async def test_a_denial_passed_on_by_a_node_that_does_not_own_the_key_is_not_rem
         assert (await limiter.check("api", client)).source is Source.OWNER
 
 
-async def test_when_the_counter_moves_its_denials_are_asked_for_anew(
+async def test_denials_are_requested_again_after_the_counter_moves(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a") as w, w.client("a") as limiter:

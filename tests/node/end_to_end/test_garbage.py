@@ -191,7 +191,7 @@ async def test_random_datagrams_change_nothing_and_are_counted(keys: KeyDir) -> 
     ],
     ids=["too long", "far too long", "empty", "cut off", "noise", "unknown", "no hello"],
 )
-async def test_bytes_that_are_no_protocol_end_their_connection_and_no_other(
+async def test_invalid_protocol_bytes_close_only_their_connection(
     keys: KeyDir, data: bytes, end_stream: bool, cause: str, code: ErrorCode
 ) -> None:
     async with served(keys) as s:
@@ -202,7 +202,7 @@ async def test_bytes_that_are_no_protocol_end_their_connection_and_no_other(
         assert (await s.refusals())[cause] == 1
 
 
-async def test_who_speaks_another_version_or_shows_a_wrong_token_is_told_and_counted(
+async def test_a_wrong_version_or_token_is_rejected_with_a_reason_and_counted(
     keys: KeyDir,
 ) -> None:
     async with served(keys) as s:
@@ -229,7 +229,7 @@ async def test_who_speaks_another_version_or_shows_a_wrong_token_is_told_and_cou
         assert refusals["bad_credential"] == 2
 
 
-async def test_two_thousand_handshakes_that_never_finish_take_little_and_block_nobody(
+async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no_client(
     keys: KeyDir,
 ) -> None:
     random = Random(2)

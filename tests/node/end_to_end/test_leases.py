@@ -56,7 +56,7 @@ async def test_a_key_that_is_asked_about_often_is_spent_in_the_client(
         assert w.count("a", "checks") == asked
 
 
-async def test_what_was_spent_is_counted_and_the_rest_given_back(
+async def test_spent_lease_units_count_and_the_rest_is_returned(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
@@ -70,7 +70,7 @@ async def test_what_was_spent_is_counted_and_the_rest_given_back(
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
-async def test_what_a_client_that_ends_had_borrowed_is_taken_for_spent(
+async def test_units_borrowed_by_a_closed_client_count_as_spent(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client(leases=False) as other:
@@ -165,7 +165,7 @@ async def test_a_reset_leaves_a_full_limit_once_leases_are_back(
         assert remaining >= 10000 - 60
 
 
-async def test_when_the_owner_crashes_its_standby_has_counted_what_was_lent(
+async def test_after_an_owners_crash_its_standby_has_counted_lent_units(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:

@@ -14,7 +14,7 @@ LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_margin=10.0, answer_timeo
 
 
 @pytest.mark.parametrize(("stands_still", "shed"), [(0.2, 0), (0.4, 3), (2.0, 3)])
-async def test_checks_that_waited_beyond_their_deadline_are_shed_not_counted(
+async def test_checks_past_their_deadline_are_shed_and_not_counted(
     autojump_clock: MockClock, stands_still: float, shed: int
 ) -> None:
     async with world("a") as w, w.client(link=LINKS) as limiter:

@@ -141,7 +141,7 @@ async def test_a_client_that_ends_reports_first(autojump_clock: MockClock) -> No
     assert seen["api > client", "denied", "cache"] == 14
 
 
-async def test_what_a_failure_policy_decided_is_reported_when_a_node_is_back(
+async def test_decisions_of_a_failure_policy_are_reported_after_reconnection(
     autojump_clock: MockClock,
 ) -> None:
     seen: Seen = Counter()
@@ -225,7 +225,7 @@ async def test_too_many_reports_are_refused(autojump_clock: MockClock) -> None:
     assert counters["refused_report_pace"] == 12
 
 
-async def test_a_report_of_too_many_decisions_costs_the_connection(
+async def test_a_report_of_too_many_decisions_closes_the_connection(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as w:

@@ -153,7 +153,7 @@ async def test_a_slot_is_kept_when_its_owner_dies(autojump_clock):
         assert await other.check("api", entries)
 
 
-async def test_a_slot_whose_release_reached_nobody_is_released_when_somebody_is_back(
+async def test_a_release_without_a_reachable_node_is_sent_after_reconnection(
     autojump_clock,
 ):
     async with world(rules=RULES) as w, w.client() as limiter, w.client() as other:
@@ -169,7 +169,7 @@ async def test_a_slot_whose_release_reached_nobody_is_released_when_somebody_is_
         assert await other.check("api", entries)
 
 
-async def test_who_waits_is_served_by_the_standby_of_an_owner_that_dies(autojump_clock):
+async def test_after_an_owners_death_its_standby_serves_the_waiters(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "job", "b"), Watch()
         async with trio.open_nursery() as nursery:
@@ -219,7 +219,7 @@ async def test_slots_are_released_when_the_client_closes(autojump_clock):
         assert (await other.peek("api", entries)).remaining == 2
 
 
-async def test_waiters_of_one_connection_are_bounded_and_served_all_the_same(autojump_clock):
+async def test_waiters_of_one_connection_are_bounded_and_all_served(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "alone", "b"), Watch()
         waiting = MOST_PER_CONNECTION + 5
@@ -234,7 +234,7 @@ async def test_waiters_of_one_connection_are_bounded_and_served_all_the_same(aut
         assert watch.most == 1
 
 
-async def test_a_denial_tells_when_a_slot_is_likely_to_be_free(autojump_clock):
+async def test_a_denial_contains_when_a_slot_is_likely_free(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries = owned(w.rules, "job", "b")
         async with limiter.hold("api", entries):

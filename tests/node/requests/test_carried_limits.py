@@ -14,7 +14,7 @@ def batch_of(*rows: tuple[bytes, int], limits: list[Limit]) -> Batch:
     return Batch(Op.CHECK, keys, [1] * len(rows), limits=limits, which=which)
 
 
-def test_a_limit_of_as_many_slots_as_may_be_is_taken_and_of_more_refused() -> None:
+def test_a_limit_with_the_maximum_slots_is_accepted_and_above_rejected() -> None:
     more = Limit.of_ns(5, HOUR_NS, slots=72)
 
     refused = oversized(7, batch_of((UNKNOWN, 1), limits=[PLAIN, more]))

@@ -10,7 +10,7 @@ RULE = adhoc_rule(LIMIT)
 KEY, OTHER = encode_key(RULE.id, ("hot",)), encode_key(RULE.id, ("other",))
 
 
-def test_the_first_denial_of_a_key_recalls_all_its_leases_and_no_others() -> None:
+def test_the_first_denial_of_a_key_recalls_exactly_its_leases() -> None:
     engine = Engine(max_keys=100)
     engine.set_rules({RULE.id: EngineRule(LIMIT)})
     recalled: list[tuple[str, list[bytes]]] = []

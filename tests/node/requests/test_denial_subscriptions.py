@@ -23,7 +23,7 @@ def answer(*keys, code=Code.DENIED, op=Op.CHECK):
     return Batch(op, list(keys), [1] * count), Results(Outcomes(*columns), [Source.OWNER] * count)
 
 
-def test_whoever_was_denied_a_key_is_told_once_when_it_is_lifted():
+def test_each_denied_client_is_notified_once_when_the_denial_ends():
     w = World()
     w.deny("one", b"k1", b"k2")
     w.deny("two", b"k1")

@@ -114,7 +114,7 @@ async def pass_time(world: World, seconds: float) -> None:
     await trio.sleep(seconds)
 
 
-async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silence(
+async def test_a_resumed_owner_loses_no_shard_for_its_earlier_silence(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as world:
@@ -137,7 +137,7 @@ async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silen
         assert held[shard_of(key)]
 
 
-async def test_a_stopped_owner_that_is_back_keeps_its_shards_while_its_link_is_still_lost(
+async def test_a_resumed_owner_keeps_its_shards_while_its_link_is_down(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as world:

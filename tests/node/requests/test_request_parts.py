@@ -69,7 +69,7 @@ class Timed:
 
 
 @pytest.mark.parametrize("only", ["", "e1"])
-async def test_local_checks_do_not_wait_for_a_far_one_in_their_frame(
+async def test_local_checks_do_not_wait_for_a_remote_check_in_their_frame(
     autojump_clock: MockClock, only: str
 ) -> None:
     async with far_apart(only) as (w, limiter):
@@ -86,7 +86,7 @@ async def test_local_checks_do_not_wait_for_a_far_one_in_their_frame(
         assert w.total("checks") == 22
 
 
-async def test_a_used_up_key_that_another_data_center_is_asked_about_holds_nobody_up(
+async def test_an_exhausted_key_sent_to_another_data_center_delays_no_other(
     autojump_clock: MockClock,
 ) -> None:
     async with far_apart("e1") as (w, limiter):
@@ -104,7 +104,7 @@ async def test_a_used_up_key_that_another_data_center_is_asked_about_holds_nobod
         assert w.total("borrowed") == 1
 
 
-async def test_a_key_whose_parts_are_all_used_up_is_denied_at_once(
+async def test_a_key_with_all_parts_exhausted_is_denied_immediately(
     autojump_clock: MockClock,
 ) -> None:
     async with far_apart("e1") as (_, limiter):
@@ -117,7 +117,7 @@ async def test_a_key_whose_parts_are_all_used_up_is_denied_at_once(
         assert timed.took["split"][0] < 5
 
 
-async def test_a_group_waits_as_a_whole_and_is_charged_in_both_places_or_in_none(
+async def test_a_group_waits_as_a_whole_and_is_charged_atomically(
     autojump_clock: MockClock,
 ) -> None:
     async with far_apart() as (_, limiter):
@@ -139,7 +139,7 @@ async def test_a_group_waits_as_a_whole_and_is_charged_in_both_places_or_in_none
 
 
 @pytest.mark.parametrize("broken_after_ms", [1, 30, 60, 100])
-async def test_a_frame_that_is_sent_again_gets_all_its_answers_and_counts_once(
+async def test_a_repeated_frame_gets_all_its_answers_and_counts_once(
     autojump_clock: MockClock, broken_after_ms: int
 ) -> None:
     async with far_apart("e1") as (w, limiter):

@@ -56,9 +56,7 @@ def test_more_than_a_period_is_not_kept() -> None:
     period=st.integers(128, 10**15),
     events=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 100)), max_size=20),
 )
-def test_no_unit_changes_its_window_on_the_way_to_another_node(
-    period: int, events: list[tuple[int, int]]
-) -> None:
+def test_a_transfer_changes_no_units_window(period: int, events: list[tuple[int, int]]) -> None:
     tally, copy = FallbackLog(), FallbackLog()
     now = 50 * period
     by_window: dict[int, int] = {}

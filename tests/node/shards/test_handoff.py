@@ -34,7 +34,7 @@ async def left(limiter: Limiter) -> set[int | None]:
     return {(await limiter.peek("api", key)).remaining for key in KEYS}
 
 
-async def test_a_node_that_joins_goes_on_from_the_counts_of_the_others(
+async def test_a_joining_node_continues_from_the_counts_of_others(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b", rules=RULES) as w, w.client("a") as limiter:
@@ -53,7 +53,7 @@ def state_of(w: World, name: str, viewer: str) -> str | None:
     return next((row.state for row in rows if row.name == name), None)
 
 
-async def test_a_node_that_joins_is_asked_when_it_has_its_shards_and_not_before(
+async def test_a_joining_node_receives_checks_only_after_its_shards(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b", rules=RULES) as w, w.client("a") as limiter:
@@ -162,7 +162,7 @@ async def test_within_four_seconds_of_a_crash_the_others_own_its_shards(
         assert w.count("a", "owned_shards") + w.count("c", "owned_shards") == 16384
 
 
-async def test_a_node_that_crashed_and_is_back_has_its_shards_and_the_counts(
+async def test_a_restarted_node_recovers_its_shards_and_counts(
     autojump_clock: MockClock,
 ) -> None:
     for pause in (0.2, 8.0):  # before and after it is declared dead
@@ -180,7 +180,7 @@ async def test_a_node_that_crashed_and_is_back_has_its_shards_and_the_counts(
             assert w.count("b", "held_shards") == w.count("b", "owned_shards") > 0
 
 
-async def test_a_node_that_crashes_again_soon_after_it_came_back_gets_the_standbys_copies(
+async def test_a_node_that_crashes_twice_recovers_from_the_standbys_replicas(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=RULES) as w, w.client("a") as limiter:
@@ -199,7 +199,7 @@ async def test_a_node_that_crashes_again_soon_after_it_came_back_gets_the_standb
         assert await left(limiter) == {7}
 
 
-async def test_a_standby_that_was_back_before_it_was_missed_has_its_copies_again(
+async def test_a_standby_that_restarts_before_detection_gets_its_replicas_again(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=RULES) as w, w.client("a") as limiter:
@@ -249,7 +249,7 @@ async def test_after_a_split_heals_the_hits_of_both_sides_count(
         assert w.total("splits_healed") > 0
 
 
-async def test_the_standby_of_a_node_that_crashed_prefers_its_copy_to_that_of_a_former_standby(
+async def test_the_standby_prefers_its_replica_to_that_of_a_former_standby(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -275,7 +275,7 @@ async def test_the_standby_of_a_node_that_crashed_prefers_its_copy_to_that_of_a_
         assert (await limiter.peek("api", client)).remaining == 100 - 3 * 10
 
 
-async def test_a_standby_that_answered_for_an_owner_it_could_not_reach_tells_it_later(
+async def test_a_standby_reports_its_admissions_after_the_owner_is_reachable_again(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -296,7 +296,7 @@ async def test_a_standby_that_answered_for_an_owner_it_could_not_reach_tells_it_
         assert (again.source, again.remaining) == (Source.OWNER, 85)
 
 
-async def test_what_a_standby_admitted_in_a_window_that_is_over_counts_in_no_later_one(
+async def test_standby_admissions_of_an_old_window_do_not_count_later(
     autojump_clock: MockClock,
 ) -> None:
     """limitador#288: hits of the window before were counted in the new one when all was well."""

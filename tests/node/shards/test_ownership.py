@@ -104,7 +104,7 @@ class Host:
         return self.engine.used(KEY, NOW)
 
 
-def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> None:
+def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:
     one, other = Host("a"), Host("b")
     for host in (one, other):
         host.stand_in_for("c")
@@ -116,7 +116,7 @@ def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> Non
     assert (one.used, other.used) == (5, 5)
 
 
-def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
+def test_a_standby_continues_from_the_owners_own_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
@@ -128,7 +128,7 @@ def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
     assert stand_in.used == 9
 
 
-def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
+def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
     one.holdings.start([shard_of(KEY)])
     one.spend(3)
@@ -142,7 +142,7 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
     assert (other.used, third.used) == (0, 3)
 
 
-def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> None:
+def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
     owner, stand_in, other = Host("c"), Host("a"), Host("b")
     owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
@@ -156,7 +156,7 @@ def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> No
     assert owner.used == 2
 
 
-def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
+def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
@@ -171,7 +171,7 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
     assert new_owner.used == 5
 
 
-def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
+def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
@@ -199,7 +199,7 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
 
 
-def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
+def test_standby_admissions_count_once_at_an_owner_without_data() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
@@ -210,7 +210,7 @@ def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it()
     assert stand_in.used == 4
 
 
-def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
+def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
@@ -229,7 +229,7 @@ def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitt
     assert next_one.used == 10
 
 
-def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
+def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
@@ -243,7 +243,7 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
     assert newcomer.used == 5
 
 
-def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
+def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
     """Started again, it got the copy of an owner before it heard that there is such a member."""
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
@@ -257,7 +257,7 @@ def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
 @pytest.mark.parametrize(
     ("status", "whose"), [(Status.DEAD, "c"), (Status.LEAVING, "b"), (Status.LEFT, "b")]
 )
-def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
+def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
     status: Status, whose: str
 ) -> None:
     """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
@@ -272,7 +272,7 @@ def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
     assert stand_in.covered_owner == whose
 
 
-def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them() -> None:
+def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
     """Started again, a node began alone for a moment, and its clients were denied for a window."""
     owner, newcomer = Host("b"), Host("a")
     for host in (owner, newcomer):
@@ -288,7 +288,7 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
     assert newcomer.engine.used(KEY, NOW + 2) == 0
 
 
-def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
+def test_a_restarted_owner_continues_from_a_late_standbys_replica() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
     before.holdings.start([shard_of(KEY)])
     before.spend(5)
@@ -302,7 +302,7 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
     assert again.used == 7
 
 
-def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
+def test_a_replica_adds_nothing_at_the_node_that_counts_the_shard() -> None:
     counts_on, standby, one = Host("c"), Host("b"), Host("a")
     counts_on.holdings.start([shard_of(KEY)])
     counts_on.spend(3)
@@ -316,7 +316,7 @@ def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
     assert counts_on.used == 5
 
 
-def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
+def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
     before.holdings.start([shard_of(KEY)])
     before.spend(3)
@@ -334,7 +334,7 @@ def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_sta
     assert after.used == 6
 
 
-def test_what_was_regained_is_no_news_to_who_had_the_counters_all_the_time() -> None:
+def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     owner, restarted = Host("a"), Host("b")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
@@ -358,7 +358,7 @@ def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
     assert taker.used == 5
 
 
-def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> None:
+def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() -> None:
     owner, one, other = Host("c"), Host("a"), Host("b")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(2)
@@ -376,7 +376,7 @@ def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> No
     assert one.used == 7
 
 
-def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
+def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(5)
@@ -392,7 +392,7 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     assert one.used == 8
 
 
-def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
+def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
     earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
     earlier.holdings.start([shard_of(KEY)])
     earlier.spend(4)
@@ -429,7 +429,7 @@ def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
     return standby, stand_in, again
 
 
-def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() -> None:
+def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> None:
     standby, stand_in, _ = copied_and_away("b")
     sent: list[Copy] = []
 
@@ -458,7 +458,7 @@ def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() ->
     assert stand_in.used == 7
 
 
-def test_who_gets_what_a_stand_in_counts_without_a_copy_asks_for_that_copy() -> None:
+def test_a_receiver_requests_the_replica_that_the_sending_standby_lacked() -> None:
     standby, stand_in, again = copied_and_away("b")
 
     again.take(stand_in, again.ask(stand_in))
@@ -472,7 +472,7 @@ def test_who_gets_what_a_stand_in_counts_without_a_copy_asks_for_that_copy() -> 
     assert again.used == 8
 
 
-def test_who_has_nothing_itself_asks_for_the_copy_that_a_stand_in_lacked() -> None:
+def test_a_receiver_without_data_requests_the_replica_that_the_standby_lacked() -> None:
     standby, stand_in, again = copied_and_away("b")
     again.stand_in_for("c", "b")
     again.spend(1)
@@ -483,7 +483,7 @@ def test_who_has_nothing_itself_asks_for_the_copy_that_a_stand_in_lacked() -> No
     assert again.used == 8
 
 
-def test_a_standby_keeps_its_copy_below_what_comes_from_a_stand_in_without_one() -> None:
+def test_a_standby_merges_counts_from_a_takeover_without_replica_into_its_replica() -> None:
     standby, stand_in, _ = copied_and_away("d", "b")
 
     standby.take(stand_in, standby.ask(stand_in))
@@ -491,7 +491,7 @@ def test_a_standby_keeps_its_copy_below_what_comes_from_a_stand_in_without_one()
     assert standby.used == 7
 
 
-def test_what_a_stand_in_without_a_copy_gives_does_not_replace_the_copy_gone_on_from() -> None:
+def test_counts_of_a_takeover_without_replica_do_not_replace_a_replica() -> None:
     standby, stand_in, again = copied_and_away("b")
     copy = again.ask(standby)
     counts = as_snapshot(copy.counts)
@@ -503,7 +503,7 @@ def test_what_a_stand_in_without_a_copy_gives_does_not_replace_the_copy_gone_on_
     assert again.used == 8
 
 
-def test_one_that_began_without_a_copy_goes_on_from_that_of_another_stand_in() -> None:
+def test_a_takeover_without_a_replica_continues_from_another_standbys_replica() -> None:
     standby, stand_in, _ = copied_and_away("b")
     standby.stand_in_for("a")
     standby.spend(1)
@@ -533,7 +533,7 @@ def test_who_was_silent_and_has_no_copy_may_be_sent_one() -> None:
     assert not stand_in.to_ask
 
 
-async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_copy_later(
+async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
     autojump_clock: MockClock,
 ) -> None:
     standby, _, _ = copied_and_away("b")

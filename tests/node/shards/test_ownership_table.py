@@ -89,9 +89,7 @@ def test_each_pair_is_a_transition_of_the_table_or_rejected(state: State, event:
 
 
 @pytest.mark.parametrize(("state", "event"), TABLE)
-def test_a_shard_has_a_log_for_its_owner_in_exactly_the_covering_states(
-    state: State, event: Event
-) -> None:
+def test_a_shard_has_a_fallback_log_exactly_in_covering_states(state: State, event: Event) -> None:
     """The owner of a shard that is sent takes the log away before the transition."""
     if event is Event.SEND:
         return
@@ -113,9 +111,7 @@ def test_many_shards_change_state_as_one_does(state: State, event: Event) -> Non
 
 
 @pytest.mark.parametrize(("state", "event"), TABLE)
-def test_a_shard_is_held_and_released_by_the_actions_that_say_so(
-    state: State, event: Event
-) -> None:
+def test_actions_hold_and_release_a_shard(state: State, event: Event) -> None:
     transition = TABLE[state, event]
 
     assert (Action.HOLD in transition.actions) == (state < COUNTED <= transition.state)
@@ -182,7 +178,7 @@ def test_units_are_counted_as_the_actions_say(state: State, event: Event, used: 
     assert fixture.engine.used(KEY, NOW) == used
 
 
-def test_the_log_of_the_sender_is_kept_for_the_owner_of_a_covered_shard() -> None:
+def test_the_senders_log_is_kept_for_the_covered_owner() -> None:
     fixture = Fixture(State.COVERED)
 
     fixture.apply(Event.COVER)

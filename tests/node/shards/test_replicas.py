@@ -22,7 +22,7 @@ def kept(copies: Replicas, key: bytes) -> list[tuple[int, list[int]]]:
     ]
 
 
-def test_the_latest_state_of_a_key_is_kept_with_the_instant_it_came() -> None:
+def test_the_latest_state_of_a_key_is_kept_with_its_arrival_time() -> None:
     copies = Replicas(10)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), 5 * S)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 3, 0]), (b"key-two-", [1, 1, 0])), 6 * S)

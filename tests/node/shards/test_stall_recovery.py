@@ -104,7 +104,7 @@ class Stopped:
 # When a recovery begins
 
 
-def test_a_datagram_that_waited_as_long_as_a_takeover_needs_begins_a_recovery() -> None:
+def test_a_datagram_delayed_as_long_as_a_takeover_starts_a_recovery() -> None:
     node = Stopped(A, B)
 
     assert not node.read(STALLED_NS / MS - 0.1)
@@ -159,7 +159,7 @@ def test_decisions_wait_until_every_member_has_answered() -> None:
     assert not node.is_suspended
 
 
-def test_decisions_wait_until_the_shards_that_were_taken_over_are_back() -> None:
+def test_decisions_wait_until_shards_are_recovered_after_a_takeover() -> None:
     node = Stopped(A, B)
     node.read(500)
     node.members[A].answer(3, 4)
@@ -172,7 +172,7 @@ def test_decisions_wait_until_the_shards_that_were_taken_over_are_back() -> None
     assert not node.is_suspended
 
 
-def test_decisions_do_not_wait_longer_for_members_that_do_not_answer() -> None:
+def test_decisions_do_not_wait_longer_for_silent_members() -> None:
     node = Stopped(A, B)
     node.read(500)
     node.members[A].answer()
@@ -187,7 +187,7 @@ def test_decisions_do_not_wait_longer_for_members_that_do_not_answer() -> None:
     assert not node.is_suspended
 
 
-def test_a_member_whose_connection_ended_is_asked_again_until_the_recovery_is_over() -> None:
+def test_a_disconnected_member_is_asked_again_until_the_recovery_ends() -> None:
     node = Stopped(A, B)
     node.read(500)
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_a_member_whose_connection_ended_is_asked_again_until_the_recovery_is_ov
     assert node.open_questions() == {}
 
 
-def test_answers_from_before_a_second_stop_do_not_end_the_wait() -> None:
+def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
     node = Stopped(A, B)
     node.read(500)
     node.members[A].answer()
@@ -239,7 +239,7 @@ def test_the_time_that_decisions_wait_counts_from_the_second_stop() -> None:
 # Nodes that are slow for long
 
 
-def test_a_node_that_lags_for_long_asks_once_a_second_and_decides_most_of_the_time() -> None:
+def test_a_slow_node_recovers_once_a_second_and_decides_in_between() -> None:
     node = Stopped(A, B)
     lag_ms, seconds = 100, 10
     began, suspended_ms = 0, 0
@@ -258,7 +258,7 @@ def test_a_node_that_lags_for_long_asks_once_a_second_and_decides_most_of_the_ti
     assert suspended_ms <= seconds * lag_ms
 
 
-def test_a_stop_amid_such_a_time_begins_a_recovery_at_once() -> None:
+def test_a_stall_of_a_slow_node_starts_a_recovery_immediately() -> None:
     node = Stopped(A)
     for _ in range(40):
         node.read(100)
@@ -272,7 +272,7 @@ def test_a_stop_amid_such_a_time_begins_a_recovery_at_once() -> None:
     assert node.is_suspended
 
 
-def test_a_stop_is_noticed_though_what_is_read_first_came_before_the_last_recovery() -> None:
+def test_a_stall_is_detected_even_if_an_older_datagram_is_read_first() -> None:
     node = Stopped(A)
     node.read(500)
     node.members[A].answer()
@@ -282,7 +282,7 @@ def test_a_stop_is_noticed_though_what_is_read_first_came_before_the_last_recove
     assert node.read(200)
 
 
-def test_a_node_that_is_stopped_again_and_again_decides_in_between() -> None:
+def test_a_node_with_repeated_stalls_decides_between_them() -> None:
     node = Stopped(A)
     for _ in range(100):  # It runs for 20 ms of every 100, and never reads an answer in time.
         node.read(80)
@@ -298,7 +298,7 @@ waits = st.tuples(st.integers(0, 120), st.integers(0, 300))
 
 
 @given(st.lists(waits, max_size=60), st.booleans())
-def test_what_came_in_a_stop_is_decided_after_a_recovery_that_began_later(
+def test_requests_received_during_a_stall_wait_for_a_later_recovery(
     reads: list[tuple[int, int]], is_answered: bool
 ) -> None:
     node = Stopped(A)
@@ -321,7 +321,7 @@ def test_what_came_in_a_stop_is_decided_after_a_recovery_that_began_later(
 
 
 @pytest.mark.parametrize("stop_s", [0.3, 0.6, 1.2])
-async def test_checks_in_flight_while_their_owner_is_stopped_are_counted_once(
+async def test_checks_in_flight_during_a_stall_of_their_owner_count_once(
     stop_s: float, autojump_clock: MockClock
 ) -> None:
     async with world() as w, w.client(standby_after=0.05, denials=0, leases=False) as limiter:
@@ -348,7 +348,7 @@ async def test_checks_in_flight_while_their_owner_is_stopped_are_counted_once(
         assert w.count("b", "stalls") == 1
 
 
-async def test_a_node_that_was_stopped_admits_nothing_before_it_knows_what_its_standby_admitted(
+async def test_a_resumed_node_admits_only_after_it_received_its_standbys_admissions(
     autojump_clock: MockClock,
 ) -> None:
     link = LinkSettings(deadline=0.25)

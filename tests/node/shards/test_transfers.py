@@ -216,7 +216,7 @@ async def left(limiter: Limiter, logs: list[dict[str, str]]) -> list[int | None]
     return [(await limiter.peek("api", log)).remaining for log in logs]
 
 
-async def test_four_logs_of_8000_hits_in_one_shard_arrive_whole_at_a_node_that_joins(
+async def test_four_logs_of_8000_hits_arrive_completely_at_a_joining_node(
     autojump_clock: MockClock,
 ) -> None:
     async with node_with_four_logs() as (w, limiter, logs):
@@ -229,7 +229,7 @@ async def test_four_logs_of_8000_hits_in_one_shard_arrive_whole_at_a_node_that_j
         assert w.count("b", "keys_pulled") == 4
 
 
-async def test_they_arrive_whole_when_the_second_part_comes_too_late_at_first(
+async def test_logs_arrive_completely_after_a_late_second_part(
     autojump_clock: MockClock,
 ) -> None:
     async with node_with_four_logs() as (w, limiter, logs):
@@ -251,7 +251,7 @@ async def test_they_arrive_whole_when_the_second_part_comes_too_late_at_first(
         assert late
 
 
-async def test_a_node_that_took_a_shard_over_fetches_all_parts_of_what_its_owner_has(
+async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -288,7 +288,7 @@ async def test_a_copy_arrives_with_all_its_keys(
     assert again.used() == [HITS] * 4
 
 
-def test_a_copy_is_sent_as_it_was_when_its_first_part_was_sent() -> None:
+def test_all_parts_of_a_replica_have_the_state_of_the_first() -> None:
     owner, standby = Peer(A), Peer(B, least_parts=4)
     owner.fill(*KEYS, hits=2)
     standby.holdings.keep_replica(A, owner.holdings.snapshot(KEYS, NOW), NOW)
@@ -306,7 +306,7 @@ def test_a_copy_is_sent_as_it_was_when_its_first_part_was_sent() -> None:
     assert of(standby.give(C, 3, of(first).gift + 1)).hold is Holding.NOTHING
 
 
-async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
+async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -351,7 +351,7 @@ def lost_parts(peers: Peers) -> Iterator[None]:
     peers.loses = lambda to, message: False
 
 
-async def test_of_a_shard_with_a_missing_part_nothing_is_counted_and_nothing_acknowledged(
+async def test_a_shard_with_a_missing_part_is_not_counted_or_acknowledged(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -371,7 +371,7 @@ async def test_of_a_shard_with_a_missing_part_nothing_is_counted_and_nothing_ack
     assert giver.holdings.transfers.unconfirmed() == []
 
 
-async def test_a_stand_in_that_misses_a_part_joins_nothing_until_it_has_all(
+async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -411,7 +411,7 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     assert giver.holdings.transfers.unconfirmed() == []
 
 
-def test_no_part_of_a_later_transfer_ends_up_in_an_earlier_one() -> None:
+def test_parts_of_two_transfers_are_not_mixed() -> None:
     giver = Peer(A)
     giver.fill(*KEYS)
     first = of(giver.give(B))
@@ -452,7 +452,7 @@ def test_nobody_but_the_receiver_acknowledges_a_transfer() -> None:
     assert not giver.holdings.is_empty
 
 
-async def test_a_node_that_leaves_waits_for_the_acknowledgement_of_what_it_gave(
+async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
     autojump_clock: MockClock,
 ) -> None:
     emptied: list[float] = []
@@ -552,7 +552,7 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
 # What a standby admitted
 
 
-def test_a_refund_while_a_standby_decides_is_taken_off_what_the_owner_is_charged() -> None:
+def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
     as_standby.holdings.take_over(SHARD, A, [(NOW, owner.holdings.snapshot(KEYS[:1], NOW))], NOW)

@@ -37,7 +37,7 @@ def test_a_fixed_window_that_denies_what_fits_is_seen():
     assert found(column, limit(Algorithm.FIXED_WINDOW, amount=4)) == ["wrong_denial"]
 
 
-def test_nothing_is_said_of_what_may_have_been_decided_in_either_window():
+def test_answers_that_fit_in_either_window_are_not_checked():
     column = answers(1.0, 2.0, 3.0, 3.98)
 
     assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
@@ -49,7 +49,7 @@ def test_windows_lie_where_the_run_began():
     assert found(column, limit(Algorithm.FIXED_WINDOW), began=1.5) == []
 
 
-def test_a_sliding_window_weighs_the_one_before_by_what_is_left_of_it():
+def test_a_sliding_window_weights_the_previous_window_by_its_remaining_part():
     full = answers(3.0, 3.1, 3.2, 3.3)
 
     assert found(full + answers(6.2), limit(Algorithm.SLIDING_WINDOW, 4)) == []

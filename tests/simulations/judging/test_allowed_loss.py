@@ -44,7 +44,7 @@ def test_who_leaves_takes_no_hit_with_it() -> None:
     assert spans("leave@10-15 node=n2") == []
 
 
-def test_a_crash_may_take_what_the_standby_was_not_told_of_yet() -> None:
+def test_a_crash_may_lose_hits_not_yet_replicated() -> None:
     assert spans("crash@10-20 node=n2") == [pytest.approx((9.65, 10.1))]
 
 
@@ -71,14 +71,14 @@ def test_owner_and_standby_may_take_everything_with_them(faults: tuple[str, ...]
 
 
 @pytest.mark.parametrize("other", ["pause@12-40 node=n3", "cut@8-15 node=n1", "clog@25-26 node=n4"])
-def test_a_second_failure_before_all_is_copied_again_may_hide_every_copy(other: str) -> None:
+def test_a_second_failure_before_replication_recovers_may_hide_every_replica(other: str) -> None:
     [(begin, _)] = spans("crash@10-20 node=n2", other)
 
     assert begin == -inf
 
 
 @pytest.mark.parametrize("other", ["loss@8-15 share=0.3", "clock_step@12 node=n3 by_s=3600"])
-def test_who_is_hard_to_reach_while_another_is_down_keeps_its_copy(other: str) -> None:
+def test_a_slow_node_keeps_its_replica_while_another_is_down(other: str) -> None:
     [(begin, _)] = spans("crash@10-20 node=n2", other)
 
     assert begin > 0
@@ -90,13 +90,13 @@ def test_a_failure_in_another_data_center_hides_no_copy() -> None:
     assert begin == pytest.approx(9.65)
 
 
-def test_the_only_node_of_a_data_center_takes_everything_even_when_it_leaves() -> None:
+def test_the_only_node_of_a_data_center_loses_all_when_leaving() -> None:
     [(begin, _)] = spans("leave@10-20 node=n2", nodes=3, datacenters=3)
 
     assert begin == -inf
 
 
-def test_what_a_disturbance_kept_from_the_standby_may_be_lost_in_a_crash() -> None:
+def test_hits_not_replicated_during_a_disturbance_may_be_lost_in_a_crash() -> None:
     [(begin, end)] = spans("cut@4-9 node=n1", "crash@10-20 node=n2")
 
     assert (begin, end) == pytest.approx((3.65, 10.1))
@@ -106,13 +106,13 @@ def test_a_disturbance_long_ago_is_made_up_for() -> None:
     assert spans("cut@1-2 node=n1", "crash@30-40 node=n2") == spans("crash@30-40 node=n2")
 
 
-def test_a_broken_connection_is_a_disturbance_although_it_is_over_at_once() -> None:
+def test_a_broken_connection_is_an_instantaneous_disturbance() -> None:
     [(begin, _)] = spans("reset@8 node=n1", "crash@10-20 node=n2")
 
     assert begin == pytest.approx(7.65)
 
 
-def test_after_two_disturbances_at_once_nothing_is_sure_to_be_copied() -> None:
+def test_after_two_simultaneous_disturbances_replication_is_uncertain() -> None:
     [(begin, _)] = spans("cut@4-9 node=n1", "loss@5-9 share=0.2", "crash@10-20 node=n2")
 
     assert begin == -inf

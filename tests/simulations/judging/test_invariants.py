@@ -100,7 +100,7 @@ def test_a_bucket_in_debt_admits_nothing_until_it_has_drained():
         assert violations(rules, [*debt, denied]) == found
 
 
-def test_laws_to_the_unit_are_for_runs_in_which_nothing_is_lost():
+def test_exact_invariants_apply_only_to_runs_without_loss():
     denied = answered(2.5, allowed=False)
 
     assert "wrong_denial" in violations(DAY, [answered(1.0), denied], {"dc1": 1})
@@ -124,7 +124,7 @@ def test_the_parts_of_a_split_limit_are_one_limit():
     assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]
 
 
-def test_data_centers_that_are_cut_off_may_admit_no_more_than_what_they_did_not_hear_of():
+def test_partitioned_data_centers_exceed_limits_only_by_unshared_hits():
     world = {"world": KNOWN["world"]}
     slowly = [answered(at / 40, datacenter=f"dc{1 + at % 2}") for at in range(1600)]
     faults = [Fault(1, "cut", 20, {"datacenter": "dc1"})]
@@ -139,7 +139,7 @@ def test_data_centers_that_are_cut_off_may_admit_no_more_than_what_they_did_not_
     )
 
 
-def test_a_host_whose_clock_drifts_measures_a_period_by_that_much_longer():
+def test_a_drifting_clock_lengthens_the_checked_period():
     log = {"log": KNOWN["log"]}
     drift = (Fault(1, "clock_drift", 20, {"node": "n1", "ppm": -500}),)
     soon, late = ([*ALL, answered(at, allowed=False, retry_after=1.0)] for at in (11.005, 11.05))

@@ -22,7 +22,7 @@ def test_a_charge_that_was_given_back_is_no_admission():
     assert column.units == 1
 
 
-def test_until_it_was_given_back_a_charge_may_have_been_in_the_way():
+def test_a_charge_may_count_until_its_refund_completes():
     column = ledger(answered(1.0), passing=[answered(2.0, cost=4, gone=2.5)]).column("rule", "k")
 
     assert column.possibly_counted(answered(1.5, allowed=False), 10) == 1

@@ -167,7 +167,7 @@ def test_the_page_tells_what_was_run_and_what_came_of_it():
         assert text in page
 
 
-def test_the_page_says_what_to_look_at_and_where_it_is_explained():
+def test_the_page_explains_what_to_read_first_and_links_the_documentation():
     page = words(ET.fromstring(render(run())))
 
     assert "Look at the verdict first" in page
@@ -179,7 +179,7 @@ def test_the_page_says_what_to_look_at_and_where_it_is_explained():
     assert (ROOT / "docs" / "operate" / "scenarios" / "split-brain.md").exists()
 
 
-def test_excess_beside_a_good_verdict_is_explained_and_a_bad_verdict_is_not_excused():
+def test_excess_is_explained_only_if_all_invariants_hold():
     excess = {"over_admitted_worst_key": 4, "counted_twice": 8, "lost": 0, "by_policy": 223}
     good = words(ET.fromstring(render(run(figures=excess))))
     bad = run(figures=excess, violations=[Violation("lost", 1.0, "x")])
@@ -193,7 +193,7 @@ def test_excess_beside_a_good_verdict_is_explained_and_a_bad_verdict_is_not_excu
 
 
 @pytest.mark.parametrize("label", ["members", "one row per member of all"])
-def test_a_plot_of_one_row_is_high_enough_for_the_label_of_its_axis(label):
+def test_a_plot_of_one_row_has_space_for_its_axis_label(label):
     frame = Frame(0.0, 10.0, (), (), 10.0)
 
     plot = plot_bars(frame, "Members", "", label, [("n1", [])], {})
@@ -352,7 +352,7 @@ def test_of_a_thousand_members_those_that_were_not_alive_are_shown():
     assert "Left out are 998 of 1,000 members: 998 that were always alive." in words(figure)
 
 
-def test_of_a_thousand_members_in_trouble_those_longest_in_it_are_shown():
+def test_among_a_thousand_members_the_longest_failures_are_shown():
     members = [Span(n / 100, 30, f"n{n}", "suspect") for n in range(1000)]
     figure = figures(run(series=Series(members=members)))["Members"]
 

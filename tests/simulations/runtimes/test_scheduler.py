@@ -193,7 +193,7 @@ def test_tasks_run_in_the_order_in_which_they_became_ready() -> None:
     assert made == [0, 1, 2, 10, 11, 12]
 
 
-def test_timed_calls_are_made_in_the_order_of_their_instants_then_of_planning() -> None:
+def test_timed_calls_run_in_order_of_time_then_of_scheduling() -> None:
     made: list[tuple[str, float]] = []
 
     async def main() -> None:

@@ -20,6 +20,6 @@ def test_every_page_is_about_a_scenario() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == set(SCENARIOS)
 
 
-def test_a_scenario_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_scenario_is_rejected_with_the_known_names() -> None:
     with pytest.raises(ValueError, match=r"must be one of steady, hot-key, .*got 'stedy'"):
         scenario("stedy")

@@ -73,7 +73,7 @@ def test_an_unknown_region_is_refused_with_those_that_are_known(pair):
 
 
 @given(st.floats(0, 10), st.integers())
-def test_a_drawn_delay_is_never_below_its_base_and_the_same_from_an_equal_seed(base, seed):
+def test_a_random_delay_is_at_least_its_base_and_repeatable(base, seed):
     drawn = draw_delay_s(base, Random(seed))
 
     assert drawn >= base

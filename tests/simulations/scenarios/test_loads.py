@@ -62,7 +62,7 @@ def test_arrivals_come_in_order_within_the_time_and_from_known_clients(
 
 
 @given(loads(cost=3))
-def test_keys_are_those_of_the_load_and_each_check_has_its_cost(load):
+def test_arrivals_have_the_keys_and_cost_of_the_load(load):
     known = {f"k{rank}" for rank in range(load.keys)}
     came = drawn(load)
 
@@ -176,7 +176,7 @@ def test_a_diurnal_load_has_a_peak_and_a_trough_in_each_period():
 
 
 @pytest.mark.parametrize("offset", [0, 0.05, 1.3, 7.95])
-def test_an_edge_load_asks_on_both_sides_of_each_window_edge_and_nowhere_else(offset):
+def test_an_edge_load_sends_only_around_window_edges(offset):
     load = Load("edge", args={"period_s": 2, "offset_s": offset})
     came = drawn(load, 10)
 
@@ -250,9 +250,7 @@ entries = st.lists(st.tuples(st.floats(0, 2e9), st.sampled_from("abcdef")), max_
 
 
 @given(entries, st.floats(0.1, 100), st.integers(1, 5))
-def test_a_replay_keeps_the_order_within_the_time_and_each_address_with_one_client(
-    entries, seconds, clients
-):
+def test_a_replay_keeps_order_and_one_client_per_address(entries, seconds, clients):
     came = list(replayed(entries, seconds, clients))
 
     assert [arrival.key for arrival in came] == [address for _, address in entries]

@@ -52,7 +52,7 @@ def test_a_fault_in_words_is_the_same_fault(fault: Fault) -> None:
 
 
 @given(st.integers(0, 500), st.sampled_from(["node", "core"]))
-def test_drawn_faults_can_be_asked_for_in_words(seed: int, level: str) -> None:
+def test_generated_faults_have_a_text_form(seed: int, level: str) -> None:
     for fault in generate_scenario(seed, level).faults:  # type: ignore[arg-type]
         assert parse_fault(format_fault(fault)) == fault
 
@@ -79,7 +79,7 @@ def test_drawn_faults_can_be_asked_for_in_words(seed: int, level: str) -> None:
         ("slow@3-9 extra_ms=long", "slow must have extra_ms=NUMBER"),
     ],
 )
-def test_a_fault_that_makes_no_sense_is_refused_with_the_mend(text: str, said: str) -> None:
+def test_an_invalid_fault_is_rejected_with_a_fix(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_fault(text)
 
@@ -104,7 +104,7 @@ def test_a_fault_that_makes_no_sense_is_refused_with_the_mend(text: str, said: s
         ("keys=many", "an integer from 1 to 1000000"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_with_the_mend(word: str, said: str) -> None:
+def test_an_invalid_setting_is_rejected_with_a_fix(word: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         apply_settings(STEADY, [word])
 
@@ -129,12 +129,12 @@ def test_a_setting_of_the_load_holds_for_every_load() -> None:
         ("crash@1 zone=z2", "must be z1, got z2"),
     ],
 )
-def test_a_fault_about_what_is_not_there_is_refused(fault: str, said: str) -> None:
+def test_a_fault_of_an_unknown_host_is_rejected(fault: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         validated(replace(CRASH, faults=(parse_fault(fault),)))
 
 
-def test_every_data_center_needs_a_node_and_a_place_on_the_map() -> None:
+def test_every_data_center_needs_a_node_and_a_known_region() -> None:
     with pytest.raises(ConfigError, match="nodes must be at least 3, one per data center, got 2"):
         validated(replace(STEADY, nodes=2, datacenters=3))
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_every_data_center_needs_a_node_and_a_place_on_the_map() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_shipped_scenario_fits_together_and_can_be_asked_for_in_words(name: str) -> None:
+def test_every_built_in_scenario_is_valid_and_its_faults_have_text(name: str) -> None:
     scenario = validated(SCENARIOS[name])
 
     assert tuple(parse_fault(format_fault(fault)) for fault in scenario.faults) == scenario.faults
@@ -189,7 +189,7 @@ def replayed(command: str) -> Scenario:
 
 
 @given(CHANGES, st.none() | st.lists(faults(), max_size=3))
-def test_the_command_of_a_changed_scenario_makes_the_same_one_again(
+def test_the_command_of_a_changed_scenario_recreates_it(
     changes: dict[str, object], instead: list[Fault] | None
 ) -> None:
     scenario = apply_settings(CRASH, [f"{name}={value}" for name, value in changes.items()])
@@ -201,7 +201,7 @@ def test_the_command_of_a_changed_scenario_makes_the_same_one_again(
 
 
 @pytest.mark.parametrize("level", ["node", "core"])
-def test_the_command_of_a_drawn_scenario_names_seed_and_level_and_what_is_left_of_it(
+def test_the_command_of_a_generated_scenario_names_seed_level_and_remaining_faults(
     level: str,
 ) -> None:
     original = generate_scenario(12, level)  # type: ignore[arg-type]

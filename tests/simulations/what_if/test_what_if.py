@@ -97,7 +97,7 @@ def test_one_data_center_or_one_engine_decides_as_an_offline_replay_does(
     assert told.staleness_ms == 0
 
 
-def test_requests_that_meet_several_rules_at_once_are_decided_as_in_a_replay() -> None:
+def test_requests_with_several_rules_are_decided_as_in_a_replay() -> None:
     rules = load_text(
         """
 domain: log
@@ -161,7 +161,7 @@ def test_at_one_instant_every_data_center_admits_the_whole_limit(algorithm: str)
 
 
 @pytest.mark.parametrize("algorithm", TOLD)
-def test_requests_further_apart_than_counts_are_late_are_decided_exactly(algorithm: str) -> None:
+def test_requests_further_apart_than_the_count_delay_are_decided_exactly(algorithm: str) -> None:
     entries = [entry(0.241 * number) for number in range(400)]
 
     told = ask(rules_of("20/minute", algorithm), entries)
@@ -171,7 +171,7 @@ def test_requests_further_apart_than_counts_are_late_are_decided_exactly(algorit
     assert told.rules[0].over_admitted == 0
 
 
-def test_nothing_is_told_until_what_was_told_before_is_confirmed() -> None:
+def test_no_counts_are_sent_until_earlier_counts_are_acknowledged() -> None:
     rules = rules_of("10/minute", "fixed_window")
     (met,) = rules.match("log", CLIENT.of(entry(0)))
     assert met is not None
@@ -198,7 +198,7 @@ def test_nothing_is_told_until_what_was_told_before_is_confirmed() -> None:
     assert timing.late_ns == 400 * MS + timing.delay_ns
 
 
-def test_the_bound_reckons_with_all_that_was_asked_while_counts_were_late() -> None:
+def test_the_bound_includes_all_requests_during_the_count_delay() -> None:
     bursts = [entry(0)] * 600 + [entry(0.23)] * 600
 
     (figures,) = ask(rules_of("1000/minute", "fixed_window"), bursts).rules
@@ -208,7 +208,7 @@ def test_the_bound_reckons_with_all_that_was_asked_while_counts_were_late() -> N
     assert figures.worst.bound >= 2 * (1200 // 3 + 1000 // 100)
 
 
-def test_what_was_admitted_beyond_the_limit_is_denied_to_whom_exact_counting_would_admit() -> None:
+def test_excess_admissions_cause_later_wrong_denials() -> None:
     # All spend the limit twice over at once; as the bucket drains, exact counting admits again.
     entries = [entry(0)] * 100 + [entry(10 + second) for second in range(60)]
 
@@ -228,7 +228,7 @@ def test_what_was_admitted_beyond_the_limit_is_denied_to_whom_exact_counting_wou
     interval_ms=st.sampled_from([50, 200, 1000]),
     seed=st.integers(0, 1000),
 )
-def test_no_counter_goes_further_over_its_limit_than_the_bound(
+def test_no_counter_exceeds_its_limit_by_more_than_the_bound(
     algorithm: str,
     amount: int,
     gaps_ms: Sequence[int],
@@ -283,7 +283,7 @@ def test_a_limit_that_is_split_or_has_a_home_is_never_exceeded() -> None:
     assert split.rules[0].worst is home.rules[0].worst is None
 
 
-def test_an_algorithm_that_cannot_hear_of_others_counts_in_each_data_center_alone() -> None:
+def test_an_algorithm_without_shared_counts_counts_per_data_center() -> None:
     entries = [entry(second / 2) for second in range(100)]
 
     told = ask(rules_of("5/minute", "sliding_window_log"), entries)
@@ -296,7 +296,7 @@ def test_an_algorithm_that_cannot_hear_of_others_counts_in_each_data_center_alon
     assert len(told.errors) == 1
 
 
-def test_a_request_that_two_data_centers_would_have_to_decide_is_refused() -> None:
+def test_a_request_for_two_home_data_centers_is_rejected() -> None:
     rules = load_text(
         "domain: log\ndescriptors:\n"
         "  - key: client\n    rate_limit:\n      requests_per_unit: 5\n      unit: minute\n"
@@ -311,7 +311,7 @@ def test_a_request_that_two_data_centers_would_have_to_decide_is_refused() -> No
 # What is told
 
 
-def test_a_throttled_client_is_named_with_its_first_and_last_time_and_the_rule() -> None:
+def test_a_throttled_client_is_listed_with_first_time_last_time_and_rule() -> None:
     rules = rules_of("2/minute", "fixed_window", "      name: per-client\n")
     busy = [entry(second) for second in range(20, 30)]
 
@@ -323,7 +323,7 @@ def test_a_throttled_client_is_named_with_its_first_and_last_time_and_the_rule()
     assert client.last_ns == entry(29).time_ns
 
 
-def test_windows_are_also_judged_by_a_log_of_every_hit() -> None:
+def test_windows_are_also_compared_with_a_log_of_every_hit() -> None:
     # Twice the limit around the end of a window: the window lets all pass, a log only half.
     edge = 60 - START % 60
     entries = [entry(edge - 1)] * 5 + [entry(edge + 1)] * 5
@@ -353,7 +353,7 @@ def test_everything_is_told_to_machines_as_plain_values() -> None:
     assert read["errors"][0]["wrong_share"] == 0.1
 
 
-def test_requests_of_one_second_are_laid_out_over_it_unless_stamps_are_finer() -> None:
+def test_requests_of_one_second_are_spread_unless_timestamps_are_finer() -> None:
     coarse = [entry(0, "a"), entry(0, "b"), entry(1), entry(3, "a"), entry(3), entry(3)]
     fine = [entry(0), entry(0), entry(0.5)]
 
@@ -371,7 +371,7 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
         ask(rules_of("5/minute", "fixed_window"), [entry(0)], **wrong)
 
 
-def test_progress_is_told_every_thousand_lines_and_at_the_end() -> None:
+def test_progress_is_reported_every_thousand_lines_and_at_the_end() -> None:
     told: list[int] = []
 
     ask(rules_of("5/minute", "fixed_window"), [entry(0)] * 2500, on_progress=told.append)

@@ -83,7 +83,7 @@ def numbered(count: int) -> list[bytes]:
     return [bytes([0, *number.to_bytes(3, "big"), 7, 7, 7, 7]) for number in range(count)]
 
 
-async def test_a_clogged_link_holds_datagrams_and_lets_them_all_go_at_once(
+async def test_a_clogged_link_holds_datagrams_and_delivers_them_together(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as world:
@@ -148,7 +148,7 @@ async def test_without_replay_nothing_comes_twice(autojump_clock: MockClock) -> 
     assert world.came == sent
 
 
-async def test_spoilt_datagrams_are_changed_or_cut_short_but_still_known_as_datagrams(
+async def test_corrupt_datagrams_are_changed_or_truncated_and_still_recognized(
     autojump_clock: MockClock,
 ) -> None:
     sent = numbered(MANY)
@@ -167,7 +167,7 @@ async def test_spoilt_datagrams_are_changed_or_cut_short_but_still_known_as_data
             assert flipped.bit_count() == 1
 
 
-async def test_a_busy_host_takes_one_message_after_the_other_and_drops_what_it_cannot_hold(
+async def test_a_busy_host_handles_messages_in_turn_and_drops_overflow(
     autojump_clock: MockClock,
 ) -> None:
     sent = numbered(MANY)
@@ -189,7 +189,7 @@ async def test_a_busy_host_takes_one_message_after_the_other_and_drops_what_it_c
         assert world.times[-1] == pytest.approx(rested + DELAY)
 
 
-async def test_bursts_lose_many_in_a_row_and_most_of_the_time_none(
+async def test_bursts_lose_many_consecutive_datagrams_and_otherwise_none(
     autojump_clock: MockClock,
 ) -> None:
     sent = numbered(MANY)

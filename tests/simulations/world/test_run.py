@@ -36,7 +36,7 @@ def test_nothing_is_lost_or_waited_for_while_nothing_goes_wrong():
     assert outcome.figures["deaths"] == 0
 
 
-def test_a_crash_is_noticed_in_time_and_the_others_take_the_shards():
+def test_a_crash_is_detected_in_time_and_other_nodes_take_over():
     outcome = run(small(Fault(2, "crash", None, {"node": "n2"})))
     assert outcome.violations == []
     assert outcome.marks["member_died"] == 3
@@ -45,7 +45,7 @@ def test_a_crash_is_noticed_in_time_and_the_others_take_the_shards():
 
 
 @pytest.mark.parametrize("seed", [4, 14, 33])
-def test_one_that_stands_in_without_a_copy_takes_the_true_one_from_nobody(seed):
+def test_a_takeover_without_a_replica_does_not_overwrite_the_true_counters(seed):
     faults = Fault(1.9, "loss", 4.5, {"share": 0.25}), Fault(2, "crash", 2.3, {"node": "n2"})
     assert run(small(*faults), seed).violations == []
 
@@ -58,7 +58,7 @@ def test_a_node_that_leaves_and_comes_back_loses_no_hit():
     assert outcome.marks["shard_taken_over"] == 0
 
 
-def test_two_sides_of_a_healed_split_agree_again_on_members_shards_and_hits():
+def test_both_sides_agree_on_members_shards_and_hits_after_a_split():
     outcome = run(small(Fault(1, "cut", 7, {"node": "n1"}), calm=45.0))
     assert outcome.violations == []
     assert outcome.marks["member_died"] > 0
@@ -83,7 +83,7 @@ def test_lost_repeated_and_late_datagrams_change_no_count():
     assert outcome.violations == []
 
 
-def test_a_clock_that_is_an_hour_off_is_noticed_and_trusted_again():
+def test_a_clock_with_an_hours_offset_is_distrusted_and_trusted_again():
     faults = (
         Fault(1, "clock_step", None, {"node": "n3", "by_s": 3600}),
         Fault(6, "clock_step", None, {"node": "n3", "by_s": -3600}),
@@ -94,7 +94,7 @@ def test_a_clock_that_is_an_hour_off_is_noticed_and_trusted_again():
     assert outcome.marks["clock_trusted_again"]
 
 
-def test_a_judge_who_is_told_of_no_fault_calls_a_split_a_violation():
+def test_a_split_violates_invariants_that_ignore_faults():
     cut = Fault(1, "cut", 18, {"node": "n1"})
     blind = run(replace(scenario("canary"), faults=(cut,), calm=5.0))
     assert {"over_admission", "false_death"} <= {each.property for each in blind.violations}

@@ -150,7 +150,7 @@ ids = st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 2))
 
 
 @given(st.lists(st.tuples(ids, st.integers(0, 9))))
-def test_memory_is_bounded_and_the_request_that_was_remembered_first_is_forgotten_first(
+def test_memory_is_bounded_and_the_oldest_request_is_dropped_first(
     decided: list[tuple[CheckId, int]],
 ) -> None:
     most = 6
@@ -185,7 +185,7 @@ def test_memory_is_bounded_and_the_request_that_was_remembered_first_is_forgotte
 # What moves with a shard
 
 
-def test_only_the_checks_of_a_shard_move_with_it_each_with_its_age() -> None:
+def test_only_the_checks_of_a_shard_move_with_it_keeping_their_ages() -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 3, ALLOWED, NOW - 70)
     checks.remember((1, 5, 1), key_of(2), 1, ALLOWED, NOW)
@@ -222,7 +222,7 @@ def test_of_many_checks_of_one_shard_the_newest_move() -> None:
     assert moved_checks == [*[(1, seq) for seq in range(502, 2501)], (2, 2)]
 
 
-def test_finding_the_checks_of_a_shard_does_not_look_at_those_of_others(
+def test_finding_the_checks_of_a_shard_skips_other_shards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checks = memory()
@@ -252,7 +252,7 @@ def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request
     assert checks.of_shard(SHARD, NOW - 69, NOW) == []
 
 
-def test_direct_checks_whose_answers_are_forgotten_or_no_decisions_stay_behind() -> None:
+def test_direct_checks_without_a_remembered_decision_do_not_move() -> None:
     checks = memory(s1_6=([answer(ALLOWED, seq=6, source=Source.POLICY)], NOW))
     checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
     checks.asked(1, 6, [KEY], [1], None, NOW, SECOND)
@@ -314,7 +314,7 @@ def test_of_two_charges_of_a_check_the_earlier_one_stays(path: str) -> None:
 @pytest.mark.parametrize(
     ("here", "there"), [(ALLOWED, DENIED), (DENIED, ALLOWED), (DENIED, DENIED)]
 )
-def test_a_check_that_one_of_two_nodes_denied_has_one_charge_at_most(
+def test_a_check_denied_by_one_of_two_nodes_charges_at_most_once(
     here: OutcomeRow, there: OutcomeRow
 ) -> None:
     checks = memory()
@@ -386,7 +386,7 @@ class Host:
         ]
 
 
-def test_a_check_is_not_counted_again_by_who_got_its_shard_meanwhile() -> None:
+def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
     giver, taker = Host("a"), Host("b")
     giver.holdings.start([SHARD])
     outcome = giver.decide((1, 5, 0), NOW)
@@ -398,7 +398,7 @@ def test_a_check_is_not_counted_again_by_who_got_its_shard_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("first", ["owner", "standby"])
-def test_a_check_that_owner_and_standby_admitted_counts_once_as_of_the_first_time(
+def test_a_check_admitted_by_owner_and_standby_counts_once_when_first_admitted(
     first: str,
 ) -> None:
     owner, standby = Host("a"), Host("b")
@@ -423,7 +423,7 @@ def test_a_check_that_owner_and_standby_admitted_counts_once_as_of_the_first_tim
         max_size=20,
     )
 )
-def test_each_check_that_was_admitted_counts_once_wherever_and_how_often_it_was_asked(
+def test_each_admitted_check_counts_once_despite_repeats_on_several_nodes(
     asks: list[tuple[str, int, int]],
 ) -> None:
     owner, standby = Host("a"), Host("b")
@@ -473,7 +473,7 @@ def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> Non
     assert len({check.id for check in moved_checks}) == 90 * 200
 
 
-def test_the_checks_of_one_shard_move_in_as_many_parts_as_they_need() -> None:
+def test_the_checks_of_one_shard_move_in_several_parts_if_needed() -> None:
     host, [shard] = busy("a", 1, 1900, key_bytes=128)
     host.sender.index(host.engine.keys())
 
@@ -508,7 +508,7 @@ def outcomes(messages: list[Message]) -> list[tuple[int, int, int]]:
     [["first", "repeat"], ["repeat", "first"], ["repeat", "repeat"], ["repeat", "repeat", "first"]],
     ids=" ".join,
 )
-async def test_a_check_asked_on_two_paths_is_counted_once_and_has_one_outcome(
+async def test_a_check_sent_on_two_paths_counts_once_with_one_outcome(
     asks: list[str], autojump_clock: object
 ) -> None:
     async with running_node() as world:
@@ -529,7 +529,7 @@ async def test_a_check_asked_on_two_paths_is_counted_once_and_has_one_outcome(
         assert remaining(await app.say(check(6))) == [3]
 
 
-async def test_rows_of_a_frame_that_were_decided_are_repeated_and_the_others_counted(
+async def test_decided_rows_of_a_frame_are_repeated_and_other_rows_counted(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -563,7 +563,7 @@ async def test_a_check_that_was_asked_directly_moves_with_its_shard(autojump_clo
         ]
 
 
-async def test_a_row_that_was_answered_before_others_moves_under_its_place_in_the_request(
+async def test_a_row_answered_early_moves_with_its_position_in_the_request(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as world:
@@ -578,7 +578,7 @@ async def test_a_row_that_was_answered_before_others_moves_under_its_place_in_th
         assert [each.id for each in pulled.decided] == [(APP.session, 5, 1)]
 
 
-async def test_a_check_whose_answer_was_lost_is_counted_once_though_its_shard_has_moved(
+async def test_a_check_with_a_lost_answer_counts_once_after_its_shard_moved(
     autojump_clock: MockClock,
 ) -> None:
     async with cluster_world("a") as w:

@@ -21,7 +21,7 @@ def test_each_check_is_listed_at_the_shard_of_its_key() -> None:
     assert checks.of_shard(shard_of(OTHER), 0) == [((1, 5), 1, OTHER, 3), ((2, 7), 300, OTHER, 1)]
 
 
-def test_checks_that_are_added_after_a_shard_was_listed_are_listed_too() -> None:
+def test_checks_added_after_a_listing_of_their_shard_are_listed() -> None:
     checks = DirectChecks()
     checks.add(1, 5, [KEY], [1], None, 0, 9)
     checks.of_shard(shard_of(KEY), 0)
@@ -31,7 +31,7 @@ def test_checks_that_are_added_after_a_shard_was_listed_are_listed_too() -> None
 
 
 @given(st.lists(requests, max_size=30))
-def test_rows_are_bounded_and_what_was_asked_first_is_forgotten_first(
+def test_rows_are_bounded_and_the_oldest_are_dropped_first(
     asked: list[tuple[int, int, int]],
 ) -> None:
     most, now = 8, 0

@@ -7,7 +7,7 @@ from ringfence.wire import Role
 Kept = SentAnswers[str]
 
 
-def test_what_was_asked_is_known_by_its_number_and_answered_the_same() -> None:
+def test_a_repeated_request_number_gets_the_same_answer() -> None:
     sender = Kept().of(Role.CLIENT, "app", 1)
 
     sender.remember(7, None)
@@ -19,7 +19,7 @@ def test_what_was_asked_is_known_by_its_number_and_answered_the_same() -> None:
     assert not sender.has_asked(8)
 
 
-def test_a_sender_that_comes_back_is_the_same_and_another_process_is_not() -> None:
+def test_a_reconnected_sender_keeps_its_memory_and_another_process_does_not() -> None:
     senders = Kept()
     first = senders.of(Role.CLIENT, "app", 1)
 
@@ -28,7 +28,7 @@ def test_a_sender_that_comes_back_is_the_same_and_another_process_is_not() -> No
     assert senders.of(Role.CLIENT, "other", 1) is not first
 
 
-def test_a_client_named_like_a_node_does_not_share_the_memory_of_that_node() -> None:
+def test_a_client_named_like_a_node_does_not_share_its_memory() -> None:
     senders = Kept()
     node = senders.of(Role.NODE, "b", 1)
     node.remember(7, b"answer")
@@ -72,7 +72,7 @@ def test_the_sender_that_was_silent_longest_is_forgotten_first() -> None:
     assert senders.of(Role.CLIENT, "late", 1) is not late
 
 
-def test_one_that_was_forgotten_while_connected_is_remembered_again_when_it_speaks() -> None:
+def test_a_dropped_connected_sender_is_remembered_at_its_next_request() -> None:
     senders = Kept(most=1)
     sender = senders.of(Role.CLIENT, "app", 1)
     sender.remember(1, b"x")

@@ -17,7 +17,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_refused_token_and_a_refused_node_are_told_with_who_and_where(
+def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = AuthFailureLog()
@@ -40,7 +40,7 @@ def test_a_name_is_told_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) ->
     assert len(told(caplog)) == 3
 
 
-def test_many_names_cannot_fill_the_log_and_are_forgotten_in_time(
+def test_many_names_cannot_fill_the_log_and_expire(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = AuthFailureLog()

@@ -24,7 +24,7 @@ def test_a_stranger_too_many_closes_the_oldest() -> None:
     assert places.arrived(4, "192.0.2.5") == 1
 
 
-def test_a_stranger_too_many_from_one_address_closes_the_oldest_of_that_address() -> None:
+def test_too_many_unauthenticated_connections_of_an_address_close_its_oldest() -> None:
     places: ConnectionPlaces[int] = ConnectionPlaces(LIMITS)
 
     assert [places.arrived(each, host) for each, host in enumerate((B, A, A))] == [None] * 3

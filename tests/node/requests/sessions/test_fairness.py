@@ -74,7 +74,7 @@ async def test_a_check_is_answered_between_the_steps_of_anothers_long_request(
         assert not world.node._turns
 
 
-async def test_short_requests_of_a_client_are_decided_in_order_after_its_long_one(
+async def test_short_requests_of_a_client_are_decided_after_its_long_request(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -118,7 +118,7 @@ async def test_no_more_rows_wait_for_their_turn_than_the_bound(autojump_clock: o
         assert len(rows_of(other, 1)) == ROWS
 
 
-async def test_a_client_that_asks_for_the_rules_again_and_again_waits_for_its_turn(
+async def test_a_client_that_requests_the_rules_repeatedly_waits_its_turn(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -211,7 +211,7 @@ async def test_undecoded_requests_beyond_the_bound_are_refused_undecoded(
         assert len(decoded) == 256
 
 
-async def test_bytes_in_a_queued_request_that_are_wrong_end_its_connection_alone(
+async def test_invalid_bytes_in_a_queued_request_close_only_its_connection(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:

@@ -313,7 +313,7 @@ async def test_who_says_no_hello_in_time_is_let_go(autojump_clock: object) -> No
         (encode(Ping(1))[:-1] + b"\xa0", "bad_field"),
     ],
 )
-async def test_bytes_that_are_no_message_end_their_connection_and_are_counted_by_cause(
+async def test_invalid_bytes_close_their_connection_and_are_counted_by_cause(
     autojump_clock: object, payload: bytes, cause: str, greeted: bool
 ) -> None:
     async with running_node() as world:
@@ -412,7 +412,7 @@ async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock
     assert [code for code, _ in client.closed] == [ErrorCode.BAD_MESSAGE]
 
 
-async def test_a_check_that_two_nodes_have_passed_on_is_not_passed_on_again(
+async def test_a_check_forwarded_twice_is_not_forwarded_again(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -510,7 +510,7 @@ async def test_an_answer_that_comes_after_a_reconnect_goes_to_the_new_connection
 # Bounds
 
 
-async def test_who_asks_for_more_than_it_reads_is_let_go_and_nobody_else(
+async def test_only_a_client_that_does_not_read_its_answers_is_disconnected(
     autojump_clock: object,
 ) -> None:
     async with running_node(rules=large_rules()) as world:
