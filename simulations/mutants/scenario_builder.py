@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simulations.scenarios.scenario import Fault, Load, Network, Scenario
+from simulations.scenarios.scenario import Fault, Level, Load, Network, Scenario
 
 __all__ = ["Ground", "ground"]
 
@@ -66,13 +66,15 @@ def ground(
     nodes: int = 3,
     datacenters: int = 1,
     network: Network = _LAN,
+    level: Level = "core",
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
 ) -> Ground:
-    """Return a scenario with the shared rules; three nodes in one data center by default."""
+    """Return a scenario with the shared rules; by default three nodes of one data center."""
     scenario = Scenario(
         name,
         about,
+        level=level,
         nodes=nodes,
         datacenters=datacenters,
         seconds=seconds,

@@ -203,6 +203,7 @@ _ALL: tuple[Ground, ...] = (
         calm=2,
         loads=_MIXED,
         network=Network(repeats=0.5),
+        level="node",  # The core level does not seal datagrams.
         wanted=("replay_rejected",),
     ),
     ground(

@@ -83,7 +83,7 @@ class World:
 
     async def come_up(self) -> None:
         """Start all nodes: at the same time at core level, otherwise one after another."""
-        if self.scenario.level == "core":
+        if self.scenario.level == "core" and self.scenario.nodes > 1:
             await self._found()
             return
         for name in self.hosts.names():
