@@ -33,6 +33,8 @@ _MOST_KEYS = 300
 """Keys of each rule that are checked, most frequent first."""
 _SPLIT_FAULTS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults during which two members may decide for one key."""
+_WINDOW_ALGORITHMS = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
+"""Algorithms that admit at most the limit in each aligned window."""
 _EXACT_ALGORITHMS = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that keep every unit for a whole period."""
 _DEADLINE_S = 3.5
@@ -179,6 +181,9 @@ class Invariants:
         if most > bound:
             text = f"{name}={key}: {most} units in {period:g} s, at most {bound} may pass"
             yield Violation("over_admission", when, text)
+        else:
+            excess = bound - self._admitted_by_one(limit, end)
+            yield from self._over_in_window(name, key, column, limit, excess)
         yield from self._wrong_denials(name, key, column, limit)
         yield from self._wrong_retry_times(name, key, column, limit)
         if self._began is not None and self._is_decided_by_one(rule):
@@ -198,6 +203,19 @@ class Invariants:
             yield from self._conservation(
                 name, key, column, limit, final, is_shared, unreplicated, end
             )
+
+    def _over_in_window(
+        self, name: str, key: str, column: Column, limit: Limit, excess: int
+    ) -> Iterator[Violation]:
+        """Yield a violation when an aligned window admitted more than the limit and `excess`."""
+        has_clock_faults = any(fault.verb.startswith("clock") for fault in self._faults)
+        if self._began is None or has_clock_faults or limit.algorithm not in _WINDOW_ALGORITHMS:
+            return
+        period = limit.period_ns / 1e9
+        most, when = column.most_in_window(period, EPOCH_NS / 1e9 + self._began)
+        if most > limit.ceiling + excess:
+            text = f"{name}={key}: {most} units in one window, at most {limit.ceiling + excess}"
+            yield Violation("over_admission", when, f"{text} may pass")
 
     def _conservation(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from math import inf
+from operator import itemgetter
 
 from ringfence.wire import Source
 
@@ -115,6 +116,20 @@ class Column:
             if sums[stop] - sums[start] > most:
                 most, when = sums[stop] - sums[start], begin
         return most, when
+
+    def most_in_window(self, seconds: float, began: float) -> tuple[int, float]:
+        """Return the most units certainly admitted in one window, and the window's start.
+
+        Windows are aligned to 1970; `began` is the start of the load in seconds since then.
+        Charges are left out, because no limit holds them back.
+        """
+        units: Counter[float] = Counter()
+        for a in self.admitted:
+            window = (began + a.asked) // seconds
+            if not a.is_charge and (began + a.told) // seconds == window:
+                units[window] += a.cost
+        window, most = max(units.items(), key=itemgetter(1), default=(0.0, 0))
+        return most, window * seconds - began
 
     def possibly_counted(self, answer: Answered, seconds: float) -> int:
         """Return units of the last `seconds` that may have counted when `answer` was decided."""

@@ -49,7 +49,7 @@ COUNTS = (
         "stale-slot",
         "remote counts of this window are added to the previous one",
         (Edit(_SUM, "max(0, total.slot - number)", "max(0, total.slot - number) + 1"),),
-        ("two-centers",),
+        ("two-centers-full",),
     ),
     Mutant(
         "told-off-by-one",

@@ -221,6 +221,16 @@ _ALL: tuple[Ground, ...] = (
         ),
     ),
     ground(
+        "two-centers-full",
+        "two data centers share a limit that both reach together",
+        nodes=2,
+        datacenters=2,
+        seconds=14,
+        calm=3,
+        network=_NEAR,
+        loads=(Load(rule="soon", per_second=60, keys=1),),
+    ),
+    ground(
         "far-cut",
         "two data centers are cut apart, and exchange their counts afterwards",
         nodes=2,
@@ -257,6 +267,7 @@ _ALL: tuple[Ground, ...] = (
             Fault(1, "leave", 8, {"node": "n4"}),
             Fault(5, "cut", 14, {"datacenter": "dc2"}),
         ),
+        level="node",  # Members join one after the other.
     ),
     ground(
         "parts",

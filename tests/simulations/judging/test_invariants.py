@@ -20,6 +20,12 @@ descriptors:
   - key: parts
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
 """
+SLIDING = """
+domain: sim
+descriptors:
+  - key: sliding
+    rate_limit: {period: 10s, requests_per_unit: 3, algorithm: sliding_window}
+"""
 KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
 DAY = {"day": KNOWN["day"]}
 CRASH = (Fault(1, "crash", 2, {"node": "n1"}),)
@@ -161,3 +167,12 @@ def test_only_where_nobody_is_left_the_policy_may_decide():
     assert violations(DAY, answers, used, datacenters=2, faults=two) == ["outage"]
     assert violations(DAY, answers, used, datacenters=2, faults=three) == []
     assert violations(DAY, answers, used, datacenters=2, faults=in_turn) == ["outage"]
+
+
+def test_an_aligned_window_of_a_sliding_limit_admits_the_limit_and_no_more():
+    rules = {"sliding": load_text(SLIDING).rules.rules()[0]}
+    full = [answered(float(each)) for each in range(1, 5)]
+
+    assert violations(rules, full[:3]) == []
+    assert "over_admission" in violations(rules, full)
+    assert violations(rules, [*full[:3], answered(19.5)]) == []
