@@ -70,6 +70,6 @@ def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
 
 
 def test_a_node_need_not_detect_the_crash_of_a_member_that_it_never_knew() -> None:
-    scenario = drawn(388, "core")
+    scenario = generate_scenario(388, "core")
 
     assert run_scenario(scenario, 388, scenario).violations == []
