@@ -15,7 +15,7 @@ class RingError(Exception):
 
 
 class InvalidMember(RingError, ValueError):
-    """A field of a member is outside its range; the message names the field and the mend."""
+    """A field of a member is outside its range; the message names the field and how to fix it."""
 
 
 class ConflictingMembers(RingError, ValueError):
@@ -35,7 +35,7 @@ class MixedDatacenters(RingError, ValueError):
 
 
 class EmptyRing(RingError, LookupError):
-    """The ring has no member, so nobody owns the shard."""
+    """The ring has no member, so the shard has no owner."""
 
     def __init__(self) -> None:
         super().__init__("the ring has no members")

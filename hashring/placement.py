@@ -68,9 +68,9 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
 def update_vnodes(
     points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
-    """Take vnodes out of sorted ones and put others in, as if all were sorted anew.
+    """Return sorted vnodes without those `gone` and with those that `come`.
 
-    `points` and `names` run in parallel and are left alone; all that are `gone` are there. Cost:
+    `points` and `names` are parallel and stay unchanged; they contain all that are `gone`. Cost:
     two look-ups for each vnode that changes, and a copy of the rest.
     """
     changes = sorted([(*vnode, False) for vnode in gone] + [(*vnode, True) for vnode in come])

@@ -1,7 +1,7 @@
 """The ring of one data center: the owner and the standbys of every shard.
 
-Building it decides everything, so asking is a table look-up. How shards change hands between two
-rings is `moves`; when members change is for others to say.
+All owners are computed when the ring is built, so a question is a table look-up. `moves` compares
+two rings. The caller decides when members change.
 """
 
 from array import array
@@ -25,12 +25,12 @@ from hashring.shards import SHARDS
 __all__ = ["Ring"]
 
 _MANY = 4
-"""When more than this part of the members differs, sorting all vnodes anew costs less."""
+"""Above this fraction (1 in 4) of changed members, a full sort of the vnodes costs less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Who answers for each shard of one data center. Build it with `Ring.of`.
+    """Owners and standbys of the shards of one data center. Build it with `Ring.of`.
 
     The owner of a shard is the member of the first vnode at or after the shard's start, shard 0
     following the last one. Rings of equal members are equal and answer alike.
@@ -165,7 +165,7 @@ class Ring:
         return are_several and _is_zoned(self.members) == _is_zoned(roster)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
-        """List the shards that a member owns, ascending; none for a stranger.
+        """List the shards that a member owns, ascending; none for an unknown member.
 
         Cost: all shards for the first question, one look-up afterwards.
         """
@@ -177,12 +177,12 @@ class Ring:
         return self._shards_by_owner.get(name, ())
 
     def owned_count(self, name: NodeId) -> int:
-        """Count the shards that a member owns; 0 for a stranger. Cost: that of `shards_of`."""
+        """Count the shards that a member owns; 0 for an unknown one. Cost: that of `shards_of`."""
         return len(self.shards_of(name))
 
 
 def _labels_to_leave(roster: Sequence[Member]) -> dict[NodeId, str]:
-    """Tell, for each member, what its standby must not share: its zone, or its name."""
+    """Return, per member, the label that its standby must not share: its zone, or its name."""
     if _is_zoned(roster):
         return {member.name: member.zone for member in roster}
     return {member.name: member.name for member in roster}

@@ -1,7 +1,7 @@
-"""The members of all data centers as one node or client sees them, and the hash that names them.
+"""View: the members of all data centers as one node or client sees them, with a hash.
 
-Two sides that hold equal hashes compute the same rings; a different hash says that one of them is
-behind, not which one. Which members belong in a view is decided elsewhere.
+Equal hashes mean equal rings. Different hashes mean that one side is behind, but not which one.
+The caller decides which members belong to a view.
 """
 
 from collections.abc import Iterable

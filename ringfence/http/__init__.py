@@ -1,7 +1,7 @@
-"""What limiting over HTTP takes, whoever serves it: client addresses, keys, headers and bodies.
+"""HTTP parts that all integrations and the gateway share: client addresses, keys, 429 answers.
 
-Plain functions over values: no server, no framework, no I/O. The middlewares and the gateway share
-them, so that one client meets the same keys and the same answers at every face.
+Plain functions over values, without server, framework or I/O. A client gets the same keys and the
+same answers from every integration.
 """
 
 from ringfence.http.addresses import ClientAddress

@@ -1,8 +1,8 @@
-"""Which address a request came from, behind proxies that are trusted and headers that are not.
+"""Client address of a request that passed trusted proxies.
 
-Anybody can send `X-Forwarded-For: 1.2.3.4`; each proxy adds, at the right end, whom it saw. So the
-chain is read from the right, only as far as the proxies are ours, and whatever stands further left
-is the client's own claim and never looked at.
+Any client can send `X-Forwarded-For: 1.2.3.4`. Each proxy appends the address of its own peer at
+the right end. So the chain is read from the right while its proxies are trusted. Addresses further
+left are claims of the client and are ignored.
 """
 
 import logging
@@ -19,10 +19,10 @@ __all__ = ["UNKNOWN", "ClientAddress"]
 logger = logging.getLogger("ringfence.http")
 
 UNKNOWN = "unknown"
-"""Stands for all clients whose address cannot be known.
+"""Address of all clients whose real address is unknown.
 
-They share one budget. To count them as the proxy would give each of them a second budget, and the
-rights that the proxy's own address may have.
+They share one budget. The proxy's address instead would give each client a second budget, and any
+rights of that address.
 """
 
 _UNIX = "unix"
@@ -30,21 +30,21 @@ _HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 _REMEMBERED = 4096
 _LONGEST_ADDRESS = 64
 _LONGEST_CHAIN = 64
-"""Proxies in a row that are believed at most: more are somebody's attempt to keep us busy."""
+"""Maximum length of a chain of proxies; a longer one is an attempt to waste processor time."""
 
 _Header = Callable[[str], str | None]
 
 
 class ClientAddress:
-    """Tells the client's address, grouped as limits count it: IPv6 by network.
+    """Finder of client addresses, grouped as limits count them: IPv6 by network.
 
-    `trusted` is what stands between the clients and this server: the number of proxies, each of
-    which every request passes, or better their addresses and networks (`["10.0.0.0/8", "::1"]`,
-    and `"unix"` for a proxy on a Unix socket). A number can be fooled by whoever reaches an inner
-    proxy directly; addresses cannot. `header` is the one header that those proxies write:
-    `x-forwarded-for`, `forwarded` (RFC 7239) or `x-real-ip`; no other is looked at.
+    `trusted` describes the proxies between the clients and this server: their number, or better
+    their addresses and networks (`["10.0.0.0/8", "::1"]`, and `"unix"` for a proxy on a Unix
+    socket). With a number, a client that reaches an inner proxy directly can forge its address;
+    with addresses it cannot. `header` is the only header that is read: `x-forwarded-for`,
+    `forwarded` (RFC 7239) or `x-real-ip`.
 
-    Raises `ConfigError` for what cannot be read.
+    Raises `ConfigError` for an invalid argument.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class ClientAddress:
             self._hops = trusted
         else:
             self._read([trusted] if isinstance(trusted, str) else list(trusted))
-        self._believes_nobody = not (self._hops or self._networks or self._trusts_unix)
-        # Parsing an address takes longer than all the rest of a check's preparation.
+        self._trusts_no_proxy = not (self._hops or self._networks or self._trusts_unix)
+        # Cached: parsing an address takes longer than the rest of the preparation.
         self._group = lru_cache(_REMEMBERED)(lambda text: group_address(text, ipv6_prefix))
         self._is_ours = lru_cache(_REMEMBERED)(self._is_proxy)
         self._warned: set[str] = set()
 
     def of(self, peer: str | None, header: _Header) -> str:
-        """Name the client of a request from `peer` (the other end of the connection).
+        """Return the client address of a request from `peer` (the other end of the connection).
 
-        `header` gives a request header by its name in lower case, its lines joined by commas.
+        `header` returns a request header by its lower-case name, with lines joined by commas.
         """
-        client = peer if self._believes_nobody else self._behind(peer, header)
+        client = peer if self._trusts_no_proxy else self._behind(peer, header)
         if not client:
             self._warn(
                 "the server gives no client address, so all clients are counted as one; behind a "

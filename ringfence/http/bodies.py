@@ -1,8 +1,8 @@
-"""What a refused client reads: problem details (RFC 9457), or a page when a browser asks.
+"""Bodies of refusals (429 and 503): problem details (RFC 9457), or a page for browsers.
 
 The problem types are those of draft-ietf-httpapi-ratelimit-headers: `quota-exceeded` with 429 when
-a limit refused, `temporary-reduced-capacity` with 503 when no node could decide and the rule's
-`on_failure` says `deny`, which is nobody's fault but ours.
+a limit refused, and `temporary-reduced-capacity` with 503 when no node could decide and the rule
+has `on_failure: deny`.
 """
 
 import json
@@ -52,17 +52,17 @@ body {{ padding: 0 1rem }}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """All that a body may tell about a refusal."""
+    """Refusal of a request, with everything that a body may contain."""
 
     status: int
-    """429, or 503 when no node could decide and the rule denies then."""
+    """429, or 503 when no node could decide and the rule has `on_failure: deny`."""
     title: str
     detail: str
     problem_type: str
     retry_after: int | None
-    """Whole seconds, at least 1; None when no wait would help."""
+    """Whole seconds, at least 1; None when a later request would fail, too."""
     policies: tuple[str, ...]
-    """The names of the limits that refused."""
+    """Names of the limits that refused."""
     wants_html: bool
     decision: Decision
 

@@ -1,7 +1,7 @@
-"""Functions that an application gives as settings, and what they return, looked at.
+"""Validation of an application's callback functions and of their return values.
 
-Told as the application's mistake: the limiter's own complaint about a key would pass as an outage,
-and an outage lets requests through.
+Errors name the callback. Otherwise the limiter's error about a key would count as an outage, and an
+outage lets requests pass.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,20 +20,20 @@ __all__ = [
 
 
 def require_plain(name: str, function: Callable[..., object]) -> None:
-    """Raise `ConfigError` for a function whose call returns no value but what has to be run."""
+    """Raise `ConfigError` for a coroutine function or a generator function."""
     for each in (function, getattr(function, "__call__", None)):  # noqa: B004 - an instance's, too
         if iscoroutinefunction(each) or isasyncgenfunction(each) or isgeneratorfunction(each):
             raise ConfigError(
                 f"{name} {getattr(function, '__qualname__', function)!r} must be a plain function: "
-                "nobody would await it, or iterate over it; write def without async or yield, and "
-                "have what it awaits found out before, as by a middleware outside"
+                "its result is never awaited or iterated; write def without async or yield, and "
+                "await values before, for example in an outer middleware"
             )
 
 
 def require_arguments(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """Raise `ConfigError` for a function that cannot be called with so many positional arguments.
+    """Raise `ConfigError` for a function that does not accept these positional arguments.
 
-    A callable that does not show its signature, as some written in C, passes.
+    A callable without a readable signature, such as one written in C, is accepted.
     """
     try:
         shown = signature(function)
@@ -82,7 +82,9 @@ def require_answer(name: str, value: object) -> object:
     if isinstance(value, Awaitable):
         if hasattr(value, "close"):
             value.close()  # Or Python would warn that it was never awaited.
-        raise ConfigError(f"{name} returned {value!r}, which nobody awaits; return the value")
+        raise ConfigError(
+            f"{name} must return a value, got {value!r}, which is never awaited; return the value"
+        )
     return value
 
 

@@ -1,8 +1,8 @@
-"""The header fields that tell a client where it stands with its limits.
+"""Rate limit header fields of HTTP responses.
 
 `RateLimit-Policy` and `RateLimit` are the structured fields of draft-ietf-httpapi-ratelimit-headers
-(version 11); `X-RateLimit-*` is what services have long sent. With several limits they speak of the
-one that refused, else of the one with the least left. Limits in shadow mode are never told.
+(version 11); `X-RateLimit-*` is the older convention. With several limits they describe the one
+that refused, or else the one with the fewest units left. They omit limits in shadow mode.
 """
 
 import time
@@ -29,46 +29,46 @@ __all__ = [
 ]
 
 OUTAGE_HEADER = "Ringfence-Outage"
-"""Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
+"""Header that reports that no node decided. Its value is the fallback: `allow`, `deny`, `local`."""
 
-# Once: to look a member up in its class takes longer than to compare it.
+# Module names, because an attribute of an enum class takes longer than the comparison.
 _OWNER, _LOCAL = Source.OWNER, Source.LOCAL
 _LARGEST = 10**15 - 1
-"""Of an integer in a structured field (RFC 9651, section 3.3.1)."""
+"""Largest integer in a structured field (RFC 9651, section 3.3.1)."""
 _REMEMBERED = 1024
 
 
 class HeaderStyle(StrEnum):
-    """Which header fields tell about limits."""
+    """Set of rate limit header fields in a response."""
 
     IETF = "ietf"
     X = "x"
     BOTH = "both"
     NONE = "none"
-    """None, save `Retry-After`."""
+    """Only `Retry-After`."""
 
     @classmethod
     def of(cls, name: str | None) -> "HeaderStyle":
-        """Read a style's name; None is `none`. Raises `ConfigError` for any other."""
+        """Return the style with this name; None means `none`. Raises `ConfigError` for others."""
         try:
             return cls("none" if name is None else name)
         except ValueError as error:
             raise ConfigError(
-                f"header style {name!r} is not known; choose one of {', '.join(cls)}"
+                f"header style must be one of {', '.join(cls)}, got {name!r}"
             ) from error
 
 
 class Reset(StrEnum):
-    """What `X-RateLimit-Reset` counts."""
+    """Meaning of `X-RateLimit-Reset`."""
 
     SECONDS = "seconds"
-    """From now on, as Envoy says it: no clocks need to agree."""
+    """Seconds from now, as Envoy sends it; independent of the client's clock."""
     EPOCH = "epoch"
-    """Seconds since the Unix epoch, as GitHub says it."""
+    """Seconds since the Unix epoch, as GitHub sends it."""
 
 
 class LimitHeaders:
-    """Writes the header fields of decisions. Safe to share among threads."""
+    """Builder of the header fields of decisions. Safe to share among threads."""
 
     def __init__(
         self,
@@ -79,23 +79,23 @@ class LimitHeaders:
     ) -> None:
         """`wall_clock` gives seconds since the Unix epoch.
 
-        Raises `ConfigError` for the name of no style.
+        Raises `ConfigError` for an unknown style or reset.
         """
         self.style = HeaderStyle.of(style)
-        self._tells_ietf = self.style in (HeaderStyle.IETF, HeaderStyle.BOTH)
-        self._tells_x = self.style in (HeaderStyle.X, HeaderStyle.BOTH)
+        self._has_ietf_fields = self.style in (HeaderStyle.IETF, HeaderStyle.BOTH)
+        self._has_x_fields = self.style in (HeaderStyle.X, HeaderStyle.BOTH)
         if reset not in list(Reset):
-            raise ConfigError(f"reset {reset!r} is not known; choose one of {', '.join(Reset)}")
+            raise ConfigError(f"reset must be one of {', '.join(Reset)}, got {reset!r}")
         self._in_epoch = reset == Reset.EPOCH
         self._wall_clock = wall_clock
         self._policies: dict[int, tuple[Rule, str, str]] = {}
         self._last: tuple[Decision | None, list[tuple[str, str]]] = (None, [])
-        """What was told of the last decision: leases and denials say the same one again."""
+        """Fields of the last decision, which leases and cached denials often repeat."""
 
     def of(self, decision: Decision) -> list[tuple[str, str]]:
-        """Give the fields of the answer to a request, allowed or refused; names are canonical.
+        """Return the header fields of a response to an allowed or refused request.
 
-        `Retry-After` is among them only when it was refused and a wait would help.
+        They include `Retry-After` only when the request was refused and may pass later.
         """
         last, fields = self._last
         if decision is not last or self._in_epoch:
@@ -108,7 +108,7 @@ class LimitHeaders:
         wait = None if decision.allowed else retry_after_seconds(decision)
         if wait is not None:
             fields.append(("Retry-After", str(wait)))
-        if not (self._tells_ietf or self._tells_x):
+        if not (self._has_ietf_fields or self._has_x_fields):
             return fields
         statuses = decision.statuses
         if len(statuses) > 1 or statuses[0].source is not _OWNER:
@@ -117,11 +117,11 @@ class LimitHeaders:
                 fields.append((OUTAGE_HEADER, outage))
         told = told_status(decision)
         if told is not None and told.rule is not None:
-            # A denial shows the wait in both, since `Retry-After` must not end before `t` does.
+            # A denial has the same wait in both: `Retry-After` must not end before `t`.
             window = ceil(told.reset_after) if wait is None else wait
-            if self._tells_ietf:
+            if self._has_ietf_fields:
                 self._add_ietf(fields, statuses, told, told.rule, window)
-            if self._tells_x:
+            if self._has_x_fields:
                 self._add_x(fields, told, wait, window)
         return fields
 
@@ -137,7 +137,11 @@ class LimitHeaders:
         if len(statuses) > 1:
             policy = ", ".join(
                 dict.fromkeys(
-                    [self._policy(each.rule)[1] for each in statuses if each.rule and _tells(each)]
+                    [
+                        self._policy(each.rule)[1]
+                        for each in statuses
+                        if each.rule and _is_reliable(each)
+                    ]
                 )
             )
         fields.append(("RateLimit-Policy", policy))
@@ -158,7 +162,7 @@ class LimitHeaders:
             fields.append(("X-RateLimit-Retry-After", str(wait)))
 
     def _policy(self, rule: Rule) -> tuple[str, str]:
-        """The rule's name as a structured string, and its item in `RateLimit-Policy`."""
+        """Return the rule's name as a structured string, and its item in `RateLimit-Policy`."""
         known = self._policies.get(rule.id)
         if known is None or known[0] is not rule:
             name = _structured(policy_name(rule))
@@ -170,7 +174,7 @@ class LimitHeaders:
 
 
 def policy_name(rule: Rule) -> str:
-    """What clients are told a limit is called: its `name`, else where it stands among the rules.
+    """Return the public name of a limit: its `name`, or else its place among the rules.
 
     A limit that stands in no rule is called what it is: `100/minute`.
     """
@@ -200,11 +204,11 @@ def outage_of(decision: Decision) -> str | None:
 
 
 def told_status(decision: Decision) -> Status | None:
-    """The counter that the fields speak of; None when none limits, or none was counted."""
+    """Return the status that the fields describe; None when no counted limit applies."""
     statuses = decision.statuses
     if len(statuses) == 1:
-        return statuses[0] if _tells(statuses[0]) else None
-    told = [status for status in statuses if _tells(status)]
+        return statuses[0] if _is_reliable(statuses[0]) else None
+    told = [status for status in statuses if _is_reliable(status)]
     refusing = [] if decision.allowed else [status for status in told if not status.allowed]
     if refusing:
         return max(refusing, key=_wait)
@@ -212,7 +216,7 @@ def told_status(decision: Decision) -> Status | None:
 
 
 def violated_policies(decision: Decision) -> list[str]:
-    """The names of the limits that refused."""
+    """Return the names of the limits that refused."""
     if decision.allowed:
         return []
     return list(
@@ -222,8 +226,8 @@ def violated_policies(decision: Decision) -> list[str]:
     )
 
 
-def _tells(status: Status) -> bool:
-    """Whether a client may go by it: a shadow rule never denies, an outage counts nothing."""
+def _is_reliable(status: Status) -> bool:
+    """Whether a client may rely on a status: not in shadow mode and not during an outage."""
     rule = status.rule
     return (
         rule is not None
@@ -238,7 +242,7 @@ def _wait(status: Status) -> float:
 
 
 def _quota(limit: Limit) -> str:
-    """The parameters of a policy. A window is whole seconds, so an odd one is told longer."""
+    """Return the parameters of a policy; a window is rounded up to whole seconds."""
     amount = f";q={min(limit.amount, _LARGEST)}"
     if limit.algorithm is Algorithm.CONCURRENCY:
         return f'{amount};qu="concurrent-requests"'

@@ -1,17 +1,17 @@
-"""What of a request is counted, by names that fit into settings: `ip`, `user_or_ip+route`.
+"""Keys by which requests are counted, as settings name them: `ip`, `user_or_ip+route`.
 
-One key names one descriptor: entries joined by `+`, each `NAME` or `ENTRY=NAME`, where NAME says
-what to read and ENTRY what the rules call it:
+A key describes one descriptor: entries joined by `+`, each `NAME` or `ENTRY=NAME`. NAME selects a
+part of the request, and ENTRY is its name in the rules:
 
     ip                      the client's address
     user                    the authenticated user
     user_or_ip              the user, else the address
     route                   the route's pattern (`/users/{id}`), else the path
-    path, method, host      as they say
+    path, method, host      these parts of the request
     header:x-api-key        a request header
 
-A request that lacks a part (no user, no such header) does not meet the key at all, so that those
-without never share one budget.
+A key does not apply to a request without one of its parts (no user, no such header). So requests
+without that part never share one budget.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ __all__ = ["KeyFunction", "KeySpec", "Keys", "PlainRequest", "Request"]
 
 
 class PlainRequest(Protocol):
-    """What keys by name read."""
+    """Request as keys by name read it."""
 
     @property
     def method(self) -> str:
@@ -34,7 +34,7 @@ class PlainRequest(Protocol):
 
     @property
     def path(self) -> str:
-        """As asked for, without the query."""
+        """The requested path, without the query."""
 
     @property
     def peer(self) -> str | None:
@@ -42,31 +42,30 @@ class PlainRequest(Protocol):
 
     @property
     def route(self) -> str | None:
-        """The pattern that routes the request; None where the framework has not chosen one yet."""
+        """Pattern of the route; None when the framework has not chosen one yet."""
 
     @property
     def user(self) -> str | None:
-        """Name of the authenticated user, None when nobody is."""
+        """Name of the authenticated user, None without one."""
 
     @property
     def native(self) -> object:
         """The framework's own request: ASGI's scope, WSGI's environ, Django's `HttpRequest`."""
 
     def header(self, name: str) -> str | None:
-        """A request header by its name in lower case, lines joined by commas; None when absent."""
+        """Return a header by its lower-case name, with lines joined by commas; None if absent."""
 
 
 class Request(PlainRequest, Protocol):
-    """What an application's own functions are given. Each face wraps its framework's in one."""
+    """Request as the functions of an application get it; each integration adapts its framework."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, by their names in whatever case."""
+        """All headers, with case-insensitive names."""
 
 
 KeyFunction: TypeAlias = Callable[[Request], object]
-"""Reads one value of a request: text, or what `str` makes it of, such as a number; None when it has
-none."""
+"""Function that returns one value of a request: text, a value that `str` converts, or None."""
 KeySpec: TypeAlias = (
     str
     | KeyFunction
@@ -188,7 +187,7 @@ class Keys:
         if near:
             hint = f"did you mean {near[0]!r}?"
         elif self._only is not None:
-            hint = "a proxy that knows more can tell it in a header"
+            hint = "a proxy can send other values in a header"
         else:
             hint = "write your own as a function"
         raise ConfigError(
@@ -199,6 +198,6 @@ class Keys:
         return self._addresses.of(request.peer, request.header)
 
     def _user_or_ip(self, request: PlainRequest) -> str:
-        # Told apart, or a user called 203.0.113.7 would spend that client's budget.
+        # With prefixes: otherwise a user named 203.0.113.7 would spend the budget of that client.
         user = self._user(request)
         return f"ip:{self._ip(request)}" if user is None else f"user:{user}"

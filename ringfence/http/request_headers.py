@@ -1,4 +1,4 @@
-"""A request's headers as a mapping, for functions that look for them as frameworks offer them."""
+"""Request headers as a mapping with case-insensitive names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -6,14 +6,14 @@ __all__ = ["RequestHeaders"]
 
 
 class RequestHeaders(Mapping[str, str]):
-    """Looked up in whatever case, listed in lower case; lines of one name are joined by commas."""
+    """Mapping from header name to value; lines of one name are joined by commas."""
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
         self._joined: dict[str, str] = {}
         for name, value in lines:
             key = name.lower()
-            said = self._joined.get(key)
-            self._joined[key] = value if said is None else f"{said}, {value}"
+            earlier = self._joined.get(key)
+            self._joined[key] = value if earlier is None else f"{earlier}, {value}"
 
     def __getitem__(self, name: str) -> str:
         return self._joined[name.lower()]

@@ -1,7 +1,7 @@
-"""Messages between hosts: what every transport offers, and the values that configure one.
+"""Transports of messages between hosts: their common interface and settings.
 
-Light to import. QUIC is in `udp_trio` and `udp_asyncio` (shells around `endpoint`), the transport
-of tests and simulations in `memory`, certificates in `tls` and `authority`: import them by name.
+Light to import. `udp` has the transports over QUIC, for trio and for asyncio, `quic` the protocol
+itself, `memory` the transport of tests and simulations, and `tls` certificates.
 """
 
 from ringfence.transport.interface import (

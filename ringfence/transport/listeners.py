@@ -1,4 +1,4 @@
-"""Listeners of one host, before they are opened: whether two settings name the same TCP port."""
+"""Check of listener settings: no two of them may need the same TCP port."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ __all__ = ["Listener", "require_distinct"]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Ports in a row that one setting asks for."""
+    """Consecutive ports that one setting requests."""
 
     setting: str
-    """As people write it, as in `http`."""
+    """Name of the setting, such as `http`."""
     address: Address
     count: int = 1
-    """How many ports, from that of the address on."""
+    """Number of ports, starting at that of the address."""
 
     def clashes_with(self, other: "Listener") -> bool:
-        """Whether both ask for one port; port 0 is any that is free."""
+        """Whether both need the same port; port 0 means any free one."""
         first, second = self.address[1], other.address[1]
         if not (first and second) or not _share_a_host(self.address[0], other.address[0]):
             return False
@@ -45,7 +45,7 @@ def require_distinct(listeners: Sequence[Listener]) -> None:
 
 
 def _share_a_host(one: str, other: str) -> bool:
-    """Whether two hosts are the same, or one of them stands for all addresses of this host."""
+    """Whether two hosts are equal, or one of them is a wildcard address."""
     hosts = ["127.0.0.1" if host == "localhost" else host.lower() for host in (one, other)]
     return hosts[0] == hosts[1] or any(_is_wildcard(host) for host in hosts)
 

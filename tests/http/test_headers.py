@@ -205,5 +205,5 @@ def test_rules_that_changed_are_told_as_they_are_now() -> None:
 
 @pytest.mark.parametrize("settings", [{"style": "github"}, {"reset": "tomorrow"}])
 def test_a_style_that_is_not_known_is_refused_with_those_that_are(settings: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="choose one of"):
+    with pytest.raises(ConfigError, match="must be one of"):
         LimitHeaders(**settings)  # type: ignore[arg-type]

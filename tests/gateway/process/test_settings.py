@@ -61,7 +61,7 @@ def test_grpc_can_be_left_out() -> None:
         ({"override_algorithm": "foo"}, "override_algorithm must be one of "),
         ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
         ({"auth": ["client=user"]}, "auth: key 'user' is not known; there are ip, path, method"),
-        ({"auth": ["route"]}, "host and header:NAME; a proxy that knows more can tell it in"),
+        ({"auth": ["route"]}, "host and header:NAME; a proxy can send other values in"),
         ({"auth": ["path+user_or_ip"]}, "auth: key 'user_or_ip' is not known"),
         ({"trusted_proxies": ["everybody"]}, "no address or network"),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
