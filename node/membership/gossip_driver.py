@@ -119,7 +119,7 @@ class GossipDriver:
 
     def start(self) -> None:
         """Start to receive datagrams and to probe."""
-        self._transport.on_sealed = self._on_datagram
+        self._transport.receive_sealed(self._on_datagram)
         self._perform([])
 
     def stop(self) -> None:

@@ -99,9 +99,6 @@ class Transport(Protocol):
     def refusals(self) -> Mapping[str, int]:
         """How often input was not accepted, by cause."""
 
-    on_sealed: OnSealed | None
-    """Called with each received sealed datagram; without it they are refused."""
-
     @property
     def held_up_ns(self) -> int:
         """Nanoseconds that the datagram of the present handler call waited in the kernel.
@@ -109,6 +106,9 @@ class Transport(Protocol):
         Datagrams wait while this process is suspended or too slow. Exact from 1 ms on; below that,
         the value of the oldest datagram of the present read. 0 where the system does not report it.
         """
+
+    def receive_sealed(self, handler: OnSealed | None) -> None:
+        """Call `handler` with each received sealed datagram from now on; None refuses them."""
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """Send one datagram without a connection: it may be lost, repeated or delayed.

@@ -241,7 +241,7 @@ class MemoryTransport:
         """Whether it runs and has not crashed."""
         self.is_paused = False
         """Whether its host stands still."""
-        self.on_sealed: OnSealed | None = None
+        self._on_sealed: OnSealed | None = None
         self.held_up_ns = 0
         """Delay of the present call, in ns: more than 0 after a pause."""
         self._address = address
@@ -291,6 +291,10 @@ class MemoryTransport:
         end.knock(self.network.settings.handshake_timeout)
         return end
 
+    def receive_sealed(self, handler: OnSealed | None) -> None:
+        """See `Transport`."""
+        self._on_sealed = handler
+
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """See `Transport`."""
         check_sealed(datagram)
@@ -339,8 +343,8 @@ class MemoryTransport:
 
     def take_sealed(self, datagram: bytes, source: Address) -> None:
         """Hand on a sealed datagram that arrives."""
-        if self.on_sealed is not None:
-            self.on_sealed(datagram, source)
+        if self._on_sealed is not None:
+            self._on_sealed(datagram, source)
 
     def will_send(self, end: MemoryConnection) -> None:
         """Take note that `end` has something for the next flush."""

@@ -380,7 +380,7 @@ class Sealed:
     def __init__(self, transport: MemoryTransport) -> None:
         self.heard: list[tuple[bytes, Address]] = []
         self.times: list[float] = []
-        transport.on_sealed = self.take
+        transport.receive_sealed(self.take)
 
     def take(self, datagram: bytes, source: Address) -> None:
         self.heard.append((datagram, source))
@@ -435,7 +435,7 @@ async def test_sealed_datagrams_to_nobody_and_to_whoever_does_not_listen_vanish(
         c = network.transport(("c", 1), on_bug=raise_)
         c.send_sealed(b"\x00not running", B)
         a.send_sealed(b"\x00nobody", ("c", 1))
-        a.on_sealed = None
+        a.receive_sealed(None)
         a.send_sealed(b"\x00myself", A)
         await trio.sleep(1)
 
@@ -578,7 +578,7 @@ async def test_a_crashed_transport_neither_sends_nor_hears_sealed_datagrams(
 
 async def test_a_bug_in_who_hears_sealed_datagrams_is_reported(autojump_clock: MockClock) -> None:
     async with world() as w:
-        w.b.on_sealed = lambda datagram, source: raise_(ZeroDivisionError())
+        w.b.receive_sealed(lambda datagram, source: raise_(ZeroDivisionError()))
         w.a.send_sealed(b"\x00bang", B)
         await trio.sleep(1)
 

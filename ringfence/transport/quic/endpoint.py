@@ -58,8 +58,7 @@ class Endpoint:
         self._settings = settings
         self._on_bug = on_bug
         self._accept = accept
-        self.on_sealed: OnSealed | None = None
-        """Called with datagrams that are not QUIC; without it they are refused."""
+        self._on_sealed: OnSealed | None = None
         self.refusals: Counter[str] = Counter()
         """How often input was not accepted, by cause."""
         secret = reset_secret or (entropy(32) if server is None else server.key_pem)
@@ -103,6 +102,10 @@ class Endpoint:
                 self._receive_unroutable(data, addr)
             else:
                 self._deliver(connection, data, addr, now)
+
+    def receive_sealed(self, handler: OnSealed | None) -> None:
+        """Call `handler` with each datagram that is not QUIC; None refuses them."""
+        self._on_sealed = handler
 
     def is_handshake(self, data: bytes) -> bool:
         """Whether a datagram belongs to a handshake or to no connection at all."""
@@ -222,11 +225,11 @@ class Endpoint:
             self._replies.append((reset, addr))
 
     def _receive_sealed(self, data: bytes, addr: Address) -> None:
-        if self.on_sealed is None:
+        if self._on_sealed is None:
             self.refusals["not_quic"] += 1
             return
         try:
-            self.on_sealed(data, addr)
+            self._on_sealed(data, addr)
         except Exception as error:  # noqa: BLE001 - as for any call of a handler.
             self.report(error)
 

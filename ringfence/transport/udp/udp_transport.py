@@ -81,7 +81,7 @@ class UdpTransport(ABC):
         self._socket: UdpSocket | None = None
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
-        self._names = NameCache(self._resolve_for_cache)
+        self._names = NameCache(self._refresh_name)
         self._handshakes: deque[tuple[bytes, Address]] = deque()
         """Datagrams of handshakes. Each costs milliseconds, so one at a time is processed, after
         those of open connections."""
@@ -141,14 +141,9 @@ class UdpTransport(ABC):
         self.call_soon(_do_nothing)  # Flushes even when the caller does not.
         return connection
 
-    @property
-    def on_sealed(self) -> OnSealed | None:
+    def receive_sealed(self, handler: OnSealed | None) -> None:
         """See `Transport`."""
-        return self._endpoint.on_sealed
-
-    @on_sealed.setter
-    def on_sealed(self, call: OnSealed | None) -> None:
-        self._endpoint.on_sealed = call
+        self._endpoint.receive_sealed(handler)
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """See `Transport`. A datagram to a name is lost until the name has been resolved."""
@@ -230,14 +225,14 @@ class UdpTransport(ABC):
             self._endpoint.dialer.fail(connection, CloseReason(TransportCode.UNREACHABLE, reason))
         self.flush()
 
-    def _resolve_for_cache(self, address: Address) -> None:
-        self._resolve(address, partial(self._store_name, address))
+    def _refresh_name(self, address: Address) -> None:
+        def store(rows: Iterable[AddressInfo]) -> None:
+            usable = [] if self._socket is None else self._socket.usable(rows)
+            if not usable:
+                self.refusals["name_not_resolved"] += 1
+            self._names.store(address, usable[0] if usable else None, self.now())
 
-    def _store_name(self, address: Address, rows: Iterable[AddressInfo]) -> None:
-        usable = [] if self._socket is None else self._socket.usable(rows)
-        if not usable:
-            self.refusals["name_not_resolved"] += 1
-        self._names.store(address, usable[0] if usable else None, self.now())
+        self._resolve(address, store)
 
     def _open(self, rows: Iterable[AddressInfo]) -> socket.socket:
         """Open the socket, bound to the first of `rows` that works. Raises `ConfigError`."""

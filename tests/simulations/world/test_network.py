@@ -50,7 +50,7 @@ class World:
         self.bugs: list[Exception] = []
         self.a = self.network.transport(A, on_bug=self.bugs.append)
         self.b = self.network.transport(B, on_bug=self.bugs.append, accept=self.accept)
-        self.b.on_sealed = self.hear
+        self.b.receive_sealed(self.hear)
 
     def accept(self, connection: Connection) -> Log:
         self.logs.append(Log())

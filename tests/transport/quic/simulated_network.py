@@ -104,7 +104,7 @@ class Network:
             server=tls or node_tls(),
             accept=accept,
         )
-        endpoint.on_sealed = on_sealed
+        endpoint.receive_sealed(on_sealed)
         self.endpoints[address] = endpoint
         return endpoint
 

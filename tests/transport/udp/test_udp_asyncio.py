@@ -160,7 +160,7 @@ def test_what_waited_while_the_process_stood_still_says_how_long(backend: str) -
             if len(waits) in (1, 3):
                 news.set()
 
-        server.on_sealed = take
+        server.receive_sealed(take)
         async with running(server):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
                 sender.sendto(b"0", ("127.0.0.1", server.address[1]))
@@ -307,8 +307,8 @@ def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
     async def main() -> None:
         server, client = node(), app()
         heard: list[bytes] = []
-        server.on_sealed = lambda datagram, source: server.send_sealed(datagram + b"!", source)
-        client.on_sealed = lambda datagram, source: heard.append(datagram)
+        server.receive_sealed(lambda datagram, source: server.send_sealed(datagram + b"!", source))
+        client.receive_sealed(lambda datagram, source: heard.append(datagram))
         async with running(server, client):
             with anyio.fail_after(10):
                 while not heard:
@@ -324,7 +324,7 @@ def test_who_is_told_that_nobody_listens_elsewhere_hears_the_others_as_before(ba
     async def main() -> None:
         server, client = node(), app()
         heard = anyio.Event()
-        client.on_sealed = lambda datagram, source: heard.set()
+        client.receive_sealed(lambda datagram, source: heard.set())
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
             closed.bind(("127.0.0.1", 0))
             nobody: Address = closed.getsockname()

@@ -270,7 +270,7 @@ class Sealed:
     def __init__(self, transport: TrioUdp) -> None:
         self.heard: list[tuple[bytes, Address]] = []
         self.transport = transport
-        transport.on_sealed = self.take
+        transport.receive_sealed(self.take)
 
     def take(self, datagram: bytes, source: Address) -> None:
         self.heard.append((datagram, source))
@@ -386,7 +386,7 @@ async def test_a_bug_in_who_hears_sealed_datagrams_is_reported_and_stops_nothing
         raise ZeroDivisionError
 
     async with running(server, client):
-        server.on_sealed = fail
+        server.receive_sealed(fail)
         client.send_sealed(b"\x00first", server.address)
         with trio.fail_after(10):
             while not bugs:
