@@ -42,6 +42,7 @@ from node.requests.handler import RequestHandler
 from node.requests.placement import NodeRoutes, ShardPlacement
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
+from node.requests.rules_in_force import RulesInForce
 from node.requests.sessions.auth_failure_log import AuthFailureLog
 from node.requests.sessions.connection_places import ConnectionPlaces
 from node.requests.sessions.node_api import Caller, internal_refusal
@@ -58,7 +59,6 @@ from node.shards.shard_sender import ShardSender
 from node.shards.stall_recovery import STALLED_NS, StallRecovery
 from ringfence import runtime
 from ringfence.errors import ConfigError
-from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import new_engine
 from ringfence.peering.link import Link, LinkSettings
@@ -67,7 +67,7 @@ from ringfence.peering.routing import Router
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.slot_queue import MOST_WAITERS
 from ringfence.peering.target import Target
-from ringfence.rules import Rule, RuleSet
+from ringfence.rules import RuleSet
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
@@ -90,7 +90,6 @@ from ringfence.wire import (
     Members,
     Message,
     Op,
-    PackedRules,
     Ping,
     Pong,
     Pull,
@@ -130,9 +129,6 @@ _FETCH_PATIENCE = 5.0
 _RESOLVE_EVERY = 30.0
 _LINGER = 1.0
 """Seconds that a node which has handed everything over goes on forwarding."""
-_MOST_REMOVED = 1024
-"""Rules that are remembered after their removal."""
-_DAY_NS = 86_400_000_000_000
 
 
 class Node:
@@ -142,7 +138,6 @@ class Node:
     """
 
     _seal: Seal | None = None
-    _packed_rules: PackedRules | None = None
     _began: float | None = None
     _peers: PeerLinks | None = None
     _gossiping: GossipDriver | None = None
@@ -177,7 +172,7 @@ class Node:
         self.name = NodeId(settings.name)
         self._settings = settings
         self._access = access
-        self._rules = rules
+        self.rules_in_force = RulesInForce(rules)
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
@@ -227,7 +222,7 @@ class Node:
         changed = ChangedKeys()
         self._lender: Lender[Caller] = Lender(
             self._engine,
-            self._rule_of,
+            self.rules_in_force.rule,
             self._recall,
             first_lease=max(1, now),
             on_freed=self._watchers.lift,
@@ -238,7 +233,7 @@ class Node:
             self.name,
             self._engine,
             self.counters,
-            self._period_of,
+            self.rules_in_force.period_of,
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
@@ -288,21 +283,22 @@ class Node:
             self.containment,
         )
         self._router = Router(
-            FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
+            FailurePolicy(self.rules_in_force.rule, self._clock, settings.max_keys).decide,
+            retries=True,
         )
         now_ns = self._clock.now
         placement = ShardPlacement(self.name, self._holdings, now_ns)
-        self._metrics = MetricsSwitch(self._rule_of)
+        self._metrics = MetricsSwitch(self.rules_in_force.rule)
         self._deciding = RequestHandler(
             *(self._holdings, self._handoff, self._router, self.counters, self._clock),
-            *(self._rule_of, self._decided_checks, self.containment),
+            *(self.rules_in_force.rule, self._decided_checks, self.containment),
             placement=placement,
             takeover=StandbyTakeover(
                 *(placement, self._holdings, self._link_to, now_ns),
                 *(self._is_suspect, self._held_up_ns),
             ),
             slots=SlotWaiters(
-                *(self._lender.decide, self._rule_of, self._call_waiters, now_ns),
+                *(self._lender.decide, self.rules_in_force.rule, self._call_waiters, now_ns),
                 self.containment,
             ),
             borrowing=SplitBorrowing(self._link_to, now_ns, self.counters),
@@ -332,11 +328,8 @@ class Node:
         """What is wrong with the rules on disk, which are not in force; empty when nothing is."""
         self.certificates_expire: dict[str, float] = {}
         """When the node's and its authority's certificate expire, in seconds since 1970."""
-        self._rules_hash = rules.content_hash()
         self._changed_at: dict[str, int] = {}
         """Uptime, in ns, at which each member came into the state that it has."""
-        self._removed_rules: dict[int, Rule] = {}
-        """Rules that were in force before, by id: names for what was counted by them."""
         self._conflicted = runtime.Event()
         self._refusal_log = AuthFailureLog()
 
@@ -457,21 +450,13 @@ class Node:
         Their version rises even when files were put back with an older date, for clients only
         take what is newer.
         """
-        if rules != self._rules:
+        if rules != self.rules_in_force.current:
             if self._metrics.active is not None:
                 self._metrics.active.follow(
                     rules
                 )  # What was counted is named by the rules of before.
-            newer = max(rules.version, self._rules.version + 1)
-            for rule in self._rules.rules():
-                if rules.by_id(rule.id) is None:
-                    self._removed_rules[rule.id] = rule
-            while len(self._removed_rules) > _MOST_REMOVED:
-                del self._removed_rules[next(iter(self._removed_rules))]
-            self._rules = RuleSet(rules.contents, version=newer)
-            self._packed_rules = None
-            self._rules_hash = rules.content_hash()
-            self._worldwide.set_rules(self._rules)
+            self.rules_in_force.change(rules)
+            self._worldwide.set_rules(self.rules_in_force.current)
             self.counters.add("reloads")
             self._route()
             self._watchers.lift_all()
@@ -682,7 +667,7 @@ class Node:
     def ledger(self, name: str) -> RefundLedger:
         """Return the recent charges of a token, which bound its refunds."""
         if name not in self._ledgers:
-            self._ledgers[name] = RefundLedger(self._clock.now, self._limit_of)
+            self._ledgers[name] = RefundLedger(self._clock.now, self.rules_in_force.limit_of)
         return self._ledgers[name]
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
@@ -692,7 +677,7 @@ class Node:
             return None
         domains = token.domains
         for number in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
-            rule = self._rules.by_id(number)
+            rule = self.rules_in_force.current.by_id(number)
             if rule is None or rule.domain not in domains:
                 where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
                 return (
@@ -714,7 +699,7 @@ class Node:
             self._places.take_member(session)
         elif (reason := self._places.take_client(session, hello.name)) is not None:
             return Refused(0, ErrorCode.OVERLOADED, reason)
-        return Welcome(self.name, self._view.hash, self._rules.version)
+        return Welcome(self.name, self._view.hash, self.rules_in_force.current.version)
 
     def cost_of(self, request: Request) -> int:
         """Estimate the work of a request in microseconds; 0 when it is little for its size.
@@ -762,7 +747,7 @@ class Node:
             if refusal is not None:
                 self.refused("oversized_limit")
                 return refusal
-            overruled = overrule(batch, self._counts_by_rule)
+            overruled = overrule(batch, self.rules_in_force.counts_by)
             if overruled:
                 self.counters.add("overruled_limits", overruled)
         if held_up_ns > request.deadline_ms * 1_000_000 and batch.op is Op.CHECK:
@@ -899,7 +884,7 @@ class Node:
         return Answer(
             request.seq,
             self._view.hash,
-            self._rules.version,
+            self.rules_in_force.current.version,
             verdicts,
             rows,
         )
@@ -1097,9 +1082,7 @@ class Node:
 
     def rules(self, seq: int) -> bytes:
         """The encoded rules; laid out once, since every client asks after a change."""
-        if self._packed_rules is None:
-            self._packed_rules = PackedRules(self._rules.version, self._rules.to_plain())
-        return self._packed_rules.to(seq)
+        return self.rules_in_force.packed(seq)
 
     def stats(self, seq: int) -> Stats:
         """Counters, and what stands now: keys, evictions, shards, members, connections."""
@@ -1129,8 +1112,8 @@ class Node:
                 "keys": len(self._engine),
                 "held_shards": self._holdings.count,
                 "owned_shards": self._handoff.owned_count,
-                "rules_version": self._rules.version,
-                "rules_hash": self._rules_hash,
+                "rules_version": self.rules_in_force.current.version,
+                "rules_hash": self.rules_in_force.hash,
                 "rules_refused": int(bool(self.rules_refusal)),
             },
         )
@@ -1160,7 +1143,7 @@ class Node:
 
     def measure(self) -> Metrics:
         """Count from now on what costs a little: decisions by rule, times, who is throttled."""
-        return self._metrics.turn_on(self._rules)
+        return self._metrics.turn_on(self.rules_in_force.current)
 
     @property
     def settings(self) -> NodeSettings:
@@ -1192,7 +1175,7 @@ class Node:
     @property
     def rule_set(self) -> RuleSet:
         """The rules in force."""
-        return self._rules
+        return self.rules_in_force.current
 
     @property
     def ring(self) -> Ring:
@@ -1241,27 +1224,6 @@ class Node:
             return self.throttled(1, count)
         link = self._link_to(NodeId(name))
         return None if link is None else await fetch_throttled(link, count)
-
-    def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
-        """The rule that a key belongs to, and whether it is in force."""
-        number = int.from_bytes(key[:8], "big")
-        rule = self._rules.by_id(number)
-        return (rule, True) if rule is not None else (self._removed_rules.get(number), False)
-
-    def _counts_by_rule(self, rule_id: int) -> bool:
-        rule = self._rules.by_id(rule_id)
-        return rule is not None and rule.limit is not None
-
-    def _rule_of(self, rule_id: int) -> Rule | None:
-        return self._rules.by_id(rule_id)
-
-    def _limit_of(self, key: bytes) -> Limit | None:
-        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
-        return None if rule is None else rule.limit
-
-    def _period_of(self, key: bytes) -> int:
-        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
-        return _DAY_NS if rule is None or rule.limit is None else rule.limit.period_ns
 
     # -- what links tell -----------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ def throttled_view(
 
 def _named(node: Node, key: bytes) -> Json:
     identity, _ = decode_key(key)
-    rule, is_in_force = node.rule_of_key(key)
+    rule, is_in_force = node.rules_in_force.rule_of_key(key)
     return {
         "rule": None if rule is None else place(rule.domain, rule.path),
         "removed": rule is not None and not is_in_force,
