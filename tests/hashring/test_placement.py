@@ -31,13 +31,13 @@ names = st.sampled_from("abcd").map(NodeId)
 
 
 def circle_of(vnodes):
-    """Points and names of some vnodes, sorted."""
+    """Return the positions and names of some vnodes, sorted."""
     vnodes = sorted(vnodes)
     return array("Q", [point for point, _ in vnodes]), [name for _, name in vnodes]
 
 
 def two_labels_met(vnodes, label_of, shard):
-    """The first vnode from the start of a shard on, and the first one after it of another label."""
+    """Return the labels of the first vnode after a shard's start, and of the next distinct one."""
     vnodes = sorted(vnodes)
     first = bisect_left(vnodes, (shard * SHARD_WIDTH, ""))
     walk = [name for _, name in vnodes[first:] + vnodes[:first]]

@@ -27,7 +27,7 @@ shards = st.integers(0, SHARDS - 1)
 
 
 def rosters(zones=("",), weights=(1.0,), min_size=1, max_size=7):
-    """Members of one data center, each name once."""
+    """Draw members of one data center with unique names."""
     return st.lists(
         members(zones, weights),
         min_size=min_size,
@@ -53,7 +53,7 @@ def without(roster, name):
 
 
 def along_the_ring(roster, shard):
-    """The distinct members in the order a walk from the shard's start meets them."""
+    """Return the distinct members in ring order from the start of a shard."""
     vnodes = sorted((point, member.name) for member in roster for point in points_of(member))
     start = shard * SHARD_WIDTH
     walk = [vnode for vnode in vnodes if vnode[0] >= start] + vnodes
@@ -85,7 +85,7 @@ def test_equal_members_give_equal_rings_whatever_their_order(roster, data):
 
 
 def shards_that_differ(ring, other):
-    """The first shards that two rings of the same members answer differently for."""
+    """Return the first shards for which two rings of equal members differ."""
     assert ring == other
     tables = [zip_longest(each.owner_by_shard, each.standby_by_shard) for each in (ring, other)]
     differ = [shard for shard, (one, two) in enumerate(zip(*tables, strict=True)) if one != two]
@@ -176,7 +176,9 @@ def test_the_first_members_of_each_zone_precede_all_others(roster, shard):
     walk = along_the_ring(roster, shard)
     foremost = {zone_of[name]: name for name in reversed(walk)}.values()
 
-    expected = sorted(walk, key=lambda name: name not in foremost)  # Stable: ring order within.
+    expected = sorted(
+        walk, key=lambda name: name not in foremost
+    )  # The sort is stable, so ring order remains within each zone.
 
     assert list(Ring.of(roster).owners(shard, len(roster))) == expected
 

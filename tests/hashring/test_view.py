@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hashring import ConflictingMembers, Member, NodeId, Ring, View
 from hashring.placement import points_of
 
-# Few values, so that two drawn rosters are often equal or nearly so.
+# Few values, so that two generated member lists are often equal or similar.
 members = st.builds(
     Member,
     st.sampled_from(["a", "b", "ab"]).map(NodeId),
@@ -103,7 +103,7 @@ def test_a_derived_view_places_only_the_vnodes_of_new_members(monkeypatch):
     before.ring("d")
     placed.clear()
 
-    beside = View.of([*here, there], like=before)  # Nobody asks this one for a ring.
+    beside = View.of([*here, there], like=before)  # No code requests a ring from this view.
     View.of([*here, newcomer, there], like=beside).ring("d")
 
     assert placed == [newcomer]

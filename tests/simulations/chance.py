@@ -1,7 +1,7 @@
-"""Reads source for what makes two runs of one seed differ: clocks, global chance, unordered sets.
+"""Static search for code that makes equal seeds differ: clocks, global random, unordered sets.
 
-Knows names as they were imported, and sets by how a name was made or annotated. What it cannot see
-are sets that come out of a function of another module.
+The search resolves imported names, and recognizes sets by their creation or annotation. It does not
+recognize sets that a function of another module returns.
 """
 
 import ast
@@ -13,7 +13,7 @@ __all__ = ["found_in"]
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 _MODULES = ("time", "secrets", "uuid", "threading", "socket", "subprocess")
-"""Nothing of these may be used."""
+"""Forbidden names."""
 _NAMES = (
     "os.urandom",
     "os.environ",
@@ -27,7 +27,7 @@ _NAMES = (
 )
 _BUILTINS = ("hash", "id", "input")
 _ORDERED_BY = ("list", "tuple", "iter", "enumerate", "zip", "map", "filter", "reversed", "dict")
-"""Builtins that keep the order of what they are given."""
+"""Builtins that keep the order of their argument."""
 _SET_METHODS = (
     "union",
     "intersection",
@@ -39,7 +39,7 @@ _SET_OPERATORS = (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor)
 
 
 def found_in(source: str) -> list[tuple[int, str]]:
-    """List line and name of every use that depends on more than the seed."""
+    """Return line and name of every use that depends on more than the seed."""
     reader = _Reader(ast.parse(source))
     return sorted({*reader.uses(), *reader.unordered()})
 
@@ -47,7 +47,7 @@ def found_in(source: str) -> list[tuple[int, str]]:
 class _Reader:
     def __init__(self, tree: ast.Module) -> None:
         self._scopes: list[list[ast.AST]] = [[]]
-        """What stands outside of functions, then each function with all that it holds."""
+        """Code outside of functions, then each function with its nested code."""
         self._gather(tree, self._scopes[0])
         self._nodes = [node for scope in self._scopes for node in scope]
         self._origins = dict(_imported(self._nodes))
@@ -63,7 +63,7 @@ class _Reader:
             self._gather(node, inner)
 
     def uses(self) -> Iterator[tuple[int, str]]:
-        """Clocks, chance of the process, and places in memory."""
+        """Yield uses of clocks, global random and memory addresses."""
         inner = {id(node.value) for node in self._nodes if isinstance(node, ast.Attribute)}
         for node in self._nodes:
             match node:
@@ -76,7 +76,7 @@ class _Reader:
                         yield node.lineno, f"{name}()"
 
     def _origin(self, node: ast.expr) -> str | None:
-        """The dotted name that an expression had where it was imported from."""
+        """Return the dotted name of an expression at its origin."""
         match node:
             case ast.Name(id=name):
                 return self._origins.get(name)
@@ -86,7 +86,7 @@ class _Reader:
         return None
 
     def unordered(self) -> Iterator[tuple[int, str]]:
-        """Places where the order of a set decides anything."""
+        """Yield places where the order of a set has an effect."""
         for nodes in self._scopes:
             yield from self._in(nodes, set(_names_with_sets(nodes, self._attributes)))
 
@@ -99,7 +99,7 @@ class _Reader:
 
 
 def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Names in a module, and where each comes from."""
+    """Return the names in a module with their origins."""
     for node in nodes:
         match node:
             case ast.Import():
@@ -119,7 +119,7 @@ def _is_banned(name: str) -> bool:
 
 
 def _harmless(node: ast.AST) -> Iterator[ast.AST]:
-    """Generators whose order does not matter: what takes them sorts them, or counts."""
+    """Return generators whose order has no effect, since their consumer sorts or counts."""
     match node:
         case ast.Call(func=ast.Name(id="sorted" | "any" | "all" | "set" | "frozenset" | "len")):
             yield from node.args
@@ -130,7 +130,7 @@ def _harmless(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _walked(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions whose order a piece of code follows."""
+    """Return the expressions over which code iterates."""
     match node:
         case ast.For() | ast.AsyncFor():
             yield node.iter
@@ -196,7 +196,7 @@ def _names_with_sets(nodes: list[ast.AST], attributes: set[str]) -> Iterator[str
 
 
 def _attributes_with_sets(nodes: list[ast.AST]) -> Iterator[str]:
-    """Attributes and properties of `self` that are sets."""
+    """Return attributes and properties of `self` that are sets."""
     for node in nodes:
         match node:
             case ast.AnnAssign(target=ast.Attribute(attr=name) | ast.Name(id=name)):

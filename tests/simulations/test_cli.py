@@ -1,4 +1,4 @@
-"""`ringfence simulate` as someone meets it: what it lists, runs, finds, writes and refuses."""
+"""Command `ringfence simulate`: its lists, runs, findings, files and errors."""
 
 import json
 import shlex
@@ -29,7 +29,7 @@ class Ran:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What was printed for a machine."""
+        """Return the rows of the JSON output."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -38,7 +38,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `ringfence simulate` in this process, in a folder of its own."""
+    """Run `ringfence simulate` in this process, in a temporary folder."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -53,7 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def refused(ran: Ran) -> str:
-    """What was said, once it is sure that it was said well."""
+    """Check the form of an error and return its text."""
     assert ran.status == 2
     assert ran.out == ""
     assert "Traceback" not in ran.err
@@ -61,7 +61,7 @@ def refused(ran: Ran) -> str:
     return ran.err
 
 
-# The list
+# List of scenarios
 
 
 def test_without_a_name_all_scenarios_and_next_commands_are_listed(run: Run) -> None:
@@ -91,7 +91,7 @@ def test_every_verb_tells_its_options(run: Run, name: str) -> None:
     assert "--json" in ran.out
 
 
-# One run
+# Single runs
 
 
 def test_the_last_line_of_a_run_contains_its_whole_outcome(run: Run, tmp_path: Path) -> None:
@@ -183,12 +183,12 @@ def test_of_a_scenarios_faults_only_some_may_be_kept(run: Run) -> None:
     assert faults("--keep", "none") == faults("--no-faults") == []
 
 
-# A broken invariant
+# Violated invariants
 
 
 @pytest.fixture
 def small_canary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary at core level and smaller, so that it fails within a second."""
+    """Make the canary smaller and run it at core level, so that it fails within a second."""
     smaller = replace(
         SCENARIOS["canary"],
         level="core",
@@ -228,7 +228,7 @@ def test_the_canary_does_not_fail_by_itself(run: Run, small_canary: None) -> Non
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a swarm use a thread in place of processes, which would not know a changed scenario."""
+    """Run a swarm in a thread, since processes would not see a changed scenario."""
 
     @contextmanager
     def threads(jobs: int) -> Iterator[Executor]:
@@ -282,7 +282,7 @@ def test_a_swarm_shrinks_what_it_finds_and_its_command_replays_it(
     assert broken == finding["violations"]
 
 
-# The user's own log
+# What-if
 
 RULES = """
 domain: log
@@ -380,7 +380,7 @@ def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> No
     assert not [word for word in ("http:", "https:", "<script", "src=") if word in text]
 
 
-# Wrong input
+# Invalid input
 
 
 @pytest.mark.parametrize(

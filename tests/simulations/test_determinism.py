@@ -1,4 +1,4 @@
-"""Equal seeds, equal histories: nothing that runs inside may depend on anything but the seed."""
+"""Determinism: equal seeds give equal histories, so simulated code may depend only on the seed."""
 
 import os
 import subprocess
@@ -17,59 +17,62 @@ INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
 OUTSIDE = {
     "node/supervisor/gateway.py": "starts a gateway beside a real node",
     "node/cli": "the command line",
-    "node/demo": "real processes and their show",
+    "node/demo": "real processes and their output",
     "node/config/discovery.py": "asks the host's resolver",
     "node/entry.py": "the command line",
-    "node/config/key_files.py": "makes keys, which nobody may foresee",
+    "node/config/key_files.py": "creates keys, which must be unpredictable",
     "node/replay": "replays a log against a real cluster",
     "node/serve.py": "a node on a real network",
-    "node/supervisor/systemd.py": "tells systemd about a process on a real host",
-    "node/supervisor": "starts processes and watches over them",
+    "node/supervisor/systemd.py": "notifies systemd about a process on a real host",
+    "node/supervisor": "starts processes and supervises them",
     "ringfence/blocking.py": "threads",
     "ringfence/client/blocking/background_thread.py": "threads",
     "ringfence/client/blocking/blocking_limiter.py": "threads",
     "ringfence/client/connect.py": "a client on a real network",
-    "ringfence/gateway": "a process of its own, on a real network",
+    "ringfence/gateway": "a separate process on a real network",
     "ringfence/http": "runs in other frameworks",
     "ringfence/integrations": "runs in other frameworks",
     "ringfence/transport/udp": "a real network",
     "ringfence/transport/tls/certificates.py": "certificates have dates",
     "simulations/cli": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",
-    "simulations/mutants/run.py": "has nodes count in Python, where mutants are",
+    "simulations/mutants/run.py": "makes nodes count in Python, where mutants apply",
     "simulations/mutants/runner.py": "starts processes and waits for them",
 }
-"""What no simulated node or client runs, and why."""
+"""Modules that no simulated node or client runs, with the reason."""
 ALLOWED = {
-    ("ringfence/runtime/dispatch.py", "threading.local"): "which runtime runs this thread",
-    ("ringfence/peering/clock.py", "time.time_ns"): "the host's clock, for production alone",
-    ("ringfence/peering/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
+    ("ringfence/runtime/dispatch.py", "threading.local"): "detects the runtime of this thread",
+    ("ringfence/peering/clock.py", "time.time_ns"): "the host's clock, used only in production",
+    (
+        "ringfence/peering/clock.py",
+        "time.monotonic_ns",
+    ): "the host's clock, used only in production",
     (
         "ringfence/transport/quic/endpoint.py",
         "os.urandom",
     ): "a default that tests and worlds replace",
-    ("ringfence/transport/quic/connection.py", "order of self.cids"): "nothing is sent",
+    ("ringfence/transport/quic/connection.py", "order of self.cids"): "no message depends on it",
     (
         "ringfence/client/slots/held_slots.py",
         "id()",
-    ): "finds slots again; kept in order",
+    ): "finds slots; they are kept in order",
     ("ringfence/client/slots/slot_waits.py", "threading.get_ident"): "whether another thread wakes",
     (
         "ringfence/client/local_decider.py",
         "threading.Lock",
-    ): "counts in one process; no node does",
+    ): "counts in one process, not on a node",
     (
         "ringfence/peering/engine_choice.py",
         "secrets.token_bytes",
-    ): "where no secret is given; nodes do",
-    ("node/config/settings.py", "os.environ"): "what a real node is started with",
-    ("node/config/settings.py", "socket.gethostname"): "what a real node is started with",
-    ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
-    ("node/node.py", "weakref.WeakSet"): "asks whether a link is in it; nothing goes through it",
+    ): "used only without a secret; nodes have one",
+    ("node/config/settings.py", "os.environ"): "arguments of a real node",
+    ("node/config/settings.py", "socket.gethostname"): "arguments of a real node",
+    ("node/node.py", "id()"): "finds a session; sessions are kept in order of arrival",
+    ("node/node.py", "weakref.WeakSet"): "tests membership of a link; no code iterates over it",
     (
         "node/metrics/detailed.py",
         "time.perf_counter_ns",
-    ): "a stopwatch, which no decision depends on",
+    ): "a stopwatch on which no decision depends",
     (
         "node/metrics/throttled_keys.py",
         "order of here.counts.keys() | before.counts.keys()",
@@ -77,9 +80,9 @@ ALLOWED = {
     (
         "simulations/world/run.py",
         "time.perf_counter",
-    ): "how long a run took, which no event tells",
+    ): "duration of a run, which no event contains",
 }
-"""Uses that change no history, and why."""
+"""Uses that do not change a history, with the reason."""
 
 TWICE = """
 import sys
@@ -95,7 +98,7 @@ for name in {names}:
 
 @cache
 def uses_inside() -> tuple[tuple[str, int, str], ...]:
-    """Module, line and name of each use that `chance` finds."""
+    """Return module, line and name of each use that `chance` finds."""
     return tuple(
         (name, line, use)
         for folder in INSIDE
@@ -111,7 +114,7 @@ def is_outside(name: str) -> bool:
 
 def test_simulated_code_uses_no_clock_no_global_random_and_no_set_order() -> None:
     found = [
-        f"{name}, line {line}: {use}; take it from the arguments, or put it in order"
+        f"{name}, line {line}: {use}; pass it as an argument, or sort it"
         for name, line, use in uses_inside()
         if (name, use) not in ALLOWED
     ]

@@ -1,4 +1,4 @@
-"""What the simulation found in the code that ships, each as the smallest run that showed it."""
+"""Bugs that the simulation found in the shipped code, each as its smallest failing run."""
 
 from dataclasses import replace
 
@@ -49,8 +49,8 @@ def test_a_node_alone_in_its_data_center_decides_whatever_its_clock() -> None:
 
 def test_changes_during_a_cut_are_replicated_after_it() -> None:
     assert run("cut@3-4.2 node=n1 from=n2", "crash@13 node=n1", calm=12) == []
-    # So long that no frame in flight arrives after all, and with so many keys that most of them
-    # are not used again before the crash.
+    # The cut is so long that no frame in flight arrives later. The keys are so many that most of
+    # them are not used again before the crash.
     cut, crash = "cut@3-8 node=n1 from=n2", "crash@17 node=n1"
     assert run(cut, crash, calm=12, seconds=18, keys=400) == []
 

@@ -1,4 +1,4 @@
-"""Leases of a hot key: whatever is lost, late or crashes, no more passes than without them."""
+"""Leases of a hot key admit no more than checks do, despite loss, delay and crashes."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +9,7 @@ from simulations.lending import LendingWorld, replayed
 
 MS = 1_000_000
 LARGEST = 200
-"""Units of the largest check: it is too much as a whole when part of it is."""
+"""Units of the largest check; it counts as excess as a whole if a part of it is excess."""
 LIMITS = [
     Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET),
     Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=7000),
@@ -26,7 +26,7 @@ checks = st.tuples(
 
 
 def spend(world, steps):
-    """Each borrower checks some times in a row, then time passes."""
+    """Check several times at each borrower, then advance the time."""
     for borrower, cost, times, pause_ms in steps:
         for _ in range(times):
             world.check(borrower, cost)

@@ -62,11 +62,11 @@ def test_the_page_on_mutants_lists_them_all() -> None:
 
     assert all(mutant.about in rows[mutant.name] for mutant in MUTANTS.values())
     assert all(ground.scenario.about in rows[name] for name, ground in GROUNDS.items())
-    assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the heads
+    assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the table headings
 
 
 def test_a_planted_function_acts_wherever_it_was_imported() -> None:
-    from node.cross_dc import counts  # its own name for `share_of`
+    from node.cross_dc import counts  # the module's own name for `share_of`
 
     edit = Edit(
         "node.cross_dc.split:share_of", "names = sorted({datacenter, *datacenters})", "names = [1]"
@@ -121,7 +121,7 @@ def mean(numbers, base):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module with the function `mean`."""
+    """Create a module with the function `mean`."""
     (tmp_path / "mutant_subject.py").write_text(MEAN, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield import_module("mutant_subject")
@@ -204,7 +204,7 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
 
     assert result.kill is not None
     assert result.kill.violation == "hang"
-    assert shipped.kill is not None  # It has no more time than a mutant.
+    assert shipped.kill is not None  # It has the same time-out as a mutant.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Processes that are stopped for a while and go on: each check is counted exactly once."""
+"""Suspended processes: each check counts exactly once."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from simulations.scenarios.scenario import Fault, Level, Load, Scenario
 
 
 def stalled(level: Level, *stalls: tuple[float, float]) -> Scenario:
-    """Three nodes of which one after the other is stopped: from when, and for how long."""
+    """Return a scenario that suspends three nodes in turn; a stall is its start and duration."""
     return Scenario(
         "stalls",
-        "processes are stopped",
+        "processes are suspended",
         level=level,
         nodes=3,
         seconds=14,

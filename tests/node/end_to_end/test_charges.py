@@ -1,4 +1,4 @@
-"""Charges through a cluster: each counts, once, wherever and however late it is decided."""
+"""Charges in a cluster: each counts exactly once, on any node and after any delay."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ descriptors:
 
 
 async def used(limiter: Limiter, descriptors: dict[str, str]) -> int:
-    """Units in use, found by giving back until one more passes; at most 40."""
+    """Find the units in use, at most 40, by refunds until one more unit passes."""
     for given in range(40):
         left = (await limiter.peek("api", descriptors)).remaining
         if left:
@@ -97,7 +97,7 @@ async def test_debt_is_replicated_and_counts_once_after_the_owner_returns(
     async with world() as w, w.client() as limiter:
         client = owned(w.rules, "client", "b")
         await limiter.charge("api", client, 8)
-        await trio.sleep(0.3)  # for the copies to arrive
+        await trio.sleep(0.3)  # until the replicas arrive
 
         await w.crash("b")
         at_standby = await limiter.charge("api", client, 3)

@@ -1,4 +1,4 @@
-"""Several nodes and real embedded clients on a network in memory, on virtual time."""
+"""Several nodes and embedded clients on an in-memory network, on virtual time."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from tests.node.cluster import (
 )
 from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
-# One budget
+# One shared limit
 
 
 async def test_a_budget_is_one_whichever_node_is_asked(autojump_clock: MockClock) -> None:
@@ -118,7 +118,8 @@ async def test_keys_may_change_before_a_node_runs() -> None:
 async def test_each_node_logs_once_that_a_peer_is_within_reach(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though several links lead to it: the seed's, that of checks and that of transfers."""
+    """Several links lead to each peer: the seed's link, the link of checks and the link of
+    transfers."""
     caplog.set_level("INFO", "ringfence.node")
 
     def reached(name: str) -> int:
@@ -213,7 +214,7 @@ async def test_limits_that_come_with_the_check_are_shared_too(autojump_clock: Mo
 
 
 async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> int:
-    """Let all ask for the same key at once; how many were admitted."""
+    """Send checks of one key from all clients at once; return how many were admitted."""
     decisions: list[Decision] = []
 
     async def ask(limiter: Limiter) -> None:
@@ -250,10 +251,10 @@ async def test_of_a_hundred_concurrent_checks_of_one_key_exactly_its_limit_passe
     jitter=st.floats(0, 0.05),
     asks=st.lists(
         st.tuples(
-            st.integers(0, 3),  # which client
-            st.integers(0, 2),  # which key
-            st.integers(0, 4),  # cost
-            st.floats(0, 0.1),  # when
+            st.integers(0, 3),  # the client
+            st.integers(0, 2),  # the key
+            st.integers(0, 4),  # the cost
+            st.floats(0, 0.1),  # the time
         ),
         min_size=1,
         max_size=40,
@@ -299,10 +300,10 @@ def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
 
     for units, costs in zip(spent, refused, strict=True):
         assert units <= 5
-        assert all(max(cost, 1) > 5 - units for cost in costs)  # None was refused needlessly.
+        assert all(max(cost, 1) > 5 - units for cost in costs)  # No check was denied without need.
 
 
-# All or nothing
+# Groups
 
 
 async def test_several_descriptors_are_charged_together_or_not_at_all_across_owners(
@@ -404,7 +405,7 @@ async def test_after_an_owners_death_its_standby_decides_and_is_named_as_source(
 async def test_owner_forwarder_and_standby_report_the_same_window_end(
     autojump_clock: MockClock, limit: str
 ) -> None:
-    """gubernator#225: a node that had heard of a count gave it a new end, and so at each call."""
+    """gubernator#225: a node that received a count moved the end of its window at each call."""
     async with world() as w:
         ends, remaining = set(), []
         key = key_owned_by("b", parse_limit(limit), NAMES)
@@ -414,7 +415,7 @@ async def test_owner_forwarder_and_standby_report_the_same_window_end(
                 ends.add(w.clock.time + round(decision.reset_after * 1e9))
                 remaining.append(decision.remaining)
             w.clock.time += 7 * 10**9
-        await trio.sleep(0.3)  # for the copies to arrive
+        await trio.sleep(0.3)  # until the replicas arrive
         await w.crash("b")
         async with w.client("a") as limiter:
             for _ in range(4):
@@ -457,7 +458,7 @@ async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
             assert (await limiter.check("api", client, 0)).source is Source.STANDBY
             taken.append(trio.current_time() - begun)
 
-        assert max(taken) < 1.1  # the patience with the owner, and that of a handshake
+        assert max(taken) < 1.1  # the time-outs of the owner and of a handshake
         assert max(taken[-5:]) < 0.01
 
 
@@ -511,7 +512,7 @@ async def test_a_node_cut_off_from_all_others_applies_the_rules(
         await w.crash("b")
         await w.crash("c")
 
-        # Keys that neither it nor, as their standby, a dead node's would-be heir can decide.
+        # Keys of the crashed nodes that this node cannot decide as their standby.
         sources = {
             (await limiter.check("api", owned(rules, key, owner, number))).source
             for key in ("client", "strict", "alone")
@@ -533,7 +534,7 @@ async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -
         begun = trio.current_time()
         await limiter.check("api", client)
 
-        # Twice the shortest time-out with each of the two; the node that was asked is alive.
+        # Twice the shortest time-out for each of the two nodes; the asked node is alive.
         assert trio.current_time() - begun < 0.85
 
 
@@ -633,7 +634,7 @@ async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: Mock
         await limiter.check("api", {"client": "x"})
         w.network.cut(("client1", 1), address_of("b"))
 
-        with trio.fail_after(10.1):  # to hand over, and then to answer what is in flight
+        with trio.fail_after(10.1):  # to transfer shards, and then to answer requests in flight
             await w.stop("b")
 
 
@@ -672,7 +673,7 @@ async def test_new_rules_reach_clients_with_their_next_checks(autojump_clock: Mo
         await trio.sleep(1)
         new = [await limiter.check("api", {"new": "x"}) for _ in range(2)]
 
-        assert of([third, fourth]) == [True, False]  # What was spent stays spent.
+        assert of([third, fourth]) == [True, False]  # Spent units stay spent.
         assert of(new) == [True, False]
         assert limiter.rules.version == 2
 
@@ -723,7 +724,7 @@ async def test_a_rule_that_the_owner_does_not_have_yet_is_enforced(
             assert of(decisions) == [True] * 5 + [False]
 
 
-# Differing lists
+# Different member lists
 
 
 # Exactness, through the wire
@@ -761,7 +762,7 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
             }
             said = {name: value for name, value in expected.items() if value is not None}
             if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
-                # When a slot is likely to be free: never later than when one must be.
+                # The likely time of a free slot is never later than the guaranteed time.
                 assert told["retry_after"] <= said.pop("retry_after")
             assert {name: told[name] for name in said} == said, f"step {number}"
         assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)

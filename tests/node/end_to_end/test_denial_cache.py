@@ -1,4 +1,4 @@
-"""Clients that remember denials, and owners that end them early, over a network in memory."""
+"""Denial caches of clients, and early ends of denials by owners, over an in-memory network."""
 
 import trio
 from trio.testing import MockClock
@@ -10,7 +10,7 @@ from tests.node.cluster import NAMES, RULES, of, owned, world
 
 
 async def spend(limiter: Limiter, descriptors: dict[str, str], times: int = 6) -> None:
-    """Check until the limit of 5 is used up and a denial was told."""
+    """Check until the limit of 5 is exhausted and a check is denied."""
     for _ in range(times):
         await limiter.check("api", descriptors)
 

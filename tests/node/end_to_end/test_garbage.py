@@ -1,4 +1,4 @@
-"""A node over real UDP among strangers who send anything: it stays up, bounded, and tells."""
+"""Garbage over real UDP: the node stays up, uses bounded memory and reports rejections."""
 
 import socket
 import ssl
@@ -39,7 +39,7 @@ descriptors:
 
 @dataclass
 class Served:
-    """A running node, and a good client that goes on checking throughout."""
+    """Running node, with a valid client that keeps checking."""
 
     node: Node
     transport: TrioUdp
@@ -50,14 +50,14 @@ class Served:
     checked: int = 0
 
     async def check(self) -> None:
-        """The good client is served as ever."""
+        """Check that the node still serves the valid client."""
         self.checked += 1
         decision = await self.limiter.check("api", {"client": "good"})
         assert decision.source is ringfence.Source.OWNER
         assert decision.remaining == 1_000_000 - self.checked
 
     async def refusals(self) -> dict[str, int]:
-        """What `ringfence members` shows of what was refused."""
+        """Return the rejections that `ringfence members` shows."""
         async with open_cluster(parse_url(self.url), raise_on_outage=True) as cluster:
             [(_, counters)] = await cluster.admin.all_stats()
         assert counters is not None
@@ -100,7 +100,7 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
-        patient = f"{url}&timeout=5"  # This machine may be busy with others.
+        patient = f"{url}&timeout=5"  # The machine may be busy with other processes.
         async with ringfence.connect(patient, raise_on_outage=True, use_leases=False) as limiter:
             made = Served(node, transport, url, port, token, limiter)
             await made.check()
@@ -112,7 +112,7 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
 
 @contextmanager
 def stranger(served: Served) -> Iterator[socket.socket]:
-    """A socket that says to the node whatever it likes."""
+    """Open a socket that sends arbitrary bytes to the node."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         sock.connect(("127.0.0.1", served.port))
@@ -133,7 +133,7 @@ def quic_client(port: int) -> QuicConnection:
 
 
 async def say(served: Served, data: bytes, *, end_stream: bool = False) -> tuple[int, str]:
-    """Say raw bytes on the stream of a good connection; how the node ended it."""
+    """Send raw bytes on the stream of a valid connection; return how the node closed it."""
     quic = quic_client(served.port)
     is_said = False
     with stranger(served) as plain, trio.fail_after(10):
@@ -145,7 +145,7 @@ async def say(served: Served, data: bytes, *, end_stream: bool = False) -> tuple
                 if isinstance(event, HandshakeCompleted) and not is_said:
                     quic.send_stream_data(0, data, end_stream)
                     is_said = True
-            if quic._close_event is not None:  # aioquic tells of it only after a drain period.
+            if quic._close_event is not None:  # aioquic reports it only after a drain period.
                 return quic._close_event.error_code, quic._close_event.reason_phrase
             for datagram, _ in quic.datagrams_to_send(trio.current_time()):
                 await sock.send(datagram)
@@ -175,7 +175,7 @@ async def test_random_datagrams_change_nothing_and_are_counted(keys: KeyDir) -> 
             "gossip_refused_wrong_version",
         }
         assert {"malformed_header", "unknown_connection", *gossip} <= refusals.keys()
-        assert s.transport.connections <= 2  # the good client, and the one that asked just now
+        assert s.transport.connections <= 2  # the valid client, and the client of this check
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no
     random = Random(2)
     async with served(keys) as s:
         with stranger(s) as sock:
-            for _ in range(100):  # real ones, each with keys of its own
+            for _ in range(100):  # valid handshakes, each with different keys
                 [(first, _), *_] = quic_client(s.port).datagrams_to_send(trio.current_time())
                 sock.send(first)
                 await trio.lowlevel.checkpoint()
@@ -247,7 +247,7 @@ async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no
                     await s.check()
             most = s.transport.connections
 
-        refusals = await s.refusals()  # Asked by a newcomer, who gets in all the same.
+        refusals = await s.refusals()  # Asked by a new client, which still connects.
         assert most < 100
         assert refusals["retry"] + refusals.get("handshakes_waiting", 0) > 1000
         assert s.node.stats(1).counters["connections"] <= 2

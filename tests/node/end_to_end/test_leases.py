@@ -1,4 +1,4 @@
-"""Clients that borrow units of hot keys from their owner, over a network in memory."""
+"""Leases of hot keys from owner to client, over an in-memory network."""
 
 import trio
 from trio.testing import MockClock
@@ -28,7 +28,7 @@ descriptors:
 
 
 async def heat(limiter: Limiter, descriptors: dict[str, str], times: int = 40) -> list[Source]:
-    """Check so often that the key is hot, and a lease has time to come."""
+    """Check a key until it is hot and its lease has arrived."""
     sources = []
     for _ in range(times):
         sources.append((await limiter.check("api", descriptors)).source)

@@ -1,4 +1,4 @@
-"""A node that was behind does not count what nobody waits for any more."""
+"""Overload: a slow node does not count checks whose callers have stopped waiting."""
 
 import pytest
 import trio
@@ -10,7 +10,8 @@ from tests.node.cluster import address_of, world
 
 DEADLINE = 0.25
 LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_margin=10.0, answer_timeout=10.0)
-"""Told to members. Silent ones are not given up: what stood still answers when it goes on."""
+"""Time-out that members use. Silent members are kept, since a suspended node answers after it
+resumes."""
 
 
 @pytest.mark.parametrize(("stands_still", "shed"), [(0.2, 0), (0.4, 3), (2.0, 3)])

@@ -1,4 +1,4 @@
-"""Decisions that clients made themselves are in the nodes' metrics, each once."""
+"""Reports of decisions that clients made locally: each counts once in the nodes' metrics."""
 
 from collections import Counter
 from dataclasses import replace
@@ -42,7 +42,7 @@ Seen = Counter[tuple[str, str, str]]
 
 
 def measured(made: World) -> Seen:
-    """`ringfence_decisions_total` of all nodes together."""
+    """Return the sum of `ringfence_decisions_total` over all nodes."""
     found: Seen = Counter()
     for node in made.nodes.values():
         found.update(node.measure().decisions())
@@ -64,7 +64,7 @@ def most_denied(made: World) -> list[tuple[bytes, int]]:
 
 
 async def load(limiter: Limiter, made: World, seen: Seen) -> None:
-    """Check hot keys by each call, keys over their limit, and cold ones."""
+    """Check hot keys through each call, keys over their limit, and cold keys."""
     worst = owned(made.rules, "client", "c")
     bad = owned(made.rules, "client", "a")
     tenant = owned(made.rules, "tenant", "b")
@@ -85,7 +85,7 @@ async def load(limiter: Limiter, made: World, seen: Seen) -> None:
 async def test_metrics_of_all_nodes_are_what_clients_saw(autojump_clock: MockClock) -> None:
     seen: Seen = Counter()
     async with world(rules=HOT) as made:
-        measured(made)  # From here on they count.
+        measured(made)  # From here on, decisions are counted.
         async with made.client() as one, made.client("b") as two, trio.open_nursery() as tasks:
             tasks.start_soon(load, one, made, seen)
             tasks.start_soon(load, two, made, seen)

@@ -1,4 +1,4 @@
-"""Waiting for slots of concurrency limits over three nodes: in order, bounded, never in vain."""
+"""Waits for slots of concurrency limits over three nodes: in order, bounded and always answered."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ descriptors:
 
 
 class Watch:
-    """Counts who holds a slot at once, and in which order they came."""
+    """Recorder of the number of slot holders and of their order."""
 
     def __init__(self):
         self.now = self.most = 0
@@ -37,7 +37,7 @@ class Watch:
 
 
 async def run_time(w: World) -> None:
-    """Let the nodes' clock follow virtual time."""
+    """Make the nodes' clock follow virtual time."""
     began, first = trio.current_time(), w.clock.time
     while True:
         await trio.sleep(0.02)
@@ -131,7 +131,7 @@ async def test_a_killed_holders_slot_is_free_after_its_period(autojump_clock):
         w.nursery.start_soon(run_time, w)
         entries = owned(w.rules, "brief", "b")
         async with w.client() as holder:
-            assert await holder.acquire("api", entries)  # and no renewal: nobody is left to make it
+            assert await holder.acquire("api", entries)  # and no renewal, since the holder is gone
         began = trio.current_time()
         async with other.hold("api", entries, max_wait=10):
             assert trio.current_time() - began == pytest.approx(1.0, abs=0.1)

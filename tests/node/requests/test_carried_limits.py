@@ -1,4 +1,4 @@
-"""Limits that come with checks."""
+"""Limits that clients send with their checks."""
 
 from node.requests.carried_limits import overrule, oversized
 from ringfence.limiter import MAX_CARRIED_SLOTS, NS_PER_SECOND, Limit

@@ -1,4 +1,4 @@
-"""Units that an owner lends: what it counts of them, and when it wants them back."""
+"""Leases of an owner: how it counts lent units and when it recalls them."""
 
 from node.requests.client_leases import Lender
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit

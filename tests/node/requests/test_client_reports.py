@@ -1,4 +1,4 @@
-"""Each report is counted once, at a bounded pace."""
+"""Reports of clients: each counts once, at a limited rate."""
 
 from node.requests.client_reports import MOST_CLIENTS, Pace, Reports, reported_counter
 from ringfence.limiter import Code

@@ -1,4 +1,4 @@
-"""How far a check travels, and for how long: hops and deadlines."""
+"""Hops and deadlines of forwarded checks."""
 
 import trio
 from trio.testing import MockClock
@@ -56,7 +56,7 @@ async def test_the_question_of_a_standby_to_the_owner_counts_as_a_hop(
 
 
 class Silent:
-    """A member that welcomes every connection and answers nothing."""
+    """Member that accepts every connection and answers no request."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -69,7 +69,7 @@ class Silent:
             self._connection.send(encode(Welcome("b", 0, 0)))
 
     def on_close(self, code: int, reason: str) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
@@ -78,10 +78,12 @@ async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
     async with running_node() as world:
         silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
         await world.nursery.start(silent.run)
-        await trio.sleep(1)  # until `a` has found that `b` can be reached again
+        await trio.sleep(1)  # until `a` detects that `b` is reachable again
         peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
         key = key_of("a")
-        await peer.say(Pull(5, [shard_of(key)], 0))  # From now on `b` has it, and says nothing.
+        await peer.say(
+            Pull(5, [shard_of(key)], 0)
+        )  # From now on `b` holds it, and does not answer.
 
         assert await peer.say(check(6, key, hops=2, deadline_ms=200)) == []
         await trio.sleep(0.12)
@@ -107,7 +109,7 @@ async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
 
 
 async def pass_time(world: World, seconds: float) -> None:
-    """Let both clocks go on: trio's, and the one by which the node counts."""
+    """Advance both clocks: trio's clock and the node's clock."""
     clock = world.node._host_clock
     assert isinstance(clock, HandClock)
     clock.time += round(seconds * 1e9)

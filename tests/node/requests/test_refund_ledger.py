@@ -1,4 +1,4 @@
-"""What a token was charged, as the bound of what it may give back."""
+"""Refund ledger: the charges of each token, which limit its refunds."""
 
 import pytest
 
@@ -12,7 +12,7 @@ KEYS = [bytes([number]) * 8 for number in range(5)]
 
 
 class World:
-    """A ledger of three keys at most, and a clock."""
+    """Ledger of at most three keys, with a clock."""
 
     def __init__(self) -> None:
         self.now = 1000 * WEIGHS_NS

@@ -1,4 +1,4 @@
-"""Rows that are decided do not wait for rows that are not: two data centers 40 ms apart."""
+"""Partial answers: decided rows do not wait for undecided rows in a data center 40 ms away."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ descriptors:
 
 @asynccontextmanager
 async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
-    """Two data centers, and a client of one; `only` asks that node for everything."""
+    """Run two data centers and a client of one; with `only`, that node receives every request."""
     async with world("e1", rules=RULES) as w:
         await w.stop("e1")
         for name, datacenter in NODES.items():
@@ -47,7 +47,7 @@ async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
 
 
 def held_by(w: World, name: str, key: str, count: int) -> list[str]:
-    """Values whose counters a node holds."""
+    """Return values whose counters a node holds."""
     holds = w.nodes[name].holds
     values = (f"{name}{number}" for number in range(10_000))
     held = (v for v in values if holds(shard_of(counter(w.rules, key, v))))
@@ -55,7 +55,7 @@ def held_by(w: World, name: str, key: str, count: int) -> list[str]:
 
 
 class Timed:
-    """Checks under way, with how long each took in ms."""
+    """Concurrent checks with the duration of each in ms."""
 
     def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter

@@ -1,4 +1,4 @@
-"""What a node admitted in another's place."""
+"""Fallback log: hits that a node admitted for an unreachable owner."""
 
 from hypothesis import given
 from hypothesis import strategies as st

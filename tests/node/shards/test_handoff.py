@@ -1,4 +1,4 @@
-"""Counters that move: a join, a leave, a crash, a restart and a split, on a network in memory."""
+"""Transfers of counters after a join, leave, crash, restart and split, on an in-memory network."""
 
 import pytest
 import trio
@@ -73,7 +73,7 @@ async def test_a_joining_node_receives_checks_only_after_its_shards(
 
         joining = [held for state, held in states if state == "joining"]
         assert max(joining) == w.count("c", "owned_shards") == w.count("c", "held_shards")
-        assert len(set(joining)) > 2  # bit by bit
+        assert len(set(joining)) > 2  # in several steps
         assert w.total("undecided") == w.total("shards_taken") == 0
 
 
@@ -84,7 +84,7 @@ async def test_counts_survive_a_node_that_dies_while_it_joins(autojump_clock: Mo
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(w.start, "c")
-            while state_of(w, "c", "a") != "joining":  # noqa: ASYNC110 - nobody tells.
+            while state_of(w, "c", "a") != "joining":  # noqa: ASYNC110 - there is no event to wait for.
                 await trio.sleep(0.001)
             await trio.sleep(0.15)
             w.network.crash(address_of("c"))
@@ -141,7 +141,7 @@ async def test_after_a_crash_others_go_on_from_the_copies(
             await w.start(name, zone=zone)
         await w.settle()
         await spend(limiter)
-        await trio.sleep(0.3)  # for the copies to arrive
+        await trio.sleep(0.3)  # until the replicas arrive
 
         await w.crash("b")
         soon = await left(limiter)
@@ -228,10 +228,10 @@ async def test_after_a_split_heals_the_hits_of_both_sides_count(
         for other in ("a", "c"):
             w.network.cut(at("client2"), at(other))
         with trio.fail_after(30):
-            while w.count("b", "held_shards") < 16384:  # noqa: ASYNC110 - counters tell nobody.
+            while w.count("b", "held_shards") < 16384:  # noqa: ASYNC110 - counters have no event.
                 await trio.sleep(0.1)
         for limiter in (here, there):
-            await left(limiter)  # Who asks nothing does not learn of the other members.
+            await left(limiter)  # A client without requests does not discover the other members.
         await trio.sleep(1)
 
         await spend(here, 2)
@@ -263,7 +263,9 @@ async def test_the_standby_prefers_its_replica_to_that_of_a_former_standby(
         await limiter.check("api", client, 10)
         await w.stop("c")
         await limiter.check("api", client, 10)
-        await trio.sleep(0.3)  # Now `a` has a copy, and keeps it when `c` is the standby again.
+        await trio.sleep(
+            0.3
+        )  # Now `a` has a replica, and keeps it when `c` becomes the standby again.
         await w.start("c")
         await w.settle()
         await limiter.check("api", client, 10)
@@ -299,7 +301,7 @@ async def test_a_standby_reports_its_admissions_after_the_owner_is_reachable_aga
 async def test_standby_admissions_of_an_old_window_do_not_count_later(
     autojump_clock: MockClock,
 ) -> None:
-    """limitador#288: hits of the window before were counted in the new one when all was well."""
+    """limitador#288: hits of the previous window counted in the new window after a recovery."""
     async with world() as w, w.client("a") as limiter:
         client = owned(w.rules, "tenant", "b")
         await limiter.check("api", client, 10)
@@ -322,7 +324,8 @@ async def test_standby_admissions_of_an_old_window_do_not_count_later(
 async def test_one_that_leaves_beside_one_that_has_crashed_costs_no_check(
     autojump_clock: MockClock,
 ) -> None:
-    """mimir#5978: who was on its way out counted as sick, and with one more away nothing went."""
+    """mimir#5978: a leaving member counted as unhealthy, so one more failure stopped all
+    requests."""
     async with world(rules=RULES) as w:
         await w.start("d")
         await w.settle()

@@ -1,4 +1,4 @@
-"""Whose counters a node counts, without any network."""
+"""Shard ownership without a network: which counters a node counts, and for which owner."""
 
 from collections.abc import Callable
 from typing import cast
@@ -31,7 +31,7 @@ def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> 
 
 
 class Host:
-    """A node's holdings and its engine."""
+    """Shard ownership and engine of a node."""
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
@@ -79,12 +79,12 @@ class Host:
         self.holdings.accept(shard_of(KEY), about, giver.name, counts, tallies, NOW)
 
     def hear_out(self, other: "Host") -> None:
-        """Ask one that was silent when we took the shard over for its copy."""
+        """Ask a node that was silent during the takeover for its replica."""
         counts = as_snapshot(self.ask(other).counts)
         self.holdings.replica_answered(shard_of(KEY), other.name, counts, NOW)
 
     def go_on_from(self, copy: Pulled) -> None:
-        """Take the answer of whom we took the shard over from, who has only a copy."""
+        """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)
         self.holdings.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
@@ -149,7 +149,7 @@ def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
     stand_in.spend(2)
 
     first = other.ask(stand_in)
-    owner.take(stand_in, owner.ask(stand_in))  # Is told who was given it.
+    owner.take(stand_in, owner.ask(stand_in))  # Receives the new holder of the shard.
     other.take(stand_in, first)
     owner.take(other, owner.ask(other))
 
@@ -178,7 +178,7 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     copy = owner.holdings.snapshot([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
-    owner.ask(stand_in)  # The answer is lost on the way.
+    owner.ask(stand_in)  # The network drops the answer.
 
     stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
     stand_in.spend(1)
@@ -244,7 +244,8 @@ def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() ->
 
 
 def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
-    """Started again, it got the copy of an owner before it heard that there is such a member."""
+    """After a restart, the node received a replica of an owner before the owner's membership
+    record."""
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
@@ -260,7 +261,8 @@ def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
 def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
     status: Status, whose: str
 ) -> None:
-    """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
+    """A dead member may only be suspended and still hold the shard; a leaving member transfers
+    it."""
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
@@ -273,7 +275,7 @@ def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
 
 
 def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
-    """Started again, a node began alone for a moment, and its clients were denied for a window."""
+    """A restarted node was briefly alone, and its clients were then denied for a whole window."""
     owner, newcomer = Host("b"), Host("a")
     for host in (owner, newcomer):
         limit = Limit.of_ns(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
@@ -324,9 +326,9 @@ def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> Non
     stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     stand_in.holdings.on_member_change(member("c"), member("c", generation=2))
-    after.holdings.start([shard_of(KEY)])  # Started again, and found nobody to ask.
+    after.holdings.start([shard_of(KEY)])  # Restarted, and found no other member.
     after.spend(1)
-    after.holdings.restore_lost({KEY: [0, 4]}, NOW)  # What other data centers had been told.
+    after.holdings.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
     after.copy_to(stand_in)
 
     after.take(stand_in, after.ask(stand_in))
@@ -338,8 +340,10 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     owner, restarted = Host("a"), Host("b")
     owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
-    restarted.holdings.start([shard_of(KEY)])  # Cut off, it found nobody to ask but other centers:
-    restarted.holdings.restore_lost({KEY: [0, 3]}, NOW)  # they had been told of these hits.
+    restarted.holdings.start(
+        [shard_of(KEY)]
+    )  # Cut off from its data center, the node asked other data centers,
+    # which had received these hits.
     restarted.spend(2)
 
     owner.take(restarted, owner.ask(restarted))
@@ -367,7 +371,9 @@ def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() ->
     one.stand_in_for("c")
     one.spend(1)
     other.holdings.on_member_change(member("c"), member("c", Status.LEFT))
-    other.stand_in_for("a")  # The ring's owner by then, since the true one seemed to have left.
+    other.stand_in_for(
+        "a"
+    )  # The owner by the current ring, since the actual owner seemed to have left.
     other.spend(4)
 
     one.take(other, one.ask(other))
@@ -419,7 +425,8 @@ def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
-    """A standby with the true copy, who stands in without any, and the owner, started again."""
+    """Return a standby with a replica, a node that took over without one, and the restarted
+    owner."""
     before, standby, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
     before.holdings.start([shard_of(KEY)])
     before.spend(5)
@@ -467,7 +474,7 @@ def test_a_receiver_requests_the_replica_that_the_sending_standby_lacked() -> No
     again.hear_out(standby)
     assert not again.to_ask
     again.copy_to(standby)
-    again.hear_out(standby)  # What we have told it is no news.
+    again.hear_out(standby)  # Counts that this node sent are not added again.
 
     assert again.used == 8
 
@@ -496,7 +503,7 @@ def test_counts_of_a_takeover_without_replica_do_not_replace_a_replica() -> None
     copy = again.ask(standby)
     counts = as_snapshot(copy.counts)
     again.holdings.take_over(shard_of(KEY), stand_in.name, [(NOW, counts)], NOW)
-    again.spend(1)  # The stand-in was asked first, and gave no answer.
+    again.spend(1)  # The standby was asked first and did not answer.
 
     again.take(stand_in, again.ask(stand_in))
 

@@ -1,4 +1,4 @@
-"""The table of shard ownership: complete, closed, and applied as it is written."""
+"""Shard ownership table: it is complete and closed, and the code applies it as written."""
 
 from itertools import product
 
@@ -37,7 +37,7 @@ PAIRS = [*product(State, Event)]
 
 
 class Fixture:
-    """The shards of one node, of which one is in a given state."""
+    """Shards of one node, one of them in a given state."""
 
     def __init__(self, state: State) -> None:
         self.engine = Engine(max_keys=100)
@@ -90,7 +90,8 @@ def test_each_pair_is_a_transition_of_the_table_or_rejected(state: State, event:
 
 @pytest.mark.parametrize(("state", "event"), TABLE)
 def test_a_shard_has_a_fallback_log_exactly_in_covering_states(state: State, event: Event) -> None:
-    """The owner of a shard that is sent takes the log away before the transition."""
+    """A shard that is being sent has no log: its log goes with the transfer before the
+    transition."""
     if event is Event.SEND:
         return
     fixture = Fixture(state)
@@ -127,7 +128,7 @@ def test_no_arrival_is_counted_by_two_actions(state: State, event: Event) -> Non
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_accepts_every_arrival_of_counters(state: State) -> None:
-    """Counters that are refused would be lost: their sender counts them no more."""
+    """Rejected counters would be lost, since their sender no longer counts them."""
     for args in every_arrival():
         assert (state, arrival_of(*args)) in TABLE
 
@@ -168,7 +169,7 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
     ],
 )
 def test_units_are_counted_as_the_actions_say(state: State, event: Event, used: int) -> None:
-    """1 unit is counted here, 5 arrive with a log of 3, and 2 are in the log for the owner."""
+    """The node counts 1 unit, receives 5 with a log of 3, and has 2 in its log for the owner."""
     fixture = Fixture(state)
     if state >= COUNTED:
         fixture.engine.charge([KEY], [1], [0], NOW)

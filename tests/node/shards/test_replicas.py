@@ -1,4 +1,4 @@
-"""What a standby keeps of its owners' counters."""
+"""Replicas that a standby keeps of its owners' counters."""
 
 from hashring import NodeId, shard_of
 from node.shards.replicas import Replicas

@@ -1,4 +1,4 @@
-"""Parts of one shard, put together in order and only when they belong to one transfer."""
+"""Assembly of the parts of a shard, in order and only from one transfer."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A node that was stopped decides nothing until it knows what was decided in its place."""
+"""Stall recovery: a resumed node waits for the decisions that others made during the stall."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ A, B = NodeId("a"), NodeId("b")
 
 @dataclass
 class Member:
-    """The link to a member, with the questions that it has not answered."""
+    """Link to a member, with its unanswered requests."""
 
     asked: list[Callable[[object], None]] = field(default_factory=list)
 
@@ -40,12 +40,12 @@ class Member:
         self.asked.pop(0)(TakenOver(1, [*shards]))
 
     def lose(self) -> None:
-        """The connection ends before an answer has come."""
+        """Close the connection before an answer arrives."""
         self.asked.pop(0)(None)
 
 
 class Stopped:
-    """A node that may be stopped, and what its recovery does."""
+    """Node that a test can suspend, with a record of its recoveries."""
 
     def __init__(self, *names: NodeId) -> None:
         self.members = {name: Member() for name in names}
@@ -54,7 +54,7 @@ class Stopped:
         self.reclaimed: list[tuple[NodeId, list[int]]] = []
         self.on_reclaimed: list[Callable[[], None]] = []
         self.waits_ms: list[float] = []
-        """How long decisions waited each time."""
+        """Duration of each wait of decisions."""
         self._suspended_at = 0
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._recovery = StallRecovery(
@@ -66,11 +66,11 @@ class Stopped:
         )
 
     def read(self, waited_ms: float) -> bool:
-        """Read a datagram that waited so long; return whether a recovery began."""
+        """Read a datagram that waited for some time; return whether a recovery began."""
         return self._recovery.notice(round(waited_ms * MS), self.now)
 
     def go_on(self, ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         until = self.now + round(ms * MS)
         while due := [timer for timer in self._timers if timer[0] <= until]:
             first = min(due, key=lambda timer: timer[0])
@@ -145,7 +145,7 @@ def test_a_second_stop_begins_another_recovery() -> None:
     assert node.is_suspended
 
 
-# Until when decisions wait
+# How long decisions wait
 
 
 def test_decisions_wait_until_every_member_has_answered() -> None:
@@ -182,7 +182,7 @@ def test_decisions_do_not_wait_longer_for_silent_members() -> None:
     node.go_on(1)
     assert not node.is_suspended
 
-    node.members[B].answer()  # Too late: its shards are fetched all the same.
+    node.members[B].answer()  # The answer is too late, but its shards are fetched anyway.
     assert node.reclaimed[-1][0] == B
     assert not node.is_suspended
 
@@ -201,7 +201,9 @@ def test_a_disconnected_member_is_asked_again_until_the_recovery_ends() -> None:
     node.go_on(500)
 
     assert not node.is_suspended
-    assert node.open_questions() == {B: 1}  # It was asked once more, in vain, and then no more.
+    assert node.open_questions() == {
+        B: 1
+    }  # It was asked once more without an answer, and then not again.
     node.members[B].lose()
     node.go_on(500)
     assert node.open_questions() == {}
@@ -211,7 +213,7 @@ def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
     node = Stopped(A, B)
     node.read(500)
     node.members[A].answer()
-    node.go_on(300)  # Stopped again, before B has answered.
+    node.go_on(300)  # Suspended again before B answered.
 
     assert node.read(299)
     assert node.is_suspended
@@ -219,7 +221,7 @@ def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
 
     node.members[B].answer()
     node.members[A].answer()
-    assert node.is_suspended  # What B takes over since its first answer is not known yet.
+    assert node.is_suspended  # Takeovers by B after its first answer are not known yet.
     node.members[B].answer()
     assert not node.is_suspended
 
@@ -236,7 +238,7 @@ def test_the_time_that_decisions_wait_counts_from_the_second_stop() -> None:
     assert not node.is_suspended
 
 
-# Nodes that are slow for long
+# Nodes that are slow for a long time
 
 
 def test_a_slow_node_recovers_once_a_second_and_decides_in_between() -> None:
@@ -245,7 +247,9 @@ def test_a_slow_node_recovers_once_a_second_and_decides_in_between() -> None:
     began, suspended_ms = 0, 0
     answers: list[tuple[int, Callable[[object], None]]] = []
     for _ in range(seconds * 200):
-        while answers and answers[0][0] <= node.now:  # Answers wait as long as all that comes.
+        while (
+            answers and answers[0][0] <= node.now
+        ):  # Answers are delayed like all incoming messages.
             answers.pop(0)[1](TakenOver(1, []))
         began += node.read(lag_ms)
         for member in node.members.values():
@@ -284,7 +288,7 @@ def test_a_stall_is_detected_even_if_an_older_datagram_is_read_first() -> None:
 
 def test_a_node_with_repeated_stalls_decides_between_them() -> None:
     node = Stopped(A)
-    for _ in range(100):  # It runs for 20 ms of every 100, and never reads an answer in time.
+    for _ in range(100):  # It runs 20 ms of every 100 ms, and never reads an answer in time.
         node.read(80)
         node.members[A].asked.clear()
         node.go_on(20)
@@ -317,7 +321,7 @@ def test_requests_received_during_a_stall_wait_for_a_later_recovery(
             node.members[A].answer()
 
 
-# At nodes
+# Whole nodes
 
 
 @pytest.mark.parametrize("stop_s", [0.3, 0.6, 1.2])
@@ -366,14 +370,16 @@ async def test_a_resumed_node_admits_only_after_it_received_its_standbys_admissi
             decision = await limiter.check("api", client)
             assert (decision.allowed, decision.source) == (True, Source.STANDBY)
 
-        await trio.sleep(0.25)  # The owner is to count these two no more: their deadline is over.
+        await trio.sleep(
+            0.25
+        )  # The owner must not count these two, since their deadline has passed.
         decisions: list[Decision] = []
 
         async def ask() -> None:
             decisions.append(await patient.check("api", client))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)  # It waits for the owner alone.
+            nursery.start_soon(ask)  # It waits only for the owner.
             await trio.sleep(0.15)
             w.network.resume(address_of("b"))
 

@@ -1,4 +1,4 @@
-"""Shards that are transferred in several parts: whole or not at all, and acknowledged as such."""
+"""Shards transferred in several parts: completely or not at all, with one acknowledgement."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -44,12 +44,12 @@ DAY = 86_400_000_000_000
 NOW = 1_800_000_000 * 1_000_000_000
 RULE = 7
 HITS = 8000
-"""So many hits of a log at instants of their own need 16,000 numbers, and four logs two parts."""
+"""Hits per log. At different instants they need 16,000 numbers, so four logs need two parts."""
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def keys_of_shards(shards: int, keys: int) -> list[list[bytes]]:
-    """Find shards that have at least so many keys, and these keys."""
+    """Find shards with at least `count` keys, and return them with these keys."""
     found: dict[int, list[bytes]] = {}
     full: list[list[bytes]] = []
     for number in range(1_000_000):
@@ -68,14 +68,14 @@ SHARD = shard_of(KEYS[0])
 
 @dataclass
 class Peers:
-    """Members whose messages to each other a test can lose."""
+    """Members with links on which a test can drop messages."""
 
     nursery: trio.Nursery
     nodes: dict[NodeId, "Peer"] = field(default_factory=dict)
     loses: Callable[[NodeId, Message], bool] = lambda to, message: False
-    """Whether a message to a member, or its answer to one, is lost."""
+    """Functions that decide whether a message to a member, or its answer, is lost."""
     said: list[tuple[NodeId, Message]] = field(default_factory=list)
-    """What was said to whom, lost messages excluded."""
+    """Delivered messages with their receivers."""
 
     def add(self, name: NodeId) -> "Peer":
         peer = self.nodes[name] = Peer(name, self)
@@ -89,7 +89,7 @@ class Peers:
 
 
 class Peer:
-    """One member: its counters, its shards, and what moves them."""
+    """Member with counters, shards and the code that transfers them."""
 
     def __init__(self, name: NodeId, peers: Peers | None = None, least_parts: int = 1) -> None:
         self.name = name
@@ -125,7 +125,7 @@ class Peer:
         )
 
     def fill(self, *keys: bytes, hits: int = HITS) -> None:
-        """Count hits of keys, each at an instant of its own."""
+        """Count hits of keys, each at a different instant."""
         self.holdings.start({shard_of(key) for key in keys})
         for key in keys:
             self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
@@ -145,7 +145,7 @@ class Peer:
 
 @dataclass
 class Way:
-    """The link from one member to another."""
+    """Link from one member to another."""
 
     peers: Peers
     here: NodeId
@@ -187,12 +187,12 @@ def ring(*names: NodeId) -> Ring:
     return Ring.of([Member(name) for name in names])
 
 
-# Whole
+# Complete transfers
 
 
 @asynccontextmanager
 async def node_with_four_logs() -> AsyncIterator[tuple[World, Limiter, list[dict[str, str]]]]:
-    """Node `a`, alone, with 8000 hits in each of four logs of a shard that will be `b`'s."""
+    """Start node `a` with 8000 hits in each of four logs of a shard that `b` will own."""
     limit = "{unit: day, requests_per_unit: 10000, algorithm: sliding_window_log}"
     rules = f"domain: api\ndescriptors:\n  - {{key: log, rate_limit: {limit}}}\n"
     async with world("a", rules=rules) as w, w.client("a") as limiter:
@@ -340,12 +340,12 @@ def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
         )
 
 
-# Or not at all
+# Incomplete transfers
 
 
 @contextmanager
 def lost_parts(peers: Peers) -> Iterator[None]:
-    """Lose every request for a later part meanwhile."""
+    """Drop every request for a later part during the block."""
     peers.loses = lambda to, message: isinstance(message, Pull) and message.part > 0
     yield
     peers.loses = lambda to, message: False
@@ -398,7 +398,7 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     first = of(giver.give(B))
     assert of(giver.give(C, 1, first.gift)).hold is Holding.NOTHING
     assert of(giver.give(B, 1, first.gift, later_ns=900_000_000)).hold is Holding.HELD
-    too_early = of(giver.give(C, later_ns=1_800_000_000))  # It asked for a part 0.9 s ago.
+    too_early = of(giver.give(C, later_ns=1_800_000_000))  # It requested a part 0.9 s ago.
     second = of(giver.give(C, later_ns=2_000_000_000))
 
     assert (too_early.hold, too_early.moved_to) == (Holding.NOTHING, B)
@@ -415,7 +415,7 @@ def test_parts_of_two_transfers_are_not_mixed() -> None:
     giver = Peer(A)
     giver.fill(*KEYS)
     first = of(giver.give(B))
-    giver.holdings.take_over(SHARD, B, [], NOW)  # It takes back what has perhaps never arrived.
+    giver.holdings.take_over(SHARD, B, [], NOW)  # It takes back a transfer that may have been lost.
     giver.spend(KEYS[3])
     second = of(giver.give(B))
 
@@ -425,7 +425,7 @@ def test_parts_of_two_transfers_are_not_mixed() -> None:
     assert of(giver.give(B, 2, second.gift)).hold is Holding.NOTHING
 
 
-# Acknowledged
+# Acknowledgements
 
 
 def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> None:
@@ -479,14 +479,14 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
 
     assert emptied
     assert leaver.holdings.transfers.unconfirmed() == []
-    assert other.used() == [HITS] * 4  # though it was offered what it had again
+    assert other.used() == [HITS] * 4  # although the shard was offered a second time
 
 
 # Replication
 
 
 class Standby:
-    """A standby that answers replication frames only when told to."""
+    """Standby that answers replication frames only when the test requests it."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[Copy, Callable[[object], None]]] = []
@@ -549,7 +549,7 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
     assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
 
 
-# What a standby admitted
+# Admissions of a standby
 
 
 def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:

@@ -5,7 +5,7 @@ from simulations.judging.ledger import Answered, Column
 
 SECOND = 1_000_000_000
 LATER = 4.0
-"""Every run begins at the start of a minute; these windows are four seconds long."""
+"""Start of the load: every run begins at a full minute, and these windows last four seconds."""
 
 
 def limit(algorithm, amount=3, period_s=4):

@@ -1,4 +1,4 @@
-"""Which hits a run may lose: as few as what went wrong allows."""
+"""Hits that a run may lose: as few as its faults allow."""
 
 from itertools import pairwise
 from math import inf

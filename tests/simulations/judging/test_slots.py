@@ -1,4 +1,4 @@
-"""Slots in simulated clusters: what is judged, and that the judge notices what is wrong."""
+"""Invariants of slots: which runs they accept, and which violations they detect."""
 
 from dataclasses import replace
 

@@ -69,7 +69,7 @@ outcomes = st.builds(
 
 
 def run(**changes):
-    """Make an outcome in which every plot has something to show."""
+    """Return an outcome with data for every plot."""
     seconds = range(30)
     series = Series(
         admitted={"eu": [(t, 60 + t) for t in seconds], "us": [(t, 50) for t in seconds]},
@@ -106,7 +106,7 @@ def empty(**changes):
 
 
 def figures(outcome):
-    """Parse the page and name its figures by their titles."""
+    """Parse the page; return its figures by title."""
     page = ET.fromstring(render(outcome))
     return {figure.findtext("figcaption/h3"): figure for figure in page.iter("figure")}
 

@@ -1,4 +1,4 @@
-"""The scheduler does what trio does, on random small programs and on the cases that matter."""
+"""The scheduler behaves like trio, on small random programs and on selected cases."""
 
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -22,14 +22,14 @@ _LONGEST = 50.0
 
 
 class Boom(Exception):
-    """An error of a program."""
+    """Error that a program raises."""
 
 
 class Program:
-    """Random tasks that wait, start others, set events, cancel scopes and fail.
+    """Random tasks that wait, start other tasks, set events, cancel scopes and fail.
 
-    Each step begins with a wait of its own length, so that no two things happen at one instant:
-    their order would be trio's secret.
+    Each step begins with a wait of a different length, so that no two events happen at the same
+    instant. Trio does not define the order of simultaneous events.
     """
 
     def __init__(self, seed: int) -> None:
@@ -48,7 +48,9 @@ class Program:
         name = f"{kind}{self.steps}"
         if kind == "scope":
             seconds = self.random.choice([inf, self.lengths.uniform(0.0, 4.0)])
-            is_shielded = seconds < inf and self.random.random() < 0.5  # Else it may last for ever.
+            is_shielded = (
+                seconds < inf and self.random.random() < 0.5
+            )  # Otherwise it may run forever.
             return kind, name, pause, seconds, is_shielded, self.draw(depth - 1)
         if kind in ("group", "start"):
             tasks = [self.draw(depth - 1) for _ in range(self.random.randint(1, 3))]
@@ -57,7 +59,7 @@ class Program:
 
 
 class Interpreter:
-    """Runs a program on the runtime of the caller."""
+    """Interpreter that runs a program on the caller's runtime."""
 
     def __init__(self) -> None:
         self.log: Log = []

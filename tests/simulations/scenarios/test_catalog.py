@@ -1,4 +1,4 @@
-"""The scenarios that are shipped, and their pages."""
+"""Built-in scenarios and their pages."""
 
 from pathlib import Path
 

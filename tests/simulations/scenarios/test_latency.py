@@ -30,7 +30,7 @@ def test_in_the_zero_preset_all_places_are_one(a, b):
 
 @given(st.sampled_from(FAR_APART), places, places, places)
 def test_a_detour_is_hardly_ever_shorter(preset, a, b, c):
-    """Real routes are not straight, so that a relay may win a little, and never much."""
+    """Real routes are not straight, so a relay may be a little faster, but never much."""
     assert delay_s(preset, a, c) <= 1.1 * (delay_s(preset, a, b) + delay_s(preset, b, c))
 
 

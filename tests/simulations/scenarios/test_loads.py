@@ -20,7 +20,7 @@ EXTREMES = {
     "diurnal": [{"period_s": 3}, {"period_s": 1000, "depth": 1}, {"depth": 0}],
     "edge": [{"period_s": 1}, {"period_s": 2.5, "offset_s": 77.7}, {"period_s": 100}],
 }
-"""Arguments at and near the ends of what each shape takes."""
+"""Arguments at and near the limits of each shape."""
 
 
 @st.composite
@@ -82,7 +82,7 @@ def test_other_seeds_have_other_arrivals(shape):
     assert drawn(load, seed=1) != drawn(load, seed=2)
 
 
-# The examples are the same in each run: five sigma are rare, and over all runs not rare enough.
+# The examples are fixed: with random examples, five sigma would sometimes be exceeded.
 @settings(derandomize=True, deadline=None)
 @given(loads(per_second=300), st.floats(5, 30), st.integers())
 def test_the_mean_rate_is_that_of_the_load(load, seconds, seed):

@@ -1,4 +1,4 @@
-"""Internal errors that a fault plants end no node, and those that nobody planted break the run."""
+"""Injected internal errors end no node, and all other internal errors fail the run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Changes asked for in words: what they mean, what is refused, how to ask for them again."""
+"""Text form of changes to scenarios: meaning, invalid input and formatting."""
 
 import shlex
 from dataclasses import replace
@@ -170,7 +170,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 def replayed(command: str) -> Scenario:
-    """The scenario that the command line makes of a command, before it is run."""
+    """Return the scenario that the command line builds from a command."""
     ringfence, simulate, name, *words = shlex.split(command)
     assert (ringfence, simulate) == ("ringfence", "simulate")
     made: list[Scenario] = []

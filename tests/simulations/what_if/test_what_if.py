@@ -1,4 +1,4 @@
-"""`ringfence simulate what-if`: a log's clients under rules that several data centers count."""
+"""Command `ringfence simulate what-if`: clients of a log under rules with several data centers."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -46,13 +46,13 @@ def entry(second: float, client: str = "x", path: str = "/") -> Entry:
 
 @cache
 def entries_of(log: str, lines: int | None = None) -> list[Entry]:
-    """A log in order of time, or its beginning of so many lines."""
+    """Return a log in order of time, or its first lines."""
     return sorted_by_time(read_log(LOGS[log])) if lines is None else entries_of(log)[:lines]
 
 
 @cache
 def denied_offline(log: str, lines: int, rate: str, algorithm: str) -> Tally:
-    """What an offline replay decides, which does not depend on where data centers are."""
+    """Return the decisions of an offline replay, which has no data centers."""
     return replayed(rules_of(rate, algorithm), entries_of(log, lines))
 
 
@@ -71,7 +71,7 @@ def denied_by_client(told: WhatIf) -> dict[str, int]:
     return {row.client: row.denied for row in told.throttled}
 
 
-# Where nothing is late
+# Without count delay
 
 
 @pytest.mark.parametrize("placed", [{"datacenters": 1}, {"exact": True}])
@@ -143,7 +143,7 @@ def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: s
     assert told.denied == told.denied_exact > 0
 
 
-# Where counts are late
+# With count delay
 
 
 @pytest.mark.parametrize("algorithm", TOLD)
@@ -192,7 +192,7 @@ def test_no_counts_are_sent_until_earlier_counts_are_acknowledged() -> None:
     first = next(now for now in range(start, start + 400 * MS, MS) if heard(now))
     admit(first)
 
-    # Confirmed 300 ms after its round, so the round 200 ms after that one tells nothing.
+    # The acknowledgement arrives 300 ms after its round, so the round after 200 ms sends nothing.
     assert heard(first + 399 * MS) == 1
     assert heard(first + 400 * MS) == 2
     assert timing.late_ns == 400 * MS + timing.delay_ns
@@ -209,7 +209,7 @@ def test_the_bound_includes_all_requests_during_the_count_delay() -> None:
 
 
 def test_excess_admissions_cause_later_wrong_denials() -> None:
-    # All spend the limit twice over at once; as the bucket drains, exact counting admits again.
+    # All clients spend twice the limit at once. As the bucket drains, exact counting admits again.
     entries = [entry(0)] * 100 + [entry(10 + second) for second in range(60)]
 
     (figures,) = ask(rules_of("10/minute", "token_bucket"), entries).rules
@@ -267,7 +267,7 @@ def test_one_seed_gives_one_result_and_another_seed_another() -> None:
     assert first.errors != other.errors
 
 
-# How rules say that they hold
+# Scopes of rules
 
 
 def scoped(how: str, algorithm: str = "fixed_window") -> RuleSet:
@@ -308,7 +308,7 @@ def test_a_request_for_two_home_data_centers_is_rejected() -> None:
         ask(rules, [entry(0)], shape=Shape.parse(["client", "path"]))
 
 
-# What is told
+# Output
 
 
 def test_a_throttled_client_is_listed_with_first_time_last_time_and_rule() -> None:
@@ -324,7 +324,7 @@ def test_a_throttled_client_is_listed_with_first_time_last_time_and_rule() -> No
 
 
 def test_windows_are_also_compared_with_a_log_of_every_hit() -> None:
-    # Twice the limit around the end of a window: the window lets all pass, a log only half.
+    # Twice the limit around a window's end: the window admits all units, a log only half.
     edge = 60 - START % 60
     entries = [entry(edge - 1)] * 5 + [entry(edge + 1)] * 5
 

@@ -1,4 +1,4 @@
-"""Links that have more wrong with them than a cut: what still arrives, and when."""
+"""Links with faults other than cuts: which datagrams arrive, and when."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ MANY = 1000
 
 @dataclass(eq=False)
 class Log:
-    """A handler that remembers what came."""
+    """Handler that records received messages."""
 
     messages: list[bytes] = field(default_factory=list)
     is_open: bool = False
@@ -39,7 +39,7 @@ class Log:
 
 
 class World:
-    """Transports at A and B, ten milliseconds apart; B writes down what comes and when."""
+    """Transports at A and B, ten milliseconds apart; B records messages with their times."""
 
     def __init__(self) -> None:
         self.network = SimulatedNetwork(Random(1), Network(), jitter=0.0)
@@ -79,7 +79,7 @@ async def running() -> AsyncIterator[World]:
 
 
 def numbered(count: int) -> list[bytes]:
-    """Datagrams of which no two are equal."""
+    """Return datagrams that are all different."""
     return [bytes([0, *number.to_bytes(3, "big"), 7, 7, 7, 7]) for number in range(count)]
 
 

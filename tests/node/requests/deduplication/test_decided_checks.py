@@ -1,4 +1,4 @@
-"""Checks that are asked under one identity on several paths: each is counted once."""
+"""Checks that arrive with one identity on several paths count once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,7 +72,7 @@ def answer(
     of_request: list[int] | None = None,
     source: Source = Source.OWNER,
 ) -> bytes:
-    """Encode the answer to a request; `of_request` are the rows of the request that it is about."""
+    """Encode the answer to a request; `of_request` are the answered rows of the request."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     return encode(
         Answer(seq, 0, 0, Results(Outcomes(*columns[:7]), [source] * len(rows)), of_request)
@@ -84,7 +84,8 @@ def nothing_answered(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
 
 
 def memory(**answers: tuple[Sequence[bytes], int]) -> DecidedChecks:
-    """A memory at a node that has answered these requests; `s1_5` is request 5 of session 1."""
+    """Return the memory of a node that answered these requests; `s1_5` is request 5 of session
+    1."""
 
     def answers_to(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
         payloads, at = answers.get(f"s{session}_{seq}", ((), 0))
@@ -99,7 +100,7 @@ def moved(
     return DecidedCheck(id_, key, 1, age_ns, row)
 
 
-# What is remembered
+# The memory
 
 
 def test_an_outcome_is_found_by_the_identity_of_its_check_alone() -> None:
@@ -182,7 +183,7 @@ def test_memory_is_bounded_and_the_oldest_request_is_dropped_first(
             assert {each.id for each in of_shards} == set(known)
 
 
-# What moves with a shard
+# Transfers with a shard
 
 
 def test_only_the_checks_of_a_shard_move_with_it_keeping_their_ages() -> None:
@@ -237,7 +238,7 @@ def test_finding_the_checks_of_a_shard_skips_other_shards(
     assert looked_at == []
 
 
-# What was asked directly
+# Direct checks
 
 
 def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request() -> None:
@@ -287,7 +288,7 @@ def test_direct_checks_stay_behind_after_twice_their_deadline() -> None:
     assert moved_at == {2: [5, 6], 3: [6], 5: []}
 
 
-# What two nodes decided
+# Decisions of two nodes
 
 
 def test_what_another_node_decided_is_known_from_then_on() -> None:
@@ -325,7 +326,7 @@ def test_a_check_denied_by_one_of_two_nodes_charges_at_most_once(
 
 
 class Host:
-    """One node's counters of a shard, and what it remembers of its decisions."""
+    """Node with the counters of a shard and the memory of its decisions."""
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
@@ -351,7 +352,7 @@ class Host:
         )
 
     def decide(self, check_id: CheckId, at: int, cost: int = 1) -> OutcomeRow:
-        """Decide as `RequestHandler` does: repeat what is known, else count and remember."""
+        """Decide like `RequestHandler`: repeat a known decision, otherwise count and record it."""
         known = self.checks.find([check_id])
         if known:
             return known[0][0]
@@ -366,7 +367,7 @@ class Host:
         self.holdings.take_over(SHARD, owner.name, [(at, owner.holdings.snapshot([KEY], at))], at)
 
     def give_to(self, taker: "Host", at: int) -> None:
-        """Give the shard away, in bytes."""
+        """Encode the shard for a transfer and release it."""
         self.sender.index([KEY])
         pulled = self.sender.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
@@ -379,7 +380,7 @@ class Host:
         taker.holdings.accept(SHARD, about, self.name, counts, tallies, at, reply.decided)
 
     def hits(self, at: int) -> list[int]:
-        """Ages of the units that are counted, oldest first."""
+        """Return the ages of the counted units, oldest first."""
         [state] = self.engine.snapshot([KEY], at).states
         return [
             age for age, units in zip(state[::2], state[1::2], strict=True) for _ in range(units)
@@ -413,7 +414,7 @@ def test_a_check_admitted_by_owner_and_standby_counts_once_when_first_admitted(
     standby.give_to(owner, NOW + 30 * SECOND)
 
     ages_s = [round(age / SECOND) for age in owner.hits(NOW + 30 * SECOND)]
-    # A standby's tally takes hits for up to one second, 1/128 of the period, younger.
+    # A standby's fallback log may record hits up to one second (1/128 of the period) too young.
     assert ages_s in ([20, 20, 4, 4], [19, 19, 4, 4])
 
 
@@ -441,11 +442,11 @@ def test_each_admitted_check_counts_once_despite_repeats_on_several_nodes(
     assert owner.engine.used(KEY, at + SECOND) == sum(costs.values())
 
 
-# What fits into messages
+# Sizes of messages
 
 
 def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, list[int]]:
-    """Make a host that has decided so many checks under identities in each of some shards."""
+    """Return a host with this many decided checks in each of some shards."""
     host = Host(name)
     held: list[int] = []
     for number in range(shards):
@@ -492,7 +493,7 @@ def test_the_checks_of_one_shard_move_in_several_parts_if_needed() -> None:
     assert len(transfer.counts.keys) == 1
 
 
-# At a node
+# Whole nodes
 
 
 def outcomes(messages: list[Message]) -> list[tuple[int, int, int]]:
@@ -569,7 +570,7 @@ async def test_a_row_answered_early_moves_with_its_position_in_the_request(
     async with running_node() as world:
         app = await world.call(APP)
         key = session_key_of("a")
-        await app.say(check(5, session_key_of("b"), key))  # `b` is away, so its row waits.
+        await app.say(check(5, session_key_of("b"), key))  # `b` is unreachable, so its row waits.
         b = await world.call(Hello(Role.NODE, "b", b"", 7))
 
         [pulled] = await b.say(Pull(9, [shard_of(key)], 0))

@@ -1,4 +1,4 @@
-"""Checks that a node was asked first, kept until nobody repeats them any more."""
+"""Checks that a node received directly, kept until clients no longer repeat them."""
 
 from unittest.mock import patch
 

@@ -88,9 +88,9 @@ def test_a_dropped_connected_sender_is_remembered_at_its_next_request() -> None:
 @given(
     steps=st.lists(
         st.tuples(
-            st.integers(0, 5),  # who
-            st.integers(1, 8),  # which request
-            st.none() | st.integers(0, 40),  # bytes of its answer
+            st.integers(0, 5),  # the sender
+            st.integers(1, 8),  # the request
+            st.none() | st.integers(0, 40),  # size of the answer
             st.booleans(),  # over a new connection
         ),
         max_size=60,
@@ -106,7 +106,7 @@ def test_memory_stays_bounded_and_accounted_for_whatever_is_remembered(
         held = connections.setdefault(who, [])
         if over_a_new_one or not held:
             held.insert(0, senders.of(Role.CLIENT, "app", who))
-        speaker = held[seq % len(held)]  # An old connection may still have something to remember.
+        speaker = held[seq % len(held)]  # An old connection may still record an answer.
         speaker.remember(seq, None if size is None else bytes(size))
 
         everyone = {id(sender): sender for held in connections.values() for sender in held}

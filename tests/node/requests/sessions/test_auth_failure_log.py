@@ -1,4 +1,4 @@
-"""What the log tells of refused credentials, however often they come."""
+"""Log of rejected credentials, with a bounded number of lines."""
 
 import pytest
 

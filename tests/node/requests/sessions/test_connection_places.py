@@ -1,4 +1,4 @@
-"""Who gets a place on a node, and who must go for it."""
+"""Limits on connections: which are accepted, and which are closed for a new one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A client whose requests take long does not hold up other clients."""
+"""Long requests of one client do not delay other clients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +22,11 @@ from tests.node.requests.sessions.test_session import (
 _Send = Callable[[bytes], None]
 
 ROWS = 1000
-"""Rows of a long request, each with a limit of its own."""
+"""Rows of a long request, each with a different limit."""
 
 
 def held_keys(node: Node, count: int) -> list[bytes]:
-    """Keys of shards that the node holds."""
+    """Return keys of shards that the node holds."""
     first = key_of("a")
     candidates = (first + b"%d" % number for number in range(10 * count))
     return [key for key in candidates if node._deciding.placement.holds([key])][:count]
@@ -38,9 +38,9 @@ def rows_of(caller: Caller, seq: int) -> list[int]:
 
 
 async def answered_in(world: World, *asked: list[Message]) -> list[int]:
-    """Give the node the messages of all callers in one turn of its loop.
+    """Send the messages of all callers to the node in one iteration of its loop.
 
-    Returns which caller each of its answers was for, in the order in which they were sent.
+    Returns the caller of each answer, in the order of the answers.
     """
     order: list[int] = []
     for number, (session, messages) in enumerate(
@@ -88,7 +88,7 @@ async def test_short_requests_of_a_client_are_decided_after_its_long_request(
         seqs = [each.seq for each in heard if isinstance(each, Answer)]
         assert seqs == sorted(seqs)
         assert isinstance(heard[-1], Answer)
-        # Forgotten after the first, before the third.
+        # Dropped after the first and before the third.
         assert heard[-1].results.outcomes.remaining == [4]
 
 

@@ -1,4 +1,4 @@
-"""One connection to a node, spoken byte by byte by a caller that may say anything."""
+"""Session of one connection to a node, with a caller that may send any bytes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,7 +76,7 @@ class HandClock:
 
 @dataclass
 class Caller:
-    """The other side of a connection: remembers all it is told."""
+    """Other end of a connection, which records all received messages."""
 
     heard: list[Message] = field(default_factory=list)
     closed: list[tuple[int, str]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Caller:
         self.closed.append((code, reason))
 
     async def say(self, *messages: Message | bytes) -> list[Message]:
-        """Send messages; return what was heard within a tenth of a second."""
+        """Send messages; return the answers of the next 0.1 s."""
         assert self.connection is not None
         assert self.transport is not None
         before = len(self.heard)
@@ -114,7 +114,7 @@ class World:
     callers: int = 0
 
     async def call(self, *greeting: Hello) -> Caller:
-        """Connect to the node as somebody new, and say hello if any is given."""
+        """Connect to the node as a new caller, and send `hello` if given."""
         self.callers += 1
         caller = Caller()
         caller.transport = self.network.transport(
@@ -133,7 +133,7 @@ class World:
         return caller
 
     async def hear_of_b(self) -> None:
-        """Tell the node of a member that is never there, and that has its shards."""
+        """Add a member to the node that never runs but has its shards."""
         b = await self.call(Hello(Role.NODE, "b", b"", 1))
         await b.say(Exchange(1, pack_records([B])))
         [pulled] = await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
@@ -152,7 +152,7 @@ class World:
 
 @asynccontextmanager
 async def running_node(rules: RuleSet | None = None) -> AsyncIterator[World]:
-    """Node `a` of two; `b` is never there."""
+    """Run node `a` of two nodes; `b` never runs."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1))
     settings = NodeSettings(name="a", listen="a:1", keys="keys")
@@ -169,7 +169,7 @@ async def running_node(rules: RuleSet | None = None) -> AsyncIterator[World]:
 
 
 def key_of(owner: str, number: int = 0) -> bytes:
-    """A key that `owner` decides for."""
+    """Return a key that `owner` owns."""
     keys = (encode_key(RULE.id, (f"{owner}{i}",)) for i in range(1000))
     return [key for key in keys if RING.owner(shard_of(key)) == owner][number]
 
@@ -196,12 +196,12 @@ def check(
 
 
 def with_columns(request: Request, **columns: object) -> Request:
-    """Change some columns of a request."""
+    """Return a request with some columns replaced."""
     return replace(request, batch=replace(request.batch, **columns))
 
 
 def remaining(messages: list[Message]) -> list[int]:
-    """What is left of the budget, by each answer heard."""
+    """Return the remaining units of each received answer."""
     return [
         left for m in messages if isinstance(m, Answer) for left in m.results.outcomes.remaining
     ]
@@ -337,7 +337,7 @@ async def test_a_message_that_nobody_asked_for_ends_its_connection(autojump_cloc
         assert world.count("refused_bad_message") == 1
 
 
-# What may be asked
+# Allowed requests
 
 
 async def test_anyone_with_a_token_may_ping_and_read_members_and_rules(
@@ -399,7 +399,7 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
 
 
 async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock: object) -> None:
-    """They are maps by data center, which no client's message has."""
+    """The counts are maps by data center, which no message of a client contains."""
     counts = Counts([b"8 bytes."], [[1, 2]], [LIMIT], [0], [{"dc2": [7, 1]}])
     async with running_node() as world:
         member = await world.call(Hello(Role.NODE, "b", b"", 1))
@@ -433,7 +433,7 @@ async def test_a_client_may_ask_the_standby_in_place_of_the_owner(autojump_clock
         assert world.count("stood_in") == 1
 
 
-# Asked twice, counted once
+# Repeated requests
 
 
 async def test_a_request_that_comes_twice_is_answered_twice_and_counted_once(
@@ -525,7 +525,7 @@ async def test_only_a_client_that_does_not_read_its_answers_is_disconnected(
 
 
 def large_rules() -> RuleSet:
-    """Rules that just fit into one message."""
+    """Return rules that barely fit into one message."""
     rows = "".join(
         f"  - key: client\n    value: {'v' * 60_000}{number}\n"
         "    rate_limit: {unit: minute, requests_per_unit: 5}\n"

@@ -1,4 +1,4 @@
-"""Requests that take long, decided in steps, in turns between the callers."""
+"""Long requests are decided in steps, and callers take turns."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def sender(name: str, session: int = 1, role: Role = Role.CLIENT) -> Sender[obje
 
 
 def steps(log: list[str], name: str, count: int) -> Iterator[None]:
-    """A request of so many steps."""
+    """Return a request with this many steps."""
     for number in range(count):
         if number:
             yield

@@ -1,4 +1,4 @@
-"""Which sessions a node gives up when too much is unacknowledged."""
+"""Sessions that a node closes when too many answers are unacknowledged."""
 
 from dataclasses import dataclass
 
