@@ -28,7 +28,7 @@ def test_an_invalid_weight_is_rejected_with_the_valid_range(weight):
         Member(NodeId("a"), weight=weight)
 
 
-def test_an_empty_name_or_data_center_is_refused_by_its_field():
+def test_an_empty_name_or_data_center_is_rejected_with_its_field():
     with pytest.raises(InvalidMember, match="name of a member is empty"):
         Member(NodeId(""))
     with pytest.raises(InvalidMember, match="datacenter of a member is empty"):
@@ -36,7 +36,7 @@ def test_an_empty_name_or_data_center_is_refused_by_its_field():
 
 
 @pytest.mark.parametrize("field", ["name", "datacenter", "zone"])
-def test_text_that_has_no_utf8_form_is_refused_by_its_field(field):
+def test_text_without_utf8_form_is_rejected_with_its_field(field):
     fields = {"name": NodeId("a"), field: NodeId("\ud800")}
 
     with pytest.raises(InvalidMember, match=f"{field} .* not valid Unicode"):

@@ -166,7 +166,7 @@ def test_shards_without_a_change_keep_their_first_two_labels(stay, gone, come, l
         assert two_labels_met(before, label_of, shard) == two_labels_met(after, label_of, shard)
 
 
-def test_one_vnode_among_many_is_met_by_few_shards():
+def test_each_of_many_vnodes_owns_few_shards():
     names = [NodeId("a"), NodeId("b")] * SHARDS
     points = array("Q", [place * SHARD_WIDTH // 2 for place in range(2 * SHARDS)])
     label_of = {name: name for name in names}

@@ -97,7 +97,7 @@ def shards_that_differ(ring, other):
 
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(zoned_rosters | rosters(min_size=0), min_size=2, max_size=4))
-def test_a_ring_says_the_same_whichever_ring_it_is_made_from(steps):
+def test_a_derived_ring_does_not_depend_on_its_origin(steps):
     ring = Ring.of([])
     for roster in steps:
         ring = Ring.of(roster, like=ring)
@@ -272,7 +272,7 @@ def test_every_shard_is_listed_under_its_owner_once(roster):
         assert all(ring.owner(shard) == name for shard in owned)
 
 
-def test_a_stranger_owns_nothing():
+def test_an_unknown_member_owns_nothing():
     ring = Ring.of(nodes(2))
 
     assert ring.shards_of(NodeId("stranger")) == ()
@@ -287,7 +287,7 @@ def test_a_lone_member_owns_everything_and_has_no_standby():
     assert ring.owners(0, 3) == ("a",)
 
 
-def test_a_ring_without_members_says_so_when_asked_who_answers():
+def test_a_ring_without_members_raises_on_lookup():
     ring = Ring.of([])
 
     assert ring.members == ring.owner_by_shard == ring.shards_of(NodeId("a")) == ()
@@ -297,7 +297,7 @@ def test_a_ring_without_members_says_so_when_asked_who_answers():
 
 
 @pytest.mark.parametrize("shard", [-1, SHARDS])
-def test_a_shard_that_does_not_exist_is_refused(shard):
+def test_an_invalid_shard_is_rejected(shard):
     ring = Ring.of(nodes(3))
 
     for ask in (ring.owner, ring.standby, lambda shard: ring.owners(shard, 2)):

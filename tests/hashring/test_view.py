@@ -38,7 +38,7 @@ def test_the_hash_of_a_view_is_an_unsigned_64_bit_number(roster):
     assert 0 <= View.of(roster).hash < 2**64
 
 
-def test_the_hash_tells_fields_apart_wherever_their_borders_lie():
+def test_the_hash_separates_fields_with_any_boundaries():
     def view(*fields):
         return View.of([Member(NodeId(fields[0]), *fields[1:])])
 
@@ -58,7 +58,7 @@ def test_the_hash_is_the_same_in_every_release():
     assert f"{view.hash:016x}" == "6beb3844c7d35df6"
 
 
-def test_a_whole_number_as_weight_is_the_same_weight():
+def test_an_integer_weight_equals_the_float_weight():
     assert (
         View.of([Member(NodeId("a"), weight=2)]).hash
         == View.of([Member(NodeId("a"), weight=2.0)]).hash

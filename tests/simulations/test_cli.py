@@ -75,7 +75,7 @@ def test_without_a_name_all_scenarios_and_next_commands_are_listed(run: Run) -> 
     assert "ringfence simulate what-if" in ran.out
 
 
-def test_a_machine_reads_name_and_about_of_every_scenario(run: Run) -> None:
+def test_the_json_list_has_name_and_description_of_every_scenario(run: Run) -> None:
     rows = run("--json").rows
 
     assert [(row["name"], row["about"]) for row in rows] == [
@@ -84,7 +84,7 @@ def test_a_machine_reads_name_and_about_of_every_scenario(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["steady", "drawn", "swarm", "what-if", "mutants"])
-def test_every_verb_tells_its_options(run: Run, name: str) -> None:
+def test_every_command_lists_its_options(run: Run, name: str) -> None:
     ran = run(name, "--help")
 
     assert ran.status == 0
@@ -111,7 +111,7 @@ def test_the_last_line_of_a_run_contains_its_whole_outcome(run: Run, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_that_a_run_tells_runs_it_again(run: Run) -> None:
+def test_the_printed_command_repeats_the_run(run: Run) -> None:
     first = run(
         *("steady", "--seed", "7", *AT_CORE, "--json", "--fault", "crash@1-2 node=n2"),
         *("--set", "loss=0.01", "--set", "per_second=12.5"),
@@ -133,7 +133,7 @@ def test_another_seed_has_another_history(run: Run) -> None:
     assert one != other
 
 
-def test_people_read_figures_and_how_to_run_it_again(run: Run) -> None:
+def test_text_output_has_figures_and_the_repeating_command(run: Run) -> None:
     ran = run("steady", "--seed", "3", *AT_CORE)
 
     assert ran.status == 0
@@ -142,7 +142,7 @@ def test_people_read_figures_and_how_to_run_it_again(run: Run) -> None:
     assert ran.out.splitlines()[-1].startswith("again:  ringfence simulate steady --seed 3")
 
 
-def test_the_report_is_one_file_that_needs_nothing_from_elsewhere(run: Run, tmp_path: Path) -> None:
+def test_the_report_is_one_self_contained_file(run: Run, tmp_path: Path) -> None:
     ran = run("steady", "--seed", "7", *AT_CORE[:-1], "--json")
     path = tmp_path / "ringfence-steady-7.html"
     page = path.read_text("utf-8")
@@ -154,7 +154,7 @@ def test_the_report_is_one_file_that_needs_nothing_from_elsewhere(run: Run, tmp_
     assert not [each for each in ("http://", "https://", "<script", "src=") if each in page]
 
 
-def test_the_report_goes_where_it_is_wanted(run: Run, tmp_path: Path) -> None:
+def test_the_report_is_written_to_the_given_path(run: Run, tmp_path: Path) -> None:
     ran = run("steady", *AT_CORE[:-1], "--report", "mine.html")
 
     assert ran.status == 0
@@ -162,14 +162,14 @@ def test_the_report_goes_where_it_is_wanted(run: Run, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "mine.html").read_text("utf-8")
 
 
-def test_the_replay_of_a_log_runs_at_core_level_too(run: Run) -> None:
+def test_a_log_replay_also_runs_at_core_level(run: Run) -> None:
     row = run("replay", "--nodes", "4", *AT_CORE[2:], "--level", "core", "--json").rows[-1]
 
     assert row["violations"] == []
     assert row["figures"]["checks"] > 1000
 
 
-def test_of_a_scenarios_faults_only_some_may_be_kept(run: Run) -> None:
+def test_keep_selects_some_faults_of_a_scenario(run: Run) -> None:
     words = ("clock-skew", "--level", "core", "--json", "--no-report", "--set", "calm=1")
     short = ("--set", "seconds=1")
 
@@ -200,7 +200,7 @@ def small_canary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, "canary", smaller)
 
 
-def test_a_run_that_breaks_an_invariant_says_which_and_fails(run: Run, small_canary: None) -> None:
+def test_a_run_that_violates_an_invariant_names_it_and_fails(run: Run, small_canary: None) -> None:
     ran = run("canary", "--seed", "7", "--json", "--no-report")
 
     assert ran.status == 1
@@ -209,9 +209,7 @@ def test_a_run_that_breaks_an_invariant_says_which_and_fails(run: Run, small_can
     assert all(each["text"] and each["at_s"] >= 0 for each in row["violations"])
 
 
-def test_people_are_told_of_a_broken_invariant_with_its_instant(
-    run: Run, small_canary: None
-) -> None:
+def test_text_output_shows_a_violated_invariant_with_its_time(run: Run, small_canary: None) -> None:
     ran = run("canary", "--no-report")
 
     assert ran.status == 1
@@ -263,7 +261,7 @@ def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_pro
 @pytest.mark.parametrize(
     ("asked", "told"), [((), ""), (("--least-parts", "2"), " --set least_parts=2")]
 )
-def test_a_swarm_shrinks_what_it_finds_and_its_command_replays_it(
+def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
     run: Run, in_process: None, small_canary: None, asked: tuple[str, ...], told: str
 ) -> None:
     ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", *asked, "--json")
@@ -319,7 +317,7 @@ def written(folder: Path, algorithm: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_log", "token_bucket"])
-def test_with_exact_counting_what_if_decides_as_a_replay_does(
+def test_with_exact_counting_what_if_decides_like_a_replay(
     run: Run, tmp_path: Path, algorithm: str
 ) -> None:
     rules, log = written(tmp_path, algorithm)
@@ -364,7 +362,7 @@ def test_what_if_breaks_no_word_at_120_columns(
     assert {"furthest", "bound", "difference", "counters", "192.0.2.1"} <= words
 
 
-def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> None:
+def test_what_if_also_writes_an_html_page(run: Run, tmp_path: Path) -> None:
     rules, log = written(tmp_path, "sliding_window")
     hostile = log.with_name("a<b>&.log")
     log.rename(hostile)

@@ -122,7 +122,7 @@ def test_simulated_code_uses_no_clock_no_global_random_and_no_set_order() -> Non
     assert not found, "\n".join(found)
 
 
-def test_every_use_that_is_allowed_is_still_there() -> None:
+def test_every_allowed_use_still_exists() -> None:
     used = {(name, use) for name, _, use in uses_inside()}
 
     assert ALLOWED.keys() <= used
@@ -159,7 +159,7 @@ def test_every_use_that_is_allowed_is_still_there() -> None:
         ),
     ],
 )
-def test_each_source_of_difference_is_seen(source: str, use: str) -> None:
+def test_each_source_of_nondeterminism_is_detected(source: str, use: str) -> None:
     assert use in [found for _, found in found_in(source)]
 
 
@@ -176,7 +176,7 @@ def test_each_source_of_difference_is_seen(source: str, use: str) -> None:
         "for each in dict.fromkeys([1]).keys(): print(each)",
     ],
 )
-def test_what_the_seed_decides_is_let_pass(source: str) -> None:
+def test_uses_that_depend_only_on_the_seed_are_allowed(source: str) -> None:
     assert found_in(source) == []
 
 

@@ -109,7 +109,7 @@ def test_near_the_limit_nothing_is_lent():
     assert sum(each.units for each in world.admitted) == 30
 
 
-def test_a_reset_calls_everything_back():
+def test_a_reset_recalls_all_leases():
     world = LendingWorld(
         1, Limit.of_ns(10_000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0
     )

@@ -36,7 +36,7 @@ def target_of(edit: Edit) -> object:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_every_mutant_can_be_planted_and_leaves_no_trace(name: str) -> None:
+def test_every_mutant_can_be_applied_and_undone(name: str) -> None:
     mutant = MUTANTS[name]
     before = [target_of(edit) for edit in mutant.edits]
 
@@ -47,7 +47,7 @@ def test_every_mutant_can_be_planted_and_leaves_no_trace(name: str) -> None:
     assert [target_of(edit) for edit in mutant.edits] == before
 
 
-def test_enough_is_planted_and_each_mutant_is_hunted_somewhere() -> None:
+def test_there_are_enough_mutants_and_each_has_a_scenario() -> None:
     assert len(MUTANTS) >= 34
     assert all(mutant.grounds for mutant in MUTANTS.values())
     assert {name for mutant in MUTANTS.values() for name in mutant.grounds} == GROUNDS.keys()
@@ -65,7 +65,7 @@ def test_the_page_on_mutants_lists_them_all() -> None:
     assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the table headings
 
 
-def test_a_planted_function_acts_wherever_it_was_imported() -> None:
+def test_a_mutated_function_applies_in_all_importing_modules() -> None:
     from node.cross_dc import counts  # the module's own name for `share_of`
 
     edit = Edit(
@@ -98,7 +98,7 @@ def test_a_planted_function_acts_wherever_it_was_imported() -> None:
         ),
     ],
 )
-def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, says: str) -> None:
+def test_a_mutant_of_removed_code_raises_and_changes_nothing(edit: Edit, says: str) -> None:
     first = Edit("node.cross_dc.split:share_of", "sorted", "list")
     before = target_of(first)
 
@@ -160,7 +160,7 @@ def test_a_function_is_found_after_its_module_has_moved() -> None:
         pass
 
 
-def test_what_is_planted_is_undone_when_the_block_fails() -> None:
+def test_a_mutation_is_undone_if_the_block_fails() -> None:
     before = Window.check
 
     with pytest.raises(ZeroDivisionError), planted(MUTANTS["cost-ignored"]):
@@ -180,7 +180,7 @@ def test_a_crash_is_a_violation() -> None:
     assert "ZeroDivisionError" in found[0].text
 
 
-def test_a_hunt_finds_mutants_and_spares_the_code_as_it_ships() -> None:
+def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
     told: list[tuple[str, int, int]] = []
     mutants = [MUTANTS["merge-by-sum"], MUTANTS["cost-ignored"]]
 
@@ -214,12 +214,12 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
         (MUTANTS["cost-ignored"], 0, "give at least 1"),
     ],
 )
-def test_a_hunt_that_makes_no_sense_is_refused(mutant: Mutant, jobs: int, says: str) -> None:
+def test_an_invalid_mutation_run_is_rejected(mutant: Mutant, jobs: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         hunt([mutant], (1,), jobs)
 
 
-def test_rows_and_the_summary_tell_all_that_is_known() -> None:
+def test_rows_and_summary_contain_all_results() -> None:
     kill = Kill("crash", 2, "lost_hits", "one of two")
     mutant = MUTANTS["dirty-key-lost"]
     results = [

@@ -39,7 +39,7 @@ def test_all_units_that_were_admitted_are_counted_once(
 
 
 @pytest.mark.parametrize("level", ["node", "core"])
-def test_some_drawn_runs_have_stalls_and_nothing_else(level: Level) -> None:
+def test_some_generated_runs_have_only_stalls(level: Level) -> None:
     runs = [generate_scenario(seed, level) for seed in range(40)]
     verbs = [{fault.verb for fault in run.faults} for run in runs]
 

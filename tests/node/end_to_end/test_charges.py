@@ -77,7 +77,7 @@ async def test_a_charge_reaches_the_owner_despite_a_cached_denial(
         assert await used(limiter, client) == 9
 
 
-async def test_each_of_several_limits_counts_whatever_the_others_say(
+async def test_each_of_several_limits_counts_independently(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -127,7 +127,7 @@ async def test_an_owner_receives_its_standbys_charges_after_a_cut(
         assert await used(limiter, client) == 11
 
 
-async def test_a_charge_that_is_asked_for_twice_counts_once(autojump_clock: MockClock) -> None:
+async def test_a_repeated_charge_counts_once(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         caller = await node.call(APP)
         charge = check(1, cost=9, op=Op.CHARGE)
@@ -156,7 +156,7 @@ def test_a_charge_counted_by_two_nodes_counts_once_after_the_split() -> None:
     assert theirs_first == []
 
 
-def test_a_tally_saturates() -> None:
+def test_the_units_of_a_fallback_log_saturate() -> None:
     tally = FallbackLog()
     for _ in range(200):
         tally.add(b"key of x", 2**53, 10**9, 5)
@@ -205,7 +205,7 @@ async def test_slots_in_flight_cannot_be_charged(autojump_clock: MockClock) -> N
         assert w.total("charges") == 0
 
 
-async def test_a_charge_that_nobody_can_decide_says_so(autojump_clock: MockClock) -> None:
+async def test_a_charge_without_a_reachable_node_reports_it(autojump_clock: MockClock) -> None:
     async with (
         world() as w,
         w.client("a") as limiter,
@@ -226,7 +226,7 @@ async def test_a_charge_that_nobody_can_decide_says_so(autojump_clock: MockClock
             await strict.charge("api", {"client": "x"}, 9)
 
 
-async def test_a_charge_counts_however_late_it_is(autojump_clock: MockClock) -> None:
+async def test_a_charge_counts_after_any_delay(autojump_clock: MockClock) -> None:
     links = LinkSettings(deadline=0.25, answer_timeout_margin=10.0, answer_timeout=10.0)
     async with world("a") as w, w.client(link=links) as limiter:
         client = {"client": "x"}
@@ -256,7 +256,7 @@ async def test_debt_of_one_data_center_reaches_the_others(
         assert denied.retry_after
 
 
-async def test_a_token_may_give_back_what_it_charged_and_no_more(
+async def test_a_token_may_refund_only_its_own_charges(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

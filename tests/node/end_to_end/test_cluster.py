@@ -42,7 +42,7 @@ from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 # One shared limit
 
 
-async def test_a_budget_is_one_whichever_node_is_asked(autojump_clock: MockClock) -> None:
+async def test_all_nodes_share_one_limit(autojump_clock: MockClock) -> None:
     async with world() as w:
         decisions = []
         for seed in (*NAMES, *NAMES):
@@ -200,7 +200,7 @@ async def test_peek_refund_and_reset_reach_the_owner_through_any_node(
         assert w.count("b", "refunds") == w.count("b", "resets") == 1
 
 
-async def test_limits_that_come_with_the_check_are_shared_too(autojump_clock: MockClock) -> None:
+async def test_limits_sent_with_checks_are_shared(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True) as one, w.client("b", only=True) as two:
         decisions = [
             await limiter.check_limit("3/minute fixed_window", "user", "42")
@@ -227,7 +227,7 @@ async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> in
 
 
 @pytest.mark.parametrize("only", [False, True], ids=["asking the owner", "through other nodes"])
-async def test_of_two_clients_racing_for_the_last_unit_exactly_one_wins(
+async def test_exactly_one_of_two_clients_gets_the_last_unit(
     autojump_clock: MockClock, only: bool
 ) -> None:
     rounds = 300
@@ -238,7 +238,7 @@ async def test_of_two_clients_racing_for_the_last_unit_exactly_one_wins(
         assert (w.total("forwarded") > rounds) is only
 
 
-async def test_of_a_hundred_concurrent_checks_of_one_key_exactly_its_limit_passes(
+async def test_exactly_the_limit_of_a_hundred_concurrent_checks_passes(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as one, w.client("c") as two:
@@ -431,7 +431,7 @@ async def test_owner_forwarder_and_standby_report_the_same_window_end(
             assert (await limiter.check_limit(limit, key)).remaining == 4
 
 
-async def test_a_node_that_forwards_asks_the_standby_as_well(autojump_clock: MockClock) -> None:
+async def test_a_forwarding_node_also_asks_the_standby(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         await w.crash("b")
         decisions = [
@@ -462,7 +462,7 @@ async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
         assert max(taken[-5:]) < 0.01
 
 
-async def test_an_owner_that_comes_back_decides_again(autojump_clock: MockClock) -> None:
+async def test_a_returned_owner_decides_again(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a") as limiter:
         client = owned(w.rules, "client", "b")
         await w.crash("b")
@@ -474,7 +474,7 @@ async def test_an_owner_that_comes_back_decides_again(autojump_clock: MockClock)
         assert (await limiter.check("api", client)).source is Source.OWNER
 
 
-async def test_a_node_that_forwards_finds_an_owner_that_came_back(
+async def test_a_forwarding_node_finds_a_returned_owner(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -488,7 +488,9 @@ async def test_a_node_that_forwards_finds_an_owner_that_came_back(
         assert (await limiter.check("api", client)).source is Source.OWNER
 
 
-async def test_with_all_nodes_gone_each_rule_says_what_happens(autojump_clock: MockClock) -> None:
+async def test_without_reachable_nodes_each_rules_failure_policy_applies(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w, w.client("a") as limiter:
         for name in NAMES:
             await w.crash(name)
@@ -613,7 +615,7 @@ async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
         assert took < 2.0
 
 
-async def test_a_node_that_drains_answers_what_it_has_forwarded(autojump_clock: MockClock) -> None:
+async def test_a_draining_node_answers_its_forwarded_requests(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True, patience=2.0) as limiter:
         w.network.set_delay(address_of("a"), address_of("b"), 0.1)
         decisions: list[Decision] = []
@@ -638,7 +640,7 @@ async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: Mock
             await w.stop("b")
 
 
-async def test_a_node_that_drains_takes_no_newcomers(autojump_clock: MockClock) -> None:
+async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a") as limiter:
         w.network.cut(("client1", 1), address_of("b"))  # It keeps the node draining.
         async with trio.open_nursery() as nursery:
@@ -698,7 +700,7 @@ async def test_restored_rules_with_an_older_date_reach_clients(
         assert limiter.rules == w.rules
 
 
-async def test_a_node_that_forwards_knows_the_new_rules_too(autojump_clock: MockClock) -> None:
+async def test_a_forwarding_node_applies_the_new_rules(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         for node in w.nodes.values():
             node.change_rules(RuleSet((), version=1))

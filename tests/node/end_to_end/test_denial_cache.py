@@ -61,7 +61,7 @@ async def test_a_client_without_a_denial_cache_sends_each_check(
         assert (await limiter.check("api", client)).source is Source.OWNER
 
 
-async def test_a_refund_by_another_client_ends_a_denial_at_once(
+async def test_a_refund_by_another_client_ends_a_denial_immediately(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as one, w.client("b", only=True) as two:
@@ -73,7 +73,9 @@ async def test_a_refund_by_another_client_ends_a_denial_at_once(
         assert of([await one.check("api", client) for _ in range(3)]) == [True, True, False]
 
 
-async def test_a_reset_through_any_node_ends_a_denial_at_once(autojump_clock: MockClock) -> None:
+async def test_a_reset_through_any_node_ends_a_denial_immediately(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w, w.client("b", only=True) as limiter:
         client = owned(w.rules, "client", "a")
         await spend(limiter, client)
@@ -82,7 +84,7 @@ async def test_a_reset_through_any_node_ends_a_denial_at_once(autojump_clock: Mo
         assert (await limiter.check("api", client)).allowed
 
 
-async def test_a_raised_limit_ends_denials_at_once(autojump_clock: MockClock) -> None:
+async def test_a_raised_limit_ends_denials_immediately(autojump_clock: MockClock) -> None:
     async with world() as w, w.client() as limiter:
         client = owned(w.rules, "client", "a")
         await spend(limiter, client)
@@ -124,7 +126,7 @@ async def test_denials_are_requested_again_after_the_counter_moves(
         assert (await limiter.check("api", client)).allowed
 
 
-async def test_a_lost_connection_takes_its_denials_along(autojump_clock: MockClock) -> None:
+async def test_a_lost_connection_drops_its_cached_denials(autojump_clock: MockClock) -> None:
     async with world() as w, w.client() as limiter:
         client = owned(w.rules, "client", "a")
         await spend(limiter, client)

@@ -36,7 +36,7 @@ async def heat(limiter: Limiter, descriptors: dict[str, str], times: int = 40) -
     return sources
 
 
-async def test_a_key_that_is_asked_about_often_is_spent_in_the_client(
+async def test_a_hot_key_is_spent_in_the_client(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter:
@@ -99,7 +99,9 @@ async def test_rules_may_forbid_leases_and_small_limits_and_shadow_rules_have_no
         assert w.total("leases") == 0
 
 
-async def test_requests_that_meet_several_limits_are_asked_for(autojump_clock: MockClock) -> None:
+async def test_requests_with_several_limits_are_sent_to_the_owner(
+    autojump_clock: MockClock,
+) -> None:
     async with world(rules=HOT) as w, w.client() as limiter:
         both = [owned(w.rules, "tenant", "a"), owned(w.rules, "client", "a")]
         await heat(limiter, both[0])
@@ -183,7 +185,7 @@ async def test_after_an_owners_crash_its_standby_has_counted_lent_units(
         assert (await limiter.check("api", window)).source is not Source.LEASE
 
 
-async def test_when_the_counter_moves_leases_are_written_off(autojump_clock: MockClock) -> None:
+async def test_leases_count_as_spent_after_their_counter_moves(autojump_clock: MockClock) -> None:
     async with world("a", rules=HOT) as w, w.client("a") as limiter:
         window = owned(w.rules, "window", "b")
         await heat(limiter, window)

@@ -38,7 +38,7 @@ async def test_checks_past_their_deadline_are_shed_and_not_counted(
         assert (await limiter.check("api", client, 0)).remaining == 5 - (3 - shed)
 
 
-async def test_what_is_given_back_is_taken_however_late(autojump_clock: MockClock) -> None:
+async def test_a_refund_is_accepted_after_any_delay(autojump_clock: MockClock) -> None:
     async with world("a") as w, w.client(link=LINKS) as limiter:
         client = {"client": "x"}
         await limiter.check("api", client, 2)

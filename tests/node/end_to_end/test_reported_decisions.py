@@ -82,7 +82,9 @@ async def load(limiter: Limiter, made: World, seen: Seen) -> None:
         await trio.sleep(0.03)
 
 
-async def test_metrics_of_all_nodes_are_what_clients_saw(autojump_clock: MockClock) -> None:
+async def test_metrics_of_all_nodes_match_the_decisions_of_clients(
+    autojump_clock: MockClock,
+) -> None:
     seen: Seen = Counter()
     async with world(rules=HOT) as made:
         measured(made)  # From here on, decisions are counted.
@@ -128,7 +130,7 @@ async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
     }
 
 
-async def test_a_client_that_ends_reports_first(autojump_clock: MockClock) -> None:
+async def test_a_closing_client_reports_first(autojump_clock: MockClock) -> None:
     seen: Seen = Counter()
     async with world(rules=HOT) as made:
         measured(made)
@@ -167,7 +169,7 @@ async def test_decisions_of_a_failure_policy_are_reported_after_reconnection(
     assert (before, undecided) == (0, 21)
 
 
-async def test_a_report_whose_answer_is_lost_is_counted_once(autojump_clock: MockClock) -> None:
+async def test_a_report_with_a_lost_answer_counts_once(autojump_clock: MockClock) -> None:
     async with world("a", rules=HOT) as made, made.client("a") as limiter:
         measured(made)
         for _ in range(20):
@@ -212,7 +214,7 @@ async def test_a_report_is_answered_and_a_repeat_is_not_counted(autojump_clock: 
     assert (counters["reports"], counters["repeated_reports"]) == (1, 1)
 
 
-async def test_too_many_reports_are_refused(autojump_clock: MockClock) -> None:
+async def test_too_many_reports_are_rejected(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
         reports = [report_of((RULE_ID, *DENIED, 1), number=number) for number in range(1, 21)]
@@ -277,7 +279,7 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
     assert counters["refused_report_domain"] == 1
 
 
-async def test_rules_that_reports_make_up_are_one_label(autojump_clock: MockClock) -> None:
+async def test_unknown_rules_of_reports_share_one_label(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         measures = w.node.measure()
         caller = await w.call(APP)

@@ -70,7 +70,7 @@ async def test_waiters_of_several_clients_get_slots_in_order_of_arrival(autojump
         assert watch.order == list(range(20))
 
 
-async def test_a_check_does_not_overtake_those_who_wait(autojump_clock):
+async def test_a_check_does_not_overtake_waiters(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "alone", "b"), Watch()
         async with trio.open_nursery() as nursery:
@@ -84,7 +84,7 @@ async def test_a_check_does_not_overtake_those_who_wait(autojump_clock):
             assert watch.order == ["waiter"]
 
 
-async def test_who_gives_up_leaves_the_line(autojump_clock):
+async def test_a_waiter_that_gives_up_leaves_the_queue(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries = owned(w.rules, "alone", "b")
         async with limiter.hold("api", entries):
@@ -182,7 +182,7 @@ async def test_after_an_owners_death_its_standby_serves_the_waiters(autojump_clo
         assert len(watch.order) == 6
 
 
-async def test_who_waits_is_served_after_the_shard_has_moved(autojump_clock):
+async def test_a_waiter_is_served_after_its_shard_moved(autojump_clock):
     async with world("a", "c", rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "job", "b"), Watch()
         async with trio.open_nursery() as nursery:
@@ -199,7 +199,7 @@ async def test_who_waits_is_served_after_the_shard_has_moved(autojump_clock):
         assert w.nodes["b"].holds(shard)
 
 
-async def test_a_release_that_comes_twice_frees_one_slot(autojump_clock):
+async def test_a_repeated_release_frees_one_slot(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries = owned(w.rules, "job", "b")
         first = await limiter.acquire("api", entries)
@@ -244,7 +244,7 @@ async def test_a_denial_contains_when_a_slot_is_likely_free(autojump_clock):
             assert denied.retry_after == pytest.approx(2, rel=0.1)  # of two slots held for 4 s each
 
 
-async def test_ad_hoc_limits_are_held_and_peeked_at_too(autojump_clock):
+async def test_ad_hoc_limits_support_hold_and_peek(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         async with limiter.hold_limit("1 concurrent", "user:1"):
             assert (await limiter.peek_limit("1 concurrent", "user:1")).remaining == 0

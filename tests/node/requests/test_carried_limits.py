@@ -24,14 +24,14 @@ def test_a_limit_with_the_maximum_slots_is_accepted_and_above_rejected() -> None
     assert (refused.seq, refused.code) == (7, ErrorCode.NOT_PERMITTED)
 
 
-def test_known_rules_decide_their_keys_and_other_keys_keep_what_came() -> None:
+def test_known_rules_decide_their_keys_and_other_keys_use_sent_limits() -> None:
     batch = batch_of((KNOWN, 1), (UNKNOWN, 1), (KNOWN, 0), limits=[PLAIN])
 
     assert overrule(batch, lambda number: number == 1) == 1
     assert (batch.which, batch.limits) == ([0, 1, 0], [PLAIN])
 
 
-def test_when_no_limit_is_left_none_travels_on() -> None:
+def test_without_remaining_limits_none_are_forwarded() -> None:
     batch = batch_of((KNOWN, 1), (KNOWN, 2), limits=[PLAIN, MOST])
 
     assert overrule(batch, lambda number: True) == 2

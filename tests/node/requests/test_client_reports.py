@@ -17,14 +17,14 @@ def test_a_number_is_new_once() -> None:
     ]
 
 
-def test_clients_and_tokens_have_numbers_of_their_own() -> None:
+def test_clients_and_tokens_have_separate_numbers() -> None:
     reports = Reports()
 
     found = [reports.is_new(token, report(client, 1)) for token in "ab" for client in (1, 2)]
     assert all(found)
 
 
-def test_the_client_that_was_silent_longest_is_forgotten() -> None:
+def test_the_client_that_was_silent_longest_is_dropped() -> None:
     reports = Reports(most=2)
     for client in (1, 2, 1, 3):
         reports.is_new("app", report(client, 1))
@@ -42,7 +42,7 @@ def test_a_connection_may_send_eight_reports_at_once_and_two_a_second() -> None:
     assert [pace.take(100.0) for _ in range(9)] == [True] * 8 + [False]
 
 
-def test_decisions_of_a_failure_policy_are_apart() -> None:
+def test_decisions_of_a_failure_policy_are_counted_separately() -> None:
     names = {
         (Code.DENIED, Source.CACHE): "reported_denied",
         (Code.NEVER, Source.CACHE): "reported_denied",

@@ -34,7 +34,7 @@ def test_each_denied_client_is_notified_once_when_the_denial_ends():
     assert w.told == [("one", [b"k1"]), ("two", [b"k1"])]
 
 
-def test_a_lift_of_everything_names_no_keys():
+def test_revoking_all_denials_names_no_keys():
     w = World()
     w.deny("one", b"k1", b"k2")
 
@@ -44,7 +44,7 @@ def test_a_lift_of_everything_names_no_keys():
     assert w.told == [("one", [])]
 
 
-def test_only_denials_of_those_that_listen_are_noted():
+def test_only_denials_of_subscribed_clients_are_recorded():
     w = World()
     w.deny("one", b"k1", code=Code.ALLOWED)
     w.deny("one", b"k1", op=Op.REFUND)
@@ -58,7 +58,7 @@ def test_only_denials_of_those_that_listen_are_noted():
     assert len(w.watchers) == 0
 
 
-def test_when_the_notes_are_full_the_oldest_denial_is_lifted():
+def test_full_subscriptions_revoke_the_oldest_denial():
     w = World(most=2)
     w.deny("one", b"k1")
     w.deny("one", b"k2")
@@ -69,7 +69,7 @@ def test_when_the_notes_are_full_the_oldest_denial_is_lifted():
     assert len(w.watchers) == 2
 
 
-def test_notes_whose_time_is_over_are_dropped_without_a_word():
+def test_expired_subscriptions_are_dropped_silently():
     w = World()
     w.deny("one", b"k1", b"k2")
     w.deny("one", b"k3", now=10 * SECOND)
@@ -78,7 +78,7 @@ def test_notes_whose_time_is_over_are_dropped_without_a_word():
     assert w.told == []
 
 
-def test_a_denial_that_another_node_said_is_over_at_once():
+def test_a_denial_of_another_node_expires_immediately():
     w = World()
 
     w.watchers.unwatched("one", *answer(b"k1"))

@@ -34,7 +34,7 @@ from tests.node.requests.sessions.test_session import (
 )
 
 
-async def test_the_question_of_a_standby_to_the_owner_counts_as_a_hop(
+async def test_a_request_from_standby_to_owner_counts_as_a_hop(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:

@@ -39,7 +39,7 @@ class World:
         return batch
 
 
-def test_what_was_charged_is_given_back_once() -> None:
+def test_a_charge_is_refunded_once() -> None:
     w = World()
     w.charge(KEYS[0], KEYS[0], cost=3)
 
@@ -56,14 +56,14 @@ def test_what_was_charged_is_given_back_once() -> None:
         (Code.ALLOWED, Source.LOCAL),
     ],
 )
-def test_what_no_member_charged_is_not_given_back(code: Code, source: Source) -> None:
+def test_a_check_that_no_member_charged_is_not_refunded(code: Code, source: Source) -> None:
     w = World()
     w.charge(KEYS[0], code=code, source=source)
 
     assert w.refund(KEYS[0], 1).costs == [0]
 
 
-def test_charges_are_forgotten_when_they_weigh_no_more() -> None:
+def test_charges_are_dropped_when_they_have_no_effect() -> None:
     w = World()
     w.charge(KEYS[0], KEYS[1], cost=5)
     w.now += WEIGHS_NS
@@ -82,14 +82,14 @@ def test_a_refund_is_no_younger_than_the_last_charge() -> None:
     assert w.refund(KEYS[0], 1).ages_ns == [7]
 
 
-def test_a_lease_is_given_back_by_whoever_got_it() -> None:
+def test_a_refund_must_name_the_lease_of_its_charge() -> None:
     w = World()
     w.charge(KEYS[0], cost=2, lease=9)
 
     assert [w.refund(KEYS[0], 2, lease).costs for lease in (8, 0, 9)] == [[0], [0], [2]]
 
 
-def test_of_too_many_keys_the_one_charged_first_is_forgotten() -> None:
+def test_above_the_bound_the_key_charged_first_is_dropped() -> None:
     w = World()
     w.charge(*KEYS)
 

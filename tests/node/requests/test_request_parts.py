@@ -171,7 +171,7 @@ async def test_rows_of_other_members_are_forwarded_side_by_side(autojump_clock: 
         assert sorted(round(ms, -1) for ms in timed.took["near"]) == [0, 0, 0, 20, 20, 20]
 
 
-async def test_a_part_that_is_refused_leaves_the_others_decided(autojump_clock: MockClock) -> None:
+async def test_a_rejected_part_leaves_other_parts_decided(autojump_clock: MockClock) -> None:
     async with far_apart("e1") as (w, limiter):
         w.network.cut(address_of("e1"), address_of("u1"))
         w.network.cut(address_of("e2"), address_of("u1"))

@@ -25,7 +25,7 @@ def test_units_come_back_with_their_age() -> None:
     assert 29 * S < ages_and_units[0] <= 30 * S
 
 
-def test_what_is_given_back_leaves_the_newest_first() -> None:
+def test_refunds_remove_the_newest_units_first() -> None:
     tally = FallbackLog()
     tally.add(b"k", 3, MINUTE, 100 * S)
     tally.add(b"k", 2, MINUTE, 130 * S)

@@ -96,7 +96,7 @@ async def test_counts_survive_a_node_that_dies_while_it_joins(autojump_clock: Mo
         assert await left(limiter) == {7}
 
 
-async def test_a_node_that_leaves_hands_every_count_over(autojump_clock: MockClock) -> None:
+async def test_a_leaving_node_transfers_every_count(autojump_clock: MockClock) -> None:
     async with world(rules=RULES) as w, w.client("a") as limiter:
         await spend(limiter)
 
@@ -132,7 +132,7 @@ async def test_checks_during_a_leave_and_a_join_are_all_counted_once(
 
 
 @pytest.mark.parametrize("zones", [("", "", ""), ("x", "x", "y")], ids=["one zone", "two zones"])
-async def test_after_a_crash_others_go_on_from_the_copies(
+async def test_after_a_crash_other_nodes_continue_from_replicas(
     autojump_clock: MockClock, zones: tuple[str, ...]
 ) -> None:
     async with world("a", rules=RULES) as w, w.client("a") as limiter:
@@ -321,7 +321,7 @@ async def test_standby_admissions_of_an_old_window_do_not_count_later(
         assert (again.source, again.remaining) == (Source.OWNER, 99)
 
 
-async def test_one_that_leaves_beside_one_that_has_crashed_costs_no_check(
+async def test_a_leave_during_a_crash_of_another_node_loses_no_check(
     autojump_clock: MockClock,
 ) -> None:
     """mimir#5978: a leaving member counted as unhealthy, so one more failure stopped all
@@ -358,9 +358,7 @@ async def test_one_that_leaves_beside_one_that_has_crashed_costs_no_check(
     seed=st.integers(0, 1000),
     leaver=st.sampled_from(NAMES),
 )
-def test_a_hand_over_ends_whatever_part_of_the_probes_is_lost(
-    loss: float, seed: int, leaver: str
-) -> None:
+def test_a_transfer_completes_despite_lost_probes(loss: float, seed: int, leaver: str) -> None:
     async def run() -> None:
         async with world(rules=RULES) as w:
             for one in NAMES:

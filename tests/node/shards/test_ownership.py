@@ -187,7 +187,7 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     assert owner.used == 6
 
 
-def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
+def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
     a.holdings.start([1])
     a.holdings.start([1])
@@ -351,7 +351,7 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     assert owner.used == 6
 
 
-def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
+def test_recovered_counts_are_added_at_a_node_without_data() -> None:
     restarted, taker = Host("b"), Host("c")
     restarted.holdings.start([shard_of(KEY)])
     restarted.holdings.restore_lost({KEY: [0, 3]}, NOW)
@@ -413,7 +413,7 @@ def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
     assert again.used == 5
 
 
-def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None:
+def test_units_admitted_by_several_frames_are_marked_dirty_once() -> None:
     host = Host("a")
     keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(50)]
     for _ in range(20):
@@ -521,7 +521,7 @@ def test_a_takeover_without_a_replica_continues_from_another_standbys_replica() 
     assert not stand_in.to_ask
 
 
-def test_a_gift_taken_back_still_knows_who_may_have_a_copy() -> None:
+def test_a_returned_transfer_keeps_the_possible_replica_holders() -> None:
     standby, stand_in, again = copied_and_away("b")
     again.ask(stand_in)  # The answer is lost.
 
@@ -531,7 +531,7 @@ def test_a_gift_taken_back_still_knows_who_may_have_a_copy() -> None:
     assert stand_in.used == 7
 
 
-def test_who_was_silent_and_has_no_copy_may_be_sent_one() -> None:
+def test_a_silent_node_without_a_replica_may_receive_one() -> None:
     _, stand_in, _ = copied_and_away("b")
 
     stand_in.hear_out(Host("b"))

@@ -168,7 +168,7 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
         (State.RETAKEN, Event.RETURN, 1 + 3),
     ],
 )
-def test_units_are_counted_as_the_actions_say(state: State, event: Event, used: int) -> None:
+def test_units_are_counted_according_to_the_actions(state: State, event: Event, used: int) -> None:
     """The node counts 1 unit, receives 5 with a log of 3, and has 2 in its log for the owner."""
     fixture = Fixture(state)
     if state >= COUNTED:

@@ -31,7 +31,7 @@ def test_the_latest_state_of_a_key_is_kept_with_its_arrival_time() -> None:
     assert len(copies) == 2
 
 
-def test_a_key_that_is_as_new_is_forgotten() -> None:
+def test_a_key_in_its_initial_state_is_dropped() -> None:
     copies = Replicas(10)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), 5 * S)
     copies.keep(OWNER, snapshot((b"key-one-", [])), 6 * S)
@@ -41,7 +41,7 @@ def test_a_key_that_is_as_new_is_forgotten() -> None:
     assert len(copies) == 0
 
 
-def test_the_number_of_copies_is_bounded() -> None:
+def test_the_number_of_replicas_is_bounded() -> None:
     copies = Replicas(10)
     for number in range(100):
         copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), number * S)
@@ -50,7 +50,7 @@ def test_the_number_of_copies_is_bounded() -> None:
     assert kept(copies, b"key-0099") == [(99 * S, [1, 2, 0])]
 
 
-def test_copies_that_have_rested_are_dropped_bit_by_bit() -> None:
+def test_idle_replicas_are_dropped_in_steps() -> None:
     copies = Replicas(1000)
     for number in range(200):
         copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), S)
@@ -63,7 +63,7 @@ def test_copies_that_have_rested_are_dropped_bit_by_bit() -> None:
     assert len(copies) == 0
 
 
-def test_shards_that_are_counted_here_are_dropped() -> None:
+def test_replicas_of_held_shards_are_dropped() -> None:
     copies = Replicas(10)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
     copies.drop([shard_of(b"key-one-"), 5])

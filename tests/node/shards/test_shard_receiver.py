@@ -30,7 +30,7 @@ def begun(reply: Pulled) -> IncomingTransfer:
     return transfer
 
 
-def test_a_shard_is_whole_with_its_last_part() -> None:
+def test_a_shard_is_complete_with_its_last_part() -> None:
     transfer = begun(part(b"a", tally=[7, 1]))
 
     assert transfer.add(part(b"bb", OTHER, remote_counts={"eu": [1, 2]}))
@@ -56,7 +56,7 @@ def test_a_shard_is_whole_with_its_last_part() -> None:
         replace(ABOUT, hold=Holding.NOTHING, gift=0, parts=1),
     ],
 )
-def test_a_part_of_something_else_is_not_taken(other: ShardGroup) -> None:
+def test_a_part_of_another_transfer_is_rejected(other: ShardGroup) -> None:
     transfer = begun(part(b"a"))
 
     assert not transfer.add(part(b"b", about=other))
@@ -66,7 +66,7 @@ def test_a_part_of_something_else_is_not_taken(other: ShardGroup) -> None:
     assert transfer.counts.keys == [b"a"]
 
 
-def test_shards_of_one_reply_are_apart() -> None:
+def test_shards_of_one_reply_are_independent() -> None:
     about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 2, "", "", "", 12)
     reply = Pulled(1, [about], Counts([b"a", b"b"], [[1], [2]], [ONE], [0, 0], []), [])
     first, empty, second = transfers_of(reply)

@@ -123,7 +123,7 @@ def test_a_node_without_other_members_is_not_suspended() -> None:
     assert not node.is_suspended
 
 
-def test_datagrams_that_came_before_the_recovery_began_begin_no_other() -> None:
+def test_datagrams_from_before_a_recovery_start_no_second_recovery() -> None:
     node = Stopped(A)
     assert node.read(500)
     node.go_on(20)
@@ -134,7 +134,7 @@ def test_datagrams_that_came_before_the_recovery_began_begin_no_other() -> None:
     assert not node.read(480)
 
 
-def test_a_second_stop_begins_another_recovery() -> None:
+def test_a_second_stall_starts_another_recovery() -> None:
     node = Stopped(A)
     node.read(500)
     node.go_on(1)
@@ -226,7 +226,7 @@ def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
     assert not node.is_suspended
 
 
-def test_the_time_that_decisions_wait_counts_from_the_second_stop() -> None:
+def test_the_wait_of_decisions_counts_from_the_second_stall() -> None:
     node = Stopped(A)
     node.read(500)
     node.go_on(300)

@@ -270,7 +270,7 @@ async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
     assert peers.acknowledged() == [SHARD]
 
 
-async def test_a_copy_arrives_with_all_its_keys(
+async def test_a_replica_arrives_with_all_its_keys(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.shards.outgoing_transfers._KEYS_PER_PART", 3)
@@ -441,7 +441,7 @@ def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> No
     assert not giver.holdings.transfers.is_unconfirmed(SHARD)
 
 
-def test_nobody_but_the_receiver_acknowledges_a_transfer() -> None:
+def test_only_the_receiver_acknowledges_a_transfer() -> None:
     giver = Peer(A)
     giver.fill(*KEYS)
     gift = of(giver.give(B)).gift

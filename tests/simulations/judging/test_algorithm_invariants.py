@@ -26,11 +26,11 @@ def test_a_fixed_window_admits_its_amount_and_the_next_one_again():
     assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
 
 
-def test_a_fixed_window_that_admits_one_too_many_is_seen():
+def test_excess_admissions_of_a_fixed_window_are_detected():
     assert found(answers(1.0, 2.0, 3.0, 3.5), limit(Algorithm.FIXED_WINDOW)) == ["over_admission"]
 
 
-def test_a_fixed_window_that_denies_what_fits_is_seen():
+def test_wrong_denials_of_a_fixed_window_are_detected():
     column = answers(1.0, 2.0, 3.0) + answers(3.5, allowed=False)
 
     assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
@@ -61,7 +61,7 @@ def test_a_sliding_window_weights_the_previous_window_by_its_remaining_part():
     ]
 
 
-def test_a_bucket_gives_what_has_come_back_and_no_more():
+def test_a_bucket_admits_only_refilled_units():
     bucket = limit(Algorithm.TOKEN_BUCKET, amount=4)
 
     assert found(answers(0.0, 0.1, 0.2, 0.3, 1.0, 2.0, 3.0), bucket) == []
@@ -69,7 +69,7 @@ def test_a_bucket_gives_what_has_come_back_and_no_more():
     assert found(answers(0.0, 0.1) + answers(0.5, allowed=False), bucket) == ["wrong_denial"]
 
 
-def test_what_was_given_back_may_have_been_in_the_way():
+def test_refunded_units_may_have_caused_a_denial():
     column = answers(1.0, 2.0) + answers(2.5, allowed=False)
     passing = [Answered(2.4, 2.45, "dc1", "k", 1, True, Source.OWNER, gone=2.6)]
     fixed = limit(Algorithm.FIXED_WINDOW)

@@ -28,7 +28,7 @@ def spans(*faults: str, nodes: int = 5, datacenters: int = 1) -> list[tuple[floa
     return unreplicated_spans(world(*faults, nodes=nodes, datacenters=datacenters))
 
 
-def test_nothing_may_be_lost_when_nothing_goes_wrong() -> None:
+def test_without_faults_no_loss_is_allowed() -> None:
     assert spans() == []
 
 
@@ -40,7 +40,7 @@ def test_nothing_may_be_lost_while_every_node_lives(fault: str) -> None:
     assert spans(fault) == []
 
 
-def test_who_leaves_takes_no_hit_with_it() -> None:
+def test_a_graceful_leave_loses_no_hit() -> None:
     assert spans("leave@10-15 node=n2") == []
 
 
@@ -63,7 +63,9 @@ def test_two_crashes_far_apart_may_take_a_moment_each() -> None:
         ("crash@10-14 node=n2", "crash@15-30 node=n3"),
     ],
 )
-def test_owner_and_standby_may_take_everything_with_them(faults: tuple[str, ...]) -> None:
+def test_simultaneous_crashes_of_owner_and_standby_may_lose_everything(
+    faults: tuple[str, ...],
+) -> None:
     [(begin, end)] = spans(*faults)
 
     assert begin == -inf
@@ -84,7 +86,7 @@ def test_a_slow_node_keeps_its_replica_while_another_is_down(other: str) -> None
     assert begin > 0
 
 
-def test_a_failure_in_another_data_center_hides_no_copy() -> None:
+def test_a_failure_in_another_data_center_hides_no_replica() -> None:
     [(begin, _)] = spans("crash@10-20 node=n1", "pause@12-40 node=n2", nodes=6, datacenters=2)
 
     assert begin == pytest.approx(9.65)
@@ -102,7 +104,7 @@ def test_hits_not_replicated_during_a_disturbance_may_be_lost_in_a_crash() -> No
     assert (begin, end) == pytest.approx((3.65, 10.1))
 
 
-def test_a_disturbance_long_ago_is_made_up_for() -> None:
+def test_an_old_disturbance_has_no_effect() -> None:
     assert spans("cut@1-2 node=n1", "crash@30-40 node=n2") == spans("crash@30-40 node=n2")
 
 
@@ -122,11 +124,11 @@ def test_after_two_simultaneous_disturbances_replication_is_uncertain() -> None:
     "harmless",
     ["repeats@5-15 share=0.5", "replay@5-15 share=0.3", "clock_drift@5-15 node=n1 ppm=500"],
 )
-def test_what_holds_no_copy_up_excuses_nothing(harmless: str) -> None:
+def test_faults_that_delay_no_replication_allow_no_loss(harmless: str) -> None:
     assert spans(harmless, "crash@10-20 node=n2") == spans("crash@10-20 node=n2")
 
 
-def test_what_counts_everywhere_the_other_data_centers_remember() -> None:
+def test_shared_counts_survive_in_other_data_centers() -> None:
     def told(*faults: str) -> list[tuple[float, float]]:
         return unreplicated_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
 
@@ -135,7 +137,7 @@ def test_what_counts_everywhere_the_other_data_centers_remember() -> None:
     assert (-inf, 12.1) in told("crash@10-25 datacenter=dc3", "crash@12-25 datacenter=dc2")
 
 
-def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:
+def test_hosts_are_assigned_to_data_centers_and_then_to_zones() -> None:
     assert members_of(world(nodes=5, datacenters=2, zones=2)) == {
         "n1": ("dc1", "z1"),
         "n2": ("dc2", "z1"),
@@ -146,7 +148,7 @@ def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_spans_are_in_order_and_apart(seed: int) -> None:
+def test_spans_are_ordered_and_disjoint(seed: int) -> None:
     found = unreplicated_spans(generate_scenario(seed, "node"))
 
     assert all(begin < end for begin, end in found)

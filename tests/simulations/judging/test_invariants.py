@@ -57,27 +57,27 @@ def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), 
 ALL = [answered(1.0), answered(2.0), answered(3.0)]
 
 
-def test_a_run_in_which_all_is_well_has_no_violation():
+def test_a_correct_run_has_no_violation():
     assert violations(DAY, [*ALL, answered(4.0, allowed=False)]) == []
 
 
-def test_a_check_that_nobody_ever_answered_breaks_the_deadline():
+def test_an_unanswered_check_violates_the_deadline():
     assert violations(DAY, ALL, late=[20.0]) == ["deadline"]
     assert violations(DAY, ALL, late=[29.0]) == []
 
 
 @pytest.mark.parametrize("retry_after", [0.0, -1.0, 1e9])
-def test_who_is_denied_must_be_told_when_to_come_back(retry_after):
+def test_a_denial_must_have_a_retry_time(retry_after):
     denied = answered(4.0, allowed=False, retry_after=retry_after)
 
     assert violations(DAY, [*ALL, denied]) == ["retry_after"]
 
 
-def test_one_window_lets_its_amount_through_and_not_twice_that():
+def test_one_window_admits_its_amount_only_once():
     assert "over_admission" in violations(DAY, [*ALL, answered(4.0)])
 
 
-def test_charges_count_past_the_limit_to_the_unit():
+def test_charges_count_exactly_beyond_the_limit():
     answers = [answered(1.0), charged(2.0, 7), charged(3.0, 5), answered(4.0, allowed=False)]
 
     assert violations(DAY, answers, {"dc1": 13}) == []
@@ -113,7 +113,7 @@ def test_exact_invariants_apply_only_to_runs_without_loss():
     assert violations(DAY, [answered(1.0), denied], {"dc1": 1}, faults=CRASH) == []
 
 
-def test_sliding_counts_of_data_centers_agree_but_for_what_drains_meanwhile():
+def test_sliding_counts_of_data_centers_agree_except_for_drained_units():
     world = {"world": KNOWN["world"]}
     some = [answered(1.0), answered(1.0, datacenter="dc2")]
 
@@ -155,7 +155,7 @@ def test_a_drifting_clock_lengthens_the_checked_period():
     assert violations(log, late, faults=drift) == ["wrong_denial"]
 
 
-def test_only_where_nobody_is_left_the_policy_may_decide():
+def test_the_failure_policy_may_decide_only_without_a_reachable_member():
     answers = [*ALL, answered(5.0, datacenter="dc2", source=Source.POLICY)]
     used = {"dc1": 3}
     two, three = (

@@ -16,7 +16,7 @@ def ledger(*answers, passing=()):
     return found
 
 
-def test_a_charge_that_was_given_back_is_no_admission():
+def test_a_refunded_charge_is_no_admission():
     column = ledger(answered(1.0), passing=[answered(2.0, gone=2.5)]).column("rule", "k")
 
     assert column.units == 1
@@ -30,7 +30,7 @@ def test_a_charge_may_count_until_its_refund_completes():
     assert column.possibly_counted(answered(3.0, allowed=False), 10) == 1
 
 
-def test_what_was_asked_is_open_until_it_is_answered():
+def test_a_request_is_open_until_it_is_answered():
     found = Ledger()
     first, second = found.ask("rule", "k", 1.0), found.ask("rule", "k", 1.0)
 
@@ -39,14 +39,14 @@ def test_what_was_asked_is_open_until_it_is_answered():
     assert found.open == {second: ("rule=k", 1.0)}
 
 
-def test_units_are_counted_by_question_and_by_answer():
+def test_units_are_counted_by_request_time_and_by_answer_time():
     column = ledger(answered(1.0, 1.5, cost=2), answered(2.0, 2.5, cost=3)).column("rule", "k")
 
     assert [column.requested_by(at) for at in (0.9, 1.0, 1.9, 2.0)] == [0, 2, 2, 5]
     assert [column.answered_before(at) for at in (1.5, 1.6, 2.5, 2.6)] == [0, 2, 2, 5]
 
 
-def test_what_was_given_back_stays_with_its_data_center():
+def test_refunded_units_stay_in_their_data_center():
     column = ledger(
         answered(1.0),
         answered(1.0, datacenter="dc2"),

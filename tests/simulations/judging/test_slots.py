@@ -45,21 +45,21 @@ def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
 
 
 @LEVELS
-def test_waiters_that_nobody_wakes_are_noticed(monkeypatch, level):
+def test_lost_wakeups_of_waiters_are_detected(monkeypatch, level):
     monkeypatch.setattr(Cluster, "on_slots_free", lambda *_: None)
     monkeypatch.setattr(Cluster, "slot_pause", lambda _: 60.0)
 
     assert "lost_wakeup" in properties(SMALL, level)
 
 
-def test_slots_that_are_never_free_again_are_noticed(monkeypatch):
+def test_leaked_slots_are_detected(monkeypatch):
     monkeypatch.setattr(Concurrency, "refund", lambda *_: None)
     long = replace(SMALL, rules=RULES.replace("period: 20s", "period: 300s"))
 
     assert "slot_leak" in properties(long)
 
 
-def test_one_holder_too_many_is_noticed(monkeypatch):
+def test_one_holder_too_many_is_detected(monkeypatch):
     fair = Concurrency.check
 
     def check(self, cost, now):
@@ -80,7 +80,7 @@ def judged(*column, slots=1, **changes):
     return [each.property for each in slot_violations(column, slots, **known)]
 
 
-def test_two_may_hold_one_slot_only_where_a_fault_excuses_it():
+def test_two_holders_of_one_slot_are_allowed_only_after_a_fault():
     column = held(0, 0, 5), held(1, 1, 5)
 
     assert judged(*column) == ["over_admission"]
@@ -89,11 +89,11 @@ def test_two_may_hold_one_slot_only_where_a_fault_excuses_it():
     assert judged(*column, slots=2) == []
 
 
-def test_who_waits_while_a_slot_is_free_was_forgotten():
+def test_a_waiter_beside_a_free_slot_is_a_lost_wakeup():
     assert judged(held(0, 0, 1), held(0.5, 8.5, 8.5, is_held=False)) == ["lost_wakeup"]
     assert judged(held(0, 0, 7), held(0.5, 8.5, 8.5, is_held=False)) == []
     assert judged(held(0, 0, 1), held(0.5, 1.1, 2)) == []
 
 
-def test_who_waits_longer_than_it_wanted_is_noticed():
+def test_a_wait_beyond_the_maximum_is_detected():
     assert judged(held(0, 14, 14), is_clean=False) == ["deadline"]

@@ -141,19 +141,19 @@ def test_the_file_holds_the_page(tmp_path):
     assert (tmp_path / "report.html").read_bytes() == render(run()).encode()
 
 
-def test_the_page_needs_nothing_from_elsewhere():
+def test_the_page_is_self_contained():
     page = render(run())
 
     assert not [word for word in ("http:", "https:", "<script", "src=", "url(") if word in page]
 
 
-def test_the_page_tells_how_to_replay_the_run():
+def test_the_page_shows_the_command_that_repeats_the_run():
     codes = [code.text for code in ET.fromstring(render(run())).iter("code")]
 
     assert codes == ["4711", "python -m simulations run split --seed 4711", "9f2cab"]
 
 
-def test_the_page_tells_what_was_run_and_what_came_of_it():
+def test_the_page_shows_the_scenario_and_the_outcome():
     page = words(ET.fromstring(render(run())))
 
     for text in (
@@ -203,7 +203,7 @@ def test_a_plot_of_one_row_has_space_for_its_axis_label(label):
     assert int(edge[1]) >= 7 * len(label)
 
 
-def test_violations_stand_on_top_and_in_every_plot():
+def test_violations_are_shown_at_the_top_and_in_every_plot():
     violations = [Violation("over_admission", 11.0, "131 of 100 <+ 24>")]
     page = render(run(violations=violations))
 
@@ -213,7 +213,7 @@ def test_violations_stand_on_top_and_in_every_plot():
         assert len(shapes(figure, "violation")) == 1
 
 
-def test_of_very_many_violations_the_first_are_listed():
+def test_only_the_first_of_many_violations_are_listed():
     page = render(run(violations=[Violation("lost", 1.0, "x")] * 1234))
 
     assert page.count("<b>lost</b>") == 100
@@ -222,7 +222,7 @@ def test_of_very_many_violations_the_first_are_listed():
 
 
 @pytest.mark.parametrize(("title", "unit"), PLOTS.items())
-def test_every_plot_says_what_its_axes_mean_and_explains_its_colours(title, unit):
+def test_every_plot_labels_its_axes_and_explains_its_colors(title, unit):
     figure = figures(run())[title]
 
     assert texts(figure, "axis") == ["time since the load began (s)", unit]
@@ -245,7 +245,7 @@ def test_all_plots_have_one_time_axis_with_the_same_faults_behind():
     assert {len(shapes(plot, "instant")) for plot in plots} == {1}
 
 
-def test_faults_that_overlap_are_told_apart():
+def test_overlapping_faults_are_distinguishable():
     faults = (Fault(1, "loss", 9), Fault(2, "loss", 5), Fault(6, "loss", 8), Fault(3, "crash"))
     figure = figures(run(faults=faults))["Faults"]
     bars = shapes(figure, "bar")
@@ -265,7 +265,7 @@ def test_admitted_units_of_data_centers_are_also_added_up():
     assert legend[:4] == ["limit", "admitted in eu", "admitted in us", "all data centers together"]
 
 
-def test_what_each_data_center_may_admit_is_not_added_up():
+def test_bounds_of_data_centers_are_not_added_up():
     series = replace(run().series, is_shared=False)
     figure = figures(run(series=series))["Admitted against the limit"]
 
@@ -313,7 +313,7 @@ def test_text_from_a_run_stays_text():
     assert list(ET.fromstring(page).iter("script")) == []
 
 
-def test_an_empty_run_says_why_there_is_nothing_to_show():
+def test_the_report_of_an_empty_run_explains_missing_plots():
     shown = figures(empty())
 
     assert list(shown) == list(PLOTS)
@@ -332,7 +332,7 @@ def test_an_empty_run_says_why_there_is_nothing_to_show():
         ({"faults": (Fault(1, "crash"),)}, "Faults", "no fault was applied"),
     ],
 )
-def test_the_reason_for_an_empty_plot_is_the_true_one(changes, title, why):
+def test_an_empty_plot_states_the_correct_reason(changes, title, why):
     assert why in words(figures(empty(**changes))[title])
 
 
@@ -342,7 +342,7 @@ def test_values_that_no_axis_can_hold_count_as_none():
     assert "Nothing to show" in words(figures(run(series=series))["Latency of checks"])
 
 
-def test_of_a_thousand_members_those_that_were_not_alive_are_shown():
+def test_among_a_thousand_members_the_failed_ones_are_shown():
     members = [Span(0, 30, f"n{n}", "alive") for n in range(1000)]
     members[7:8] = [Span(0, 8, "n7", "alive"), Span(8, 30, "n7", "dead")]
     members.append(Span(29, 30, "n100", "suspect"))
@@ -372,5 +372,5 @@ def test_a_thousand_members_without_trouble_need_no_rows():
     ("value", "text"),
     [(0, "0"), (41230, "41,230"), (0.73021, "0.7302"), (1234.567, "1,234.57"), (math.inf, "inf")],
 )
-def test_numbers_are_written_for_people(value, text):
+def test_numbers_are_formatted_for_readers(value, text):
     assert number(value) == text

@@ -164,7 +164,7 @@ def on_scheduler(program: list[Any]) -> Log:
 
 @settings(max_examples=300)
 @given(st.integers(0, 10**9))
-def test_programs_do_the_same_as_on_trio(seed: int) -> None:
+def test_programs_behave_as_on_trio(seed: int) -> None:
     program = Program(seed).draw(3)
 
     assert sorted(on_scheduler(program)) == sorted(on_trio(program))
@@ -226,7 +226,7 @@ def test_many_cancelled_calls_leave_the_heap() -> None:
     scheduler.run(main)
 
 
-def test_a_program_whose_tasks_all_wait_for_each_other_is_refused() -> None:
+def test_a_deadlocked_program_raises() -> None:
     async def main() -> None:
         await runtime.Event().wait()
 

@@ -10,7 +10,7 @@ PAGES = Path(__file__).parents[3] / "docs" / "operate" / "scenarios"
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_scenario_has_a_page_that_says_how_to_run_it(name: str) -> None:
+def test_every_scenario_has_a_page_with_its_command(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text("utf-8")
 
     assert f"ringfence simulate {name} --seed 7" in page

@@ -14,17 +14,17 @@ places = st.tuples(st.sampled_from(DATACENTERS), st.sampled_from(["", "a", "b"])
 
 
 @given(st.sampled_from(PRESETS), places, places)
-def test_the_way_there_takes_as_long_as_the_way_back(preset, a, b):
+def test_delays_are_symmetric(preset, a, b):
     assert delay_s(preset, a, b) == delay_s(preset, b, a)
 
 
 @given(st.sampled_from(FAR_APART), places, places)
-def test_no_way_takes_no_time(preset, a, b):
+def test_every_path_has_a_delay(preset, a, b):
     assert delay_s(preset, a, b) > 0
 
 
 @given(places, places)
-def test_in_the_zero_preset_all_places_are_one(a, b):
+def test_the_zero_preset_has_no_delay(a, b):
     assert delay_s("zero", a, b) == 0
 
 
@@ -51,7 +51,7 @@ def test_all_data_centers_of_a_flat_preset_are_equally_far_apart(preset, seconds
     assert delays == {seconds}
 
 
-def test_regions_have_half_of_the_round_trip_that_they_stand_for():
+def test_delays_between_regions_are_half_of_their_round_trip():
     assert delay_s("regions", ("dc1", ""), ("dc2", "")) == 0.034
     assert delay_s("regions", ("dc5", ""), ("dc3", "")) == 0.162
 
@@ -59,13 +59,13 @@ def test_regions_have_half_of_the_round_trip_that_they_stand_for():
     assert all(0.02 < delay_s("regions", (a, ""), (b, "")) < 0.2 for a, b in pairs)
 
 
-def test_an_unknown_preset_is_refused_with_those_that_are_known():
+def test_an_unknown_preset_is_rejected_with_the_known_names():
     with pytest.raises(ValueError, match="must be one of lan, near, regions, zero, got 'moon'"):
         delay_s("moon", ("dc1", ""), ("dc1", ""))
 
 
 @pytest.mark.parametrize("pair", [("dc1", "dc6"), ("dc6", "dc1")])
-def test_an_unknown_region_is_refused_with_those_that_are_known(pair):
+def test_an_unknown_region_is_rejected_with_the_known_names(pair):
     with pytest.raises(
         ValueError, match=r"must be one of dc1 \(us-east\), .*dc5 \(sa-east\), got 'dc6'"
     ):

@@ -51,7 +51,7 @@ def test_every_shape_is_tried_at_its_extremes():
 
 
 @given(loads(), st.floats(0.5, 10), st.integers(1, 5), st.integers())
-def test_arrivals_come_in_order_within_the_time_and_from_known_clients(
+def test_arrivals_are_ordered_within_the_duration_and_from_known_clients(
     load, seconds, clients, seed
 ):
     came = drawn(load, seconds, clients=clients, seed=seed)
@@ -92,7 +92,7 @@ def test_the_mean_rate_is_that_of_the_load(load, seconds, seed):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_arrivals_are_made_only_when_they_are_asked_for(shape):
+def test_arrivals_are_generated_lazily(shape):
     endless = arrivals(Load(shape, per_second=1e9), 3600, 3, Random(1))
 
     assert len(list(islice(endless, 5))) == 5
@@ -112,7 +112,7 @@ def test_no_rate_or_no_time_means_no_arrivals(shape, rate, seconds):
     assert drawn(Load(shape, per_second=rate), seconds) == []
 
 
-def test_keys_of_a_poisson_load_are_all_alike():
+def test_keys_of_a_poisson_load_are_uniformly_distributed():
     parts = shares(drawn(Load(keys=10, per_second=2000)))
 
     assert len(parts) == 10
@@ -120,7 +120,7 @@ def test_keys_of_a_poisson_load_are_all_alike():
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.1, 2.0])
-def test_a_zipf_key_is_asked_for_less_the_higher_its_rank(exponent):
+def test_a_zipf_key_is_less_frequent_at_a_higher_rank(exponent):
     load = Load("zipf", keys=64, per_second=2000, args={"exponent": exponent})
     parts = shares(drawn(load, 30))
 
@@ -158,7 +158,7 @@ def test_bursts_rest_in_between():
     assert within(came, 0, 1) == pytest.approx(800, rel=0.2)
 
 
-def test_a_flash_crowd_asks_by_its_factor_more_while_it_lasts():
+def test_a_flash_crowd_multiplies_the_rate_while_it_lasts():
     load = Load("flash", per_second=500, args={"at": 10, "for_s": 5, "factor": 8})
     came = drawn(load, 30)
 
@@ -185,12 +185,12 @@ def test_an_edge_load_sends_only_around_window_edges(offset):
     assert len({round((arrival.at - offset) / 2) for arrival in came}) >= 5
 
 
-def test_an_edge_load_without_an_edge_in_its_time_is_refused():
+def test_an_edge_load_without_an_edge_in_its_duration_is_rejected():
     with pytest.raises(ValueError, match="'edge' must have arrivals within 1 s"):
         arrivals(Load("edge", args={"period_s": 60, "offset_s": 30}), 1, 1, Random(1))
 
 
-def test_an_unknown_shape_is_refused_with_those_that_are_known():
+def test_an_unknown_shape_is_rejected_with_the_known_names():
     with pytest.raises(
         ValueError, match=r"must be one of poisson, bursts, flash, hot, zipf, .*got 'square'"
     ):
@@ -205,7 +205,7 @@ def test_a_log_is_sent_to_replayed():
 @pytest.mark.parametrize(
     ("shape", "known"), [("bursts", "on_s, off_s"), ("zipf", "exponent"), ("poisson", "none")]
 )
-def test_an_unknown_argument_is_refused_with_those_that_are_known(shape, known):
+def test_an_unknown_argument_is_rejected_with_the_known_names(shape, known):
     with pytest.raises(ValueError, match=f"{shape!r} must be one of {known}, got 'wings'"):
         arrivals(Load(shape, args={"wings": 2}), 1, 1, Random(1))
 
@@ -222,7 +222,7 @@ def test_an_unknown_argument_is_refused_with_those_that_are_known(shape, known):
         ("edge", {"period_s": -1}),
     ],
 )
-def test_an_argument_out_of_its_range_is_refused_with_the_range(shape, args):
+def test_an_argument_out_of_range_is_rejected_with_the_range(shape, args):
     (name,) = args
     with pytest.raises(
         ValueError, match=f"{name} of load shape .* must be a number from .* to .*, got"
@@ -241,7 +241,7 @@ def test_an_argument_out_of_its_range_is_refused_with_the_range(shape, args):
         (Load(), float("inf"), 1),
     ],
 )
-def test_a_load_that_cannot_be_is_refused(load, seconds, clients):
+def test_an_invalid_load_is_rejected(load, seconds, clients):
     with pytest.raises(ValueError, match="load"):
         arrivals(load, seconds, clients, Random(1))
 
@@ -272,7 +272,7 @@ def test_a_replay_keeps_the_proportions_of_the_log():
     ]
 
 
-def test_an_entry_that_was_written_late_comes_with_the_one_before():
+def test_a_late_log_entry_gets_the_time_of_the_previous_entry():
     came = replayed([(5.0, "a"), (3.0, "b"), (15.0, "c"), (14.0, "d")], 4.0, 1)
 
     assert [arrival.at for arrival in came] == [0.0, 0.0, 3.0, 3.0]

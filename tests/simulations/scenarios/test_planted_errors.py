@@ -19,7 +19,7 @@ def scenario(level, *faults, **changes):
 
 @pytest.mark.parametrize("level", ["core", "node"])
 @pytest.mark.parametrize("at", [1.0, 2.0])
-def test_a_node_goes_on_whatever_meets_an_error(level, at):
+def test_a_node_keeps_running_after_each_kind_of_error(level, at):
     names = ("n1", "n2", "n3")
     faults = [
         Fault(at + i / 3, "errors", 5.5, {"node": n, "count": 30}) for i, n in enumerate(names)
@@ -32,14 +32,14 @@ def test_a_node_goes_on_whatever_meets_an_error(level, at):
 
 
 @pytest.mark.parametrize("level", ["core", "node"])
-def test_errors_are_drawn(level):
+def test_generated_scenarios_include_errors(level):
     verbs = [fault.verb for seed in range(60) for fault in generate_scenario(seed, level).faults]
 
     assert verbs.count("errors") > 3
 
 
 @pytest.mark.internal_errors
-def test_an_error_that_nobody_planted_breaks_the_run(monkeypatch):
+def test_an_error_that_was_not_injected_fails_the_run(monkeypatch):
     def broken(node, rule_id):
         raise ZeroDivisionError("a bug")
 

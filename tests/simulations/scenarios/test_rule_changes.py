@@ -47,7 +47,7 @@ def faults(draw: st.DrawFn) -> Fault:
 
 
 @given(faults())
-def test_a_fault_in_words_is_the_same_fault(fault: Fault) -> None:
+def test_parsing_a_formatted_fault_returns_an_equal_fault(fault: Fault) -> None:
     assert parse_fault(format_fault(fault)) == fault
 
 

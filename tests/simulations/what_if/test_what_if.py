@@ -258,7 +258,7 @@ def test_no_counter_exceeds_its_limit_by_more_than_the_bound(
     assert figures.wrongly_allowed - figures.wrongly_denied == told.denied_exact - told.denied
 
 
-def test_one_seed_gives_one_result_and_another_seed_another() -> None:
+def test_equal_seeds_give_equal_results_and_other_seeds_differ() -> None:
     rules = rules_of("10/minute", "sliding_window")
     entries = entries_of("demo", 3000)
     first, again, other = (ask(rules, entries, seed=seed) for seed in (1, 1, 2))
@@ -334,7 +334,7 @@ def test_windows_are_also_compared_with_a_log_of_every_hit() -> None:
     assert (by_log.wrongly_allowed, by_log.over, by_log.max_over) == (5, 1, 1.0)
 
 
-def test_everything_is_told_to_machines_as_plain_values() -> None:
+def test_json_output_contains_all_values() -> None:
     told = ask(rules_of("5/minute", "sliding_window"), [entry(0)] * 100).to_json()
 
     read = json.loads(json.dumps(told))
@@ -366,7 +366,7 @@ def test_requests_of_one_second_are_spread_unless_timestamps_are_finer() -> None
 
 
 @pytest.mark.parametrize("wrong", [{"datacenters": 0}, {"delay_ms": -1}, {"interval_ms": 0}])
-def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_numbers_are_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="give at least one"):
         ask(rules_of("5/minute", "fixed_window"), [entry(0)], **wrong)
 

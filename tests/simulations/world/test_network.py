@@ -121,7 +121,7 @@ async def test_a_clogged_link_holds_messages_too_and_keeps_the_connection(
         assert not mine.is_closed
 
 
-async def test_old_datagrams_come_again_within_a_minute_beside_all_new_ones(
+async def test_old_datagrams_are_replayed_within_a_minute_besides_new_ones(
     autojump_clock: MockClock,
 ) -> None:
     sent = numbered(MANY)
@@ -138,7 +138,7 @@ async def test_old_datagrams_come_again_within_a_minute_beside_all_new_ones(
     assert max(world.times) > 30
 
 
-async def test_without_replay_nothing_comes_twice(autojump_clock: MockClock) -> None:
+async def test_without_replay_no_datagram_arrives_twice(autojump_clock: MockClock) -> None:
     sent = numbered(MANY)
     async with running() as world:
         world.network.set_replay(A, B, 0.0)
@@ -244,7 +244,9 @@ async def test_a_reset_ends_the_connections_of_a_link_on_both_sides(
         assert again.is_open
 
 
-async def test_what_is_wrong_one_way_is_not_wrong_the_other_way(autojump_clock: MockClock) -> None:
+async def test_a_fault_of_one_direction_does_not_affect_the_other(
+    autojump_clock: MockClock,
+) -> None:
     sent = numbered(MANY)
     async with running() as world:
         world.network.set_bursts(B, A, 1.0)

@@ -28,7 +28,7 @@ def test_equal_seeds_have_equal_histories_and_others_have_not():
     assert one.event_hash != other.event_hash
 
 
-def test_nothing_is_lost_or_waited_for_while_nothing_goes_wrong():
+def test_without_faults_no_hit_is_lost_and_no_check_waits():
     outcome = run(small(calm=2.0))
     assert outcome.violations == []
     assert outcome.figures["by_owner"] > 100
@@ -50,7 +50,7 @@ def test_a_takeover_without_a_replica_does_not_overwrite_the_true_counters(seed)
     assert run(small(*faults), seed).violations == []
 
 
-def test_a_node_that_leaves_and_comes_back_loses_no_hit():
+def test_a_node_that_leaves_and_rejoins_loses_no_hit():
     outcome = run(small(Fault(2, "leave", 5, {"node": "n3"})))
     assert outcome.violations == []
     assert outcome.figures["lost"] == 0
@@ -66,7 +66,7 @@ def test_both_sides_agree_on_members_shards_and_hits_after_a_split():
     assert outcome.figures["converged_at_s"] > 7
 
 
-def test_data_centers_hear_of_each_others_hits():
+def test_data_centers_receive_each_others_hits():
     load = Load(rule="everywhere", per_second=40, keys=2)
     outcome = run(small(nodes=4, datacenters=2, loads=(load,)))
     assert outcome.violations == []
@@ -100,12 +100,12 @@ def test_a_split_violates_invariants_that_ignore_faults():
     assert {"over_admission", "false_death"} <= {each.property for each in blind.violations}
 
 
-def test_a_fault_that_is_none_is_refused_before_anything_runs():
+def test_an_unknown_fault_is_rejected_before_the_run():
     with pytest.raises(ValueError, match="got 'flood'"):
         run(small(Fault(1, "flood")))
 
 
-def test_scenarios_drawn_for_a_swarm_follow_from_the_seed_alone():
+def test_generated_scenarios_depend_only_on_the_seed():
     for level in ("core", "node"):
         cases = [generate_scenario(seed, level) for seed in range(60)]
         assert cases == [generate_scenario(seed, level) for seed in range(60)]

@@ -120,7 +120,7 @@ def test_a_check_without_an_identity_is_neither_remembered_nor_found() -> None:
     assert checks.find([(0, 0, 0)]) == {}
 
 
-def test_what_was_answered_directly_is_found_row_by_row() -> None:
+def test_direct_answers_are_found_row_by_row() -> None:
     payloads = [answer(ALLOWED, DENIED, of_request=[0, 2]), answer(ALLOWED, of_request=[1])]
     checks = memory(s1_5=(payloads, NOW))
 
@@ -135,13 +135,13 @@ def test_what_was_answered_directly_is_found_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("source", [Source.POLICY, Source.LOCAL, Source.SHED])
-def test_what_no_node_decided_is_no_outcome(source: Source) -> None:
+def test_a_check_without_a_decision_has_no_outcome(source: Source) -> None:
     checks = memory(s1_5=([answer(ALLOWED, source=source)], NOW))
 
     assert checks.find([(1, 5, 0)]) == {}
 
 
-def test_a_refusal_is_no_outcome() -> None:
+def test_a_rejection_is_no_outcome() -> None:
     checks = memory(s1_5=([encode(Refused(5, 1, "busy"))], NOW))
 
     assert checks.find([(1, 5, 0)]) == {}
@@ -203,7 +203,7 @@ def test_checks_from_before_a_takeover_do_not_go_back_to_the_owner() -> None:
     assert [each.id for each in checks.of_shard(SHARD, NOW, NOW)] == [(1, 6, 0)]
 
 
-def test_checks_that_nobody_repeats_any_more_stay_behind() -> None:
+def test_checks_past_their_repeat_time_do_not_move() -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 121 * SECOND)
     checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW - 119 * SECOND)
@@ -211,7 +211,7 @@ def test_checks_that_nobody_repeats_any_more_stay_behind() -> None:
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 6, 0)]
 
 
-def test_of_many_checks_of_one_shard_the_newest_move() -> None:
+def test_only_the_newest_of_many_checks_of_a_shard_move() -> None:
     checks = memory(s2_1=([answer(ALLOWED)], NOW - 2), s2_2=([answer(ALLOWED, seq=2)], NOW))
     for seq in (1, 2):
         checks.asked(2, seq, [KEY], [1], None, NOW, SECOND)
@@ -276,7 +276,7 @@ def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
 
 
-def test_direct_checks_stay_behind_after_twice_their_deadline() -> None:
+def test_direct_checks_do_not_move_after_twice_their_deadline() -> None:
     checks = memory(s1_5=([answer(ALLOWED)], NOW), s1_6=([answer(ALLOWED, seq=6)], NOW))
     checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
     checks.asked(1, 6, [KEY], [1], None, NOW, 2 * SECOND)
@@ -291,7 +291,7 @@ def test_direct_checks_stay_behind_after_twice_their_deadline() -> None:
 # Decisions of two nodes
 
 
-def test_what_another_node_decided_is_known_from_then_on() -> None:
+def test_a_decision_of_another_node_is_remembered() -> None:
     checks = memory()
 
     assert checks.merge([moved(age_ns=70)], NOW) == ([], [])
@@ -299,7 +299,7 @@ def test_what_another_node_decided_is_known_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("path", ["directly", "as a repeat"])
-def test_of_two_charges_of_a_check_the_earlier_one_stays(path: str) -> None:
+def test_the_earlier_of_two_charges_of_a_check_is_kept(path: str) -> None:
     if path == "directly":
         checks = memory(s1_5=([answer(ALLOWED)], NOW - 50))
     else:
@@ -548,7 +548,7 @@ async def test_decided_rows_of_a_frame_are_repeated_and_other_rows_counted(
         assert frame_answer.results.sources == [Source.OWNER] * 3
 
 
-async def test_a_check_that_was_asked_directly_moves_with_its_shard(autojump_clock: object) -> None:
+async def test_a_direct_check_moves_with_its_shard(autojump_clock: object) -> None:
     async with running_node() as world:
         app = await world.call(APP)
         key = check(5).batch.keys[0]

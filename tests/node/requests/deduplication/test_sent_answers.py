@@ -49,7 +49,7 @@ def test_at_least_the_frames_that_a_link_has_in_flight_are_remembered() -> None:
     assert not sender.has_asked(1)
 
 
-def test_large_answers_are_remembered_up_to_a_bound_in_bytes() -> None:
+def test_large_answers_are_stored_up_to_a_bound_in_bytes() -> None:
     sender = Kept().of(Role.CLIENT, "app", 1)
 
     for seq in range(1, 101):
@@ -60,7 +60,7 @@ def test_large_answers_are_remembered_up_to_a_bound_in_bytes() -> None:
     assert not sender.has_asked(1)
 
 
-def test_the_sender_that_was_silent_longest_is_forgotten_first() -> None:
+def test_the_sender_that_was_silent_longest_is_dropped_first() -> None:
     senders = Kept(most=2)
     early, late = senders.of(Role.CLIENT, "early", 1), senders.of(Role.CLIENT, "late", 1)
     late.remember(1, b"x")
@@ -96,7 +96,7 @@ def test_a_dropped_connected_sender_is_remembered_at_its_next_request() -> None:
         max_size=60,
     )
 )
-def test_memory_stays_bounded_and_accounted_for_whatever_is_remembered(
+def test_memory_stays_bounded_and_correctly_accounted(
     steps: list[tuple[int, int, int | None, bool]],
 ) -> None:
     senders = Kept(most=3, most_bytes=100)

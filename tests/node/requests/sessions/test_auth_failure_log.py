@@ -31,7 +31,7 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
     ]
 
 
-def test_a_name_is_told_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     log = AuthFailureLog()
 
     for second in range(25):

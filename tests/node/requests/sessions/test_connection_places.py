@@ -15,7 +15,7 @@ def test_three_quarters_are_for_clients_and_an_eighth_for_members_alone() -> Non
     assert Limits.of(16, 9, 9) == Limits(12, 9, 9, 2, 1)
 
 
-def test_a_stranger_too_many_closes_the_oldest() -> None:
+def test_too_many_unauthenticated_connections_close_the_oldest() -> None:
     places: ConnectionPlaces[int] = ConnectionPlaces(LIMITS)
 
     assert [places.arrived(each, host) for each, host in enumerate((A, B, C))] == [None] * 3
@@ -31,7 +31,7 @@ def test_too_many_unauthenticated_connections_of_an_address_close_its_oldest() -
     assert places.arrived(3, A) == 1
 
 
-def test_greeted_connections_are_no_strangers() -> None:
+def test_authenticated_connections_do_not_count_as_unauthenticated() -> None:
     places: ConnectionPlaces[int] = ConnectionPlaces(LIMITS)
     for each in range(0, 20, 2):
         assert places.arrived(each, A) is None
@@ -48,7 +48,7 @@ def test_greeted_connections_are_no_strangers() -> None:
         ([(A, "a"), (B, "a"), (C, "a")], "connections with the token 'a' must be at most 2"),
     ],
 )
-def test_clients_are_bounded_in_all_by_address_and_by_token(
+def test_clients_are_bounded_in_total_by_address_and_by_token(
     callers: list[tuple[str, str]], reason: str
 ) -> None:
     places: ConnectionPlaces[int] = ConnectionPlaces(LIMITS)

@@ -92,7 +92,7 @@ async def test_short_requests_of_a_client_are_decided_after_its_long_request(
         assert heard[-1].results.outcomes.remaining == [4]
 
 
-async def test_a_long_request_that_comes_twice_is_decided_once(autojump_clock: object) -> None:
+async def test_a_repeated_long_request_is_decided_once(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
         request = check(1, *held_keys(world.node, ROWS))
@@ -131,7 +131,7 @@ async def test_a_client_that_requests_the_rules_repeatedly_waits_its_turn(
         assert order == [1] + [0] * 50
 
 
-async def test_a_client_beyond_the_bound_is_refused_in_its_turn(autojump_clock: object) -> None:
+async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
         keys = held_keys(world.node, ROWS)
@@ -191,7 +191,7 @@ async def test_a_client_without_waiting_requests_is_decided_on_arrival(
         assert len(decoded) == world.count("checks") == 8
 
 
-async def test_undecoded_requests_beyond_the_bound_are_refused_undecoded(
+async def test_requests_beyond_the_bound_are_rejected_without_decoding(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node() as world:

@@ -217,7 +217,7 @@ def reason_of(messages: list[Message], code: ErrorCode) -> str:
 # Hello
 
 
-async def test_a_good_hello_is_welcomed_by_name(autojump_clock: object) -> None:
+async def test_a_valid_hello_is_answered_with_a_welcome(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call()
 
@@ -260,7 +260,7 @@ async def test_a_second_hello_ends_the_connection(autojump_clock: object) -> Non
     ],
     ids=["wrong secret", "unknown name", "wrong cluster key", "token of a client"],
 )
-async def test_a_wrong_credential_is_refused_counted_and_let_go(
+async def test_an_invalid_credential_is_rejected_counted_and_disconnected(
     autojump_clock: object, hello: Hello
 ) -> None:
     async with running_node() as world:
@@ -274,7 +274,7 @@ async def test_a_wrong_credential_is_refused_counted_and_let_go(
         assert world.count("connections") == 0
 
 
-async def test_a_peer_of_another_version_is_told_so(autojump_clock: object) -> None:
+async def test_a_peer_of_another_version_receives_the_reason(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call()
         greeting = bytearray(encode(APP))
@@ -286,7 +286,7 @@ async def test_a_peer_of_another_version_is_told_so(autojump_clock: object) -> N
         assert world.count("refused_wrong_version") == 1
 
 
-async def test_who_says_no_hello_in_time_is_let_go(autojump_clock: object) -> None:
+async def test_a_connection_without_a_hello_in_time_is_closed(autojump_clock: object) -> None:
     async with running_node() as world:
         silent, good = await world.call(), await world.call(APP)
 
@@ -327,7 +327,7 @@ async def test_invalid_bytes_close_their_connection_and_are_counted_by_cause(
         assert remaining(await good.say(check(2))) == [4]
 
 
-async def test_a_message_that_nobody_asked_for_ends_its_connection(autojump_clock: object) -> None:
+async def test_an_unexpected_message_closes_its_connection(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
 
@@ -340,7 +340,7 @@ async def test_a_message_that_nobody_asked_for_ends_its_connection(autojump_cloc
 # Allowed requests
 
 
-async def test_anyone_with_a_token_may_ping_and_read_members_and_rules(
+async def test_every_token_may_ping_and_read_members_and_rules(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -358,7 +358,7 @@ async def test_anyone_with_a_token_may_ping_and_read_members_and_rules(
         assert RuleSet.from_plain(rules.plain) == RuleSet()
 
 
-async def test_each_scope_opens_its_own_door_only(autojump_clock: object) -> None:
+async def test_each_scope_allows_only_its_own_requests(autojump_clock: object) -> None:
     async with running_node() as world:
         app, operator = await world.call(APP), await world.call(OPERATOR)
         await app.say(check(1, cost=3))
@@ -376,7 +376,7 @@ async def test_each_scope_opens_its_own_door_only(autojump_clock: object) -> Non
         assert remaining(await operator.say(check(5, op=Op.RESET, cost=0))) == [5]
 
 
-async def test_a_refund_needs_no_more_than_a_check(autojump_clock: object) -> None:
+async def test_a_refund_needs_the_same_permission_as_a_check(autojump_clock: object) -> None:
     async with running_node() as world:
         app = await world.call(APP)
 
@@ -425,7 +425,9 @@ async def test_a_check_forwarded_twice_is_not_forwarded_again(
         assert world.count("forwarded") == 0
 
 
-async def test_a_client_may_ask_the_standby_in_place_of_the_owner(autojump_clock: object) -> None:
+async def test_a_client_may_send_checks_to_the_standby_instead_of_the_owner(
+    autojump_clock: object,
+) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
 
@@ -436,7 +438,7 @@ async def test_a_client_may_ask_the_standby_in_place_of_the_owner(autojump_clock
 # Repeated requests
 
 
-async def test_a_request_that_comes_twice_is_answered_twice_and_counted_once(
+async def test_a_repeated_request_is_answered_twice_and_counted_once(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -451,7 +453,7 @@ async def test_a_request_that_comes_twice_is_answered_twice_and_counted_once(
         assert world.count("checks") == 2
 
 
-async def test_that_holds_over_a_new_connection_of_the_same_process(
+async def test_a_repeat_over_a_new_connection_counts_once(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -489,7 +491,7 @@ async def test_a_request_still_being_forwarded_is_not_forwarded_again(
         assert world.count("repeated") == 1
 
 
-async def test_an_answer_that_comes_after_a_reconnect_goes_to_the_new_connection(
+async def test_an_answer_after_a_reconnect_uses_the_new_connection(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:

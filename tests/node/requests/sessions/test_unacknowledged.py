@@ -26,7 +26,7 @@ class World:
         self.account.sent(reader, size)
 
 
-def test_readers_that_acknowledge_are_never_given_up() -> None:
+def test_readers_that_acknowledge_are_never_disconnected() -> None:
     w = World()
     readers = [Reader() for _ in range(5)]
     for _ in range(20):
@@ -38,7 +38,7 @@ def test_readers_that_acknowledge_are_never_given_up() -> None:
     assert w.account.total <= 1000
 
 
-def test_the_one_without_progress_for_longest_is_given_up_first() -> None:
+def test_the_session_without_progress_for_longest_is_closed_first() -> None:
     w = World()
     stuck, slow = Reader(), Reader()
     w.send(stuck, 396)
@@ -53,7 +53,7 @@ def test_the_one_without_progress_for_longest_is_given_up_first() -> None:
     assert w.account.total == slow.unsent == 700
 
 
-def test_clients_are_given_up_before_members() -> None:
+def test_clients_are_disconnected_before_members() -> None:
     w = World()
     member, client = Reader(is_member=True), Reader()
     w.send(member, 496)
@@ -64,7 +64,7 @@ def test_clients_are_given_up_before_members() -> None:
     assert w.given_up == [client, member]
 
 
-def test_room_is_made_below_the_bound_so_that_it_lasts() -> None:
+def test_eviction_frees_space_well_below_the_bound() -> None:
     w = World()
     readers = [Reader() for _ in range(11)]
     for reader in readers:
