@@ -69,7 +69,7 @@ def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
     assert outcome.violations == []
 
 
-def test_a_node_need_not_detect_the_crash_of_a_member_that_it_never_knew() -> None:
+def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     scenario = generate_scenario(388, "core")
 
     assert run_scenario(scenario, 388, scenario).violations == []

@@ -290,7 +290,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert out == ""
 
 
-def test_the_operators_port_of_a_process_speaks_tls_to_who_has_a_token(tmp_path: Path) -> None:
+def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     status, _, err = asked(
         *("keys", "new", str(keys), "--address", "127.0.0.1"),

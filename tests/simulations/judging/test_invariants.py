@@ -169,7 +169,7 @@ def test_the_failure_policy_may_decide_only_without_a_reachable_member():
     assert violations(DAY, answers, used, datacenters=2, faults=in_turn) == ["outage"]
 
 
-def test_an_aligned_window_of_a_sliding_limit_admits_the_limit_and_no_more():
+def test_an_aligned_window_of_a_sliding_limit_admits_only_the_limit():
     rules = {"sliding": load_text(SLIDING).rules.rules()[0]}
     full = [answered(float(each)) for each in range(1, 5)]
 
