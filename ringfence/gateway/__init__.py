@@ -1,7 +1,8 @@
-"""The gateway: an embedded client with an HTTP and a gRPC port, for everybody who is not Python.
+"""Gateway: a client of the cluster behind an HTTP and a gRPC port, for programs not in Python.
 
-Proxies (Envoy, nginx, Caddy, Traefik, HAProxy) and other languages ask it; it asks the owners. It
-needs the extra `gateway`, and is started by `ringfence gateway` or `ringfence node --gateway`.
+Proxies (Envoy, nginx, Caddy, Traefik, HAProxy) and other languages send checks to it. It sends them
+to the owners. It needs the extra `gateway`. `ringfence gateway` and `ringfence node --gateway`
+start it.
 """
 
 from ringfence.gateway.process.settings import GatewaySettings, load_gateway_settings

@@ -1,8 +1,8 @@
-"""The request headers on one HTTP/2 connection, and the errors that a connection ends with.
+"""Decoding of request headers on one HTTP/2 connection, and the connection errors of HTTP/2.
 
-Decoding a header takes longer than the rest of a request, and callers send the same header again
-and again: as references to a table that both ends keep. Small headers of this kind are cached until
-that table changes.
+Decoding a header takes longer than the rest of a request. Clients repeat the same header as
+references to the compression table of the connection. Small headers of this kind are cached until
+the table changes.
 """
 
 import re
@@ -15,22 +15,22 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 __all__ = ["Broken", "Failure", "HeaderBlock", "HeaderBlocks"]
 
 _CACHED, _LARGEST_CACHED = 16, 1024
-"""Headers in the cache, and bytes of the largest of them."""
+"""Maximum number of cached headers, and maximum bytes of one of them."""
 _REFERENCE = 0x80
-"""A byte of at least this is a reference to a field as a whole (RFC 7541, section 6.1)."""
+"""Lowest first byte of a reference to a complete field (RFC 7541, section 6.1)."""
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _KEPT = frozenset((b"content-type", b"content-length", b"authorization", b"grpc-timeout"))
-"""The fields that the gateway reads. All others are checked and dropped."""
+"""Fields that the gateway reads. Other fields are validated and dropped."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _CONNECTION_FIELDS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
 _THREE_SIZE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
-"""RFC 7541, section 4.2, lets a block begin with at most two."""
+"""Maximum table size updates at the start of a block (RFC 7541, section 4.2)."""
 
 
 class Failure(IntEnum):
-    """HTTP/2's error codes, those that we send."""
+    """Error codes of HTTP/2 that this server sends."""
 
     NONE = 0
     PROTOCOL = 1
@@ -44,7 +44,7 @@ class Failure(IntEnum):
 
 
 class Broken(Exception):
-    """The connection cannot go on."""
+    """The connection must be closed because of an HTTP/2 error."""
 
     def __init__(self, failure: Failure, why: str) -> None:
         super().__init__(why)
@@ -53,27 +53,28 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeaderBlock:
-    """What a request's header says; many requests share one."""
+    """Parsed header of a request; requests with the same header share one."""
 
     method: str
     path: str
     fields: dict[str, str]
-    """The fields that the gateway reads, by name, the lines of one name joined by commas."""
+    """Fields that the gateway reads, by name. Repeated fields are joined by commas."""
     size: int
 
 
 class HeaderBlocks:
-    """Reads the headers of one connection, which must be read in order and none left out."""
+    """Decoder of the headers of one connection. It must read every header, in order."""
 
     def __init__(self, largest: int) -> None:
         self.decoded = 0
-        """Bytes that were decoded so far: what the work was."""
+        """Number of decoded bytes so far, as a measure of work."""
         self._decoder = Decoder(largest)
         self._known: dict[bytes, HeaderBlock] = {}
-        """Blocks made of nothing but references to the decoder's table, which is as it was."""
+        """Cached blocks that consist of table references only. Valid while the table is
+        unchanged."""
 
     def read(self, block: bytes) -> HeaderBlock | None:
-        """Read a request's header; None for a malformed one. Raises `Broken`."""
+        """Decode the header of a request; None if it is malformed. Raises `Broken`."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -88,12 +89,12 @@ class HeaderBlocks:
         return head
 
     def is_trailer(self, block: bytes) -> bool:
-        """Read a trailer; whether it is well-formed. Raises `Broken`."""
+        """Decode a trailer and return whether it is well-formed. Raises `Broken`."""
         return all([_is_field(name, value) for name, value in self._decode(block)])
 
     def _decode(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
         if min(block, default=0) < _REFERENCE:
-            self._known.clear()  # The table may change.
+            self._known.clear()  # This header may change the table.
         if _THREE_SIZE_UPDATES.match(block):
             raise Broken(Failure.COMPRESSION, "more than two table size updates in a header")
         try:
@@ -107,7 +108,7 @@ class HeaderBlocks:
 
 
 def _head_of(told: Iterable[tuple[bytes, bytes]]) -> HeaderBlock | None:
-    """Check a request's fields (RFC 9113, sections 8.2 and 8.3); None for a malformed request."""
+    """Validate a request's fields (RFC 9113, sections 8.2 and 8.3); None if they are malformed."""
     pseudo: dict[bytes, str] = {}
     fields: dict[str, str] = {}
     has_fields = False
@@ -140,5 +141,5 @@ def _is_field(name: bytes, value: bytes) -> bool:
 
 
 def _is_value(value: bytes) -> bool:
-    bad = (b"\0" in value, b"\r" in value, b"\n" in value)  # Far faster than an expression.
+    bad = (b"\0" in value, b"\r" in value, b"\n" in value)  # Far faster than a regular expression.
     return True not in bad and value == value.strip(b" \t")

@@ -1,4 +1,4 @@
-"""gRPC's standard health service: whether we serve, asked once or watched."""
+"""Standard gRPC health service: single queries and watches."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ _NOT_SERVING, _SERVING = HealthCheckResponse.NOT_SERVING, HealthCheckResponse.SE
 
 
 class Health:
-    """Of several names, which all serve or all do not."""
+    """Health of several service names, which all have the same status."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -23,27 +23,27 @@ class Health:
         self._is_over = False
 
     def set_serving(self) -> None:
-        """Tell those who watch that they may call."""
+        """Set the status to SERVING and notify all watches."""
         self._set(_SERVING)
 
     def end(self) -> None:
-        """Tell those who watch that they may call no longer, and let go of them."""
+        """Set the status to NOT_SERVING, then end all watches."""
         self._is_over = True
         self._set(_NOT_SERVING)
 
     async def check(self, message: bytes) -> Answer:
-        """Tell of one name. Raises `Refusal`."""
+        """Return the status of one service name. Raises `Refusal`."""
         if _name_in(message) not in self._names:
             raise Refusal(Status.NOT_FOUND, "there is no such service here")
         return _told(self._status)
 
     async def list(self, message: bytes) -> Answer:
-        """Tell of all names."""
+        """Return the status of all service names."""
         told = {name: HealthCheckResponse(status=self._status) for name in self._names}
         return bytes(HealthListResponse(statuses=told).SerializeToString())
 
     async def watch(self, message: bytes) -> Answer:
-        """Tell of one name now and whenever that changes. Raises `Refusal`."""
+        """Yield the status of one service name now and after each change. Raises `Refusal`."""
         return self._changes(is_known=_name_in(message) in self._names)
 
     async def _changes(self, *, is_known: bool) -> AsyncIterator[bytes]:

@@ -1,9 +1,9 @@
-"""HTTP/2 (RFC 9113) as far as a server of short gRPC calls needs it: bytes in, requests out.
+"""Server side of HTTP/2 (RFC 9113) for short gRPC calls: bytes in, requests out.
 
-Our own, since all that could carry these calls for us costs several times what they do themselves;
-docs/guides/gateway.md states the bounds. Header compression is done by the package `hpack`.
-Decides framing, flow control and how much a caller may have us hold and do; what requests mean is
-`grpc_server`'s.
+Existing HTTP/2 libraries cost several times as much processor time as the calls themselves. This
+module decides framing, flow control, and the memory and work that one client can cause;
+docs/guides/gateway.md states the bounds. The package `hpack` decompresses headers. The module
+`port` interprets the requests.
 """
 
 import struct
@@ -21,13 +21,15 @@ _NUMBER = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
 _LARGEST_FRAME = _LARGEST_BLOCK = _LARGEST_HEADERS = 16_384
 _LEAST_WINDOW = 262_144
-"""Bytes of bodies of unanswered calls, by connection; four bodies, if that is more."""
+"""Maximum bytes of request bodies of unanswered calls per connection, and at least four bodies."""
 _MOST_STREAMS, _MOST_OF_HEADS, _STREAM = 1000, 1 << 20, 512
-"""Unanswered calls by connection, and bytes of their headers, `_STREAM` for each call included."""
+"""Maximum of unanswered calls per connection, and maximum bytes of their headers.
+
+Each call adds `_STREAM` bytes."""
 _WORK, _FRAME = 2048, 64
-"""Units of work at once: bytes of headers, blocked answers, and `_FRAME` for each frame."""
+"""Maximum work of one call: header bytes, blocked responses, and `_FRAME` for each frame."""
 _FRAMES, _FRAMES_PER_SECOND, _FRAMES_PER_ANSWER = 1000.0, 33.0, 4
-"""Frames that bring no call, such as resets and pings: at once, a second, and for each answer."""
+"""Maximum of frames that start no call (resets, pings): burst, per second, and per response."""
 _ENABLE_PUSH, _MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 2, 3, 4, 5
 _MAX_HEADER_LIST_SIZE = 6
 _LARGEST_WINDOW = 2**31 - 1
@@ -37,7 +39,7 @@ _ON_CONNECTIONS = (Kind.SETTINGS, Kind.PING, Kind.GOAWAY)
 
 @dataclass(slots=True)
 class Request:
-    """A request that is complete."""
+    """Complete request."""
 
     stream: int
     head: HeaderBlock
@@ -46,14 +48,14 @@ class Request:
 
 @dataclass(slots=True)
 class TooLarge:
-    """A request whose body is larger than allowed; the rest of it is thrown away."""
+    """Request whose body exceeds the maximum. The rest of the body is discarded."""
 
     stream: int
 
 
 @dataclass(slots=True)
 class Gone:
-    """No answer can be sent any more: the caller reset the stream, or we did."""
+    """Stream that was reset by either side, so that no response can be sent."""
 
     stream: int
 
@@ -62,34 +64,34 @@ Input: TypeAlias = Request | TooLarge | Gone
 
 
 class Http2:
-    """The server's end of one connection."""
+    """Server side of one connection."""
 
     def __init__(self, max_body: int, now: float) -> None:
         self.out = Outbox(self._closed)
-        """Where answers are put; its bytes are to be sent whenever it has some."""
+        """Queue of frames to send. The owner of the connection sends its bytes."""
         self.is_broken = False
-        """The caller broke the protocol, and was told so: nothing more is read."""
+        """Whether the client violated the protocol. Nothing more is read then."""
         self.is_draining = False
         self.has_more = False
-        """Not all that was received has been read: call `receive` again, after other work."""
+        """Whether received bytes remain: call `receive` again after other work."""
         self.last_request = now
-        """When the latest request began, or the connection."""
+        """Start of the latest request, or of the connection if there was none."""
         self._now = now
         self._max_body = max_body
         self._heads = HeaderBlocks(_LARGEST_HEADERS)
         self._last = 0
         self._rest = b""
         self._block: tuple[int, int, bytes] | None = None
-        """Stream, flags and beginning of a header that goes on in the next frame."""
+        """Stream, flags and first part of a header that continues in the next frame."""
         self._is_greeted = False
         self._window = max(_LEAST_WINDOW, 4 * max_body)
         self._held = self._owed = self._held_heads = 0
         self._frames, self._frames_at, self._answers = _FRAMES, now, 0
         self._stuck_since: float | None = now
-        """Since when we wait for the rest of a frame or header, or for the first one."""
+        """Start of the wait for the rest of a frame or header, or for the first frame."""
         settings = (
             *(_MAX_CONCURRENT_STREAMS, _MOST_STREAMS, _MAX_HEADER_LIST_SIZE, _LARGEST_HEADERS),
-            # So that one that is too large can be seen to be.
+            # One byte more than the maximum, so that a larger body is detected.
             *(_INITIAL_WINDOW_SIZE, max_body + _LARGEST_FRAME),
         )
         self.out.put(frame(Kind.SETTINGS, 0, 0, struct.pack(">HIHIHI", *settings)))
@@ -97,11 +99,13 @@ class Http2:
 
     @property
     def kept(self) -> int:
-        """Bytes that this connection makes us keep."""
+        """Return the number of buffered bytes of this connection."""
         return len(self._rest) + self._held + self._held_heads + self.out.waiting
 
     def receive(self, received: bytes, now: float) -> list[Input]:
-        """Take bytes; returns what they complete, in order. Bounded work: see `has_more`."""
+        """Process received bytes; return the events that they complete, in order.
+
+        The work of one call is bounded: see `has_more`."""
         if self.is_broken:
             return []
         found: list[Input] = []
@@ -113,7 +117,7 @@ class Http2:
         return found
 
     def give_up_before(self, instant: float) -> list[int]:
-        """Give up calls that began before an instant and whose request or answer is on its way."""
+        """Reset calls that began before an instant and whose request or response is incomplete."""
         if self._stuck_since is not None and self._stuck_since < instant:
             self._break(Failure.ENHANCE_YOUR_CALM, "too slow")
         old = [(each, stream) for each, stream in self.out.open.items() if stream.began < instant]
@@ -123,7 +127,7 @@ class Http2:
         return slow
 
     def drain(self) -> None:
-        """Take no new requests; those that we have are answered."""
+        """Refuse new requests. Accepted requests are still answered."""
         if not self.is_draining and not self.is_broken:
             self.is_draining = True
             self.out.put(self._goodbye(Failure.NONE, "the gateway is stopping"))
@@ -134,7 +138,7 @@ class Http2:
         at, end, work, decoded = 0, len(received), 0, self._heads.decoded
         if not self._is_greeted:
             if not _PREFACE.startswith(received[:24]):
-                raise Broken(Failure.PROTOCOL, "this is no HTTP/2")
+                raise Broken(Failure.PROTOCOL, "the connection preface of HTTP/2 is missing")
             if end < 24:
                 self._rest = received
                 return
@@ -144,7 +148,7 @@ class Http2:
             high, low, kind, flags, stream = _HEADER.unpack_from(received, at)
             size = high << 8 | low
             if size > _LARGEST_FRAME:
-                raise Broken(Failure.FRAME_SIZE, "a frame is larger than announced")
+                raise Broken(Failure.FRAME_SIZE, "a frame is larger than the announced maximum")
             if end - at - 9 < size:
                 break
             self.has_more = work + self._heads.decoded - decoded >= _WORK
@@ -159,14 +163,16 @@ class Http2:
         if self._block is None:
             if self.has_more or not self._rest:
                 self._stuck_since = None
-            elif at or self._stuck_since is None:  # With a frame complete, the caller is not slow.
+            elif (
+                at or self._stuck_since is None
+            ):  # A complete frame shows that the client is not slow.
                 self._stuck_since = self._now
 
     def _take(  # noqa: PLR0912 - one branch per kind of frame
         self, kind: int, flags: int, stream: int, payload: bytes, found: list[Input]
     ) -> None:
         if self._block is not None and kind != Kind.CONTINUATION:
-            raise Broken(Failure.PROTOCOL, "a header was not continued")
+            raise Broken(Failure.PROTOCOL, "expected a CONTINUATION frame")
         if kind == Kind.DATA:
             self._take_data(flags, stream, payload, found)
             return
@@ -184,7 +190,7 @@ class Http2:
             raise Broken(Failure.PROTOCOL, "a frame belongs on another stream")
         if kind == Kind.CONTINUATION:
             if self._block is None or self._block[0] != stream:
-                raise Broken(Failure.PROTOCOL, "there is nothing to continue")
+                raise Broken(Failure.PROTOCOL, "unexpected CONTINUATION frame")
             _, first, begun = self._block
             self._block = None
             self._take_block(stream, flags | first, begun + payload, found)
@@ -202,18 +208,18 @@ class Http2:
         elif kind == Kind.PRIORITY:
             _check_priority(stream, payload)
         elif kind == Kind.PUSH_PROMISE:
-            raise Broken(Failure.PROTOCOL, "clients do not push")
-        # All others, those that we do not know among them, ask nothing of us.
+            raise Broken(Failure.PROTOCOL, "a client must not send PUSH_PROMISE")
+        # Other frame types, including unknown ones, need no action.
 
     def _charge(self) -> None:
-        """Count a frame that brings no call; too many for the calls answered end the connection."""
+        """Count a frame that starts no call. Too many of them end the connection."""
         answers = self.out.answered
         earned = (self._now - self._frames_at) * _FRAMES_PER_SECOND
         earned += (answers - self._answers) * _FRAMES_PER_ANSWER
         self._frames = min(_FRAMES, self._frames + earned) - 1
         self._frames_at, self._answers = self._now, answers
         if self._frames < 0:
-            raise Broken(Failure.ENHANCE_YOUR_CALM, "too many frames that bring no call")
+            raise Broken(Failure.ENHANCE_YOUR_CALM, "too many frames that start no call")
 
     def _require_begun(self, stream: int) -> None:
         if stream > self._last or not stream % 2:
@@ -224,7 +230,7 @@ class Http2:
             raise Broken(Failure.FRAME_SIZE, "settings have 6 bytes each")
         if flags & Flags.ACK:
             return
-        # First of all: what a wider window lets out must not come before we say that we saw it.
+        # The acknowledgement must precede data that the larger window permits.
         self.out.put(frame(Kind.SETTINGS, Flags.ACK, 0, b""))
         settings = dict(_SETTING.iter_unpack(payload))
         largest = settings.get(_MAX_FRAME_SIZE, _LARGEST_FRAME)
@@ -243,11 +249,11 @@ class Http2:
         if not by or not self.out.widen(stream, by):
             failure = Failure.FLOW_CONTROL if by else Failure.PROTOCOL
             if not stream:
-                raise Broken(failure, "a window was widened by nothing or too much")
+                raise Broken(failure, "a window update is zero or too large")
             self._drop(stream, failure, found)
 
     def _drop(self, stream: int, failure: Failure, found: list[Input]) -> None:
-        """End a stream, and the call on it."""
+        """End a stream and its call."""
         if stream in self.out.open:
             self._charge()
             self.out.reset(stream, failure)
@@ -266,7 +272,9 @@ class Http2:
         if stream <= self._last:
             self._take_trailer(stream, block, flags, found)
             return
-        head = self._heads.read(block)  # In any case: the next blocks build on it.
+        head = self._heads.read(
+            block
+        )  # Always decode the block, because later blocks depend on the table.
         self._last = stream
         has_ended = bool(flags & Flags.END_STREAM)
         is_full = len(self.out.open) >= _MOST_STREAMS or self._held_heads > _MOST_OF_HEADS
@@ -292,7 +300,9 @@ class Http2:
             self._drop(number, Failure.PROTOCOL, found)
 
     def _take_late(self, stream: int, flags: int) -> None:
-        """Pass over what comes for a stream that we reset; nothing may follow a caller's end."""
+        """Ignore a frame for a stream that this server has reset.
+
+        A frame after the client's END_STREAM is a protocol error."""
         self._charge()
         if stream not in self.out.dropped:
             raise Broken(Failure.STREAM_CLOSED, "a frame for a stream that has ended")
@@ -321,7 +331,7 @@ class Http2:
             self._repay(stream.held)
             stream.is_refused, stream.is_read, stream.body, stream.held = True, has_ended, b"", 0
             return
-        if stream.body:  # Not the usual case; to join bytes again and again takes long.
+        if stream.body:  # Rare case. Repeated concatenation of bytes would be slow.
             if isinstance(stream.body, bytes):
                 stream.body = bytearray(stream.body)
             stream.body += body
@@ -346,7 +356,7 @@ class Http2:
         self._repay(stream.held)
 
     def _repay(self, size: int) -> None:
-        """Give window back, a quarter of it at once."""
+        """Return window to the client, at least a quarter of the window at a time."""
         self._owed += size
         if self._owed >= self._window // 4:
             self.out.put(frame(Kind.WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._owed)))
@@ -370,7 +380,7 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def _check_priority(stream: int, priority: bytes) -> None:
-    """Check that a stream does not depend on itself; ignore priorities (RFC 9113, 5.3.2)."""
+    """Reject a stream that depends on itself; ignore priorities (RFC 9113, 5.3.2)."""
     if len(priority) < 5:
         raise Broken(Failure.FRAME_SIZE, "a priority has 5 bytes")
     if not stream or _NUMBER.unpack_from(priority)[0] & _LARGEST_WINDOW == stream:

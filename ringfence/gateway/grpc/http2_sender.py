@@ -1,7 +1,7 @@
-"""What a server sends over one HTTP/2 connection: answers, as far as the caller's windows allow.
+"""Sending side of one HTTP/2 connection: frames and flow control of responses.
 
-Headers go without compression that would need a state: those of gRPC's answers are the same bytes
-every time. When bytes leave is the connection's affair.
+Headers are sent without dynamic compression, because gRPC response headers are always the same
+bytes. The connection decides when bytes are written to the socket.
 """
 
 import struct
@@ -18,13 +18,13 @@ _NUMBER = struct.Struct(">I")
 _LARGEST_FRAME = 16_384
 _LARGEST_WINDOW = 2**31 - 1
 STATUS_200 = b"\x88"
-"""`:status: 200`, by its number in the table that everybody has."""
+"""`:status: 200`, by its index in the static table."""
 _MOST_WAITING, _REMEMBERED = 262_144, 1024
-"""Bytes of answers that wait for a window, and streams in `Outbox.dropped`, by connection."""
+"""Maximum of response bytes that wait for a window, and of `Outbox.dropped`, per connection."""
 
 
 class Kind(IntEnum):
-    """Kinds of frames."""
+    """Frame types."""
 
     DATA = 0
     HEADERS = 1
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class Flags(IntFlag):
-    """Flags of frames; `ACK` and `END_STREAM` are one bit on different kinds."""
+    """Frame flags. `ACK` and `END_STREAM` are the same bit on different frame types."""
 
     ACK = 0x1
     END_STREAM = 0x1
@@ -48,23 +48,23 @@ class Flags(IntFlag):
     PRIORITY = 0x20
 
 
-# As plain numbers: the flags of an enumeration take longer to join than a frame to write.
+# Plain numbers: combining enumeration flags takes longer than encoding a frame.
 _DATA, _HEADERS, _END_HEADERS, _END = 0, 1, 0x4, 0x5
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Write one frame."""
+    """Encode one frame."""
     size = len(payload)
     return _HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
 
 def field(name: bytes, value: bytes) -> bytes:
-    """Write a header field that no table holds, nor shall."""
+    """Encode a header field as a literal that is never indexed."""
     return b"\x00" + _text(name) + _text(value)
 
 
 def _text(text: bytes) -> bytes:
-    """Write text with its length, in an integer that begins with 7 bits (RFC 7541, section 5)."""
+    """Encode text after its length, an integer with a 7-bit prefix (RFC 7541, section 5)."""
     size = len(text)
     if size < 127:
         return bytes((size,)) + text
@@ -79,56 +79,58 @@ def _text(text: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One open stream: a request that comes, and an answer that leaves."""
+    """One open stream: an incoming request and its response."""
 
     head: HeaderBlock
     began: float
     body: bytes | bytearray = b""
     held: int = 0
-    """Bytes of its DATA frames, which count against the connection's window until it closes."""
+    """Bytes of received DATA frames. They count against the connection's window until the stream
+    closes."""
     is_read: bool = False
-    """The caller has sent all of its request."""
+    """Whether the request has been received completely."""
     is_refused: bool = False
-    """The rest of the request is dropped."""
+    """Whether the rest of the request is discarded."""
     credit: int = 0
-    """The window, less its initial size."""
+    """Difference between the window and its initial size."""
     waiting: bytes = b""
     end: bytes | None = None
-    """The frame that ends it, once it is known."""
+    """Frame that ends the stream, as soon as it is known."""
     is_told: bool = False
-    """The header has left."""
+    """Whether the header block has been sent."""
 
 
 class Outbox:
-    """The open streams, answers to them, and other frames."""
+    """Open streams of a connection, their responses, and other outgoing frames."""
 
     def __init__(self, on_close: Callable[[Stream], None]) -> None:
-        """`on_close` receives each stream that closes."""
+        """`on_close` is called with each stream that closes."""
         self.answered = 0
-        """Calls that were answered so far."""
+        """Number of calls answered so far."""
         self.waiting = 0
-        """Bytes of answers that wait for a window."""
+        """Response bytes that wait for a window."""
         self.blocked: dict[int, Stream] = {}
-        """Streams whose answers wait for a window."""
+        """Streams whose responses wait for a window."""
         self.dropped: dict[int, None] = {}
-        """Streams that were reset while their request was still coming; the oldest is forgotten."""
+        """Streams that were reset before their request was complete. The oldest ones are
+        evicted."""
         self.open: dict[int, Stream] = {}
         self._on_close = on_close
         self._frames: list[bytes] = []
         self._window = self._initial_window = 65_535
 
     def put(self, written: bytes) -> None:
-        """Let a frame leave that needs no window."""
+        """Queue a frame that needs no flow control."""
         self._frames.append(written)
 
     def take(self) -> bytes:
-        """Take all that may leave now."""
+        """Return all bytes that can be sent now, and remove them."""
         written = b"".join(self._frames)
         self._frames.clear()
         return written
 
     def forget(self, number: int) -> None:
-        """The caller does not want its answer any more."""
+        """Drop a stream that the client has reset."""
         stream = self.open.pop(number, None)
         if stream is not None:
             if self.blocked.pop(number, None) is not None:
@@ -136,7 +138,7 @@ class Outbox:
             self._on_close(stream)
 
     def reset(self, number: int, failure: int, *, is_read: bool = False) -> None:
-        """Send a reset: there will be no answer, or no more of it."""
+        """Reset a stream: no response, or no more of it, will be sent."""
         stream = self.open.get(number)
         if not (is_read or (stream is not None and stream.is_read)):
             self.dropped[number] = None
@@ -148,7 +150,7 @@ class Outbox:
     # -- answering -----------------------------------------------------------------------------
 
     def answer(self, number: int, header: bytes, body: bytes, trailer: bytes) -> None:
-        """Answer at once, with a header block, a body and a trailer block."""
+        """Send a complete response: header block, body and trailer block."""
         stream = self.open.get(number)
         size = len(body)
         if stream is None:
@@ -178,7 +180,7 @@ class Outbox:
         self.end(number, trailer)
 
     def tell(self, number: int, header: bytes, body: bytes) -> None:
-        """Send a piece of an answer, after the header the first time."""
+        """Send one message of a response, the first one after the header block."""
         stream = self.open.get(number)
         if stream is None:
             return
@@ -193,7 +195,8 @@ class Outbox:
         self._push(number, stream)
 
     def end(self, number: int, block: bytes) -> None:
-        """End an answer by a trailer block; one of which nothing was told by its only block."""
+        """End a response with a trailer block, which is the only block if nothing was sent
+        before."""
         stream = self.open.get(number)
         if stream is not None:
             self.answered += 1
@@ -201,7 +204,7 @@ class Outbox:
             self._push(number, stream)
 
     def _push(self, number: int, stream: Stream) -> None:
-        """Send as much as the windows allow; the rest makes the stream a blocked one."""
+        """Send as much as the windows permit. A stream with remaining bytes is blocked."""
         while stream.waiting:
             room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
             if room <= 0:
@@ -218,12 +221,13 @@ class Outbox:
             if stream.is_read:
                 self.forget(number)
             else:
-                self.reset(number, Failure.NONE)  # The rest of the request is not wanted.
+                self.reset(number, Failure.NONE)  # The rest of the request is not needed.
 
     # -- windows -------------------------------------------------------------------------------
 
     def widen(self, number: int, by: int) -> bool:
-        """The caller takes more, on one stream or on all together (0); False if that is absurd."""
+        """Enlarge the window of one stream, or of the connection (0); False if it exceeds the
+        maximum."""
         if not number:
             self._window += by
             self._push_blocked()
@@ -237,7 +241,7 @@ class Outbox:
         return stream.credit + self._initial_window <= _LARGEST_WINDOW
 
     def set_initial_window(self, size: int) -> None:
-        """The caller takes so much on every stream."""
+        """Set the initial window of every stream, as the client's settings request."""
         self._initial_window = size
         self._push_blocked()
 

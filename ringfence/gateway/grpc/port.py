@@ -1,7 +1,7 @@
-"""gRPC over HTTP/2 on asyncio: a port whose calls are answered by one coroutine function.
+"""Listening port for gRPC over HTTP/2 on asyncio; one coroutine function answers all calls.
 
-Decides how messages are framed, how refusals read, and how connections begin and end. What the
-calls are is told by whoever opens the port.
+Decides the framing of messages, the encoding of errors, and the life cycle of connections. The
+caller of `GrpcPort` supplies the methods.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ __all__ = ["Answer", "Answerer", "GrpcPort", "Refusal", "Status"]
 logger = logging.getLogger("ringfence.gateway")
 
 _MOST_AT_ONCE, _MOST_WATCHES = 4096, 4
-"""Most calls of all callers at once; most watches of each caller, which do not count as calls."""
+"""Maximum of concurrent calls in total, and of watches per connection. Watches are not calls."""
 _MOST_KEPT = 1 << 26
-"""Most bytes kept for all callers; beyond it the caller with the most is disconnected."""
+"""Maximum of buffered bytes in total. Above it, the connection with the most is closed."""
 _ACCEPTED_AT_ONCE, _LOOK = 16, 1.0
-"""Connections accepted before other work; seconds between looks for callers that are slow."""
+"""Connections accepted before other work; seconds between checks for slow clients."""
 _LONGEST_LIFE = 24 * 3600.0
-"""Seconds after which a caller must reconnect, perhaps to a worker with less load."""
+"""Seconds after which a client must reconnect, possibly to a less busy worker."""
 _PREFIX = 5
-"""Bytes before a message: whether it is compressed, and its length."""
+"""Prefix of a message: compression flag and length."""
 _HEADER = STATUS_200 + field(b"content-type", b"application/grpc")
 _PLAIN = punctuation.replace("%", "") + " "
 _OK = field(b"grpc-status", b"0")
 _NO_GRPC = b"\x08\x03415" + field(b"content-type", b"text/plain")
-"""`:status: 415`: what calls us speaks HTTP/2, but not gRPC."""
+"""`:status: 415`, for a request that is HTTP/2 but not gRPC."""
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-"""Seconds in the units of `grpc-timeout`."""
+"""Units of `grpc-timeout` in seconds."""
 
 
 class Status(IntEnum):
-    """gRPC's status codes, those that we send."""
+    """Status codes of gRPC that this server sends."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -64,7 +64,7 @@ class Status(IntEnum):
 
 
 class Refusal(Exception):
-    """A call is answered by a status other than OK."""
+    """Answer to a call with a status other than OK."""
 
     def __init__(self, status: Status, why: str) -> None:
         super().__init__(why)
@@ -72,35 +72,35 @@ class Refusal(Exception):
 
 
 Answer: TypeAlias = bytes | AsyncIterator[bytes]
-"""A message, or one after the other until the caller has gone."""
+"""One response message, or a stream of messages until the client disconnects."""
 Answerer: TypeAlias = Callable[[HeaderBlock, bytes], Awaitable[Answer]]
-"""Answers a call, told its header and its message. Raises `Refusal`."""
+"""Answers a call, given its header and message. May raise `Refusal`."""
 
 
 class GrpcPort:
-    """Listens until stopped."""
+    """Listening gRPC port and its connections."""
 
     def __init__(
         self, answer: Answerer, settings: GatewaySettings, on_refusal: Callable[[str], None]
     ) -> None:
-        """`on_refusal` receives the cause when something is refused that `answer` never saw."""
+        """`on_refusal` is called with the cause when a call is refused before `answer` runs."""
         self.answer = answer
         self.settings = settings
         self.on_refusal = on_refusal
         self.calls = self.kept = 0
-        """Calls being answered, and bytes kept for all connections."""
+        """Number of calls in flight, and of buffered bytes of all connections."""
         self.turns: deque[Connection] = deque()
-        """Connections that have more to read than one turn allows."""
+        """Connections with more unread bytes than one turn can process."""
         self.connections: dict[Connection, asyncio.Task[None]] = {}
-        """With the task that begins each, by a TLS handshake perhaps."""
+        """Connections, each with the task that opens it, which may take a TLS handshake."""
         self._socket: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
         self._look: asyncio.TimerHandle | None = None
         self._last_gone = asyncio.Event()
-        """Of no meaning while there are connections."""
+        """Set when no connection is left. Meaningless while there are connections."""
 
     async def start(self, at: Address, tls: ssl.SSLContext | None) -> int:
-        """Listen; returns the port. Raises `ConfigError` when it cannot be had."""
+        """Start to listen; return the port number. Raises `ConfigError` if it cannot be bound."""
         host, port = at
         self._tls = tls
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -115,7 +115,7 @@ class GrpcPort:
         return int(listening.getsockname()[1])
 
     async def stop(self, within: float) -> None:
-        """Tell everybody to go elsewhere, finish what is under way, close."""
+        """Stop accepting calls, finish the calls in flight, then close all connections."""
         if self._look is not None:
             self._look.cancel()
         if self._socket is not None:
@@ -133,37 +133,37 @@ class GrpcPort:
             each.abort()
 
     def forget(self, connection: "Connection") -> None:
-        """A connection has ended."""
+        """Remove a closed connection."""
         self.connections.pop(connection, None)
         if not self.connections:
             self._last_gone.set()
 
     def keep(self, more: int) -> None:
-        """Count kept bytes; beyond the bound, disconnect the caller with the most."""
+        """Count buffered bytes. Above the maximum, close the connection with the most."""
         self.kept += more
         if self.kept > _MOST_KEPT and more > 0 and self.connections:
             self.on_refusal("memory")
             max(self.connections, key=lambda each: each.kept).abort()
 
     def take_turn(self) -> None:
-        """Let one connection read on; the others wait for their turns, and new reads do not."""
+        """Resume reading for one connection. Others with unread bytes wait for their turn."""
         self.turns[0].data_received(b"")
         self.turns.popleft()
         if self.turns:
             asyncio.get_running_loop().call_soon(self.take_turn)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept some waiting connections; other work gets its turn, too."""
+        """Accept a bounded number of waiting connections, then yield to other work."""
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 accepted, (host, *_) = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # Such as no descriptor left: not tried again at once.
+            except OSError as error:  # For example, no free file descriptor.
                 self.on_refusal("accept_error")
-                logger.error("accepting a gRPC connection failed, trying again: %s", error)
-                loop.remove_reader(listening)  # Until the next look.
+                logger.error("grpc port: accept failed, retrying: error=%s", error)
+                loop.remove_reader(listening)  # Until the next periodic check.
                 return
             if self._has_room(host):
                 connection = Connection(self, host)
@@ -183,7 +183,7 @@ class GrpcPort:
             self.forget(connection)
 
     def _has_room(self, host: str) -> bool:
-        """Make room for a connection: close the longest idle one, if any is idle."""
+        """Make room for a connection by closing the longest idle one; False if none is idle."""
         rivals = [each for each in self.connections if each.host == host]
         if len(rivals) < self.settings.max_connections_per_address:
             rivals = list(self.connections)
@@ -206,7 +206,7 @@ class GrpcPort:
 
 
 class Connection(asyncio.Protocol):
-    """One caller."""
+    """One connection of a client."""
 
     def __init__(self, port: GrpcPort, host: str) -> None:
         self.host = host
@@ -221,20 +221,20 @@ class Connection(asyncio.Protocol):
         self._is_flush_planned = False
         self._is_reading = True
         self._full_since: float | None = None
-        """Since when the caller reads nothing of what we write."""
+        """Start of the period in which the client has read nothing."""
 
     @property
     def idle_since(self) -> float:
-        """When the latest call began; infinite while a call is being answered."""
+        """Return the start of the latest call; infinity while a call is in progress."""
         return inf if len(self._tasks) > len(self._watches) else self._http2.last_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what we take."""
-        self._transport = transport  # type: ignore[assignment]  # uvloop's is one by its methods.
+        """Send the HTTP/2 settings of this server."""
+        self._transport = transport  # type: ignore[assignment]  # uvloop's has these methods.
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take calls."""
+        """Process received bytes."""
         if self._transport is None:
             return
         for each in self._http2.receive(data, self._loop.time()):
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         self._steer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits for the answers."""
+        """Cancel all calls of the closed connection."""
         self._transport = None
         self._port.forget(self)
         self._port.keep(-self.kept)
@@ -261,27 +261,27 @@ class Connection(asyncio.Protocol):
             task.cancel()
 
     def pause_writing(self) -> None:
-        """Take no more from a caller that does not read."""
+        """Pause reading from a client that does not read its responses."""
         self._full_since = self._loop.time()
         self._steer()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume reading."""
         self._full_since = None
         self._steer()
 
     def drain(self) -> None:
-        """Take no new calls, and close when those that are under way are answered."""
+        """Refuse new calls, and close after the calls in flight have been answered."""
         self._http2.drain()
         self._flush()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def give_up_slow(self, now: float) -> None:
-        """Give up calls and answers that take too long; close a connection that is idle or old."""
+        """Reset slow calls and responses; close the connection if it is idle or too old."""
         http2, slow = self._http2, now - self._port.settings.body_timeout
         is_stuck = self._full_since is not None and self._full_since < slow
         if is_stuck or (self._transport is not None and self._transport.is_closing()):
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _steer(self) -> None:
-        """Read on only when all that came has been taken, and the caller reads what we write."""
+        """Resume or pause reading: received bytes must be processed, and the client must read."""
         is_held = self._full_since is not None or self._http2.has_more
         if self._transport is not None and is_held == self._is_reading:
             self._is_reading = not is_held
@@ -346,13 +346,15 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             self._refuse(stream, refusal)
         except Exception:
-            logger.exception("a bug in Ringfence, met by %s", head.path)
+            logger.exception("internal error in %s", head.path)
             self._port.on_refusal("bugs")
-            self._refuse(stream, Refusal(Status.INTERNAL, "a bug in the gateway; see its log"))
+            self._refuse(
+                stream, Refusal(Status.INTERNAL, "internal error of the gateway; see its log")
+            )
         self._plan_to_flush()
 
     def _end(self, stream: int, task: asyncio.Task[None]) -> None:
-        """A call is answered, or was cancelled, perhaps before it began."""
+        """Finish a call that was answered or cancelled, possibly before it started."""
         self._tasks.pop(stream, None)
         if stream in self._watches:
             self._watches.remove(stream)
@@ -360,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._port.calls -= 1
 
     def _watch(self, stream: int) -> None:
-        """Count a call as a watch, which has no end. Raises `Refusal`."""
+        """Count a call as a watch, which has no deadline. Raises `Refusal`."""
         if len(self._watches) >= _MOST_WATCHES:
             self._port.on_refusal("watches")
             why = f"a connection may have {_MOST_WATCHES} watches at once; end one first"
@@ -369,9 +371,11 @@ class Connection(asyncio.Protocol):
         self._port.calls -= 1
 
     def _expire(self, stream: int) -> None:
-        """Answer a call whose `grpc-timeout` has passed, and end it."""
+        """Answer a call whose `grpc-timeout` has expired, and cancel it."""
         self._port.on_refusal("deadline")
-        self._refuse(stream, Refusal(Status.DEADLINE_EXCEEDED, "the call's own deadline passed"))
+        self._refuse(
+            stream, Refusal(Status.DEADLINE_EXCEEDED, "the deadline of the call has expired")
+        )
         self._cancel(stream)
         self._plan_to_flush()
 
@@ -382,7 +386,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, stream: int, refusal: Refusal) -> None:
         told = field(b"grpc-status", str(int(refusal.status)).encode())
         told += field(b"grpc-message", _percent_encoded(str(refusal)[:1000]))
-        # An answer of nothing but a trailer has the header's fields in it.
+        # A response that consists of a trailer only includes the header fields.
         opened = self._http2.out.open.get(stream)
         header = b"" if opened is not None and opened.is_told else _HEADER
         self._http2.out.end(stream, header + told)
@@ -390,7 +394,7 @@ class Connection(asyncio.Protocol):
     # -- sending -------------------------------------------------------------------------------
 
     def _plan_to_flush(self) -> None:
-        """Let answers that are ready now leave together."""
+        """Schedule one write for all responses that are ready now."""
         if not self._is_flush_planned:
             self._is_flush_planned = True
             self._loop.call_soon(self._flush)
@@ -411,7 +415,7 @@ class Connection(asyncio.Protocol):
 
 
 def _message_of(request: Request) -> bytes | None:
-    """Take a message out of its frame; None when this is no gRPC. Raises `Refusal`."""
+    """Extract the message from a request body; None if it is not gRPC. Raises `Refusal`."""
     head, body = request.head, request.body
     kind = head.fields.get("content-type", "")
     if head.method != "POST" or not kind.startswith("application/grpc"):
@@ -419,12 +423,14 @@ def _message_of(request: Request) -> bytes | None:
     if len(body) < _PREFIX or len(body) != _PREFIX + int.from_bytes(body[1:_PREFIX], "big"):
         raise Refusal(Status.INTERNAL, "a call takes exactly one message")
     if body[0]:
-        raise Refusal(Status.UNIMPLEMENTED, "compressed messages are not taken; send them plain")
+        raise Refusal(
+            Status.UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed"
+        )
     return body[_PREFIX:]
 
 
 def _timeout_of(head: HeaderBlock) -> float | None:
-    """Read `grpc-timeout` as seconds; None without one. Raises `Refusal`."""
+    """Parse `grpc-timeout` in seconds; None if it is absent. Raises `Refusal`."""
     text = head.fields.get("grpc-timeout")
     if text is None:
         return None
@@ -440,5 +446,5 @@ def _framed(message: bytes) -> bytes:
 
 
 def _percent_encoded(text: str) -> bytes:
-    """Write a status message as gRPC wants it in a header."""
+    """Encode a status message for a gRPC header."""
     return quote(text, safe=_PLAIN).encode()

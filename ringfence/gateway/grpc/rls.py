@@ -1,12 +1,13 @@
-"""Envoy's rate limit service over a limiter: one message in, one message out, no gRPC.
+"""Envoy's rate limit service on top of a limiter, without gRPC: one message in, one message out.
 
-Decides what each descriptor costs, what overrides mean and what is told of every counter. The
+Decides the cost of each descriptor, the meaning of overrides, and the status of each counter. The
 messages are those of the package `xds-protos`.
 
-Rules with `fixed_window` count as `envoyproxy/ratelimit` does: each descriptor alone, each hit
-past the limit too, and a peek is denied only when more than the limit is counted. Under the other
-algorithms the checks of a request are all or nothing and what is denied is not counted, but a
-descriptor's own `hits_addend` above 1 is a measured cost, and counts past the limit.
+Rules with `fixed_window` count as `envoyproxy/ratelimit` does. Each descriptor is counted
+separately, hits beyond the limit are counted too, and a peek is denied only if the count exceeds
+the limit. With the other algorithms, the checks of a request are all or nothing, and a denied check
+is not counted. There a descriptor's own `hits_addend` above 1 is a measured cost: it is charged
+even beyond the limit.
 """
 
 from collections import Counter
@@ -44,27 +45,27 @@ _UNITS: dict[str, Any] = {
 }
 _U32 = 2**32 - 1
 _NEGATIVE_HITS_FIELD = 4
-"""`RateLimitDescriptor.is_negative_hits`, which the package's messages do not have yet."""
+"""Field number of `RateLimitDescriptor.is_negative_hits`, which `xds-protos` lacks."""
 _MOST_DESCRIPTORS = 128
 _MOST_ENTRIES = 64
 _LATE = 1.1
-"""Answers after so many deadlines are counted as late."""
+"""Number of deadlines after which an answer counts as late."""
 
 
 class BadRequest(ValueError):
-    """The request makes no sense; the message says why."""
+    """Invalid request; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RlsSettings:
-    """How the service answers."""
+    """Settings of the rate limit service."""
 
     deadline: float | None = None
-    """Seconds until the rules' `on_failure` decides; None for as long as the members take."""
+    """Seconds until the rules' `on_failure` decides; None waits for the members without limit."""
     shadow: bool = False
-    """Overall OK whatever the statuses say."""
+    """Whether the overall code is always OK."""
     quota: bool = False
-    """Every rule is taken for one in quota mode."""
+    """Whether every rule acts in quota mode."""
     dynamic_metadata: bool = False
     override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     charge_hits_addend: bool = True
@@ -72,43 +73,43 @@ class RlsSettings:
 
 
 class _Way(Enum):
-    """How a descriptor is counted."""
+    """Way in which a descriptor is counted."""
 
     CHECK = auto()
-    """Together with all others of this way, or not at all."""
+    """All checks of the request together, or none of them."""
     HIT = auto()
-    """Alone, and also when it is denied."""
+    """Separately, and also if it is denied."""
     CHARGE = auto()
-    """Whatever is left; cost 0 asks whether more than the limit is counted."""
+    """Without regard to the remaining quota. Cost 0 asks whether the count exceeds the limit."""
     GIVE_BACK = auto()
     NONE = auto()
-    """No rule counts it."""
+    """Not counted by any rule."""
 
 
 _CHECKED = frozenset([_Way.CHECK, _Way.NONE])
 
 
 class RateLimitService:
-    """Answers `ShouldRateLimit`."""
+    """Implementation of `ShouldRateLimit`."""
 
     def __init__(self, limiter: Limiter, headers: LimitHeaders, settings: RlsSettings) -> None:
         self.counters: Counter[str] = Counter()
-        """What all faces of this gateway count; see `metrics`."""
+        """Metric counts of both ports of this gateway; see `metrics`."""
         self._limiter = limiter
         self._headers = headers
         self._settings = settings
         self._late = _LATE * (inf if settings.deadline is None else settings.deadline)
 
     async def answer(self, message: bytes) -> bytes:
-        """Decide a request as it travels; raises `DecodeError`, too.
+        """Decide an encoded request; return the encoded response. Also raises `DecodeError`.
 
-        Denies a request with text that is not UTF-8. Clients of a proxy can cause one by a header,
-        and Envoy takes an error for an outage, in which requests pass.
+        A request with text that is not UTF-8 is denied. A client of a proxy can cause such a
+        request with a header, and Envoy by default lets requests pass after an error.
         """
         try:
             request = RateLimitRequest.FromString(message)
         except DecodeError:
-            Empty.FromString(message)  # Raises when this is no message at all.
+            Empty.FromString(message)  # Raises `DecodeError` if the bytes are not a message.
             self.counters["refused_bad_body"] += 1
             denied = RateLimitResponse(overall_code=_OK if self._settings.shadow else _OVER_LIMIT)
             return bytes(denied.SerializeToString())
@@ -119,9 +120,10 @@ class RateLimitService:
     async def should_rate_limit(
         self, request: RateLimitRequest, negative: Sequence[bool] = ()
     ) -> RateLimitResponse:
-        """Decide one request; raises `BadRequest`, and what the limiter raises.
+        """Decide one request. Raises `BadRequest` and the errors of the limiter.
 
-        `negative` tells of each descriptor whether it gives back, where the message cannot.
+        `negative` states for each descriptor whether it is a refund, because the message type lacks
+        this field.
         """
         began = runtime.current_time()
         asked = self._read(request)
@@ -139,7 +141,7 @@ class RateLimitService:
             self.counters[LATE] += 1
         statuses = decision.statuses
         if self._settings.quota and _passes_as_quota(statuses):
-            # Told of what passes: the others deny nobody.
+            # Metadata only for requests that pass.
             decision = decide([each for each in statuses if each.allowed])
         return self._answer(request, decision, statuses)
 
@@ -148,7 +150,7 @@ class RateLimitService:
     def _ways(
         self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
     ) -> list[_Way]:
-        """Say how each descriptor is counted."""
+        """Choose the way in which each descriptor is counted."""
         matches = self._limiter.rules.match(domain, asked)
         return [
             _Way.GIVE_BACK if gives else self._way(match, each.cost, cost)
@@ -169,7 +171,7 @@ class RateLimitService:
         return _Way.CHECK
 
     async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
-        """Count a lone hit: as a check, and when that is denied as a charge."""
+        """Count one hit: as a check, and if that is denied, as a charge."""
         until = runtime.current_time() + (self._settings.deadline or inf)
         decision = await self._check(domain, asked, cost, self._settings.deadline)
         if not _is_uncounted(decision.statuses[0]):
@@ -180,7 +182,8 @@ class RateLimitService:
     async def _mixed(
         self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
     ) -> Decision:
-        """Count descriptors of several ways; checks are last, for they alone are all or nothing."""
+        """Count descriptors of several ways. Checks come last, because only they are all or
+        nothing."""
         statuses = [NO_RULE] * len(asked)
         until = runtime.current_time() + (self._settings.deadline or inf)
 
@@ -212,7 +215,7 @@ class RateLimitService:
         return decide(statuses)
 
     async def _refund(self, domain: str, descriptor: Descriptor) -> Status:
-        """Give back, never past empty; only a fixed window that stays over its limit denies."""
+        """Refund units, never below zero; deny only if a fixed window remains over its limit."""
         if not descriptor.entries:
             return NO_RULE
         cost = descriptor.cost or 0
@@ -228,13 +231,13 @@ class RateLimitService:
         self, domain: str, asked: list[Descriptor], cost: int, within: float | None
     ) -> Decision:
         if not any([each.entries for each in asked]):
-            return decide([NO_RULE] * len(asked))  # Nothing to count by.
+            return decide([NO_RULE] * len(asked))  # Without entries there is no key to count.
         if not self._settings.quota:
             return await self._limiter.check(domain, asked, cost, timeout=within)
-        # Each alone, so that none takes the others down; what another replaces is left out.
+        # Separately, so that one denial does not affect the others. Replaced rules are omitted.
         matches = self._limiter.rules.match(domain, asked)
         met = [place for place, match in enumerate(matches) if match is not None]
-        if not met:  # The limiter counts and reports it.
+        if not met:  # The limiter counts and reports unmatched checks.
             return await self._limiter.check(domain, asked, cost, timeout=within)
         alone = [_with_cost(asked[place], cost) for place in met]
         decisions = await self._limiter.check_many(domain, alone, timeout=within)
@@ -289,7 +292,7 @@ class RateLimitService:
 
 
 def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
-    """Write the status of one descriptor."""
+    """Set the status of one descriptor in the response."""
     out.code = _OK if status.allowed else _OVER_LIMIT
     rule = status.rule
     if rule is None:
@@ -306,12 +309,12 @@ def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
     out.current_limit.name = rule.name
     if status.allowed and not status.over_shadow:
         out.limit_remaining = min(status.remaining or 0, _U32)
-    # Envoy cuts fractions off, and nothing resets in 0 seconds.
+    # Envoy truncates fractions, so round up: 0 seconds would be wrong.
     out.duration_until_reset.seconds = ceil(status.reset_after)
 
 
 def _passes_as_quota(statuses: Sequence[Status]) -> bool:
-    """Whether any limit that was met has room left; without one, nothing denies."""
+    """Return whether a matched limit has quota left, or no limit matched."""
     limited = [each for each in statuses if each.limit is not None]
     return not limited or any([each.allowed for each in limited])
 
@@ -329,12 +332,12 @@ def _is_fixed(rule: Rule | None) -> bool:
 
 
 def _is_uncounted(status: Status) -> bool:
-    """Whether a node has denied a hit, so that it did not count."""
+    """Return whether a node denied the hit, so that it was not counted."""
     return (not status.allowed or status.over_shadow) and status.source not in BY_POLICY
 
 
 def _left(until: float) -> float | None:
-    """Seconds until a deadline; None when there is none."""
+    """Return the seconds until a deadline; None without a deadline."""
     return None if until == inf else max(0.0, until - runtime.current_time())
 
 

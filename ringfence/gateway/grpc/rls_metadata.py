@@ -1,6 +1,6 @@
-"""The dynamic metadata of an answer to Envoy: what was asked, and what the rules met carry.
+"""Dynamic metadata of an answer to Envoy: the request, and the metadata of the matching rules.
 
-Envoy's filters and access logs read it. Its shape is that of `envoyproxy/ratelimit`.
+Envoy's filters and access logs read it. The format is that of `envoyproxy/ratelimit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ __all__ = ["describe"]
 
 
 def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
-    """Tell a request and what its rules carry; of two rules that name a thing, the first one."""
+    """Describe a request and the metadata of its rules. The first rule wins for a repeated name."""
     told: dict[str, Any] = {}
     for status in statuses:
         if status.rule is not None and status.allowed:

@@ -1,7 +1,7 @@
 """The gRPC port: Envoy's rate limit service and the standard health service.
 
-Decides who may call and how errors read as gRPC statuses; what is answered is `rls`'s, how calls
-travel `grpc_port`'s.
+Decides the authorization of calls and the gRPC status of errors. `rls` makes the answers, and
+`port` transfers them.
 """
 
 import ssl
@@ -24,12 +24,12 @@ __all__ = ["GrpcServer"]
 _SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 _SHOULD_RATE_LIMIT = f"/{_SERVICE}/ShouldRateLimit"
 _HEALTH_NAMES = ("", "ratelimit", _SERVICE)
-"""The second is the one that Envoy's `ratelimit` answers to."""
+"""Service names of the health check. Envoy's `ratelimit` uses the second one."""
 _DRAIN = 2.0
 
 
 class GrpcServer:
-    """Serves until stopped; says SERVING from `set_ready` on."""
+    """gRPC server of the gateway. Its health is SERVING after `set_ready`."""
 
     def __init__(
         self, service: RateLimitService, tokens: Tokens, settings: GatewaySettings, at: Address
@@ -48,15 +48,15 @@ class GrpcServer:
         self._port = GrpcPort(self._answer, settings, self._count_refusal)
 
     async def start(self) -> int:
-        """Listen; returns the port. Raises `ConfigError` when the port cannot be had."""
+        """Start to listen; return the port number. Raises `ConfigError` if it cannot be bound."""
         return await self._port.start(self._at, self._tls())
 
     async def set_ready(self) -> None:
-        """Tell those who watch our health that they may call."""
+        """Set the health status to SERVING."""
         self._health.set_serving()
 
     async def stop(self) -> None:
-        """Tell everybody to go elsewhere, finish what is under way, close."""
+        """Stop accepting calls, finish the calls in flight, then close all connections."""
         self._health.end()
         await self._port.stop(_DRAIN)
 

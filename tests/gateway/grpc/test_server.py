@@ -232,7 +232,7 @@ def test_what_speaks_no_grpc_or_nothing_at_all_is_let_go() -> None:
         async with opened(echo, patience=0.2) as (number, refusals):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert b"this is no HTTP/2" in await reader.read()
+            assert b"the connection preface of HTTP/2 is missing" in await reader.read()
             writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             await reader.read()  # Until it is closed.
