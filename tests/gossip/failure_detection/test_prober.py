@@ -1,0 +1,162 @@
+"""Probes, indirect probes and their answers."""
+
+import pytest
+
+from gossip import (
+    Ack,
+    Nack,
+    Ping,
+    PingReq,
+    Settings,
+    Status,
+)
+from tests.gossip.membership_calls import HOME, NS, changes, first_ping, hear, run, sent
+
+
+def test_an_ack_carries_the_digest_and_the_clock(core):
+    member = core("a")
+
+    (ack,) = sent(member.receive(Ping("b", 1, 7, "a", 0), HOME, 5), Ack)
+
+    assert (ack.seq, ack.digest, ack.stamp) == (7, member.digest, 5)
+
+
+def test_a_ping_for_another_member_is_not_answered(core):
+    member = core("a")
+
+    assert member.receive(Ping("b", 1, 7, "c", 0), HOME, 0) == []
+    assert member.counters["refused_not_me"] == 1
+
+
+def test_each_member_is_probed_once_a_round(core, record):
+    member = core("a")
+    hear(member, record("b"), record("c"), record("d"))
+    probed = []
+    while len(probed) < 9:
+        now = member.next_deadline()
+        for ping in sent(member.tick(now), Ping):
+            probed.append(ping.target)
+            member.receive(Ack(ping.target, 1, ping.seq, member.digest, now), HOME, now)
+
+    assert [sorted(probed[at : at + 3]) for at in (0, 3, 6)] == [["b", "c", "d"]] * 3
+
+
+def test_an_ack_yields_round_trip_and_clock_offset(core, record):
+    member = core("a")
+    hear(member, record("b"))
+    began, ping = first_ping(member)
+    ack = Ack("b", 1, ping.seq, member.digest, began + 50_000_042, delay=80)
+
+    member.receive(ack, HOME, began + 100_000_080)
+
+    assert member.rtt_ns("b") == 100_000_000
+    assert member._prober._clock.samples == [("b", 42, 100_000_000)]
+
+
+def test_a_probe_during_a_clock_change_yields_no_offset(core, record):
+    """All clocks of a host farm were set at once, and one found itself a minute behind."""
+    member = core("a")
+    hear(member, record("b"))
+    began, ping = first_ping(member)
+    minute = 60 * NS
+    member._prober._clock.ahead = minute
+    ack = Ack("b", 1, ping.seq, member.digest, began + minute + 1)
+
+    member.receive(ack, HOME, began + 2)
+
+    assert member.rtt_ns("b") == 2
+    assert member._prober._clock.samples == []
+
+
+def test_a_silent_member_is_probed_indirectly_then_suspected_then_dead(core, record):
+    member = core("a")
+    hear(member, *[record(name) for name in "bcdef"])
+
+    effects = run(member, 60)
+
+    assert {request.target for request in sent(effects, PingReq)} <= set("bcdef")
+    histories = {name: [] for name in "bcdef"}
+    for after in changes(effects):
+        histories[after.name].append(after.status)
+    assert all(each == [Status.SUSPECT, Status.DEAD] for each in histories.values()), histories
+
+
+def test_one_lost_datagram_causes_no_suspicion_without_helpers(core, record):
+    member = core("a")
+    hear(member, record("b"))
+
+    def pings():
+        found = []
+        while not found:
+            now = member.next_deadline()
+            found = sent(member.tick(now), Ping)
+        return found[0], now
+
+    lost, _ = pings()
+    again, now = pings()
+    member.receive(Ack("b", 1, again.seq, member.digest, 0), HOME, now + 1)
+    run(member, 0.99)
+
+    assert again.seq == lost.seq
+    assert member.records["b"].status is Status.ALIVE
+
+
+def test_nacks_of_helpers_keep_the_local_health_good(core, record):
+    def health_after_a_failed_probe(*, nacks):
+        member = core("a")
+        hear(member, *[record(name) for name in "bcdef"])
+        requests = []
+        while member.counters["probes_failed"] == 0:
+            requests = sent(member.tick(member.next_deadline()), PingReq)
+            for request in requests if nacks else []:
+                member.receive(Nack("c", 1, request.seq), HOME, member.next_deadline() - 1)
+        return member.health
+
+    assert health_after_a_failed_probe(nacks=True) == 0
+    assert health_after_a_failed_probe(nacks=False) == 3
+
+
+def test_a_helper_relays_an_ack_or_sends_a_nack(core, record):
+    helper = core("c")
+    hear(helper, record("a"), record("b"))
+    request = PingReq("a", 1, 9, "b", HOME)
+
+    (ping,) = sent(helper.receive(request, ("host-a", 7600), 0), Ping)
+    (ack,) = sent(helper.receive(Ack("b", 1, ping.seq, 0, 0), HOME, 1), Ack)
+    assert (ack.sender, ack.seq) == ("c", 9)
+    assert not sent(run(helper, 0.2), Nack)
+
+    helper.receive(request, ("host-a", 7600), NS)
+    assert [nack.seq for nack in sent(run(helper, 1.2), Nack)] == [9]
+
+
+def test_an_unreachable_member_is_probed_at_once(core, record):
+    member = core("a")
+    hear(member, record("b"), record("c"))
+
+    (ping,) = sent(member.report_unreachable("c", 1), Ping)
+
+    assert ping.target == "c"
+    assert member.report_unreachable("c", 2) == member.report_unreachable("unknown", 2) == []
+
+
+def test_members_of_other_data_centers_are_probed_more_slowly(core, record):
+    member = core("a")
+    hear(member, record("b", datacenter="dc2"))
+    suspected = dead = 0.0
+    while not dead:
+        now = member.next_deadline()
+        for after in changes(member.tick(now)):
+            suspected = suspected or now / NS
+            dead = now / NS if after.status is Status.DEAD else 0.0
+
+    assert 2.0 <= suspected <= 4.0
+    assert dead - suspected == pytest.approx(20.0)
+
+
+def test_without_the_buddy_system_pings_carry_no_suspicion(core, record):
+    plain = core("a", settings=Settings.lan().without_lifeguard())
+    accusation = record("b", status=Status.SUSPECT, accuser="c")
+    hear(plain, accusation, sender="c", source=("host-c", 1))
+
+    assert plain.receive(Nack("b", 1, 0), HOME, 1) == []

@@ -1,0 +1,69 @@
+"""Calls of a membership core and its effects, for tests of one member."""
+
+from hypothesis import strategies as st
+
+from gossip import (
+    Changed,
+    Gossip,
+    Ping,
+    Record,
+    Send,
+    Settings,
+    Status,
+)
+
+NS = 1_000_000_000
+HOME = ("host-b", 7600)
+LAN = Settings.lan()
+SEEDS = (("seed-1", 1), ("seed-2", 2))
+
+others = st.builds(
+    Record,
+    name=st.sampled_from(["a", "b", "c", "d"]),
+    host=st.just("h"),
+    port=st.just(1),
+    datacenter=st.just("dc1"),
+    zone=st.just(""),
+    weight=st.just(1.0),
+    generation=st.integers(1, 2),
+    incarnation=st.integers(0, 2),
+    status=st.sampled_from(Status),
+    accuser=st.sampled_from(["", "b", "c"]),
+)
+
+
+def sent(effects, kind):
+    return [
+        effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, kind)
+    ]
+
+
+def is_word_to(effect, record):
+    return isinstance(effect, Send) and effect.to == record.address
+
+
+def first_ping(member):
+    """Tick until it asks somebody; return when that was, and what it asked."""
+    while True:
+        began = member.next_deadline()
+        pings = sent(member.tick(began), Ping)
+        if pings:
+            return began, pings[0]
+
+
+def changes(effects):
+    return [effect.after for effect in effects if isinstance(effect, Changed)]
+
+
+def run(core, seconds):
+    """Tick whenever something is due."""
+    effects = []
+    while core.next_deadline() <= seconds * NS:
+        effects += core.tick(core.next_deadline())
+    return effects
+
+
+def hear(core, *records, sender="b", source=HOME, now=0):
+    return core.receive(Gossip(sender, 1, records), source, now)
