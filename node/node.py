@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
+from operator import methodcaller
 from random import Random
 from weakref import WeakSet
 
@@ -313,7 +314,7 @@ class Node:
         self._ledgers: dict[str, RefundLedger] = {}
         """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
-        self._unsent: UnacknowledgedBytes[Caller] = UnacknowledgedBytes(Caller.give_up)
+        self._unsent: UnacknowledgedBytes[Caller] = UnacknowledgedBytes(methodcaller("give_up"))
         self._places: ConnectionPlaces[Caller] = ConnectionPlaces(settings.places)
         self._turns: Turns[Caller] = Turns()
         self._transport: Transport | None = None

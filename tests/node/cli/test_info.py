@@ -43,5 +43,5 @@ def test_a_machine_reads_engine_reason_and_versions() -> None:
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do(monkeypatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "fast")
 
-    with pytest.raises(ConfigError, match="use compiled, reference or auto"):
+    with pytest.raises(ConfigError, match="must be compiled, reference or auto, got fast"):
         chosen_engine()
