@@ -1,0 +1,99 @@
+"""Engines of several data centers, and strategies for their counts."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Algorithm,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcomes,
+)
+
+SECOND = NS_PER_SECOND
+KEY = (0).to_bytes(8, "big") + b"key"
+NOW = 1_000
+quick = settings(max_examples=80, deadline=None)
+
+amounts = st.integers(1, 12)
+periods = st.integers(1, 40)
+fixed = st.builds(Limit.of_ns, amounts, periods, st.just(Algorithm.FIXED_WINDOW))
+sliding = st.builds(
+    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
+    amounts,
+    st.integers(1, 5),
+    st.integers(1, 12),
+)
+windows = fixed | sliding
+buckets = st.builds(
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
+    burst=st.none() | amounts,
+)
+limits = windows | buckets
+tellings = st.lists(
+    st.tuples(
+        st.sampled_from(["east", "west"]),
+        st.lists(st.tuples(st.integers(-7, 2), st.integers(0, 9)), max_size=4),
+    ),
+    max_size=6,
+)
+"""Who tells of which window, counted from the current one, and how many units."""
+histories = st.lists(
+    st.tuples(st.integers(0, 15), st.integers(0, 1), st.integers(1, 4)), max_size=30
+).map(
+    lambda steps: [
+        (NOW + at, site, cost)
+        for at, (_, site, cost) in zip(accumulate(gap for gap, _, _ in steps), steps, strict=True)
+    ]
+)
+"""Checks as (now, data center, cost), in order of time."""
+
+
+# -- merging -----------------------------------------------------------------------------------
+
+
+def engine_of(limit: Limit, *, is_shared: bool = True) -> Engine:
+    engine = Engine(max_keys=1_000)
+    engine.set_rules({0: EngineRule(limit, is_shared=is_shared)})
+    return engine
+
+
+def ask(engine: Engine, cost: int, now: int) -> Outcomes:
+    return engine.decide([KEY], [cost], [], [], [], now)
+
+
+def exchange(sites: Sequence[Engine], now: int) -> None:
+    """Tell every data center what every other one has admitted."""
+    for writer, teller in enumerate(sites):
+        for listener in sites:
+            if listener is not teller:
+                listener.merge_remote(f"site-{writer}", [KEY], teller.local_counts([KEY], now), now)
+
+
+def merge_remote(
+    engine: Engine, limit: Limit, writer: str, cells: Sequence[tuple[int, int]], now: int = NOW
+) -> int:
+    """Tell an engine of windows that are numbered from the current one on."""
+    current = now // (limit.period_ns // limit.slots)
+    numbers = [part for number, count in cells for part in (current + number, count)]
+    return engine.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
+
+
+def hear_all(engine: Engine, limit: Limit, told, now: int = NOW) -> None:
+    for writer, cells in told:
+        merge_remote(engine, limit, writer, cells, now)
+
+
+def assert_equivalent(left: Engine, right: Engine, now: int = NOW) -> None:
+    """Both answer alike, now and at every instant until both are at rest, spending as they go."""
+    for instant in range(now, now + 100, 5):
+        assert ask(left, 0, instant) == ask(right, 0, instant)
+        assert ask(left, 1, instant) == ask(right, 1, instant)
