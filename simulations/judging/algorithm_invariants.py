@@ -58,8 +58,8 @@ class _WindowChecks:
 
     def breaches(self) -> Iterator[Breach]:
         for answer in self._column.answers:
-            number = self._number(answer.asked - _CLOCK_SKEW_S)
-            if not answer.is_counted or number != self._number(answer.told + _CLOCK_SKEW_S):
+            number = self._number(answer.asked_at - _CLOCK_SKEW_S)
+            if not answer.is_counted or number != self._number(answer.answered_at + _CLOCK_SKEW_S):
                 continue  # The window of the decision is unknown.
             if answer.is_charge:
                 continue  # A limit does not restrict charges.
@@ -67,36 +67,40 @@ class _WindowChecks:
                 used = self._certainly_used(answer, number)
                 if used + answer.cost > self._limit.ceiling:
                     text = f"{answer.key}: admitted although {used} of {self._limit.ceiling} were"
-                    yield Breach("over_admission", answer.told, f"{text} used in its window")
+                    yield Breach("over_admission", answer.answered_at, f"{text} used in its window")
             else:
                 used = self._possibly_used(answer, number)
                 if used + answer.cost <= self._limit.ceiling:
                     text = f"{answer.key}: denied although at most {used} of {self._limit.ceiling}"
-                    yield Breach("wrong_denial", answer.told, f"{text} were used in its window")
+                    yield Breach(
+                        "wrong_denial", answer.answered_at, f"{text} were used in its window"
+                    )
 
     def _certainly_used(self, answer: Answered, number: int) -> int:
         column, start = self._column, self._start(number)
         used = max(
-            0, column.answered_before(answer.asked) - column.requested_by(start + _CLOCK_SKEW_S)
+            0, column.answered_before(answer.asked_at) - column.requested_by(start + _CLOCK_SKEW_S)
         )
         if self._is_sliding:
             before = self._start(number - 1)
             oldest = column.answered_before(start - _CLOCK_SKEW_S) - column.requested_by(
                 before + _CLOCK_SKEW_S
             )
-            used += floor(max(0, oldest) * self._weight(answer.told + _CLOCK_SKEW_S, start))
+            used += floor(max(0, oldest) * self._weight(answer.answered_at + _CLOCK_SKEW_S, start))
         return used
 
     def _possibly_used(self, answer: Answered, number: int) -> int:
         column, start = self._column, self._start(number)
-        used = column.requested_by(answer.told) - column.answered_before(start - _CLOCK_SKEW_S)
+        used = column.requested_by(answer.answered_at) - column.answered_before(
+            start - _CLOCK_SKEW_S
+        )
         used += column.refunded_at(answer)
         if self._is_sliding:
             before = self._start(number - 1)
             oldest = column.requested_by(start + _CLOCK_SKEW_S) - column.answered_before(
                 before - _CLOCK_SKEW_S
             )
-            used += floor(oldest * self._weight(answer.asked - _CLOCK_SKEW_S, start))
+            used += floor(oldest * self._weight(answer.asked_at - _CLOCK_SKEW_S, start))
         return used
 
     def _weight(self, instant: float, start: float) -> float:
@@ -117,12 +121,12 @@ def _log_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
     for answer in column.admitted:
         if answer.is_charge:
             continue
-        used = column.answered_before(answer.asked) - column.requested_by(
-            answer.told - period + _CLOCK_SKEW_S
+        used = column.answered_before(answer.asked_at) - column.requested_by(
+            answer.answered_at - period + _CLOCK_SKEW_S
         )
         if used + answer.cost > limit.ceiling:
             text = f"{answer.key}: admitted although {used} of {limit.ceiling} were used"
-            yield Breach("over_admission", answer.told, text)
+            yield Breach("over_admission", answer.answered_at, text)
             return
 
 
@@ -130,32 +134,32 @@ def _bucket_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
     """Check a bucket by two replays of the admissions: at their earliest and at their latest
     times."""
     rate = limit.amount / (limit.period_ns / 1e9)
-    longest = max((a.told - a.asked for a in column.answers), default=0.0)
+    longest = max((a.answered_at - a.asked_at for a in column.answers), default=0.0)
     spare = rate * (longest + _CLOCK_SKEW_S)
     level, last, charged = 0.0, float("-inf"), float("-inf")
-    for answer in sorted(column.admitted, key=lambda a: a.asked):
-        level = max(0.0, level - rate * (answer.asked - last)) + answer.cost
-        last = answer.asked
+    for answer in sorted(column.admitted, key=lambda a: a.asked_at):
+        level = max(0.0, level - rate * (answer.asked_at - last)) + answer.cost
+        last = answer.asked_at
         if answer.is_charge:
-            charged = answer.asked
-        elif answer.asked - charged <= longest + _CLOCK_SKEW_S:
+            charged = answer.asked_at
+        elif answer.asked_at - charged <= longest + _CLOCK_SKEW_S:
             continue  # The check may have been decided before the charge.
         elif level > limit.ceiling + spare + 1e-6:
             text = f"{answer.key}: {level:.1f} in a bucket of {limit.ceiling}"
-            yield Breach("over_admission", answer.told, text)
+            yield Breach("over_admission", answer.answered_at, text)
             return
-    poured = sorted(column.admitted, key=lambda a: a.told)
+    poured = sorted(column.admitted, key=lambda a: a.answered_at)
     level, last, at = 0.0, float("-inf"), 0
-    for answer in sorted(column.answers, key=lambda a: a.told):
-        while at < len(poured) and poured[at].told <= answer.told:
-            level = max(0.0, level - rate * (poured[at].told - last)) + poured[at].cost
-            last, at = poured[at].told, at + 1
+    for answer in sorted(column.answers, key=lambda a: a.answered_at):
+        while at < len(poured) and poured[at].answered_at <= answer.answered_at:
+            level = max(0.0, level - rate * (poured[at].answered_at - last)) + poured[at].cost
+            last, at = poured[at].answered_at, at + 1
         if answer.allowed or not answer.is_counted:
             continue
-        under_way = column.requested_by(answer.told) - sum(a.cost for a in poured[:at])
-        used = max(0.0, level - rate * (answer.told - last)) + max(0, under_way)
+        under_way = column.requested_by(answer.answered_at) - sum(a.cost for a in poured[:at])
+        used = max(0.0, level - rate * (answer.answered_at - last)) + max(0, under_way)
         used += column.refunded_at(answer) + spare
         if used + answer.cost <= limit.ceiling:
             text = f"{answer.key}: denied with at most {used:.1f} in a bucket of {limit.ceiling}"
-            yield Breach("wrong_denial", answer.told, text)
+            yield Breach("wrong_denial", answer.answered_at, text)
             return

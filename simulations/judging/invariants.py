@@ -108,16 +108,22 @@ class Invariants:
         if not self._is_unclean:
             found += [
                 Violation(
-                    "outage", a.told, f"{a.key} was decided by {a.source.name}, not its owner"
+                    "outage",
+                    a.answered_at,
+                    f"{a.key} was decided by {a.source.name}, not its owner",
                 )
                 for _, a in ledger.answers
                 if a.source not in (Source.OWNER, Source.CACHE)
                 and a.datacenter not in self._overwhelmed | self._emptied
             ][:10]
         found += [
-            Violation("deadline", a.asked, f"{a.key} waited {a.told - a.asked:.2f} s for an answer")
+            Violation(
+                "deadline",
+                a.asked_at,
+                f"{a.key} waited {a.answered_at - a.asked_at:.2f} s for an answer",
+            )
             for _, a in ledger.answers
-            if a.told - a.asked > _DEADLINE_S
+            if a.answered_at - a.asked_at > _DEADLINE_S
         ][:10]
         found += [
             Violation("deadline", asked, f"{what} has waited {end - asked:.2f} s for an answer")
@@ -191,13 +197,13 @@ class Invariants:
                 yield Violation(breach.property, breach.at, f"{name}={breach.text}")
                 break
         if is_shared and limit.algorithm is Algorithm.SLIDING_WINDOW and not self._is_unclean:
-            told = [
+            used = [
                 min(n, limit.ceiling)
                 for (_, rule_, k), n in sorted(final.used.items())
                 if (rule_, k) == (name, key)
             ]
-            if max(told, default=0) - min(told, default=0) > limit.ceiling // 100 + 2:
-                text = f"{name}={key}: data centers do not agree: {told}"
+            if max(used, default=0) - min(used, default=0) > limit.ceiling // 100 + 2:
+                text = f"{name}={key}: data centers do not agree: {used}"
                 yield Violation("agreement", end, text)
         if period > end and limit.algorithm in _EXACT_ALGORITHMS and rule.scope != "split":
             yield from self._conservation(
@@ -287,7 +293,7 @@ class Invariants:
                 text = (
                     f"{name}={key}: denied although at most {counted} of {limit.ceiling} were used"
                 )
-                yield Violation("wrong_denial", answer.told, text)
+                yield Violation("wrong_denial", answer.answered_at, text)
                 return
 
     def _wrong_retry_times(
@@ -302,7 +308,7 @@ class Invariants:
                 continue
             if a.retry_after is None or not 0 < a.retry_after <= longest:
                 text = f"{name}={key}: denied with a retry time of {a.retry_after} s"
-                yield Violation("retry_after", a.told, text)
+                yield Violation("retry_after", a.answered_at, text)
                 return
 
     def _is_decided_by_one(self, rule: Rule) -> bool:
@@ -330,7 +336,9 @@ class Invariants:
             return 0
         late, worst = self._late_s, 0
         for answer in column.admitted:
-            worst = max(worst, column.answered_within(answer.told - late, answer.told))
+            worst = max(
+                worst, column.answered_within(answer.answered_at - late, answer.answered_at)
+            )
         unsent = -(-limit.amount // 100)
         return (self._datacenters - 1) * (worst + unsent)
 

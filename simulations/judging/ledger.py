@@ -31,8 +31,8 @@ _SLOW_S = 0.5
 class Answered:
     """One check and its answer. Times are seconds since the start of the load."""
 
-    asked: float
-    told: float
+    asked_at: float
+    answered_at: float
     datacenter: str
     key: str
     cost: int
@@ -40,7 +40,7 @@ class Answered:
     source: Source
     retry_after: float | None = None
     """Seconds after which a denied check may pass; None if never or unknown."""
-    gone: float = inf
+    refund_done_at: float = inf
     """When the refund of the charge was certainly complete."""
     is_charge: bool = False
     """Whether the units count even beyond the limit."""
@@ -61,21 +61,23 @@ class Column:
         self.admitted = [a for a in answers if a.allowed and a.is_counted]
         """Allowed answers whose units a member counts."""
         self.has_charges = any(a.is_charge for a in answers)
-        self._asked = sorted((a.asked, a.cost) for a in self.admitted)
-        self._told = sorted((a.told, a.cost) for a in self.admitted)
-        self._asked_sums = [0, *accumulate(cost for _, cost in self._asked)]
-        self._told_sums = [0, *accumulate(cost for _, cost in self._told)]
+        self._by_request = sorted((a.asked_at, a.cost) for a in self.admitted)
+        self._by_answer = sorted((a.answered_at, a.cost) for a in self.admitted)
+        self._requested_sums = [0, *accumulate(cost for _, cost in self._by_request)]
+        self._answered_sums = [0, *accumulate(cost for _, cost in self._by_answer)]
 
     @property
     def units(self) -> int:
         """Return all units that were admitted and counted."""
-        return self._asked_sums[-1]
+        return self._requested_sums[-1]
 
     @property
     def unanswered(self) -> int:
         """Return units of checks that the first member may have counted without answering."""
         return sum(
-            a.cost for a in self.answers if a.source not in _BY_OWNER or a.told - a.asked > _RETRY_S
+            a.cost
+            for a in self.answers
+            if a.source not in _BY_OWNER or a.answered_at - a.asked_at > _RETRY_S
         )
 
     @property
@@ -105,10 +107,12 @@ class Column:
         Charges do not count, since no limit restricts them.
         """
         checks = [a for a in self.admitted if not a.is_charge]
-        if not self.answers or self.answers[-1].told - self.answers[0].asked < seconds:
+        if not self.answers or self.answers[-1].answered_at - self.answers[0].asked_at < seconds:
             units = sum(a.cost for a in checks)
-            return units, self.answers[0].asked if self.answers else 0.0
-        quick = sorted((a.asked, a.cost) for a in checks if a.told - a.asked <= _SLOW_S)
+            return units, self.answers[0].asked_at if self.answers else 0.0
+        quick = sorted(
+            (a.asked_at, a.cost) for a in checks if a.answered_at - a.asked_at <= _SLOW_S
+        )
         sums = [0, *accumulate(cost for _, cost in quick)]
         most, when = 0, 0.0
         for start, (begin, _) in enumerate(quick):
@@ -125,36 +129,41 @@ class Column:
         """
         units: Counter[float] = Counter()
         for a in self.admitted:
-            window = (began + a.asked) // seconds
-            if not a.is_charge and (began + a.told) // seconds == window:
+            window = (began + a.asked_at) // seconds
+            if not a.is_charge and (began + a.answered_at) // seconds == window:
                 units[window] += a.cost
         window, most = max(units.items(), key=itemgetter(1), default=(0.0, 0))
         return most, window * seconds - began
 
     def possibly_counted(self, answer: Answered, seconds: float) -> int:
         """Return units of the last `seconds` that may have counted when `answer` was decided."""
-        asked = bisect_right(self._asked, (answer.told, 1 << 60))
-        told = bisect_left(self._told, (answer.asked - seconds, 0))
-        return self._asked_sums[asked] - self._told_sums[told] + self.refunded_at(answer)
+        last = bisect_right(self._by_request, (answer.answered_at, 1 << 60))
+        first = bisect_left(self._by_answer, (answer.asked_at - seconds, 0))
+        return self._requested_sums[last] - self._answered_sums[first] + self.refunded_at(answer)
 
     def refunded_at(self, answer: Answered) -> int:
         """Return later refunded units that may have counted when `answer` was decided."""
         return sum(
-            a.cost for a in self.refunded if a.asked <= answer.told and a.gone >= answer.asked
+            a.cost
+            for a in self.refunded
+            if a.asked_at <= answer.answered_at and a.refund_done_at >= answer.asked_at
         )
 
     def requested_by(self, instant: float) -> int:
         """Return admitted units whose request began at or before `instant`."""
-        return self._asked_sums[bisect_right(self._asked, (instant, 1 << 60))]
+        return self._requested_sums[bisect_right(self._by_request, (instant, 1 << 60))]
 
     def answered_before(self, instant: float) -> int:
         """Return admitted units whose answer arrived before `instant`."""
-        return self._told_sums[bisect_left(self._told, (instant, 0))]
+        return self._answered_sums[bisect_left(self._by_answer, (instant, 0))]
 
     def answered_within(self, begin: float, end: float) -> int:
         """Return admitted units whose answer arrived between two instants."""
-        first = bisect_left(self._told, (begin, 0))
-        return self._told_sums[bisect_right(self._told, (end, 1 << 60))] - self._told_sums[first]
+        first = bisect_left(self._by_answer, (begin, 0))
+        return (
+            self._answered_sums[bisect_right(self._by_answer, (end, 1 << 60))]
+            - self._answered_sums[first]
+        )
 
 
 class Ledger:
@@ -169,10 +178,10 @@ class Ledger:
         self._by_key: dict[tuple[str, str], list[Answered]] = {}
         self._passing: dict[tuple[str, str], list[Answered]] = {}
 
-    def ask(self, rule: str, key: str, asked: float) -> int:
+    def ask(self, rule: str, key: str, asked_at: float) -> int:
         """Record a request; return its number, which `answered` takes."""
         number = next(self._numbers)
-        self.open[number] = f"{rule}={key}", asked
+        self.open[number] = f"{rule}={key}", asked_at
         return number
 
     def answered(self, number: int) -> None:

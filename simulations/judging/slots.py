@@ -27,16 +27,16 @@ _DEADLINE_S = 4.5
 class HeldSlot:
     """One caller that asked for a slot. Times are seconds since the start of the load."""
 
-    asked: float
-    told: float
+    asked_at: float
+    answered_at: float
     datacenter: str
     key: str
     max_wait: float
     is_held: bool
     """Whether the caller got a slot that some member counts."""
-    until: float
+    release_began_at: float
     """When the release began."""
-    freed: float
+    release_acknowledged_at: float
     """When the release was acknowledged."""
 
 
@@ -80,18 +80,23 @@ def slot_violations(
     of `lost_spans` may be lost. Only an `is_clean` run loses no releases.
     """
     key = column[0].key if column else ""
-    held = sorted((each for each in column if each.is_held), key=lambda each: each.told)
+    held = sorted((each for each in column if each.is_held), key=lambda each: each.answered_at)
     for each in held:
-        now = [other for other in held if other.told <= each.told < other.until]
-        forgotten = sum(_is_in(other.told, lost_spans) for other in now)
+        now = [
+            other
+            for other in held
+            if other.answered_at <= each.answered_at < other.release_began_at
+        ]
+        forgotten = sum(_is_in(other.answered_at, lost_spans) for other in now)
         if len(now) > slots * sides + forgotten:
             text = f"{key}: {len(now)} hold a slot of {slots} at once, {forgotten} may be forgotten"
-            yield Violation("over_admission", each.told, text)
+            yield Violation("over_admission", each.answered_at, text)
             break
     for each in column:
-        if each.told - each.asked > each.max_wait + _DEADLINE_S:
-            text = f"{key}: waited {each.told - each.asked:.2f} s for a slot, not {each.max_wait:g}"
-            yield Violation("deadline", each.told, text)
+        if each.answered_at - each.asked_at > each.max_wait + _DEADLINE_S:
+            waited = each.answered_at - each.asked_at
+            text = f"{key}: waited {waited:.2f} s for a slot, not {each.max_wait:g}"
+            yield Violation("deadline", each.answered_at, text)
             break
         if is_clean:
             begin = _free_since(each, held, slots)
@@ -107,14 +112,19 @@ def _is_in(instant: float, spans: Sequence[tuple[float, float]]) -> bool:
 
 def _free_since(waiter: HeldSlot, held: Sequence[HeldSlot], slots: int) -> float | None:
     """Return when a slot became free for too long while this caller waited, or None."""
-    end = waiter.told - (_RESERVED_S if waiter.is_held else 0.0)
+    end = waiter.answered_at - (_RESERVED_S if waiter.is_held else 0.0)
     others = [other for other in held if other is not waiter]
-    edges = sorted({waiter.asked, *(min(other.freed, inf) for other in others)})
+    edges = sorted(
+        {waiter.asked_at, *(min(other.release_acknowledged_at, inf) for other in others)}
+    )
     for begin in edges:
-        if not waiter.asked <= begin <= end - _FREE_S:
+        if not waiter.asked_at <= begin <= end - _FREE_S:
             continue
         span = begin, begin + _FREE_S
-        used = sum(other.told - _RESERVED_S < span[1] and other.freed > span[0] for other in others)
+        used = sum(
+            other.answered_at - _RESERVED_S < span[1] and other.release_acknowledged_at > span[0]
+            for other in others
+        )
         if used < slots:
             return begin
     return None

@@ -11,7 +11,7 @@ __all__ = ["figures_of"]
 def figures_of(ledger: Ledger, judge: Invariants) -> dict[str, float]:
     """Return the figures: answers by kind, results of the invariants, and latencies."""
     answers = [answer for _, answer in ledger.answers]
-    took = sorted(answer.told - answer.asked for answer in answers)
+    took = sorted(answer.answered_at - answer.asked_at for answer in answers)
     return {
         "checks": len(answers),
         "admitted": sum(answer.allowed for answer in answers),

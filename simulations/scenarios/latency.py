@@ -61,12 +61,13 @@ _ROUND_TRIPS_MS = {
 def delay_s(preset: str, a: Place, b: Place) -> float:
     """Return the one-way delay in seconds between `a` and `b` on an idle path; it is symmetric.
 
-    Presets: `lan` has 40 ms between data centers and `near` 5 ms; in `regions` the data centers
-    dc1 to dc5 stand for us-east, eu-west, ap-southeast, us-west and sa-east; all three have 0.1 ms
-    in a zone and 0.3 ms between zones. `zero` has no delay at all.
-    Raises `ValueError` for any other preset, and for a data center that `regions` lacks.
-    Source of `regions`: half of the median round trips of 2022 between the regions of a large
-    cloud, as published by a public monitor and rounded to milliseconds.
+    Preset `lan` has 40 ms between data centers, and `near` has 5 ms. In `regions`, data centers dc1
+    to dc5 represent us-east, eu-west, ap-southeast, us-west and sa-east. All three have 0.1 ms in a
+    zone and 0.3 ms between zones. `zero` has no delay. Raises `ValueError` for any other preset,
+    and for an unknown data center in `regions`.
+
+    The delays of `regions` are half of the median round trips of 2022 between regions of a large
+    cloud. A public monitor published them; they are rounded to milliseconds.
     """
     known = _PRESETS.get(preset)
     if known is None:

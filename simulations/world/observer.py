@@ -124,8 +124,8 @@ def _per_second(answers: list[Answered], label: object) -> dict[str, list[Point]
     assert callable(label)
     counts: dict[str, Counter[int]] = {}
     for answer in answers:
-        counts.setdefault(label(answer), Counter())[int(answer.told)] += answer.cost
-    last = int(max((answer.told for answer in answers), default=0.0))
+        counts.setdefault(label(answer), Counter())[int(answer.answered_at)] += answer.cost
+    last = int(max((answer.answered_at for answer in answers), default=0.0))
     return {
         name: [(float(second), float(counts[name][second])) for second in range(last + 1)]
         for name in sorted(counts)
@@ -135,7 +135,9 @@ def _per_second(answers: list[Answered], label: object) -> dict[str, list[Point]
 def _latencies(answers: list[Answered]) -> dict[str, list[Point]]:
     by_second: dict[int, list[float]] = {}
     for answer in answers:
-        by_second.setdefault(int(answer.told), []).append((answer.told - answer.asked) * 1000)
+        by_second.setdefault(int(answer.answered_at), []).append(
+            (answer.answered_at - answer.asked_at) * 1000
+        )
     found: dict[str, list[Point]] = {"p50": [], "p99": []}
     for second, took in sorted(by_second.items()):
         took.sort()

@@ -127,12 +127,12 @@ class _Run:
 
     async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
         hosts = self._world.hosts
-        who = hosts.clients[client]
-        asked = hosts.now
-        async with who.limiter.hold(
+        caller = hosts.clients[client]
+        asked_at = hosts.now
+        async with caller.limiter.hold(
             DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
         ) as decision:
-            told = hosts.now
+            answered_at = hosts.now
             if decision:
                 await runtime.sleep(seconds)
             until = hosts.now
@@ -140,45 +140,65 @@ class _Run:
         self._held.add(
             holds.rule,
             HeldSlot(
-                *(asked, told, who.datacenter, key, holds.max_wait, is_held, until, hosts.now)
+                *(
+                    asked_at,
+                    answered_at,
+                    caller.datacenter,
+                    key,
+                    holds.max_wait,
+                    is_held,
+                    until,
+                    hosts.now,
+                )
             ),
         )
-        hosts.note(f"client-{client}", f"{holds.rule}={key} held {is_held} {told:.6f} {until:.6f}")
+        hosts.note(
+            f"client-{client}", f"{holds.rule}={key} held {is_held} {answered_at:.6f} {until:.6f}"
+        )
 
     async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
         hosts = self._world.hosts
-        who = hosts.clients[client]
-        asked = hosts.now
+        caller = hosts.clients[client]
+        asked_at = hosts.now
         rules = [load.rule, load.also] if load.also else [load.rule]
         descriptors = [{rule: key} for rule in rules]
-        number = self._ledger.ask(load.rule, key, asked)
-        decision = await who.limiter.check(DOMAIN, descriptors, cost)
+        number = self._ledger.ask(load.rule, key, asked_at)
+        decision = await caller.limiter.check(DOMAIN, descriptors, cost)
         self._ledger.answered(number)
-        told, where = hosts.now, who.datacenter
+        answered_at, where = hosts.now, caller.datacenter
         for rule, status in zip(rules, decision.statuses, strict=True):
             answer = Answered(
-                asked, told, where, key, cost, status.allowed, status.source, status.retry_after
+                asked_at,
+                answered_at,
+                where,
+                key,
+                cost,
+                status.allowed,
+                status.source,
+                status.retry_after,
             )
             if status.allowed and not decision.allowed:
-                self._ledger.add_refunded(rule, replace(answer, gone=told + _REFUND_S))
+                self._ledger.add_refunded(
+                    rule, replace(answer, refund_done_at=answered_at + _REFUND_S)
+                )
             elif not (decision.allowed and random.random() < load.refunds):
                 self._ledger.add(rule, answer)
             else:
-                await who.limiter.refund(DOMAIN, {rule: key}, cost)
-                self._ledger.add_refunded(rule, replace(answer, gone=hosts.now))
+                await caller.limiter.refund(DOMAIN, {rule: key}, cost)
+                self._ledger.add_refunded(rule, replace(answer, refund_done_at=hosts.now))
         verdict = "allowed" if decision.allowed else "denied"
         what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
         hosts.note(f"client-{client}", what)
 
     async def _charge(self, load: Load, client: int, key: str, cost: int) -> None:
         hosts = self._world.hosts
-        who = hosts.clients[client]
-        asked = hosts.now
-        number = self._ledger.ask(load.rule, key, asked)
-        decision = await who.limiter.charge(DOMAIN, {load.rule: key}, cost)
+        caller = hosts.clients[client]
+        asked_at = hosts.now
+        number = self._ledger.ask(load.rule, key, asked_at)
+        decision = await caller.limiter.charge(DOMAIN, {load.rule: key}, cost)
         self._ledger.answered(number)
-        where, source = who.datacenter, decision.source
-        answer = Answered(asked, hosts.now, where, key, cost, True, source, is_charge=True)
+        where, source = caller.datacenter, decision.source
+        answer = Answered(asked_at, hosts.now, where, key, cost, True, source, is_charge=True)
         self._ledger.add(load.rule, answer)
         verdict = "within" if decision.allowed else "overdrawn"
         hosts.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
@@ -247,7 +267,7 @@ class _Run:
         return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
 
     def _wrong_holders(self, datacenter: str) -> list[str]:
-        """Report shards that two nodes hold, and shards without a holder."""
+        """Report shards that two nodes hold, and shards without a caller."""
         counts: Counter[int] = Counter()
         for host in self._world.hosts.running():
             if host.datacenter == datacenter and host.node is not None:
@@ -294,14 +314,14 @@ async def _sleep_until(when: float) -> None:
 
 def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
     """Return the rules that the loads use, by descriptor key."""
-    asked = _descriptor_keys(loads)
+    keys = _descriptor_keys(loads)
     found = {rule.path[-1][0]: rule for rule in rules}
-    unknown = sorted(asked.keys() - found.keys())
+    unknown = sorted(keys.keys() - found.keys())
     if unknown:
         raise ValueError(
             f"keys of loads must be one of {', '.join(sorted(found))}, got {', '.join(unknown)}"
         )
-    return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
+    return {name: rule for name, rule in found.items() if name in keys and rule.limit is not None}
 
 
 def _descriptor_keys(loads: Sequence[Load]) -> dict[str, None]:

@@ -1,4 +1,4 @@
-"""The recipe of docs/guides/block-ip-or-key.md, on real nodes."""
+"""Recipe of docs/guides/block-ip-or-key.md, on node processes."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = {
 BLOCK, RAISE = "block-203.0.113.7.yaml", "raise-acme.yaml"
 
 
-def test_a_file_more_blocks_and_raises_and_a_file_less_ends_it(tmp_path: Path) -> None:
+def test_adding_a_rule_file_blocks_and_removing_it_unblocks(tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "api.yaml").write_text(FILES["api.yaml"], "utf-8")
@@ -48,11 +48,11 @@ def test_a_file_more_blocks_and_raises_and_a_file_less_ends_it(tmp_path: Path) -
             (rules / name).unlink()
         until(lambda: limiter.check("api", client).allowed)
         until(lambda: limiter.peek("api", acme).limit == 1000)
-        assert (limiter.peek("api", client).remaining or 0) <= 199  # its count has stayed
+        assert (limiter.peek("api", client).remaining or 0) <= 199  # the counter was kept
         assert limiter.peek("api", acme).remaining == 1
 
 
-def test_what_a_block_does_not_reach_is_as_the_page_says(tmp_path: Path) -> None:
+def test_the_documented_exceptions_of_a_block_hold(tmp_path: Path) -> None:
     deeper = """
 domain: api
 descriptors:

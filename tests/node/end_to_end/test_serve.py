@@ -1,4 +1,4 @@
-"""A node as a process of its own, over real UDP: signals, files, the port."""
+"""Nodes as separate processes over real UDP: signals, rule files and ports."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from ringfence import blocking
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 20.0
-"""Seconds until something that should happen at once counts as not happening."""
+"""Time-out, in seconds, of events that should happen immediately."""
 
 
 def rules_of(amount: int) -> str:
@@ -43,9 +43,9 @@ def free_port() -> int:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds, or fail.
+    """Wait until a condition holds, or fail.
 
-    It looks again and again: what a process in the wild has logged or answers cannot be awaited.
+    The function polls, since there is no event for the logs or answers of another process.
     """
     give_up = time.monotonic() + PATIENCE
     while not holds():
@@ -54,7 +54,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 class NodeProcess:
-    """`ringfence node`, and what it has logged."""
+    """Process of `ringfence node` with its log."""
 
     def __init__(self, port: int, log: IO[bytes], path: Path, *flags: str) -> None:
         self.port = port
@@ -75,18 +75,18 @@ class NodeProcess:
 
     @property
     def url(self) -> str:
-        """Its address, for clients that are patient: other tests may keep the machine busy."""
+        """Return the address with a long time-out, since other tests may keep the machine busy."""
         return f"ringfence://127.0.0.1:{self.port}?timeout=5"
 
     def wait_to_see(self, count: int) -> None:
-        """Wait until it sees so many members."""
+        """Wait until the node has this many members in its view."""
         until(lambda: f"view of {count} members" in self.log or self.process.poll() is not None)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Ask it to leave; its exit status."""
+        """Make the node leave; return its exit status."""
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
@@ -95,7 +95,7 @@ class NodeProcess:
 def started(
     directory: Path, flags: Mapping[str, Sequence[str]]
 ) -> Iterator[dict[str, NodeProcess]]:
-    """A process per entry, with its flags; all but the first join the first."""
+    """Start a process per entry with its flags; all others join the first process."""
     ports = [free_port() for _ in flags]
     with ExitStack() as stack:
         running: dict[str, NodeProcess] = {}
@@ -137,7 +137,7 @@ def ringfence(*words: str, environment: Mapping[str, str] | None = None) -> tupl
 
 
 def asked(*words: str) -> tuple[int, str, str]:
-    """The command in this process: as good for a question as one of its own, and sooner."""
+    """Run the command in this process, which is faster than a new process."""
     out, err = StringIO(), StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -160,7 +160,7 @@ def left(limiter: blocking.BlockingLimiter, client: str) -> int | None:
     return limiter.peek("api", {"client": client}).remaining
 
 
-def test_nodes_started_by_hand_share_one_budget_and_forward(tmp_path: Path) -> None:
+def test_separately_started_nodes_share_one_limit_and_forward(tmp_path: Path) -> None:
     with nodes(tmp_path, "a", "b") as running:
         decisions = [
             asked("check", "api", "client=x", "--json", "--cluster", running[name].url)
@@ -175,7 +175,7 @@ def test_nodes_started_by_hand_share_one_budget_and_forward(tmp_path: Path) -> N
     assert {row["state"] for row in rows.values()} == {"alive"}
 
 
-def test_rules_are_read_again_when_they_change_and_when_asked_for(tmp_path: Path) -> None:
+def test_rules_are_reloaded_after_a_change_and_on_request(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
         node, path = running["a"], tmp_path / "rules" / "api.yaml"
         assert left(limiter, "x") == 5
@@ -195,7 +195,7 @@ def test_rules_are_read_again_when_they_change_and_when_asked_for(tmp_path: Path
         assert node.end() == 0
 
 
-def test_a_node_that_is_told_to_leave_drains_and_ends_well(tmp_path: Path) -> None:
+def test_a_node_drains_and_exits_with_status_0_on_sigterm(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
         assert limiter.check("api", {"client": "x"}).allowed
         begun = time.monotonic()
@@ -207,14 +207,14 @@ def test_a_node_that_is_told_to_leave_drains_and_ends_well(tmp_path: Path) -> No
         assert "Traceback" not in running["a"].log
 
 
-def test_ctrl_c_is_as_good(tmp_path: Path) -> None:
+def test_ctrl_c_also_drains_a_node(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         running["a"].signal(signal.SIGINT)
 
         assert running["a"].process.wait(PATIENCE) == 0
 
 
-def test_a_member_that_an_operator_has_leave_hands_its_counters_over(tmp_path: Path) -> None:
+def test_a_member_removed_by_an_operator_transfers_its_counters(tmp_path: Path) -> None:
     with nodes(tmp_path, "a", "b") as running:
         one, other = running["a"], running["b"]
         clients = [f"client-{number}" for number in range(20)]
@@ -236,7 +236,7 @@ def test_a_member_that_an_operator_has_leave_hands_its_counters_over(tmp_path: P
             assert {left(limiter, client) for client in clients} == {4}
 
 
-def test_the_last_member_may_leave_too(tmp_path: Path) -> None:
+def test_the_last_member_may_leave(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         status, out, err = asked("leave", "a", "--cluster", running["a"].url)
 
@@ -245,7 +245,7 @@ def test_the_last_member_may_leave_too(tmp_path: Path) -> None:
         assert running["a"].process.wait(PATIENCE) == 0
 
 
-def test_members_know_of_each_other_what_the_flags_have_told(tmp_path: Path) -> None:
+def test_members_see_the_settings_of_each_others_flags(tmp_path: Path) -> None:
     west = ("--datacenter", "west", "--cluster-name", "ours")
     flags = {
         "a": ("--name", "a", *west),
@@ -259,7 +259,7 @@ def test_members_know_of_each_other_what_the_flags_have_told(tmp_path: Path) -> 
     assert rows["b"]["owned_shards"] > rows["a"]["owned_shards"]
 
 
-def test_nodes_of_clusters_with_other_names_do_not_mix(tmp_path: Path) -> None:
+def test_nodes_of_clusters_with_different_names_do_not_join(tmp_path: Path) -> None:
     flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "theirs"]}
     log = tmp_path / "b.log"
     with started(tmp_path, {"a": flags["a"]}) as running, log.open("wb") as file:
@@ -275,7 +275,7 @@ def test_nodes_of_clusters_with_other_names_do_not_mix(tmp_path: Path) -> None:
     assert rows.keys() == {"a"}
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_used_port_is_named_in_the_error(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         address = f"127.0.0.1:{running['a'].port}"
 
@@ -332,7 +332,7 @@ def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> No
         assert "Traceback" not in running["a"].log
 
 
-def test_an_operators_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+def test_a_used_admin_port_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         status, _, err = ringfence(
@@ -344,11 +344,14 @@ def test_an_operators_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_the_worst_offender_of_a_cluster_is_named_first(tmp_path: Path) -> None:
-    """Three processes: their metrics count what two clients saw, and name who was denied most."""
+def test_the_most_denied_key_of_a_cluster_is_listed_first(tmp_path: Path) -> None:
+    """With three processes, the metrics count the decisions of two clients and name the most
+    denied key."""
     with nodes(tmp_path, "a", "b", "c") as running:
         url = running["a"].url
-        status, _, err = asked("throttled", "--cluster", url)  # From here on all nodes count.
+        status, _, err = asked(
+            "throttled", "--cluster", url
+        )  # From here on, all nodes count decisions.
         assert (status, err) == (0, "")
         denied: Counter[str] = Counter()
         with blocking.connect(url) as one, blocking.connect(running["b"].url) as two:

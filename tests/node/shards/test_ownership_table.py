@@ -169,7 +169,7 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
     ],
 )
 def test_units_are_counted_according_to_the_actions(state: State, event: Event, used: int) -> None:
-    """The node counts 1 unit, receives 5 with a log of 3, and has 2 in its log for the owner."""
+    """The node counts 1 unit and has 2 in its fallback log; it receives 5 with a log of 3."""
     fixture = Fixture(state)
     if state >= COUNTED:
         fixture.engine.charge([KEY], [1], [0], NOW)

@@ -71,7 +71,7 @@ def test_a_bucket_admits_only_refilled_units():
 
 def test_refunded_units_may_have_caused_a_denial():
     column = answers(1.0, 2.0) + answers(2.5, allowed=False)
-    passing = [Answered(2.4, 2.45, "dc1", "k", 1, True, Source.OWNER, gone=2.6)]
+    passing = [Answered(2.4, 2.45, "dc1", "k", 1, True, Source.OWNER, refund_done_at=2.6)]
     fixed = limit(Algorithm.FIXED_WINDOW)
 
     assert [each.property for each in breaches(Column(column), fixed, 0.0)] == ["wrong_denial"]

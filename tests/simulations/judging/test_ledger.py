@@ -2,9 +2,13 @@ from ringfence.wire import Source
 from simulations.judging.ledger import Answered, Ledger
 
 
-def answered(asked, told=None, *, allowed=True, cost=1, gone=float("inf"), datacenter="dc1"):
+def answered(
+    asked, told=None, *, allowed=True, cost=1, refund_done_at=float("inf"), datacenter="dc1"
+):
     told = asked + 0.001 if told is None else told
-    return Answered(asked, told, datacenter, "k", cost, allowed, Source.OWNER, gone=gone)
+    return Answered(
+        asked, told, datacenter, "k", cost, allowed, Source.OWNER, refund_done_at=refund_done_at
+    )
 
 
 def ledger(*answers, passing=()):
@@ -17,13 +21,15 @@ def ledger(*answers, passing=()):
 
 
 def test_a_refunded_charge_is_no_admission():
-    column = ledger(answered(1.0), passing=[answered(2.0, gone=2.5)]).column("rule", "k")
+    column = ledger(answered(1.0), passing=[answered(2.0, refund_done_at=2.5)]).column("rule", "k")
 
     assert column.units == 1
 
 
 def test_a_charge_may_count_until_its_refund_completes():
-    column = ledger(answered(1.0), passing=[answered(2.0, cost=4, gone=2.5)]).column("rule", "k")
+    column = ledger(answered(1.0), passing=[answered(2.0, cost=4, refund_done_at=2.5)]).column(
+        "rule", "k"
+    )
 
     assert column.possibly_counted(answered(1.5, allowed=False), 10) == 1
     assert column.possibly_counted(answered(2.2, allowed=False), 10) == 5
@@ -50,7 +56,7 @@ def test_refunded_units_stay_in_their_data_center():
     column = ledger(
         answered(1.0),
         answered(1.0, datacenter="dc2"),
-        passing=[answered(2.0, gone=2.5, datacenter="dc2")],
+        passing=[answered(2.0, refund_done_at=2.5, datacenter="dc2")],
     ).column("rule", "k")
 
     assert [len(part.refunded) for part in column.by_datacenter()] == [0, 1]
