@@ -1,4 +1,4 @@
-"""A node: a member of the cluster that decides for the shards it holds and forwards the rest.
+"""A node: a member of the cluster that decides for its shards and forwards other checks.
 
 Puts the parts together and answers what sessions ask; the parts are `gossip_driver` (who is there),
 `ownership`, `handoff` and `replication` (whose counters are where), `handler` (what a check gets)
@@ -122,14 +122,14 @@ Resolve = Callable[[], Awaitable[Sequence[Address]]]
 """Finds addresses of other members."""
 
 _CARRIED_ROW_COST, _FOREIGN_ROW_COST = 16, 4
-"""Estimated microseconds of a row with a carried limit, and of one that another member decides."""
+"""Estimated microseconds of a row with a carried limit, and of a row of another owner."""
 _JOIN_PATIENCE = 3.0
-"""Seconds that a node looks for the others before it begins alone."""
+"""Seconds that a node searches for other members before it starts alone."""
 _FETCH_PATIENCE = 5.0
-"""Seconds that a node fetches its shards before it is asked for those that it lacks, too."""
+"""Seconds that a node fetches its shards before it becomes alive without the rest."""
 _RESOLVE_EVERY = 30.0
 _LINGER = 1.0
-"""Seconds that a node which has handed everything over goes on forwarding."""
+"""Seconds that a node keeps forwarding after it has transferred all shards."""
 
 
 class Node:
@@ -141,7 +141,7 @@ class Node:
     _seal: Seal | None = None
     _began: float | None = None
     _peers: PeerLinks | None = None
-    _gossiping: GossipDriver | None = None
+    _gossip_driver: GossipDriver | None = None
     _conflict: Conflict | None = None
 
     def __init__(  # noqa: PLR0915 - a few lines for each part
@@ -200,13 +200,13 @@ class Node:
             ProbeStamps(clock, self._cluster_clock),
         )
         self._view = View.of(())
-        """The members that checks are sent to."""
+        """Members to which checks are sent."""
         self._placement = View.of(())
-        """The members that should have counters: with those that join, without those that leave."""
+        """Members that should have counters: with joining members, without leaving ones."""
         self._view_digest: int | None = None
         """Digest of the records that both were made from."""
         self._ring = Ring.of(())
-        """Where counters of this data center should be."""
+        """Ring of the members that should have the counters of this data center."""
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
         self._engine = new_engine(
             max_keys=settings.max_keys,
@@ -216,7 +216,7 @@ class Node:
             keeps_keys=True,
         )
         self._lost_links: WeakSet[Link] = WeakSet()
-        """Links that were reported as lost, and not as within reach since."""
+        """Links that were reported as lost and are not ready again."""
         self._senders: SentAnswers[Caller] = SentAnswers(clock=self._clock.now)
         self._decided_checks = DecidedChecks(self._senders.find)
         self._watchers: DenialSubscriptions[Caller] = DenialSubscriptions(self._tell_lifted)
@@ -230,13 +230,13 @@ class Node:
             on_changed=changed.add,
             on_settled=lambda session, key, units: session.spent(key, units),
         )
-        self._holdings = ShardOwnership(
+        self._ownership = ShardOwnership(
             self.name,
             self._engine,
             self.counters,
             self.rules_in_force.period_of,
-            lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
-            lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
+            lambda keys: self._cross_dc.came(keys),  # noqa: PLW0108 - it is made later
+            lambda shards: self._cross_dc.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             max_bytes=settings.max_bytes or None,
             decided_checks=self._decided_checks,
@@ -244,7 +244,7 @@ class Node:
             lender=self._lender,
         )
         sender = ShardSender(
-            self._holdings,
+            self._ownership,
             self._engine,
             self.counters,
             first_transfer=max(1, now),
@@ -253,7 +253,7 @@ class Node:
         )
         self._handoff = Handoff(
             self.name,
-            self._holdings,
+            self._ownership,
             sender,
             self._engine,
             self.counters,
@@ -262,9 +262,9 @@ class Node:
             self._clock.now,
             self.containment,
         )
-        self._streaming = Replication(
+        self._replication = Replication(
             self.name,
-            self._holdings,
+            self._ownership,
             sender,
             self._engine,
             self.counters,
@@ -272,10 +272,10 @@ class Node:
             self._clock.now,
             self.containment,
         )
-        self._worldwide = CrossDcCounts(
+        self._cross_dc = CrossDcCounts(
             settings.datacenter,
             self._engine,
-            self._holdings,
+            self._ownership,
             self.counters,
             self._link_to,
             self._clock.now,
@@ -288,14 +288,14 @@ class Node:
             retries=True,
         )
         now_ns = self._clock.now
-        placement = ShardPlacement(self.name, self._holdings, now_ns)
+        placement = ShardPlacement(self.name, self._ownership, now_ns)
         self._metrics = MetricsSwitch(self.rules_in_force.rule)
-        self._deciding = RequestHandler(
-            *(self._holdings, self._handoff, self._router, self.counters, self._clock),
+        self._handler = RequestHandler(
+            *(self._ownership, self._handoff, self._router, self.counters, self._clock),
             *(self.rules_in_force.rule, self._decided_checks, self.containment),
             placement=placement,
             takeover=StandbyTakeover(
-                *(placement, self._holdings, self._link_to, now_ns),
+                *(placement, self._ownership, self._link_to, now_ns),
                 *(self._is_suspect, self._held_up_ns),
             ),
             slots=SlotWaiters(
@@ -304,13 +304,13 @@ class Node:
             ),
             borrowing=SplitBorrowing(self._link_to, now_ns, self.counters),
             metrics=self._metrics,
-            on_decided=self._worldwide.admitted,
+            on_decided=self._cross_dc.admitted,
             on_freed=self._watchers.lift,
         )
         self._waiters: OrderedDict[int, Sender[Caller]] = OrderedDict()
-        """By ticket, whose check was passed on and waits for a slot at another member."""
+        """Senders by ticket, for forwarded checks that wait for a slot at another member."""
         self._recovery = self._new_recovery()
-        self._worldwide.set_rules(rules)
+        self._cross_dc.set_rules(rules)
         self._ledgers: dict[str, RefundLedger] = {}
         """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
@@ -323,14 +323,14 @@ class Node:
         self._is_draining = False
         self._has_joined = runtime.Event()
         self.asked_to_leave = runtime.Event()
-        """Set when an operator wants this node to leave."""
+        """Set when an operator asks this node to leave."""
         self._reports = Reports()
         self.rules_refusal = ""
-        """What is wrong with the rules on disk, which are not in force; empty when nothing is."""
+        """Error in the rule files on disk, which are not in force then; empty without an error."""
         self.certificates_expire: dict[str, float] = {}
-        """When the node's and its authority's certificate expire, in seconds since 1970."""
+        """Expiry of the certificates of the node and its authority, in seconds since 1970."""
         self._changed_at: dict[str, int] = {}
-        """Uptime, in ns, at which each member came into the state that it has."""
+        """Uptime in ns at which each member entered its present state."""
         self._conflicted = runtime.Event()
         self._refusal_log = AuthFailureLog()
 
@@ -344,7 +344,7 @@ class Node:
         founders: Sequence[Record] = (),
         task_status: runtime.TaskStatus[None] = runtime.TASK_STATUS_IGNORED,
     ) -> None:
-        """Join, and serve until cancelled; the transport runs beside.
+        """Join the cluster and serve until cancelled; the caller runs the transport.
 
         `resolve` finds the addresses of other members; None is a cluster of one, until others
         join it. `founders` are the records of all members of a cluster that begins without
@@ -360,7 +360,7 @@ class Node:
             transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
         )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
-        self._gossiping = GossipDriver(
+        self._gossip_driver = GossipDriver(
             self._membership,
             self._datagrams or SealedDatagrams(seal),
             transport,
@@ -374,14 +374,14 @@ class Node:
         self._seal = seal
         async with runtime.open_task_group() as nursery:
             self._nursery = nursery
-            for part in (self._handoff, self._streaming, self._deciding, self._worldwide):
+            for part in (self._handoff, self._replication, self._handler, self._cross_dc):
                 nursery.start_soon(part.run)
-            self._gossiping.start()
+            self._gossip_driver.start()
             if resolve is not None:
                 nursery.start_soon(self.containment.supervise, "seeds", self._find_seeds, resolve)
             if founders:
-                self._gossiping.merge(founders)
-                self._holdings.start(self._ring.shards_of(self.name))
+                self._gossip_driver.merge(founders)
+                self._ownership.start(self._ring.shards_of(self.name))
             elif resolve is not None:
                 with runtime.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
@@ -391,7 +391,7 @@ class Node:
                 else:
                     logger.warning("no member answered; node %s begins alone", self.name)
             if not self._is_founder:
-                self._gossiping.become_alive()
+                self._gossip_driver.become_alive()
             nursery.start_soon(self.containment.supervise, "clock", self._watch_clock)
             nursery.start_soon(self.containment.supervise, "throttled", self._forget_denials)
             task_status.started()
@@ -403,14 +403,14 @@ class Node:
             )
 
     async def leave(self) -> None:
-        """Hand everything over, answer what is in flight, then close; bounded in time."""
+        """Transfer all shards, answer the requests in flight, then close; bounded in time."""
         assert self._transport is not None
-        if self._gossiping is not None:
-            self._gossiping.leave()
+        if self._gossip_driver is not None:
+            self._gossip_driver.leave()
             with runtime.move_on_after(self._settings.drain_timeout):
                 if self._ring.members:
                     await self._handoff.wait_empty()
-                self._gossiping.left()
+                self._gossip_driver.left()
                 if self._ring.members:
                     await runtime.sleep(_LINGER)
         await self._drain(self._transport)
@@ -421,11 +421,11 @@ class Node:
             session.send(Goodbye(f"node {self.name} is leaving"))
         transport.flush()
         with runtime.move_on_after(self._settings.drain_timeout):
-            while self._sessions or self._deciding.waiting or self._turns:
+            while self._sessions or self._handler.waiting or self._turns:
                 self._idle = runtime.Event()
                 await self._idle.wait()
-        if self._gossiping is not None:
-            self._gossiping.stop()
+        if self._gossip_driver is not None:
+            self._gossip_driver.stop()
         for session in list(self._sessions.values()):
             session.close(ErrorCode.DRAINING, f"node {self.name} has left")
         if self._peers is not None:
@@ -433,7 +433,7 @@ class Node:
         transport.flush()
 
     def accept(self, connection: Connection) -> Handler:
-        """Take an incoming connection; one that comes before `run` may try again at once."""
+        """Accept a connection; before `run` it is closed, and its client may reconnect at once."""
         if self._transport is None or self._nursery is None:
             self.refused("starting")
             return _TooEarly(self.name)
@@ -446,7 +446,7 @@ class Node:
         return session
 
     def change_rules(self, rules: RuleSet) -> None:
-        """Put other rules in force at once; counters of rules that stay go on.
+        """Put other rules in force at once; counters of unchanged rules are kept.
 
         Their version rises even when files were put back with an older date, for clients only
         take what is newer.
@@ -457,15 +457,15 @@ class Node:
                     rules
                 )  # What was counted is named by the rules of before.
             self.rules_in_force.change(rules)
-            self._worldwide.set_rules(self.rules_in_force.current)
+            self._cross_dc.set_rules(self.rules_in_force.current)
             self.counters.add("reloads")
             self._route()
             self._watchers.lift_all()
             self._lender.recall_all()
-            self._deciding.slots.call_all()
+            self._handler.slots.call_all()
 
     def change_access(self, access: Access) -> int:
-        """Put other keys and tokens in force; return how many connections that has ended."""
+        """Put other keys and tokens in force; return the number of connections that this ended."""
         self._access = access
         ended = sum([session.recheck(access) for session in list(self._sessions.values())])
         if self._seal is not None:  # Else `run` makes one of these.
@@ -477,7 +477,7 @@ class Node:
         return self._access.proof_of(self.name, connection.binding)
 
     def _uptime(self) -> int:
-        """Nanoseconds that the node has run: membership counts its timers by them."""
+        """Return the time since the start in ns, which the timers of membership use."""
         if self._transport is None or self._began is None:
             return 0
         return round((self._transport.now() - self._began) * 1e9)
@@ -485,26 +485,26 @@ class Node:
     async def _find_seeds(self, resolve: Resolve) -> None:
         while True:
             seeds = [seed for seed in await resolve() if seed != self._settings.advertise_at]
-            if seeds and self._gossiping is not None:
-                self._gossiping.join(seeds)
+            if seeds and self._gossip_driver is not None:
+                self._gossip_driver.join(seeds)
             await runtime.sleep(_RESOLVE_EVERY)
 
     async def _forget_denials(self) -> None:
-        """Begin a new period of counting denied keys, again and again."""
+        """Start a new period of the denied keys at regular intervals."""
         while True:
             await runtime.sleep(PERIOD)
             if self._metrics.active is not None:
                 self._metrics.active.throttled.turn()
 
     async def _watch_clock(self) -> None:
-        """Decide nothing while the own clock is far from the others'."""
+        """Leave the ring while this node's clock is far from the clocks of other members."""
         was_suspect = False
         while True:
             await runtime.sleep(1.0)
-            # Alone in its data center it goes on: whom could it forward to?
+            # A node that is alone in its data center stays: it cannot forward.
             others = [each for each in self._ring.members[:2] if each.name != self.name]
             is_suspect = self._cluster_clock.is_suspect and bool(others)
-            if is_suspect != was_suspect and self._gossiping is not None:
+            if is_suspect != was_suspect and self._gossip_driver is not None:
                 was_suspect = is_suspect
                 self.counters.add("clock_suspect" if is_suspect else "clock_trusted")
                 logger.warning(
@@ -513,8 +513,8 @@ class Node:
                     "far from" if is_suspect else "again near",
                     "only forwards" if is_suspect else "decides again",
                 )
-                self._gossiping.set_forward_only(is_suspect)
-            if is_suspect and not self._holdings.count:
+                self._gossip_driver.set_forward_only(is_suspect)
+            if is_suspect and not self._ownership.count:
                 self._cluster_clock.jump(self._host_clock.now())
 
     @property
@@ -524,13 +524,13 @@ class Node:
 
     @property
     def is_damped(self) -> bool:
-        """Whether this node stays out of the ring for a while, being accused too often."""
+        """Whether this node is out of the ring for a time, after too many suspicions."""
         return self._membership.is_damped
 
     # -- the view ------------------------------------------------------------------------------
 
     def _on_change(self, changes: Sequence[Changed]) -> None:
-        """Follow the members: links, ring, shards, and what the log tells people."""
+        """Follow a change of the members: log, links, ring, shards and routes."""
         assert self._peers is not None
         if self._observe_change is not None:
             self._observe_change(self.name, changes)
@@ -543,8 +543,8 @@ class Node:
             elif change.after.status is not Status.JOINING:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
-                self._streaming.restarted(NodeId(change.after.name))
-            self._holdings.on_member_change(change.before, change.after)
+                self._replication.restarted(NodeId(change.after.name))
+            self._ownership.on_member_change(change.before, change.after)
         records = self._membership.records
         if len(self._changed_at) > len(records):
             self._changed_at = {n: at for n, at in self._changed_at.items() if n in records}
@@ -553,17 +553,17 @@ class Node:
         view, placement = self._views(digest)
         if placement != self._placement:
             datacenter = self._settings.datacenter
-            # Whoever has just come finds the counters where the others have had them.
+            # A member that has just joined finds the counters by the ring of the other members.
             old = self._ring if self._ring.members else view.ring(datacenter)
             self._placement, self._ring = placement, placement.ring(datacenter)
-            self._deciding.placement.ring = self._ring
+            self._handler.placement.ring = self._ring
             self._handoff.follow(old, self._ring, view.ring(datacenter))
-            self._streaming.follow(old, self._ring)
+            self._replication.follow(old, self._ring)
         if view != self._view:
             self._view = view
             names = [member.name for member in view.members]
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
-        self._worldwide.set_view(view, placement, self._membership.datacenters_left)
+        self._cross_dc.set_view(view, placement, self._membership.datacenters_left)
         self._route()
         self._view_digest = digest
 
@@ -586,30 +586,30 @@ class Node:
             )
 
     def _route(self) -> None:
-        """Tell the router who decides what, and how they are reached."""
-        elsewhere = self._worldwide.elsewhere()
-        self._deciding.follow(
-            elsewhere.keys(), self._worldwide.split_rules(), self._worldwide.other_rings()
+        """Update the routes: the owners of keys, and the links to them."""
+        elsewhere = self._cross_dc.elsewhere()
+        self._handler.follow(
+            elsewhere.keys(), self._cross_dc.split_rules(), self._cross_dc.other_rings()
         )
         self._router.routes = NodeRoutes(
             self._view.ring(self._settings.datacenter),
             _Targets(self._target, self._view, self._placement),
             elsewhere,
             me=self.name,
-            is_here=self._deciding.placement.is_here,
-            holder_of=self._deciding.placement.holder_of,
+            is_here=self._handler.placement.is_here,
+            holder_of=self._handler.placement.holder_of,
         )
 
     def _target(self, name: NodeId) -> Link | RequestHandler | None:
-        return self._deciding if name == self.name else self._link_to(name)
+        return self._handler if name == self.name else self._link_to(name)
 
     def _is_suspect(self, name: NodeId) -> bool:
-        """Return whether membership suspects a member, or holds it dead."""
+        """Return whether membership suspects a member or has declared it dead."""
         record = self._membership.records.get(name)
         return record is None or record.status in (Status.SUSPECT, Status.DEAD, Status.LEFT)
 
     def _peer_links(self) -> list[tuple[NodeId, Link]]:
-        """The links to the other members of this data center."""
+        """Return the links to the other members of this data center."""
         names = [member.name for member in self._view.ring(self._settings.datacenter).members]
         links = [(name, self._link_to(name)) for name in names if name != self.name]
         return [(name, link) for name, link in links if link is not None]
@@ -619,8 +619,8 @@ class Node:
             self._peer_links,
             self._handoff.reclaim,
             self._call_later,
-            self._deciding.suspend,
-            self._deciding.resume,
+            self._handler.suspend,
+            self._handler.resume,
         )
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> object:
@@ -631,7 +631,7 @@ class Node:
         return None if self._peers is None else self._peers.link(name)
 
     async def _reach(self, name: NodeId) -> None:
-        """Connect to a member that joins before it is given anything to decide for us."""
+        """Connect to a joining member before it receives shards of this node."""
         record = self._membership.records.get(name)
         link = self._link_to(name)
         is_joining = record is not None and record.status is Status.JOINING
@@ -643,7 +643,7 @@ class Node:
 
     def _on_conflict(self, conflict: Conflict) -> None:
         logger.error(
-            "node %s at %s:%d has our name",
+            "node name conflict: name=%s address=%s:%d",
             conflict.record.name,
             conflict.record.host,
             conflict.record.port,
@@ -655,14 +655,14 @@ class Node:
     # -- what a session asks -------------------------------------------------------------------
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
-        """Tell what the sender of a hello may do."""
+        """Return the scopes of the sender of a hello; None to refuse it."""
         scopes = self._access.scopes_of(hello, binding)
         if scopes is None:
             self._refusal_log.tell(hello, address, self._clock.now())
         return scopes
 
     def sender(self, hello: Hello) -> Sender[Caller]:
-        """The memory kept for a sender, which survives its connections."""
+        """Return the memory of a sender, which survives its connections."""
         return self._senders.of(hello.role, hello.name, hello.session)
 
     def ledger(self, name: str) -> RefundLedger:
@@ -693,7 +693,7 @@ class Node:
             self.counters.add("refused_refunds", units)
 
     def welcome(self, session: Caller, hello: Hello) -> Welcome | Refused:
-        """The answer to a good hello."""
+        """Return the answer to an accepted hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
         if hello.role is Role.NODE:
@@ -712,7 +712,7 @@ class Node:
             return _CARRIED_ROW_COST * len(keys)
         if len(keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
             return 0
-        is_here = self._deciding.placement.holds(keys)
+        is_here = self._handler.placement.holds(keys)
         return 0 if is_here else _FOREIGN_ROW_COST * len(keys)
 
     def wait_turn(
@@ -761,11 +761,11 @@ class Node:
         measures = self._metrics.active
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
-            verdicts = self._deciding.decide_now(request, batch)
+            verdicts = self._handler.decide_now(request, batch)
             if isinstance(verdicts, Results):
                 measures.decided_ns.add(measures.stopwatch() - began)
         else:
-            verdicts = self._deciding.decide_now(request, batch)
+            verdicts = self._handler.decide_now(request, batch)
         if isinstance(verdicts, Refused):
             if verdicts.code == ErrorCode.OVERLOADED:
                 self.counters.add("shed", len(batch))
@@ -813,7 +813,7 @@ class Node:
         part: Part,
         waited_ns: int | None = None,
     ) -> None:
-        """Decide in a task of its own."""
+        """Decide a part of a request in a task of its own."""
         assert self._nursery is not None
         if part.batch.op is Op.CHECK and part.batch.leases:
             self._note_waiters(sender, part.batch.leases)
@@ -824,7 +824,7 @@ class Node:
         self._nursery.start_soon(self._forward, sender, request, part)
 
     def _note_waiters(self, sender: Sender[Caller], tickets: Sequence[int]) -> None:
-        """Note whom to tell when the member that decides keeps a slot for one of its tickets."""
+        """Remember the sender of tickets, which another member will call when it keeps a slot."""
         for ticket in tickets:
             if ticket:
                 self._waiters[ticket] = sender
@@ -833,7 +833,7 @@ class Node:
             self._waiters.popitem(last=False)
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Pass on to clients that another member keeps slots for them."""
+        """Forward to clients that another member keeps slots for them."""
         told: dict[Caller, list[int]] = {}
         for ticket in tickets:
             sender = self._waiters.pop(ticket, None)
@@ -856,7 +856,7 @@ class Node:
     async def _decide_and_answer(
         self, sender: Sender[Caller], request: Request, part: Part
     ) -> None:
-        verdicts = await self._deciding.decide(request, part)
+        verdicts = await self._handler.decide(request, part)
         if verdicts is None:
             reply: Message = Refused(
                 request.seq, ErrorCode.NOT_HERE, f"node {self.name} could not have these keys"
@@ -868,8 +868,8 @@ class Node:
         self._reply(sender, request.seq, reply)
         if sender.session is not None and verdicts is not None:
             self._watchers.unwatched(sender.session, part.batch, verdicts)
-            if self._deciding.waits_here(part.batch):
-                slots, now = self._deciding.slots, self._clock.now()
+            if self._handler.waits_here(part.batch):
+                slots, now = self._handler.slots, self._clock.now()
                 slots.on_answered(sender.session, part.batch, verdicts, now)
 
     def _reply(self, sender: Sender[Caller], seq: int, reply: Message) -> None:
@@ -881,7 +881,7 @@ class Node:
             self._transport.flush()
 
     def answer(self, request: Request, verdicts: Results, rows: list[int] | None = None) -> Answer:
-        """Make the answer for some rows of a request; None for all."""
+        """Return the answer for some rows of a request; None for all."""
         return Answer(
             request.seq,
             self._view.hash,
@@ -891,13 +891,13 @@ class Node:
         )
 
     def serve_peer(self, session: Caller, name: str, message: Message) -> None:
-        """Answer what only nodes ask."""
+        """Answer a message of another node."""
         record = self._membership.records.get(name)
         match message:
             case Exchange(seq):
-                assert self._gossiping is not None
+                assert self._gossip_driver is not None
                 try:
-                    session.send(self._gossiping.exchanged(message))
+                    session.send(self._gossip_driver.exchanged(message))
                 except BadDatagram as error:
                     self.refused("bad_records")
                     session.send(Refused(seq, ErrorCode.BAD_MESSAGE, str(error)))
@@ -905,7 +905,7 @@ class Node:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
             case Copy(seq, counts):
-                self._holdings.keep_replica(NodeId(name), as_snapshot(counts), self._clock.now())
+                self._ownership.keep_replica(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, shards):
@@ -915,24 +915,24 @@ class Node:
                 self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case AskTakenOver(seq):
-                session.send(TakenOver(seq, self._deciding.takeover.taken_over_from(NodeId(name))))
+                session.send(TakenOver(seq, self._handler.takeover.taken_over_from(NodeId(name))))
             case WindowCounts():
                 datacenter = record.datacenter if record else ""
-                session.send(self._worldwide.take_cells(datacenter, message))
+                session.send(self._cross_dc.take_cells(datacenter, message))
             case Digest():
                 datacenter = record.datacenter if record else ""
-                session.send(self._worldwide.take_digest(datacenter, message))
+                session.send(self._cross_dc.take_digest(datacenter, message))
             case RecoverCounts():
                 datacenter = record.datacenter if record else ""
-                session.send(self._worldwide.take_recall(datacenter, message))
+                session.send(self._cross_dc.take_recall(datacenter, message))
             case _:
                 raise AssertionError(message)
 
     async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
             payload = encode(await self._handoff.answer(name, pull))
-            self._watchers.lift_all()  # The new holder does not know which clients to notify.
-            self._deciding.slots.call_all()
+            self._watchers.lift_all()  # The new owner does not have the subscriptions of clients.
+            self._handler.slots.call_all()
             session.send_payload(payload)
 
         if not await self.containment.run("pull", answer):
@@ -942,7 +942,7 @@ class Node:
             self._transport.flush()
 
     def members(self, seq: int) -> Members:
-        """The members, as gossip has them."""
+        """Return the members."""
         rows = [
             MemberRow(
                 record.name,
@@ -958,7 +958,7 @@ class Node:
         return Members(seq, self._view.hash, rows)
 
     def peers(self, seq: int) -> PeersMessage:
-        """All that is known of the members, for people."""
+        """Return everything that this node has recorded of the members."""
         rows: list[object] = []
         uptime = self._uptime()
         for name, record in sorted(self._membership.records.items()):
@@ -987,28 +987,28 @@ class Node:
         return PeersMessage(seq, rows)  # type: ignore[arg-type]
 
     def listen(self, session: Caller) -> None:
-        """A client remembers denials: tell it of those that end early."""
+        """Subscribe a client to the denials that end early."""
         self._watchers.listen(session)
 
     def denied(self, session: Caller, batch: Batch, verdicts: Results) -> None:
-        """Note what a client was denied here just now."""
+        """Record the denials of a batch, for subscribers."""
         now = self._clock.now()
         self._watchers.denied(session, batch, verdicts, now)
         if batch.leases:
-            self._deciding.slots.on_answered(session, batch, verdicts, now)
+            self._handler.slots.on_answered(session, batch, verdicts, now)
 
     def unsettle(self, session: Caller) -> None:
-        """Have a client forget all denials that came from here."""
+        """Revoke all denials that a client may have cached from this node."""
         if self._watchers.listens(session):
             session.send(DenialRevoked([]))
 
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
-        """Lend units of a key to a client."""
+        """Grant a lease of a key to a client."""
         lent = self._lender.lend(
             session,
             borrow,
             self._clock.now(),
-            is_ours=self._deciding.placement.may_lend(borrow.key),
+            is_ours=self._handler.placement.may_lend(borrow.key),
         )
         if lent.units:
             self.counters.add("leases")
@@ -1053,7 +1053,7 @@ class Node:
             self._metrics.active.reported(taken, named)
 
     def throttled(self, seq: int, count: int) -> Throttled:
-        """The keys that this node denied most, and the rules."""
+        """Return the keys and the rules that this node denied most."""
         measures = self.measure()
         most = measures.throttled.most(count)
         rules = measures.most_denied_rules()
@@ -1068,50 +1068,50 @@ class Node:
         )
 
     def ask_to_leave(self) -> None:
-        """An operator wants this node to leave."""
+        """Start to leave the cluster, as an operator asked."""
         logger.info("node %s was asked to leave", self.name)
         self.asked_to_leave.set()
 
     def held_shards(self) -> list[int]:
-        """The shards that this node decides for now."""
-        return [*compress(range(SHARDS), self._holdings.held)]
+        """Return the shards that this node counts."""
+        return [*compress(range(SHARDS), self._ownership.held)]
 
     def used(self, key: bytes) -> int | None:
-        """Units of a key in use, past its limit too; None when this node does not count it."""
-        is_here = self._holdings.held[shard_of(key)]
+        """Return the used units of a key, also above its limit; None when it is elsewhere."""
+        is_here = self._ownership.held[shard_of(key)]
         return self._engine.used(key, self._clock.now()) if is_here else None
 
     def rules(self, seq: int) -> bytes:
-        """The encoded rules; laid out once, since every client asks after a change."""
+        """Return the encoded rules."""
         return self.rules_in_force.packed(seq)
 
     def stats(self, seq: int) -> Stats:
-        """Counters, and what stands now: keys, evictions, shards, members, connections."""
+        """Return the counters and the present sizes: keys, shards, members, connections."""
         assert self._transport is not None
         counters = Counter(self.counters.as_dict())
         for cause, count in self._transport.refusals.items():
             counters[f"refused_{cause}"] += count
         for name, count in self._membership.counters.items():
             counters[f"gossip_{name}"] += count
-        if self._gossiping is not None:
-            for cause, count in self._gossiping.refused.items():
+        if self._gossip_driver is not None:
+            for cause, count in self._gossip_driver.refused.items():
                 counters[f"gossip_refused_{cause}"] += count
         for place, count in self.containment.by_place.items():
             counters[f"internal_errors_{place}"] += count
-        counters.update(self._worldwide.stats())
+        counters.update(self._cross_dc.stats())
         return Stats(
             seq,
             dict(counters)
             | {
                 "connections": len(self._sessions),
                 "unsent_bytes": self._unsent.total,
-                "slot_waiters": len(self._deciding.slots),
-                "slot_waiters_refused": self._deciding.slots.refused,
-                "copied_keys": len(self._holdings.replicas),
+                "slot_waiters": len(self._handler.slots),
+                "slot_waiters_refused": self._handler.slots.refused,
+                "copied_keys": len(self._ownership.replicas),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
                 "keys": len(self._engine),
-                "held_shards": self._holdings.count,
+                "held_shards": self._ownership.count,
                 "owned_shards": self._handoff.owned_count,
                 "rules_version": self.rules_in_force.current.version,
                 "rules_hash": self.rules_in_force.hash,
@@ -1128,7 +1128,7 @@ class Node:
         self._unsent.sent(session, size)
 
     def repeated(self) -> None:
-        """Count a request that came before and was not decided again."""
+        """Count a repeated request that was not decided again."""
         self.counters.add("repeated")
 
     def left(self, session: Caller) -> None:
@@ -1137,23 +1137,23 @@ class Node:
         self._unsent.left(session)
         self._places.left(session)
         self._watchers.left(session)
-        self._deciding.slots.on_caller_gone(session, self._clock.now())
+        self._handler.slots.on_caller_gone(session, self._clock.now())
         self._idle.set()
 
-    # -- what the operator's port asks ---------------------------------------------------------
+    # -- admin port ------------------------------------------------------------------------------
 
     def measure(self) -> Metrics:
-        """Count from now on what costs a little: decisions by rule, times, who is throttled."""
+        """Turn on the detailed metrics: decisions by rule, times, and denied keys."""
         return self._metrics.turn_on(self.rules_in_force.current)
 
     @property
     def settings(self) -> NodeSettings:
-        """What the node was told."""
+        """Settings of this node."""
         return self._settings
 
     @property
     def access(self) -> Access:
-        """Who may ask for what."""
+        """Keys and tokens in force."""
         return self._access
 
     @property
@@ -1163,49 +1163,49 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is anything to tell."""
-        return self._gossiping is not None
+        """Whether `run` has started."""
+        return self._gossip_driver is not None
 
     @property
     def state(self) -> str:
-        """How this node stands, as members are described; `leaving` from when it was asked to."""
+        """State of this node; `leaving` from when it was asked to leave."""
         record = self._membership.records[self.name]
         is_going = self.asked_to_leave.is_set() and record.status is not Status.LEFT
         return "leaving" if is_going else _state_of(record)
 
     @property
     def rule_set(self) -> RuleSet:
-        """The rules in force."""
+        """Rules in force."""
         return self.rules_in_force.current
 
     @property
     def ring(self) -> Ring:
-        """Where counters of this data center should be."""
+        """Ring of the members that should have the counters of this data center."""
         return self._ring
 
     @property
-    def worldwide(self) -> CrossDcCounts:
-        """The part that deals with other data centers."""
-        return self._worldwide
+    def cross_dc(self) -> CrossDcCounts:
+        """Counts between data centers."""
+        return self._cross_dc
 
     def sizes(self) -> tuple[dict[int, int], int]:
-        """How many counters each rule has, by its id, and how many there are without a rule."""
+        """Return the number of counters by rule id, and of those without a rule."""
         return self._engine.sizes()
 
     def holds(self, shard: int) -> bool:
-        """Whether this node decides for a shard now."""
-        return bool(self._holdings.held[shard])
+        """Return whether this node counts a shard."""
+        return bool(self._ownership.held[shard])
 
     def rings(self) -> dict[str, Ring]:
-        """The rings that checks are sent by, by data center."""
+        """Return the rings by which checks are sent, by data center."""
         return {name: self._view.ring(name) for name in self._view.datacenters}
 
     def rtt_ns(self, name: str) -> int | None:
-        """The round trip to a member, once it has been probed."""
+        """Return the round trip to a member; None before the first probe."""
         return self._membership.rtt_ns(name)
 
     async def ask(self, batch: Batch) -> Results:
-        """Have a batch decided as if it had come from a client: here or by whoever decides it.
+        """Decide a batch as if it came from a client: here or at its owners.
 
         Long enough to ask a standby after an owner that is silent.
         """
@@ -1213,29 +1213,29 @@ class Node:
         return await self._router.decide(batch, lambda _: False, hops=1, within=within)
 
     async def counters_of(self, name: str) -> dict[str, int] | None:
-        """Ask a member for its counters; None when it does not answer."""
+        """Return the counters of a member; None when it does not answer."""
         if name == self.name:
             return self.stats(1).counters
         link = self._link_to(NodeId(name))
         return None if link is None else await fetch_counters(link)
 
     async def throttled_of(self, name: str, count: int) -> Throttled | None:
-        """Ask a member for the keys that it denied most; None when it does not answer."""
+        """Return the keys that a member denied most; None when it does not answer."""
         if name == self.name:
             return self.throttled(1, count)
         link = self._link_to(NodeId(name))
         return None if link is None else await fetch_throttled(link, count)
 
-    # -- what links tell -----------------------------------------------------------------------
+    # -- events of links ---------------------------------------------------------------------------
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Gossip brings other views; rules are each node's own."""
+        """Ignore the versions: gossip changes the view, and each node has its own rules."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Tell the operator, and have a member that was lost probed at once."""
+        """Log the change, and probe a member at once whose link was lost."""
         host, port = link.address
         if reachable:
-            # Up to three links lead to a member: the second and the third one are no news.
+            # A member has up to three links; only the first one is logged at level info.
             is_known = self._peers is not None and self._peers.reaches(link.address, but=link)
             is_news = link in self._lost_links or not is_known
             self._lost_links.discard(link)
@@ -1244,9 +1244,9 @@ class Node:
         else:
             self._lost_links.add(link)
             logger.warning("peer at %s:%d is lost: %s", host, port, link.refusal)
-            if link.name and self._gossiping is not None:
+            if link.name and self._gossip_driver is not None:
                 with suppress(KeyError):
-                    self._gossiping.report_unreachable(link.name)
+                    self._gossip_driver.report_unreachable(link.name)
 
 
 class _Targets(Mapping[NodeId, Target]):
@@ -1274,7 +1274,7 @@ class _Targets(Mapping[NodeId, Target]):
 
 
 class _TooEarly:
-    """The `Handler` of a connection that nobody could serve yet."""
+    """Handler of a connection that came before `run`."""
 
     def __init__(self, name: NodeId) -> None:
         self._name = name
@@ -1283,10 +1283,10 @@ class _TooEarly:
         connection.close(ErrorCode.OVERLOADED, f"node {self._name} is starting; try again")
 
     def on_message(self, payload: bytes) -> None:
-        """Whoever sends meanwhile is told by the close."""
+        """Ignore the message: the connection is being closed."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: there is no state."""
 
 
 def _state_of(record: Record) -> str:
@@ -1295,7 +1295,7 @@ def _state_of(record: Record) -> str:
 
 
 def _tell(change: Changed) -> None:
-    """Write what happened to a member into the log."""
+    """Log the change of a member's state."""
     before, after = change.before, change.after
     was = "unknown" if before is None else _state_of(before)
     now = _state_of(after)

@@ -257,7 +257,7 @@ def _moves(node: Node, counters: _Figures) -> Iterator[Metric]:
         counters,
         "cells_waiting",
     )
-    rows, total = node.worldwide.staleness()
+    rows, total = node.cross_dc.staleness()
     staleness = HistogramMetricFamily(
         "ringfence_cell_staleness_seconds",
         "How old counts were when another data center had them.",

@@ -60,7 +60,7 @@ class CrossDcCounts:
         self,
         datacenter: str,
         engine: Engine,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
@@ -92,7 +92,7 @@ class CrossDcCounts:
         self._staleness_sum_ms = 0
         self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
         """Last cells of each data center, by shard and key."""
-        self._recalling = CountRecovery(engine, holdings, link_to, clock, self._limit_of)
+        self._recovery = CountRecovery(engine, ownership, link_to, clock, self._limit_of)
         self._stalest_ms = 0
 
     # -- rules and members ---------------------------------------------------------------------
@@ -198,11 +198,11 @@ class CrossDcCounts:
 
     def begun(self, shards: Sequence[int]) -> None:
         """Recover shards that started without counters from other data centers."""
-        self._recalling.begun(shards)
+        self._recovery.begun(shards)
 
     async def run(self) -> None:
         """Send rounds until cancelled."""
-        await self._containment.supervise("worldwide", self._send_rounds)
+        await self._containment.supervise("cross_dc", self._send_rounds)
 
     async def _send_rounds(self) -> None:
         await self._has_others.wait()
@@ -218,7 +218,7 @@ class CrossDcCounts:
         """Send changed counts, and ask for lost ones."""
         now = self._uptime()
         others = {name: self._view.ring(name) for name in self._others()}
-        self._recalling.ask(self._view.ring(self._datacenter), others)
+        self._recovery.ask(self._view.ring(self._datacenter), others)
         for name, spread in self._spreads.items():
             if name not in others:
                 spread.drop_expired(lambda keys: self._engine.local_counts(keys, self._clock()))
@@ -310,13 +310,13 @@ class CrossDcCounts:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
         if sender == self._datacenter:
-            return self._recalling.take_on(message)
+            return self._recovery.take_on(message)
         if sender in self._spreads:
             spread, lost = self._spreads[sender], set(message.shards)
             spread.resend(
                 [key for key in spread.acknowledged() if shard_of(key) in lost], self._uptime()
             )
-        return self._recalling.answer(sender, message, self._heard.get(sender, {}))
+        return self._recovery.answer(sender, message, self._heard.get(sender, {}))
 
     def send_digests(self) -> None:
         """Send digests of the counts that were sent, and forget windows that are over."""
@@ -334,7 +334,7 @@ class CrossDcCounts:
                 link = self._link_to(owner)
                 if link is not None:
                     self._send_digest(link, spread, sums)
-        self._recalling.forget(lambda key, number: self._is_over(key, number, now))
+        self._recovery.forget(lambda key, number: self._is_over(key, number, now))
         for heard in self._heard.values():
             for shard, rows in list(heard.items()):
                 for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:

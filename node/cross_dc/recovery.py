@@ -27,14 +27,14 @@ class CountRecovery:
     def __init__(
         self,
         engine: Engine,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
         limit_of: Callable[[bytes], Limit | None],
     ) -> None:
         """`limit_of` returns the limit of a key of global scope."""
         self._engine = engine
-        self._holdings = holdings
+        self._ownership = ownership
         self._link_to = link_to
         self._clock = clock
         self._limit_of = limit_of
@@ -51,7 +51,7 @@ class CountRecovery:
 
         A shard that was given away meanwhile is the new owner's question: it is told so.
         """
-        held = self._holdings.held
+        held = self._ownership.held
         for datacenter, ring in elsewhere.items():
             wanted = self._recall.to_request(datacenter)
             if not wanted:
@@ -100,15 +100,15 @@ class CountRecovery:
             reply.keys, self._engine.local_counts(reply.keys, now), reply.cells, strict=True
         ):
             limit = self._limit_of(key)
-            if limit is None or not self._holdings.held[shard_of(key)]:
+            if limit is None or not self._ownership.held[shard_of(key)]:
                 continue
             for number, units in self._recall.missing(key, own, remembered):
                 rows.setdefault(key, []).extend((_age_ns(limit, number, now), units))
-        self._holdings.restore_lost(rows, now)
+        self._ownership.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
         """Take over the question for shards that a peer in this data center has transferred."""
-        shards = [shard for shard in message.shards if self._holdings.held[shard]]
+        shards = [shard for shard in message.shards if self._ownership.held[shard]]
         self._recall.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
 
@@ -119,7 +119,7 @@ class CountRecovery:
 
         Shards that are not held here, or do not fit, are left out: they are asked for again.
         """
-        held = self._holdings.held
+        held = self._ownership.held
         shards: list[int] = []
         keys: list[bytes] = []
         for shard in message.shards:

@@ -71,7 +71,7 @@ class RequestHandler:
 
     def __init__(
         self,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         handoff: Handoff,
         router: Router,
         counters: Counters,
@@ -96,7 +96,7 @@ class RequestHandler:
         """Checks that wait for a slot of a concurrency limit."""
         self._waiters = slots
         self.takeover = takeover
-        self._holdings = holdings
+        self._ownership = ownership
         self._handoff = handoff
         self._router = router
         self._counters = counters
@@ -175,7 +175,7 @@ class RequestHandler:
         self, batch: Batch, *, may_forward: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
         """Sort rows by the members that their groups wait for; those held here wait for none."""
-        held, routes = self._holdings.held, self._router.routes
+        held, routes = self._ownership.held, self._router.routes
         elsewhere = self._elsewhere if may_forward else ()
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
         row = 0
@@ -272,7 +272,7 @@ class RequestHandler:
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
         outcomes = self.slots.decide(batch, now)
-        self._holdings.record_decided(batch, outcomes, now)
+        self._ownership.record_decided(batch, outcomes, now)
         stands_in = as_standby and self.placement.is_foreign(batch)
         verdicts = Results(
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)

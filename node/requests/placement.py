@@ -36,12 +36,12 @@ class NodeRoutes(Routes):
 class ShardPlacement:
     """The shards of one node by the ring, and by what it counts."""
 
-    def __init__(self, me: NodeId, holdings: ShardOwnership, now: Callable[[], int]) -> None:
+    def __init__(self, me: NodeId, ownership: ShardOwnership, now: Callable[[], int]) -> None:
         self.ring = Ring.of(())
         """Where the counters of this data center should be."""
         self._me = me
-        self._holdings = holdings
-        self._held = holdings.held
+        self._ownership = ownership
+        self._held = ownership.held
         self._now = now
 
     def is_here(self, shard: int) -> bool:
@@ -56,7 +56,7 @@ class ShardPlacement:
         """
         if self._held[shard]:
             return None
-        taker = self._holdings.transfers.moved_to(shard, self._now())
+        taker = self._ownership.transfers.moved_to(shard, self._now())
         if taker is None and self.ring.owner_by_shard and not self.is_ours(shard):
             taker = self.ring.owner(shard)
         return taker
@@ -68,8 +68,8 @@ class ShardPlacement:
     def may_lend(self, key: bytes) -> bool:
         """Whether this node owns a key, and does not count it in another owner's place."""
         shard = shard_of(key)
-        holdings = self._holdings
-        is_whole = bool(holdings.held[shard]) and holdings.cover_of(shard) is None
+        ownership = self._ownership
+        is_whole = bool(ownership.held[shard]) and ownership.cover_of(shard) is None
         return is_whole and self.is_ours(shard)
 
     def missing(self, batch: Batch) -> list[int]:

@@ -50,7 +50,7 @@ class StandbyTakeover:
     def __init__(
         self,
         placement: ShardPlacement,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         link_to: Callable[[NodeId], Link | None],
         now: Callable[[], int],
         is_suspect: Callable[[NodeId], bool],
@@ -59,7 +59,7 @@ class StandbyTakeover:
         """`is_suspect` returns whether membership suspects a member. `lag_ns` returns for how long
         the present datagram waited in the socket."""
         self._placement = placement
-        self._holdings = holdings
+        self._ownership = ownership
         self._link_to = link_to
         self._now = now
         self._is_suspect = is_suspect
@@ -74,7 +74,7 @@ class StandbyTakeover:
         only a new silence has further shards taken over.
         """
         self._returned_at[owner] = self._now()
-        return self._holdings.covered_for(owner)
+        return self._ownership.covered_for(owner)
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
         """Ask an owner for a caller that could not; None when it does not answer."""
@@ -144,8 +144,8 @@ class StandbyTakeover:
         now = self._now()
         for shard in shards:
             if self._placement.ring.owner_by_shard and not self._placement.is_ours(shard):
-                copies = list(self._holdings.replicas.of(shard))
+                copies = list(self._ownership.replicas.of(shard))
                 ring = self._placement.ring
                 owner, standby = ring.owner(shard), ring.standby(shard)
                 silent = [standby] if standby else []  # It did not answer either, unless it is us.
-                self._holdings.take_over(shard, owner, copies, now, silent)
+                self._ownership.take_over(shard, owner, copies, now, silent)

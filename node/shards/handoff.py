@@ -43,7 +43,7 @@ class Handoff:
     def __init__(
         self,
         me: NodeId,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         sender: ShardSender,
         engine: Engine,
         counters: Counters,
@@ -55,7 +55,7 @@ class Handoff:
         """`reach` waits until a member accepts checks, or is known not to."""
         self._reach = reach
         self._me = me
-        self._holdings = holdings
+        self._ownership = ownership
         self._sender = sender
         self._engine = engine
         self._counters = counters
@@ -82,7 +82,7 @@ class Handoff:
         `asked` is the ring that checks are sent by.
         """
         self._ring = new
-        self._sources.follow(old, new, asked, self._holdings.held)
+        self._sources.follow(old, new, asked, self._ownership.held)
         self._wake.set()
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class Handoff:
 
     def _forget_what_is_old(self) -> None:
         now = self._clock()
-        self._holdings.expire(now)
+        self._ownership.expire(now)
         self._sender.expire(now)
         if self._sender.is_indexed and runtime.current_time() > self._index_until:
             self._sender.index(None)
@@ -115,7 +115,7 @@ class Handoff:
 
     async def wait_empty(self) -> None:
         """Offer all shards to their owners by the ring until these have acknowledged them."""
-        while not self._holdings.is_empty:
+        while not self._ownership.is_empty:
             self._emptied = runtime.Event()
             self._wake.set()
             with runtime.move_on_after(_ROUND):
@@ -125,7 +125,7 @@ class Handoff:
 
     async def acquire(self, shards: Iterable[int]) -> None:
         """Wait until shards of this node are counted here; a cancelled wait stops no fetching."""
-        wanted = [shard for shard in shards if not self._holdings.held[shard]]
+        wanted = [shard for shard in shards if not self._ownership.held[shard]]
         self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
             if shard in self._pulling:
@@ -146,7 +146,7 @@ class Handoff:
 
     async def _search(self, shards: Sequence[int], first: NodeId | None) -> None:
         await ShardSearch(
-            *(self._me, self._holdings, self._sources, self._receiver, self._clock),
+            *(self._me, self._ownership, self._sources, self._receiver, self._clock),
             *(self.on_received, shards, first),
         ).run()
 
@@ -171,7 +171,7 @@ class Handoff:
             await self.acquire(part)
             if any([self._sources.of(shard) for shard in part]):
                 await runtime.sleep(_PULL_PAUSE)
-        logger.info("%d shards are counted here now", self._holdings.count)
+        logger.info("shards fetched: counted_here=%d", self._ownership.count)
         self._fetched.set()
 
     @property
@@ -181,17 +181,17 @@ class Handoff:
 
     @property
     def _is_lacking(self) -> bool:
-        return has_more(self._sources.ours, self._holdings.held)
+        return has_more(self._sources.ours, self._ownership.held)
 
     def _lacking(self) -> list[int]:
         if not self._is_lacking:
             return []
-        held = self._holdings.held
+        held = self._ownership.held
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _join_what_was_taken(self) -> None:
         """Ask the owners of covered shards for them, and merge what they have."""
-        by_owner = self._holdings.members_to_ask(self._sources.ours, self._clock())
+        by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
                 if not await self._join(owner, shards[start : start + _SHARDS_PER_PULL]):
@@ -217,19 +217,19 @@ class Handoff:
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
-            self._holdings.accept(
+            self._ownership.accept(
                 shard, group, sender, counts, transfer.tallies, now, transfer.decided
             )
             return True
-        cover = self._holdings.cover_of(shard)
+        cover = self._ownership.cover_of(shard)
         if cover is None or sender != cover.owner:
-            self._holdings.replica_answered(shard, sender, counts, now)
+            self._ownership.replica_answered(shard, sender, counts, now)
         elif group.moved_to and group.moved_to != self._me:
-            self._holdings.owner_moved(shard, NodeId(group.moved_to), now)
+            self._ownership.owner_moved(shard, NodeId(group.moved_to), now)
         elif group.hold is Holding.COPY:
-            self._holdings.owner_has_replica(shard, counts, group.taken_from, now)
+            self._ownership.owner_has_replica(shard, counts, group.taken_from, now)
         else:
-            self._holdings.owner_has_nothing(shard, now)
+            self._ownership.owner_has_nothing(shard, now)
         return False
 
     def _is_ours(self, shard: int) -> bool:
@@ -257,7 +257,7 @@ class Handoff:
         """Fetch shards that a peer offers, even if this node's view has another owner."""
         free: list[int] = []
         for shard in shards:
-            if shard in self._sources.by_shard and not self._holdings.held[shard]:
+            if shard in self._sources.by_shard and not self._ownership.held[shard]:
                 self._sources.prefer(shard, sender)
             elif shard not in self._pulling:
                 free.append(shard)
@@ -266,7 +266,7 @@ class Handoff:
 
     async def answer(self, asker: NodeId, pull: Pull) -> Pulled:
         """Answer a peer that pulls shards."""
-        held = self._holdings.held
+        held = self._ownership.held
         if any([held[shard] for shard in pull.shards]):
             await self._reach(asker)
             await self._index()
@@ -280,8 +280,8 @@ class Handoff:
 
     def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
         """Drop the parts of shards that a peer has acknowledged."""
-        self._holdings.acknowledge(taker, shards, gift)
-        if self._holdings.is_empty:
+        self._ownership.acknowledge(taker, shards, gift)
+        if self._ownership.is_empty:
             self._emptied.set()
 
     async def _index(self) -> None:
@@ -307,9 +307,9 @@ class Handoff:
 
     def _offer_what_is_not(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
-        for shard, taker in self._holdings.transfers.unconfirmed():  # A transfer may be lost.
+        for shard, taker in self._ownership.transfers.unconfirmed():  # A transfer may be lost.
             by_owner.setdefault(taker, []).append(shard)
-        owners, held = self._ring.owner_by_shard, self._holdings.held
+        owners, held = self._ring.owner_by_shard, self._ownership.held
         if owners and has_more(held, self._sources.ours):
             for shard in compress(range(SHARDS), map(gt, held, self._sources.ours)):
                 by_owner.setdefault(owners[shard], []).append(shard)

@@ -35,7 +35,7 @@ class Replication:
     def __init__(
         self,
         me: NodeId,
-        holdings: ShardOwnership,
+        ownership: ShardOwnership,
         sender: ShardSender,
         engine: Engine,
         counters: Counters,
@@ -44,8 +44,8 @@ class Replication:
         containment: Containment,
     ) -> None:
         self._me = me
-        self._holdings = holdings
-        self._changed = holdings.changed
+        self._ownership = ownership
+        self._changed = ownership.changed
         self._sender = sender
         self._engine = engine
         self._counters = counters
@@ -78,8 +78,8 @@ class Replication:
         """Send every `INTERVAL` until cancelled."""
         async with runtime.open_task_group() as nursery:
             contained = self._containment.supervise
-            nursery.start_soon(contained, "streaming", self._mark_for_new_standbys)
-            nursery.start_soon(contained, "streaming", self._send_rounds)
+            nursery.start_soon(contained, "replication", self._mark_for_new_standbys)
+            nursery.start_soon(contained, "replication", self._send_rounds)
 
     async def _send_rounds(self) -> None:
         while True:
@@ -95,7 +95,7 @@ class Replication:
         if not self._changed.keys:
             return
         standby_of = self._ring.standby
-        held = self._holdings.held
+        held = self._ownership.held
         by_standby: dict[NodeId, list[bytes]] = {}
         busy: list[bytes] = []
         changed = self._changed.keys
@@ -108,7 +108,7 @@ class Replication:
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
-            cover = self._holdings.cover_of(shard)
+            cover = self._ownership.cover_of(shard)
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
                 continue  # It may have more than the base of the cover; it will be asked for that.
@@ -128,7 +128,7 @@ class Replication:
 
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
         self._sender.index_unchanged(keys)
-        counts = self._holdings.snapshot(keys, now)
+        counts = self._ownership.snapshot(keys, now)
         if len(keys) > 1 and size_of(counts) > BYTES_PER_PART:
             half = len(keys) // 2
             self._send(standby, link, keys[:half], now)
@@ -162,7 +162,7 @@ class Replication:
         news, self._news = self._news, []
         forgetful, self._forgetful = self._forgetful, {}
         changed: set[int] = set()
-        held = list(compress(_ALL, self._holdings.held))  # In a large cluster, few shards.
+        held = list(compress(_ALL, self._ownership.held))  # In a large cluster, few shards.
         for old, new in news:
             before, after = _standbys(old), _standbys(new)
             changed.update([shard for shard in held if before[shard] != after[shard]])

@@ -146,7 +146,7 @@ class ShardReceiver:
         link.call(lambda seq: Pull(seq, sorted(shards), part, gift), on_reply)
         await answered.wait()
         if not replies:
-            logger.warning("member %s did not give %d shards", name, len(shards))
+            logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))
             self._silent_until[name] = runtime.current_time() + _SILENCE
             return None
         return replies[0]

@@ -103,10 +103,10 @@ async def test_a_request_that_meets_an_error_is_refused_and_the_session_goes_on(
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         node, ours = w.nodes["a"], owned(w.rules, "client", "a")
-        decide = node._deciding.decide_now
-        node._deciding.decide_now = broken  # type: ignore[method-assign, assignment]
+        decide = node._handler.decide_now
+        node._handler.decide_now = broken  # type: ignore[method-assign, assignment]
         await limiter.check("api", ours)
-        node._deciding.decide_now = decide  # type: ignore[method-assign]
+        node._handler.decide_now = decide  # type: ignore[method-assign]
 
         assert (await limiter.check("api", ours)).source is Source.OWNER
         assert contained(w, "a", "session") > 0
@@ -136,8 +136,8 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
 @pytest.mark.parametrize(
     ("place", "part", "method"),
     [
-        ("streaming", "_streaming", "flush"),
-        ("worldwide", "_worldwide", "flush"),
+        ("replication", "_replication", "flush"),
+        ("cross_dc", "_cross_dc", "flush"),
         ("handoff", "_handoff", "_offer_what_is_not"),
         ("gossip", "_membership", "tick"),
         ("gossip", "_membership", "receive"),
@@ -227,7 +227,7 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         node, theirs = w.nodes["a"], owned(w.rules, "client", "b")
-        node._deciding.decide = broken_task  # type: ignore[method-assign, assignment]
+        node._handler.decide = broken_task  # type: ignore[method-assign, assignment]
         begun = trio.current_time()
         await limiter.check("api", theirs)
 

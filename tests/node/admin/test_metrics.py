@@ -198,7 +198,7 @@ async def test_the_staleness_of_counts_is_a_histogram(
 ) -> None:
     ms, sum_ = round(late[0] * 1000), late[1]
     async with world("a") as made:
-        worldwide = made.nodes["a"].worldwide
+        worldwide = made.nodes["a"].cross_dc
         worldwide._staleness[10 if ms <= 10 else 300] += 1
         worldwide._staleness_sum_ms += round(sum_ * 1000)
         found = await scrape(made.nodes["a"])

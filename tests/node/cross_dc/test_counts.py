@@ -192,7 +192,7 @@ async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: M
     async with two_datacenters() as (w, here, there):
         crowd = [stranger(number) for number in range(400)]
         for name in NODES:
-            w.nodes[name]._gossiping.exchanged(Exchange(1, pack_records(crowd)))
+            w.nodes[name]._gossip_driver.exchanged(Exchange(1, pack_records(crowd)))
         await here.check("api", {"fixed": "x"}, 500)
         await trio.sleep(2 * 0.22 + 2 * RTT)
 
@@ -266,7 +266,7 @@ async def test_the_rings_of_other_data_centers_are_those_that_have_members(
     autojump_clock: MockClock,
 ) -> None:
     async with world("e1", rules=RULES) as w:
-        worldwide = w.nodes["e1"].worldwide
+        worldwide = w.nodes["e1"].cross_dc
         here = Member(NodeId("e1"), "dc1")
         there = Member(NodeId("u1"), "us")
         worldwide.set_view(View.of([here]), View.of([here, there]))
@@ -356,9 +356,9 @@ async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
         assert match is not None
 
         forged = WindowCounts(1, "eu", [match.key], [[0, 500]])
-        assert isinstance(node._worldwide.take_cells("us", forged), Refused)
+        assert isinstance(node._cross_dc.take_cells("us", forged), Refused)
         future = WindowCounts(2, "us", [match.key], [[1000, 500]])
-        assert isinstance(node._worldwide.take_cells("us", future), Done)
+        assert isinstance(node._cross_dc.take_cells("us", future), Done)
 
         assert w.count("e1", "cells_refused") == 2
         assert (await here.peek("api", {"fixed": "x"})).remaining == 599

@@ -29,7 +29,7 @@ class Host:
         hosts[name] = self
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(LIMIT, is_shared=True)})
-        self.holdings = ShardOwnership(
+        self.ownership = ShardOwnership(
             NodeId(name),
             self.engine,
             Counters(),
@@ -39,7 +39,7 @@ class Host:
             max_keys=100,
         )
         self.recalling = CountRecovery(
-            self.engine, self.holdings, self._link_to, lambda: NOW, lambda key: LIMIT
+            self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: LIMIT
         )
         self.waiting: list[Callable[[], None]] = []
 
@@ -56,7 +56,7 @@ class Host:
     def ask(self, *others: str) -> None:
         """Ask these data centers, of which each is one host of that name."""
         own = [NodeId(n) for n, host in self._hosts.items() if host.datacenter == self.datacenter]
-        owner = next(name for name in own if self._hosts[name].holdings.held[SHARD])
+        owner = next(name for name in own if self._hosts[name].ownership.held[SHARD])
         self.recalling.ask(
             Ring.of([Member(owner)]), {name: Ring.of([Member(NodeId(name))]) for name in others}
         )
@@ -88,14 +88,14 @@ def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
     """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
-    us.holdings.start([SHARD])
+    us.ownership.start([SHARD])
     us.engine.merge_remote("eu", [KEY], [[NUMBER, count]], NOW)
     return a, b, us
 
 
 def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
     a, _, us = two_and_one_that_remembers(100)
-    a.holdings.start([SHARD])
+    a.ownership.start([SHARD])
     a.spend(20)
     a.tell(us)
     a.ask("us")
@@ -108,10 +108,10 @@ def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
 
 def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
     a, b, _ = two_and_one_that_remembers(100)
-    a.holdings.start([SHARD])
-    a.holdings.held[SHARD] = False
+    a.ownership.start([SHARD])
+    a.ownership.held[SHARD] = False
     b.engine.charge([KEY], [20], [0], NOW)
-    b.holdings.held[SHARD] = True
+    b.ownership.held[SHARD] = True
     a.ask("us")
     b.ask("us")
 
@@ -121,9 +121,9 @@ def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
 def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
     a, _, us = two_and_one_that_remembers(100)
     ap = Host("ap", "ap", us._hosts)
-    ap.holdings.start([SHARD])
+    ap.ownership.start([SHARD])
     ap.engine.merge_remote("eu", [KEY], [[NUMBER, 97]], NOW)
-    a.holdings.start([SHARD])
+    a.ownership.start([SHARD])
     a.ask("us", "ap")
 
     assert a.used == 100
@@ -131,19 +131,19 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
 
 def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
     a, _, us = two_and_one_that_remembers(100)
-    us.holdings.held[SHARD] = False
-    a.holdings.start([SHARD])
+    us.ownership.held[SHARD] = False
+    a.ownership.start([SHARD])
     a.ask("us")
     assert a.used == 0
 
-    us.holdings.held[SHARD] = True
+    us.ownership.held[SHARD] = True
     a.ask("us")
     assert a.used == 100
 
 
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
     _, _, us = two_and_one_that_remembers(100)
-    us.holdings.start([SHARD + 1])
+    us.ownership.start([SHARD + 1])
     heard = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
     reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), heard)
 

@@ -123,10 +123,10 @@ async def test_a_resumed_owner_loses_no_shard_for_its_earlier_silence(
         silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
         await world.nursery.start(silent.run)
         await trio.sleep(1)  # until `a` has found that `b` can be reached again
-        world.node._deciding.takeover._is_suspect = lambda _: False
+        world.node._handler.takeover._is_suspect = lambda _: False
         owner = await world.call(Hello(Role.NODE, "b", b"", 2))
         caller = await world.call(APP)
-        held = world.node._holdings.held
+        held = world.node._ownership.held
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
@@ -145,7 +145,7 @@ async def test_a_resumed_owner_keeps_its_shards_while_its_link_is_down(
     async with running_node() as world:
         owner = await world.call(Hello(Role.NODE, "b", b"", 2))
         caller = await world.call(APP)
-        held = world.node._holdings.held
+        held = world.node._ownership.held
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]

@@ -38,7 +38,7 @@ class Host:
         self.begun: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
-        self.holdings = ShardOwnership(
+        self.ownership = ShardOwnership(
             self.name,
             self.engine,
             Counters(),
@@ -48,7 +48,7 @@ class Host:
             max_keys=100,
         )
         self.sender = ShardSender(
-            self.holdings,
+            self.ownership,
             self.engine,
             Counters(),
             first_transfer=1,
@@ -56,14 +56,14 @@ class Host:
 
     def spend(self, units: int, *, at: int = NOW) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.holdings.record_decided(batch, decide_by(self.engine, batch, at), at)
+        self.ownership.record_decided(batch, decide_by(self.engine, batch, at), at)
 
     def stand_in_for(self, owner: str, *silent: str) -> None:
-        copies = list(self.holdings.replicas.of(shard_of(KEY)))
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
+        copies = list(self.ownership.replicas.of(shard_of(KEY)))
+        self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
 
     def copy_to(self, other: "Host") -> None:
-        other.holdings.keep_replica(self.name, self.holdings.snapshot([KEY], NOW), NOW)
+        other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
 
     def ask(self, giver: "Host") -> Pulled:
         giver.sender.index([KEY])
@@ -76,27 +76,27 @@ class Host:
             return
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
-        self.holdings.accept(shard_of(KEY), about, giver.name, counts, tallies, NOW)
+        self.ownership.accept(shard_of(KEY), about, giver.name, counts, tallies, NOW)
 
     def hear_out(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""
         counts = as_snapshot(self.ask(other).counts)
-        self.holdings.replica_answered(shard_of(KEY), other.name, counts, NOW)
+        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW)
 
     def go_on_from(self, copy: Pulled) -> None:
         """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)
-        self.holdings.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
+        self.ownership.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
 
     @property
     def covered_owner(self) -> NodeId | None:
-        cover = self.holdings.cover_of(shard_of(KEY))
+        cover = self.ownership.cover_of(shard_of(KEY))
         return None if cover is None else cover.owner
 
     @property
     def to_ask(self) -> list[NodeId]:
-        cover = self.holdings.cover_of(shard_of(KEY))
+        cover = self.ownership.cover_of(shard_of(KEY))
         return [] if cover is None else [*cover.to_ask]
 
     @property
@@ -118,7 +118,7 @@ def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:
 
 def test_a_standby_continues_from_the_owners_own_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     owner.spend(4)
     stand_in.spend(5)
@@ -130,7 +130,7 @@ def test_a_standby_continues_from_the_owners_own_counts() -> None:
 
 def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
-    one.holdings.start([shard_of(KEY)])
+    one.ownership.start([shard_of(KEY)])
     one.spend(3)
     gift = other.ask(one)
     other.take(one, gift)
@@ -138,13 +138,13 @@ def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> N
 
     other.take(one, gift)
 
-    assert other.holdings.count == 0
+    assert other.ownership.count == 0
     assert (other.used, third.used) == (0, 3)
 
 
 def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
     owner, stand_in, other = Host("c"), Host("a"), Host("b")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(2)
 
@@ -158,11 +158,11 @@ def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
 
 def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(3)
-    copy = owner.holdings.snapshot([KEY], NOW)
+    copy = owner.ownership.snapshot([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
-    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    cut_off.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     cut_off.spend(2)
 
     owner.take(cut_off, owner.ask(cut_off))
@@ -173,14 +173,14 @@ def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None
 
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(3)
-    copy = owner.holdings.snapshot([KEY], NOW)
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    copy = owner.ownership.snapshot([KEY], NOW)
+    stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     owner.ask(stand_in)  # The network drops the answer.
 
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
+    stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
     stand_in.spend(1)
     owner.take(stand_in, owner.ask(stand_in))
 
@@ -189,19 +189,19 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
 
 def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
-    a.holdings.start([1])
-    a.holdings.start([1])
+    a.ownership.start([1])
+    a.ownership.start([1])
     b.stand_in_for("a")
     a.spend(5)
-    copies = [(NOW, a.holdings.snapshot([KEY], NOW))]
-    c.holdings.take_over(shard_of(KEY), a.name, copies, NOW)
+    copies = [(NOW, a.ownership.snapshot([KEY], NOW))]
+    c.ownership.take_over(shard_of(KEY), a.name, copies, NOW)
 
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
 
 
 def test_standby_admissions_count_once_at_an_owner_without_data() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(4)
 
@@ -212,7 +212,7 @@ def test_standby_admissions_count_once_at_an_owner_without_data() -> None:
 
 def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("a")
@@ -231,7 +231,7 @@ def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
 
 def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("c")
@@ -247,7 +247,7 @@ def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
     """After a restart, the node received a replica of an owner before the owner's membership
     record."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("b")
@@ -264,10 +264,10 @@ def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
     """A dead member may only be suspended and still hold the shard; a leaving member transfers
     it."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
-    stand_in.holdings.on_member_change(member("c"), member("c", status))
+    stand_in.ownership.on_member_change(member("c"), member("c", status))
 
     stand_in.stand_in_for("b")
 
@@ -280,9 +280,9 @@ def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
     for host in (owner, newcomer):
         limit = Limit.of_ns(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         host.engine.set_rules({RULE: EngineRule(limit)})
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(3, at=NOW - DAY + 1)
-    newcomer.holdings.start([shard_of(KEY)])
+    newcomer.ownership.start([shard_of(KEY)])
 
     newcomer.take(owner, newcomer.ask(owner))
 
@@ -292,7 +292,7 @@ def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
 
 def test_a_restarted_owner_continues_from_a_late_standbys_replica() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
-    before.holdings.start([shard_of(KEY)])
+    before.ownership.start([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     again.stand_in_for("b")
@@ -306,7 +306,7 @@ def test_a_restarted_owner_continues_from_a_late_standbys_replica() -> None:
 
 def test_a_replica_adds_nothing_at_the_node_that_counts_the_shard() -> None:
     counts_on, standby, one = Host("c"), Host("b"), Host("a")
-    counts_on.holdings.start([shard_of(KEY)])
+    counts_on.ownership.start([shard_of(KEY)])
     counts_on.spend(3)
     counts_on.copy_to(standby)
     one.stand_in_for("b")
@@ -320,15 +320,15 @@ def test_a_replica_adds_nothing_at_the_node_that_counts_the_shard() -> None:
 
 def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
-    before.holdings.start([shard_of(KEY)])
+    before.ownership.start([shard_of(KEY)])
     before.spend(3)
-    copy = before.holdings.snapshot([KEY], NOW)
-    stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    copy = before.ownership.snapshot([KEY], NOW)
+    stand_in.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
-    stand_in.holdings.on_member_change(member("c"), member("c", generation=2))
-    after.holdings.start([shard_of(KEY)])  # Restarted, and found no other member.
+    stand_in.ownership.on_member_change(member("c"), member("c", generation=2))
+    after.ownership.start([shard_of(KEY)])  # Restarted, and found no other member.
     after.spend(1)
-    after.holdings.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
+    after.ownership.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
     after.copy_to(stand_in)
 
     after.take(stand_in, after.ask(stand_in))
@@ -338,9 +338,9 @@ def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> Non
 
 def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     owner, restarted = Host("a"), Host("b")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(4)
-    restarted.holdings.start(
+    restarted.ownership.start(
         [shard_of(KEY)]
     )  # Cut off from its data center, the node asked other data centers,
     # which had received these hits.
@@ -353,8 +353,8 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
 
 def test_recovered_counts_are_added_at_a_node_without_data() -> None:
     restarted, taker = Host("b"), Host("c")
-    restarted.holdings.start([shard_of(KEY)])
-    restarted.holdings.restore_lost({KEY: [0, 3]}, NOW)
+    restarted.ownership.start([shard_of(KEY)])
+    restarted.ownership.restore_lost({KEY: [0, 3]}, NOW)
     restarted.spend(2)
 
     taker.take(restarted, taker.ask(restarted))
@@ -364,13 +364,13 @@ def test_recovered_counts_are_added_at_a_node_without_data() -> None:
 
 def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() -> None:
     owner, one, other = Host("c"), Host("a"), Host("b")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(2)
     for stand_in in (one, other):
         owner.copy_to(stand_in)
     one.stand_in_for("c")
     one.spend(1)
-    other.holdings.on_member_change(member("c"), member("c", Status.LEFT))
+    other.ownership.on_member_change(member("c"), member("c", Status.LEFT))
     other.stand_in_for(
         "a"
     )  # The owner by the current ring, since the actual owner seemed to have left.
@@ -384,7 +384,7 @@ def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() ->
 
 def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
-    owner.holdings.start([shard_of(KEY)])
+    owner.ownership.start([shard_of(KEY)])
     owner.spend(5)
     owner.copy_to(other)
     owner.spend(1)
@@ -400,7 +400,7 @@ def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
 
 def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
     earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    earlier.holdings.start([shard_of(KEY)])
+    earlier.ownership.start([shard_of(KEY)])
     earlier.spend(4)
     earlier.copy_to(stand_in)
     taker.take(earlier, taker.ask(earlier))
@@ -419,16 +419,16 @@ def test_units_admitted_by_several_frames_are_marked_dirty_once() -> None:
     for _ in range(20):
         for key in keys:
             batch = Batch(Op.CHECK, [key, KEY], [1, 2000])
-            host.holdings.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
+            host.ownership.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
 
-    assert list(host.holdings.changed.keys) == keys
+    assert list(host.ownership.changed.keys) == keys
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
     """Return a standby with a replica, a node that took over without one, and the restarted
     owner."""
     before, standby, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    before.holdings.start([shard_of(KEY)])
+    before.ownership.start([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     stand_in.stand_in_for("a", *silent)
@@ -444,9 +444,9 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         def call(self, make: Callable[[int], Copy], on_reply: object) -> None:
             sent.append(make(1))
 
-    streaming = Replication(
+    replication = Replication(
         stand_in.name,
-        stand_in.holdings,
+        stand_in.ownership,
         stand_in.sender,
         stand_in.engine,
         Counters(),
@@ -454,12 +454,12 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         lambda: NOW,
         CONTAINMENT,
     )
-    streaming.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
-    streaming.flush()
+    replication.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
+    replication.flush()
     assert not sent
 
     stand_in.hear_out(standby)
-    streaming.flush()
+    replication.flush()
 
     assert [copy.counts.keys for copy in sent] == [[KEY]]
     assert stand_in.used == 7
@@ -502,7 +502,7 @@ def test_counts_of_a_takeover_without_replica_do_not_replace_a_replica() -> None
     standby, stand_in, again = copied_and_away("b")
     copy = again.ask(standby)
     counts = as_snapshot(copy.counts)
-    again.holdings.take_over(shard_of(KEY), stand_in.name, [(NOW, counts)], NOW)
+    again.ownership.take_over(shard_of(KEY), stand_in.name, [(NOW, counts)], NOW)
     again.spend(1)  # The standby was asked first and did not answer.
 
     again.take(stand_in, again.ask(stand_in))
@@ -560,7 +560,7 @@ async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
 
     handoff = Handoff(
         host.name,
-        host.holdings,
+        host.ownership,
         host.sender,
         host.engine,
         Counters(),

@@ -96,7 +96,7 @@ class Peer:
         self.engine = Engine(max_keys=10_000)
         limit = Limit.of_ns(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})
-        self.holdings = ShardOwnership(
+        self.ownership = ShardOwnership(
             name,
             self.engine,
             Counters(),
@@ -106,7 +106,7 @@ class Peer:
             max_keys=10_000,
         )
         self.sender = ShardSender(
-            self.holdings,
+            self.ownership,
             self.engine,
             Counters(),
             first_transfer=1 + 1000 * ord(name),
@@ -114,7 +114,7 @@ class Peer:
         )
         self.handoff = Handoff(
             name,
-            self.holdings,
+            self.ownership,
             self.sender,
             self.engine,
             Counters(),
@@ -126,13 +126,13 @@ class Peer:
 
     def fill(self, *keys: bytes, hits: int = HITS) -> None:
         """Count hits of keys, each at a different instant."""
-        self.holdings.start({shard_of(key) for key in keys})
+        self.ownership.start({shard_of(key) for key in keys})
         for key in keys:
             self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
 
     def spend(self, key: bytes, op: Op = Op.CHECK, units: int = 1) -> None:
         batch = Batch(op, [key], [units])
-        self.holdings.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
+        self.ownership.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
     def give(self, asker: NodeId, part: int = 0, gift: int = 0, *, later_ns: int = 0) -> Pulled:
         self.sender.index(self.engine.keys())
@@ -258,7 +258,7 @@ async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
         peers = Peers(nursery)
         owner, as_standby = peers.add(A), peers.add(B)
         owner.fill(*KEYS)
-        as_standby.holdings.take_over(SHARD, A, [], NOW)
+        as_standby.ownership.take_over(SHARD, A, [], NOW)
         as_standby.spend(KEYS[3])
 
         as_standby.handoff.follow(ring(), ring(B), ring(B))
@@ -266,7 +266,7 @@ async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
         nursery.cancel_scope.cancel()
 
     assert as_standby.used() == [HITS, HITS, HITS, HITS + 1]
-    assert owner.holdings.transfers.unconfirmed() == []
+    assert owner.ownership.transfers.unconfirmed() == []
     assert peers.acknowledged() == [SHARD]
 
 
@@ -279,7 +279,7 @@ async def test_a_replica_arrives_with_all_its_keys(
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
         again, standby = peers.add(A), peers.add(B)
-        standby.holdings.keep_replica(A, before.holdings.snapshot(KEYS, NOW), NOW)
+        standby.ownership.keep_replica(A, before.ownership.snapshot(KEYS, NOW), NOW)
 
         again.handoff.follow(ring(B), ring(A), ring(A, B))
         await again.handoff.wait_full()
@@ -291,18 +291,18 @@ async def test_a_replica_arrives_with_all_its_keys(
 def test_all_parts_of_a_replica_have_the_state_of_the_first() -> None:
     owner, standby = Peer(A), Peer(B, least_parts=4)
     owner.fill(*KEYS, hits=2)
-    standby.holdings.keep_replica(A, owner.holdings.snapshot(KEYS, NOW), NOW)
+    standby.ownership.keep_replica(A, owner.ownership.snapshot(KEYS, NOW), NOW)
 
     first = standby.give(C)
     owner.spend(KEYS[3])
-    standby.holdings.keep_replica(A, owner.holdings.snapshot(KEYS, NOW), NOW)
+    standby.ownership.keep_replica(A, owner.ownership.snapshot(KEYS, NOW), NOW)
     last = standby.give(C, 3, of(first).gift)
 
     assert (of(first).hold, of(first).parts) == (Holding.COPY, 4)
     assert len(last.counts.states[0]) == 4
     assert of(standby.give(C, 3, of(standby.give(C)).gift)).hold is Holding.COPY
     assert of(standby.give(C, 3, of(first).gift)).hold is Holding.NOTHING
-    standby.holdings.expire(NOW + 6_000_000_000)
+    standby.ownership.expire(NOW + 6_000_000_000)
     assert of(standby.give(C, 3, of(first).gift + 1)).hold is Holding.NOTHING
 
 
@@ -315,7 +315,7 @@ async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
         all_keys = [*KEYS, *OTHER_KEYS, *THIRD_KEYS]
         owner.fill(*all_keys)
         for shard in sorted({shard_of(key) for key in all_keys}):
-            as_standby.holdings.take_over(shard, A, [], NOW)
+            as_standby.ownership.take_over(shard, A, [], NOW)
 
         as_standby.handoff.follow(ring(), ring(B), ring(B))
         await trio.sleep(0.4)  # less than the pause between two rounds
@@ -361,14 +361,14 @@ async def test_a_shard_with_a_missing_part_is_not_counted_or_acknowledged(
         with lost_parts(peers):
             receiver.handoff.follow(ring(A), ring(B), ring(A, B))
             await receiver.handoff.wait_full()
-            during = receiver.used(), peers.acknowledged(), giver.holdings.transfers.unconfirmed()
+            during = receiver.used(), peers.acknowledged(), giver.ownership.transfers.unconfirmed()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
     assert receiver.used() == [HITS] * 4
     assert peers.acknowledged().count(SHARD) >= 1
-    assert giver.holdings.transfers.unconfirmed() == []
+    assert giver.ownership.transfers.unconfirmed() == []
 
 
 async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
@@ -378,17 +378,21 @@ async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
         peers = Peers(nursery)
         owner, as_standby = peers.add(A), peers.add(B)
         owner.fill(*KEYS)
-        as_standby.holdings.take_over(SHARD, A, [], NOW)
+        as_standby.ownership.take_over(SHARD, A, [], NOW)
         with lost_parts(peers):
             as_standby.handoff.follow(ring(), ring(B), ring(B))
             await trio.sleep(10)
-            during = as_standby.used(), peers.acknowledged(), owner.holdings.transfers.unconfirmed()
+            during = (
+                as_standby.used(),
+                peers.acknowledged(),
+                owner.ownership.transfers.unconfirmed(),
+            )
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
     assert as_standby.used() == [HITS] * 4
-    assert owner.holdings.transfers.unconfirmed() == []
+    assert owner.ownership.transfers.unconfirmed() == []
 
 
 def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
@@ -405,17 +409,17 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     assert (second.hold, second.parts) == (Holding.HELD, 2)
     assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Holding.NOTHING
     assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Holding.HELD
-    giver.holdings.acknowledge(B, [SHARD], first.gift)
-    assert giver.holdings.transfers.unconfirmed() == [(SHARD, C)]
-    giver.holdings.acknowledge(C, [SHARD], second.gift)
-    assert giver.holdings.transfers.unconfirmed() == []
+    giver.ownership.acknowledge(B, [SHARD], first.gift)
+    assert giver.ownership.transfers.unconfirmed() == [(SHARD, C)]
+    giver.ownership.acknowledge(C, [SHARD], second.gift)
+    assert giver.ownership.transfers.unconfirmed() == []
 
 
 def test_parts_of_two_transfers_are_not_mixed() -> None:
     giver = Peer(A)
     giver.fill(*KEYS)
     first = of(giver.give(B))
-    giver.holdings.take_over(SHARD, B, [], NOW)  # It takes back a transfer that may have been lost.
+    giver.ownership.take_over(SHARD, B, [], NOW)  # Takes back a transfer that may be lost.
     giver.spend(KEYS[3])
     second = of(giver.give(B))
 
@@ -432,13 +436,13 @@ def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> No
     giver = Peer(A)
     giver.fill(*KEYS)
     first = of(giver.give(B))
-    giver.holdings.take_over(SHARD, B, [], NOW)
+    giver.ownership.take_over(SHARD, B, [], NOW)
     second = of(giver.give(B))
 
-    giver.holdings.acknowledge(B, [SHARD], first.gift)
-    assert giver.holdings.transfers.is_unconfirmed(SHARD)
-    giver.holdings.acknowledge(B, [SHARD], second.gift)
-    assert not giver.holdings.transfers.is_unconfirmed(SHARD)
+    giver.ownership.acknowledge(B, [SHARD], first.gift)
+    assert giver.ownership.transfers.is_unconfirmed(SHARD)
+    giver.ownership.acknowledge(B, [SHARD], second.gift)
+    assert not giver.ownership.transfers.is_unconfirmed(SHARD)
 
 
 def test_only_the_receiver_acknowledges_a_transfer() -> None:
@@ -446,10 +450,10 @@ def test_only_the_receiver_acknowledges_a_transfer() -> None:
     giver.fill(*KEYS)
     gift = of(giver.give(B)).gift
 
-    giver.holdings.acknowledge(C, [SHARD], gift)
+    giver.ownership.acknowledge(C, [SHARD], gift)
 
-    assert giver.holdings.transfers.unconfirmed() == [(SHARD, B)]
-    assert not giver.holdings.is_empty
+    assert giver.ownership.transfers.unconfirmed() == [(SHARD, B)]
+    assert not giver.ownership.is_empty
 
 
 async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
@@ -472,13 +476,13 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
 
         nursery.start_soon(leave)
         await trio.sleep(2.9)
-        assert (leaver.holdings.count, other.used()) == (0, [HITS] * 4)
+        assert (leaver.ownership.count, other.used()) == (0, [HITS] * 4)
         assert not emptied
         await trio.sleep(5)
         nursery.cancel_scope.cancel()
 
     assert emptied
-    assert leaver.holdings.transfers.unconfirmed() == []
+    assert leaver.ownership.transfers.unconfirmed() == []
     assert other.used() == [HITS] * 4  # although the shard was offered a second time
 
 
@@ -504,9 +508,9 @@ class Standby:
 
 def replicating(owner: Peer) -> tuple[Replication, Standby]:
     standby = Standby()
-    streaming = Replication(
+    replication = Replication(
         owner.name,
-        owner.holdings,
+        owner.ownership,
         owner.sender,
         owner.engine,
         Counters(),
@@ -514,37 +518,37 @@ def replicating(owner: Peer) -> tuple[Replication, Standby]:
         lambda: NOW,
         CONTAINMENT,
     )
-    streaming.follow(ring(), ring(A, B))
-    return streaming, standby
+    replication.follow(ring(), ring(A, B))
+    return replication, standby
 
 
 def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again() -> None:
     owner = Peer(A)
-    owner.holdings.start([SHARD])
-    streaming, standby = replicating(owner)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
     owner.spend(KEYS[0])
     owner.spend(KEYS[1])
-    streaming.flush()
+    replication.flush()
 
     assert standby.answer(None) == KEYS[:2]
-    streaming.flush()
+    replication.flush()
     assert standby.answer(Done(1)) == KEYS[:2]
-    streaming.flush()
+    replication.flush()
 
     assert not standby.frames
-    assert not owner.holdings.changed.keys
+    assert not owner.ownership.changed.keys
 
 
 def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
     owner = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
-    owner.holdings.start(dict.fromkeys(map(shard_of, keys)))
-    streaming, standby = replicating(owner)
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
     for key in keys:
         owner.fill(key, hits=10)
         owner.spend(key)
 
-    streaming.flush()
+    replication.flush()
 
     assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
 
@@ -555,12 +559,12 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
 def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
-    as_standby.holdings.take_over(SHARD, A, [(NOW, owner.holdings.snapshot(KEYS[:1], NOW))], NOW)
+    as_standby.ownership.take_over(SHARD, A, [(NOW, owner.ownership.snapshot(KEYS[:1], NOW))], NOW)
     as_standby.spend(KEYS[0], units=5)
     as_standby.spend(KEYS[0], Op.REFUND, units=2)
 
     gift = as_standby.give(A)
     counts = as_snapshot(gift.counts)
-    owner.holdings.accept(SHARD, of(gift), B, counts, gift.tallies, NOW)
+    owner.ownership.accept(SHARD, of(gift), B, counts, gift.tallies, NOW)
 
     assert owner.used(KEYS[0]) == [3 + 5 - 2]

@@ -334,7 +334,7 @@ class Host:
         self.engine = Engine(max_keys=100)
         limit = Limit.of_ns(1000, PERIOD, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})
-        self.holdings = ShardOwnership(
+        self.ownership = ShardOwnership(
             self.name,
             self.engine,
             Counters(),
@@ -345,7 +345,7 @@ class Host:
             decided_checks=self.checks,
         )
         self.sender = ShardSender(
-            self.holdings,
+            self.ownership,
             self.engine,
             Counters(),
             first_transfer=1,
@@ -358,13 +358,13 @@ class Host:
             return known[0][0]
         batch = Batch(Op.CHECK, [KEY], [cost])
         outcomes = decide_by(self.engine, batch, at)
-        self.holdings.record_decided(batch, outcomes, at)
+        self.ownership.record_decided(batch, outcomes, at)
         row = Results(outcomes, [Source.OWNER]).row(0)
         self.checks.remember(check_id, KEY, cost, row, at)
         return row
 
     def take_over_from(self, owner: "Host", at: int) -> None:
-        self.holdings.take_over(SHARD, owner.name, [(at, owner.holdings.snapshot([KEY], at))], at)
+        self.ownership.take_over(SHARD, owner.name, [(at, owner.ownership.snapshot([KEY], at))], at)
 
     def give_to(self, taker: "Host", at: int) -> None:
         """Encode the shard for a transfer and release it."""
@@ -377,7 +377,7 @@ class Host:
             as_snapshot(reply.counts),
             reply.tallies or [[] for _ in reply.counts.keys],
         )
-        taker.holdings.accept(SHARD, about, self.name, counts, tallies, at, reply.decided)
+        taker.ownership.accept(SHARD, about, self.name, counts, tallies, at, reply.decided)
 
     def hits(self, at: int) -> list[int]:
         """Return the ages of the counted units, oldest first."""
@@ -389,7 +389,7 @@ class Host:
 
 def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
     giver, taker = Host("a"), Host("b")
-    giver.holdings.start([SHARD])
+    giver.ownership.start([SHARD])
     outcome = giver.decide((1, 5, 0), NOW)
 
     giver.give_to(taker, NOW + 1)
@@ -403,7 +403,7 @@ def test_a_check_admitted_by_owner_and_standby_counts_once_when_first_admitted(
     first: str,
 ) -> None:
     owner, standby = Host("a"), Host("b")
-    owner.holdings.start([SHARD])
+    owner.ownership.start([SHARD])
     standby.take_over_from(owner, NOW)
     nodes = [owner, standby] if first == "owner" else [standby, owner]
     for at, node in enumerate(nodes):
@@ -429,7 +429,7 @@ def test_each_admitted_check_counts_once_despite_repeats_on_several_nodes(
 ) -> None:
     owner, standby = Host("a"), Host("b")
     nodes = {"owner": owner, "standby": standby}
-    owner.holdings.start([SHARD])
+    owner.ownership.start([SHARD])
     standby.take_over_from(owner, NOW)
     costs: dict[int, int] = {}
     at = NOW
@@ -452,9 +452,9 @@ def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, li
     for number in range(shards):
         key = key_of(number).ljust(key_bytes, b".")
         held.append(shard_of(key))
-        host.holdings.start(held[-1:])
+        host.ownership.start(held[-1:])
         batch = Batch(Op.CHECK, [key], [1])
-        host.holdings.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
+        host.ownership.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
         for row in range(rows):
             host.checks.remember((2**64 - 1, 2**63 + number, row), key, 1, ALLOWED, NOW)
     return host, sorted({*held})

@@ -29,7 +29,7 @@ def held_keys(node: Node, count: int) -> list[bytes]:
     """Return keys of shards that the node holds."""
     first = key_of("a")
     candidates = (first + b"%d" % number for number in range(10 * count))
-    return [key for key in candidates if node._deciding.placement.holds([key])][:count]
+    return [key for key in candidates if node._handler.placement.holds([key])][:count]
 
 
 def rows_of(caller: Caller, seq: int) -> list[int]:
