@@ -40,6 +40,15 @@ class FallbackLog:
             if not parts[number]:
                 del parts[number]
 
+    def subtract(self, other: "FallbackLog") -> None:
+        """Remove the units of another log, each from its part of the period."""
+        for key, (_, theirs) in other._units.items():
+            _, parts = self._units.get(key, (0, {}))
+            for number in theirs.keys() & parts.keys():
+                parts[number] -= min(parts[number], theirs[number])
+                if not parts[number]:
+                    del parts[number]
+
     def forget(self, key: bytes) -> None:
         """Remove the units of a key that was reset."""
         self._units.pop(key, None)

@@ -118,6 +118,7 @@ class ShardOwnership:
                     log.take_back(key, cost)
                 case Op.RESET:
                     log.forget(key)
+                    cover.sent_log.forget(key)
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -225,8 +226,10 @@ class ShardOwnership:
         """Count again what may never have arrived at its receiver; no replica can be newer."""
         owner = NodeId(given.taken_from or given.to)
         cover = Cover(owner, given.at, is_owner_restarted=given.is_from_before, base_of=base_of)
+        cover.sent_to = given.to, given.number
         for part in given.parts:
-            add_logs(cover.log, part.counts, part.tallies, given.at)
+            for log in (cover.log, cover.sent_log):
+                add_logs(log, part.counts, part.tallies, given.at)
         copies = [(min(given.at, now), part.counts) for part in given.parts]
         is_empty = not any([counts.keys for _, counts in copies])
         if given.taken_from:
@@ -420,7 +423,16 @@ class ShardOwnership:
         self._states.apply_to_all(shards, Event.SEND)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int) -> None:
-        """Drop the parts of shards whose receiver has acknowledged this transfer."""
+        """Drop the parts of shards whose receiver has acknowledged this transfer.
+
+        A shard that was taken back meanwhile is covered here. The receiver has counted the log of
+        the transfer, so this node does not report it again.
+        """
+        shards = [*shards]
+        for shard in shards if self._covers else ():
+            cover = self._covers.get(shard)
+            if cover is not None:
+                cover.confirm_sent(receiver, number)
         self._states.apply_to_all(
             self.transfers.confirm(shards, receiver, number), Event.ACKNOWLEDGE
         )

@@ -46,6 +46,16 @@ class Cover:
     """Members, without the owner, that may have a replica and have not answered yet."""
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
+    sent_to: tuple[NodeId, int] | None = None
+    """Receiver and number of the transfer that was taken back. It may have arrived."""
+    sent_log: FallbackLog = field(default_factory=FallbackLog)
+    """The part of `log` that this transfer had."""
+
+    def confirm_sent(self, receiver: NodeId, number: int) -> None:
+        """Remove what a transfer had from the log: its receiver has counted it after all."""
+        if self.sent_to == (receiver, number):
+            self.log.subtract(self.sent_log)
+            self.sent_to, self.sent_log = None, FallbackLog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +200,8 @@ class ShardStates:
             arrived_at=arrival.now,
             is_owner_restarted=group.is_from_before,
             to_ask=others(self._me, group.taken_from, group.replica_at),
+            sent_to=cover.sent_to if cover is not None else None,
+            sent_log=cover.sent_log if cover is not None else FallbackLog(),
         )
 
 

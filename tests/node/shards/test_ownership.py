@@ -187,6 +187,26 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     assert owner.used == 6
 
 
+def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    copy = owner.ownership.snapshot([KEY], NOW)
+    stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    gift = owner.ask(stand_in)
+    stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
+    stand_in.spend(1)
+
+    owner.take(stand_in, gift)
+    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], gift.groups[0].gift)
+    owner.copy_to(stand_in)
+    assert (owner.used, stand_in.used) == (5, 6)
+    owner.take(stand_in, owner.ask(stand_in))
+
+    assert owner.used == 6
+
+
 def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
     a.ownership.start([1])
