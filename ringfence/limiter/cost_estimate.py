@@ -1,7 +1,6 @@
 """Estimates of the memory and the over-admission of a limit, for `ringfence rules check`.
 
-Both are about one node that keeps its memory: what failures and other data centers add is not
-the limiter's to say.
+Both are for one node without failures, and without other data centers.
 """
 
 from dataclasses import dataclass
@@ -38,7 +37,8 @@ def bytes_per_key(limit: Limit) -> int:
 
     Measured with CPython 3.11 on 64 bits, for keys of 27 bytes. A table entry with its key is 160
     bytes; the counter adds 64 for a bucket (an object and one integer) and 116 for windows (an
-    object and two or three). Each further slot takes 8, a hit in a log 16, and a lease 215. The
+    object and two or three). Each further window slot takes 8, a hit in a log 16, and a concurrency
+    slot 215. The
     last two are counted up to the ceiling, which only a key at its limit reaches.
     """
     entry = 160
@@ -86,7 +86,7 @@ def over_admission(limit: Limit) -> OverAdmission:
             return OverAdmission(
                 ceiling,
                 ceiling,
-                "Units in flight are counted exactly; a holder that outlives its lease is no"
+                "Units in flight are counted exactly; a holder that outlives its slot is no"
                 " longer counted.",
             )
         case _:

@@ -1,8 +1,7 @@
-"""From the reference's schemes and counters to the numbers of a compiled store, and back.
+"""Conversion between the reference's schemes and counters and the numbers of a compiled store.
 
-Decides which limits have a compiled form at all, and how a counter is written as plain numbers.
-Everything that is not asked for at every check is left to the reference's own arithmetic: a
-counter is read from its slot, asked, and written back.
+Decides which limits have a compiled form. Rare operations use the reference: a counter is read
+from its slot, changed, and written back.
 """
 
 from typing import TypeAlias
@@ -17,20 +16,20 @@ from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWin
 __all__ = ["Numbers", "Params", "counter_of", "numbers_of", "params_of"]
 
 Params: TypeAlias = dict[str, int]
-"""A scheme's numbers by name, as `Store` takes them."""
+"""Parameters of a scheme by name, for `Store`."""
 Numbers: TypeAlias = tuple[int, ...] | tuple[list[int], list[int]]
-"""A counter's numbers, as `Store.put` takes them."""
+"""Numbers of a counter, for `Store.put`."""
 
 _BUCKET, _FIXED, _SLIDING, _LOG = range(4)
 _LATEST = 2**62
-"""Instants before this one, in the year 2116, have a compiled form."""
+"""Latest instant with a compiled form, in the year 2116."""
 _MOST_TICKS = 2**61
 _MOST_TICKS_PER_NS = 2**20
 _MOST_HITS = 2**31
 
 
 def params_of(scheme: Scheme) -> Params | None:
-    """Work out how a store counts by a scheme; None when only the reference can."""
+    """Return the parameters of a scheme; None when only the reference supports it."""
     match scheme:
         case SharedBucketScheme():
             return None
@@ -48,7 +47,7 @@ def params_of(scheme: Scheme) -> Params | None:
 
 
 def numbers_of(counter: Counter) -> Numbers | None:
-    """Write a counter down for a store; None when stores hold no such counters."""
+    """Return the numbers of a counter; None when stores do not support it."""
     match counter:
         case Shared():
             return None
@@ -66,7 +65,7 @@ def numbers_of(counter: Counter) -> Numbers | None:
 
 
 def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
-    """Read what `numbers_of` wrote for a counter of this scheme."""
+    """Return the counter of a scheme from the result of `numbers_of`."""
     match scheme, numbers:
         case BucketScheme(), (int(tat),):
             return Bucket(scheme, tat)
@@ -99,7 +98,7 @@ def _bucket_params(scheme: BucketScheme) -> Params | None:
 
 
 def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
-    """Share a word between the window's number, until `_LATEST`, and its count."""
+    """Divide a 64-bit word between the number of the window and its count."""
     unit_ns = period_ns or 10**9
     count_bits = 64 - (_LATEST // unit_ns + 1).bit_length()
     if scheme.ceiling >> count_bits:
@@ -114,7 +113,7 @@ def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
 
 
 def _log_params(scheme: SlidingLogScheme) -> Params:
-    """Make hits so wide that, of a full log, few of the times between them are too long."""
+    """Choose the width of an entry so that most gaps of a full log fit."""
     usual_gap_ns = 4 * scheme.period_ns // max(scheme.ceiling, 1)
     return {
         "kind": _LOG,

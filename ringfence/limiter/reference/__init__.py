@@ -1,7 +1,8 @@
-"""The algorithms, one readable module each: the specification, and the engine of today.
+"""Reference implementation of the algorithms, one module each.
 
-A `Scheme` is a limit worked out for counting, shared by all keys; a `Counter` is what one key has
-used. Integers throughout: nothing is rounded that its definition does not round.
+It specifies the compiled engine, and it is the fallback without one. A `Scheme` has the values
+derived from a limit, and a `Counter` has the usage of one key. All arithmetic uses integers; only
+roundings that an algorithm defines take place.
 """
 
 from ringfence.limiter.reference.counter import (

@@ -1,7 +1,7 @@
 """Token bucket and leaky bucket: the generic cell rate algorithm, one timestamp per key.
 
-Both buckets are the same arithmetic; the leaky bucket as a queue only adds how long an admitted
-check must wait for its turn. Source: ITU-T I.371, annex A (virtual scheduling).
+Both buckets use the same arithmetic. The leaky bucket as a queue also returns how long an admitted
+check must wait. Source: ITU-T I.371, annex A (virtual scheduling).
 """
 
 from collections.abc import Sequence
@@ -25,18 +25,20 @@ __all__ = ["Bucket", "BucketScheme"]
 
 
 class BucketScheme(Scheme):
-    """A bucket that loses one unit per emission interval.
+    """Scheme of a bucket that loses one unit per emission interval.
 
     The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so the scheme counts time
-    in ticks of `1 / ticks_per_ns` ns: then a unit is a whole number of ticks and nothing is
-    ever rounded, whatever the amount and the period.
+    in ticks of `1 / ticks_per_ns` ns. Then a unit is a whole number of ticks, and nothing is
+    rounded for any amount and period.
     """
 
     __slots__ = ("capacity", "hard_capacity", "is_queue", "ticks_per_ns", "unit")
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit)
-        units = max(limit.amount, 1)  # Amount 0: the ceiling refuses all, any interval will do.
+        units = max(
+            limit.amount, 1
+        )  # Amount 0: the ceiling denies everything, so the interval does not matter.
         common = gcd(limit.period_ns, units)
         self.unit: Final = limit.period_ns // common
         self.ticks_per_ns: Final = units // common
@@ -99,7 +101,7 @@ class Bucket(Counter):
         capacity = scheme.capacity
         if after > capacity:
             code = NEVER if wanted > scheme.ceiling else DENIED
-            # A bucket may hold far more than its capacity: its limit may have been a larger one.
+            # The level can exceed the capacity after a change to a smaller limit.
             retry = 0 if code == NEVER else min(-((capacity - after) // ticks_per_ns), LONGEST_NS)
             remaining = (capacity - level) // scheme.unit if level < capacity else 0
             return code, remaining, retry, min(-(-level // ticks_per_ns), LONGEST_NS), 0, 0
@@ -118,10 +120,10 @@ class Bucket(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Take out what is left of a charge that may have been draining for `age_ns`.
+        """Refund what is left of a charge that may have drained for `age_ns`.
 
-        A unit that has drained cannot come back twice: had the bucket been idle since, giving back
-        the whole charge would take out units of others.
+        Drained units are not refunded: if the bucket was idle since the charge, a full refund
+        would remove units of other charges.
         """
         scheme = self.scheme
         at = now * scheme.ticks_per_ns

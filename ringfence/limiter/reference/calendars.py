@@ -1,7 +1,7 @@
 """Calendar windows: the starts of days, weeks, months and years in a time zone.
 
-Days of 23 and 25 hours come out right, because a window begins at the local midnight of its first
-day and ends at that of the next window's first day.
+A window starts at the local midnight of its first day and ends at the start of the next window, so
+days of 23 and 25 hours are correct.
 """
 
 from datetime import UTC, date, datetime, timedelta, tzinfo
@@ -14,9 +14,9 @@ __all__ = ["CalendarWindows"]
 
 
 class CalendarWindows:
-    """The windows of one calendar unit in one time zone.
+    """Windows of one calendar unit in one time zone.
 
-    Remembers the last window found, since nearly all questions are about the current one.
+    Caches the last window, since most calls are for the current one.
     """
 
     __slots__ = ("_latest", "_unit", "_zone")

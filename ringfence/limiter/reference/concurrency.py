@@ -1,6 +1,6 @@
 """Concurrency: units in flight, in slots that the holder releases or that expire.
 
-A lease lives for the limit's period, so a holder that is lost frees its units by itself.
+A slot expires after the limit's period, so a holder that crashes does not keep its units.
 """
 
 from collections import OrderedDict
@@ -134,8 +134,7 @@ class Concurrency(Counter):
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
         """Release the whole slot; without an id, the `cost` units that expire first.
 
-        An unknown lease has ended already, and so may one that is as old as leases live: then
-        nothing is released.
+        Nothing is released for an unknown slot, or for one that may have expired.
         """
         self._expire(now)
         if cost == 0:
@@ -157,7 +156,8 @@ class Concurrency(Counter):
     def state(self, now: int) -> list[int]:
         """Return id, time left and units of each slot, ordered by expiry.
 
-        Leases that are too many for a state go in one that nobody holds, those that end first.
+        When there are too many slots for a state, the first to expire are merged into one slot
+        that can only expire.
         """
         self._expire(now)
         most = MOST_NUMBERS // _FIELDS

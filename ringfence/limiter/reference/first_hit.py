@@ -1,7 +1,7 @@
 """Windows that start with the first hit of a key: a count, and the end of the window.
 
-What Redis users know as INCR with EXPIRE. Every key has windows of its own, which no number names,
-so data centers cannot add such counts up.
+Equivalent to INCR with EXPIRE in Redis. Every key has its own windows without numbers, so counts of
+data centers cannot be added.
 """
 
 from collections.abc import Sequence
@@ -52,8 +52,11 @@ class FirstHitWindow(Window):
         return [max(0, now - self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the open window, even what came a little before it; else begin the window of
-        then. What is a period old was counted in a window that is over by now."""
+        """Count in the current window, or start the window of that time.
+
+        Units from shortly before the current window count in it. Units that are a period old
+        belong to an expired window and are ignored.
+        """
         if age_ns >= self.scheme.limit.period_ns:
             return
         if now < self.end:

@@ -1,7 +1,7 @@
 """Fixed windows: one count per key, reset when the next window starts.
 
 Plain windows are aligned to the Unix epoch, calendar windows to the days, weeks, months or years
-of a time zone; `calendars` knows where those begin.
+of a time zone, which `calendars` computes.
 """
 
 from collections.abc import Sequence

@@ -26,9 +26,9 @@ _SHARED: dict[Algorithm, Callable[[Limit], Scheme]] = {
 
 
 def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> Scheme:
-    """Work a limit out for counting; `lease_ids` names the leases of a concurrency limit.
+    """Return the scheme of a limit; `lease_ids` yields the slot ids of a concurrency limit.
 
-    `is_shared` counters hear of other data centers, where the algorithm can.
+    With `is_shared`, counters merge counts of other data centers if the algorithm supports it.
     """
     if is_shared and limit.algorithm in _SHARED and not limit.first_hit:
         return _SHARED[limit.algorithm](limit)

@@ -1,8 +1,8 @@
-"""Counters of global rules: what this data center admitted, and what the others said they did.
+"""Counters of global rules: counts of this data center, and counts received from others.
 
-Each data center is the only writer of its own count of a numbered window, so hearing the same
-twice, late or in another order changes nothing: the larger count stands. Windows are decided on
-the sum; buckets are charged with what came on top since a writer was last remote.
+Each data center is the only writer of its own count in a numbered window. A merge takes the larger
+count, so repeated, late and reordered messages are harmless. Windows decide on the sum of all
+counts. Buckets are charged with the increase since the last message of a writer.
 """
 
 from abc import ABC, abstractmethod
@@ -305,7 +305,7 @@ class SharedBucket(Bucket, Shared):
             self.admitted[number] = left
 
     def is_expired(self, now: int) -> bool:
-        """Whether it is empty, and no count can be remote or told again."""
+        """Whether the bucket is empty and no count is relevant."""
         oldest = self.numbers(now).oldest
         cells = (self.admitted, *self.remote.values())
         return super().is_expired(now) and all(n < oldest for known in cells for n in known)

@@ -1,8 +1,8 @@
 """Sliding window log: the time of every admitted hit, for exact counts.
 
-Memory grows with the hits of a key, up to its limit; hits of one instant share an entry. Charges
-past the limit are exact up to `_EXTRA_ENTRIES` more entries. Beyond these, a charge shares the
-entry before it when that is at most one part in `_EXTRA_ENTRIES` of the period older.
+Memory grows with the hits of a key, up to its limit. Hits at one instant share an entry. Charges
+above the limit are exact for `_EXTRA_ENTRIES` more entries. Beyond these, a charge joins the
+previous entry when that is at most `1 / _EXTRA_ENTRIES` of the period older.
 """
 
 from array import array
@@ -68,9 +68,9 @@ class SlidingLogScheme(Scheme):
 
 
 class SlidingLog(Counter):
-    """One key's hits in `(now - period, now]`: stamps in order, and how many hits each stands for.
+    """Hits of one key in `(now - period, now]`: times in order, and the hits at each time.
 
-    Entries before `first` have expired and wait to be moved out in one go.
+    Entries before `first` have expired; they are removed together.
     """
 
     __slots__ = ("counts", "first", "scheme", "stamps", "total")
@@ -130,10 +130,9 @@ class SlidingLog(Counter):
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
         """Remove the oldest `cost` hits at or after `now - age_ns`.
 
-        The charge is among the hits since then, and none of those is older than the ones struck
-        out, so what stays in the log expires no sooner than what truly happened. A charge that
-        may have expired gives nothing back. Who does not know when it was charged, age 0, gets the
-        newest hits back.
+        The charge is among the hits since then. The oldest of them are removed, so the remaining
+        hits expire no sooner than the true ones. A charge that may have expired is not refunded.
+        Age 0 stands for an unknown time and refunds the newest hits.
         """
         self._expire(now)
         if not age_ns:
@@ -164,8 +163,8 @@ class SlidingLog(Counter):
     def state(self, now: int) -> list[int]:
         """Return alternating ages and hits, the oldest first.
 
-        A log that is too long for a state is written with as many neighbours as needed put
-        together, at the newest one's age.
+        When a log is too long for a state, neighbouring entries are merged at the age of the
+        newest one.
         """
         self._expire(now)
         end = len(self.stamps)

@@ -1,8 +1,8 @@
 """Sliding window of counters; the oldest counter is weighted by its overlap.
 
-With one slot this is the two-counter estimate that Cloudflare described in 2017; with more, the
-window is cut finer and the estimate errs by at most the hits of one slot. Slots are aligned to
-the Unix epoch, so that any two nodes agree on a slot's number.
+With one slot this is the two-counter estimate that Cloudflare described in 2017. With more slots
+the error is at most the hits of one slot. Slots are aligned to the Unix epoch, so all nodes use the
+same slot numbers.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class SlidingWindow(Counter):
         slot, counts = self.slot, self.counts
         if now // slot_ns > slot:
             slot, counts = self._rolled(now)
-        # `_estimate`, written out: the hot path of the default algorithm.
+        # Inlined `_estimate`: the hot path of the default algorithm.
         oldest = counts[-1]
         used = sum(counts)
         if oldest and now > slot * slot_ns:
@@ -170,8 +170,8 @@ def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
 def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
     """Return the exact time until the estimate falls to `room`.
 
-    Slot by slot: once the counts between the current and the oldest fit, the oldest one, `n`, may
-    weigh `spare`, that is `n * overlap < (spare + 1) * slot_ns`.
+    Proceeds by slots. When the counts between the current and the oldest slot fit, the weight of
+    the oldest count `n` must fall to `spare`: `n * overlap < (spare + 1) * slot_ns`.
     """
     between = sum(counts)
     for ahead, oldest in enumerate(reversed(counts)):
@@ -189,6 +189,6 @@ def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
 def _reset_after(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
     """Return the time until the estimate falls to 0."""
     current = counts[0]
-    if current:  # The last to leave, and the usual case: `_wait` in one step.
+    if current:  # The usual case: one step of `_wait`.
         return (slot + len(counts)) * slot_ns - (slot_ns - 1) // current - now
     return _wait(counts, slot, slot_ns, now, 0)

@@ -1,6 +1,6 @@
 """Base of windows that restart from zero: a count, and the end of its window.
 
-When a window begins, its kind says: `fixed_window` and `first_hit`.
+The subclasses in `fixed_window` and `first_hit` define when a window starts.
 """
 
 from abc import abstractmethod
@@ -25,8 +25,7 @@ class WindowScheme(Scheme):
 
     @abstractmethod
     def window(self, now: int) -> tuple[int, int]:
-        """Find the window that a hit at `now` falls in, or begins: its first instant, and the first
-        one after it."""
+        """Return the window of a hit at `now`: its first instant, and the first one after it."""
 
 
 class Window(Counter):
