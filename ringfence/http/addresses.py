@@ -116,7 +116,7 @@ class ClientAddress:
     # -- walking the chain ---------------------------------------------------------------------
 
     def _behind(self, peer: str | None, header: _Header) -> str | None:
-        """Walk from the peer towards the client while the last seen is a proxy of ours."""
+        """Follow the chain of trusted proxies from the peer to the client."""
         if self._hops:
             return self._after_hops(peer, header)
         client = peer
@@ -148,14 +148,14 @@ class ClientAddress:
         return UNKNOWN
 
     def _claims(self, header: _Header) -> Iterator[str | None]:
-        """The addresses that proxies wrote, last writer first; None for one that is no address."""
+        """Yield the addresses in the header, last one first; None for an invalid address."""
         text = header(self._header)
         if text is None:
             return
         if not text:
             yield None
         elif self._header == "x-real-ip":
-            yield _address(text.rpartition(",")[2])  # One proxy writes it for the whole chain.
+            yield _address(text.rpartition(",")[2])  # One address for the whole chain.
         elif self._header == "forwarded":
             for element in reversed(_split(text, ",")):
                 yield _forwarded_for(element)
@@ -183,7 +183,7 @@ class ClientAddress:
 
 
 def _forwarded_for(element: str) -> str | None:
-    """Read the `for` of one element: `for="[2001:db8::17]:4711";proto=https`."""
+    """Parse the `for` value of one element: `for="[2001:db8::17]:4711";proto=https`."""
     for pair in _split(element, ";"):
         name, _, value = pair.partition("=")
         if name.strip().lower() == "for":
@@ -192,10 +192,10 @@ def _forwarded_for(element: str) -> str | None:
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Cut at `mark` outside of quotes.
+    """Split text at `mark` outside of quotes.
 
-    A quote that is never closed is the client's, before what the proxy wrote; then quotes mean
-    nothing, or the client would hide the proxy's part.
+    An unclosed quote comes from the client, before the proxy's part. Quotes are then ignored,
+    because the quote would otherwise hide the proxy's part.
     """
     if '"' not in text:
         return text.split(mark)
@@ -214,7 +214,7 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def _address(text: str) -> str | None:
-    """Read an address as proxies write it: bare, quoted, in brackets, with a port."""
+    """Parse an address in any form that proxies write: plain, quoted, in brackets, with a port."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]

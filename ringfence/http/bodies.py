@@ -68,7 +68,7 @@ class Refused:
 
     @classmethod
     def of(cls, decision: Decision, accept: str | None = None) -> "Refused":
-        """Describe a denial to a client that sent this `Accept`."""
+        """Collect the facts about a denial for a client with this `Accept` header."""
         wait = retry_after_seconds(decision)
         is_outage = outage_of(decision) == "deny"
         return cls(
@@ -83,7 +83,7 @@ class Refused:
         )
 
     def as_problem(self) -> dict[str, object]:
-        """The members of the problem details object."""
+        """Return the fields of the problem details object."""
         problem: dict[str, object] = {
             "type": self.problem_type,
             "title": self.title,
@@ -98,18 +98,18 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bytes and what they are."""
+    """Encoded body and its content type."""
 
     content_type: str
     content: bytes
 
 
 Template: TypeAlias = Callable[[Refused], Body | str | None]
-"""Makes the body of a refusal; text is a page of HTML, None stands for the usual body."""
+"""Makes the body of a refusal. Text is an HTML page; None selects the default body."""
 
 
 def refused_body(refused: Refused, template: Template | None = None) -> Body:
-    """Make the body of a refusal: the template's, else a page for browsers, else a problem."""
+    """Create the body of a refusal: from the template, else HTML for browsers, else a problem."""
     made = None if template is None else template(refused)
     if isinstance(made, Body):
         return made
@@ -119,9 +119,9 @@ def refused_body(refused: Refused, template: Template | None = None) -> Body:
 
 
 def prefers_html(accept: str | None) -> bool:
-    """Whether an `Accept` header names HTML, and no JSON that it likes as much.
+    """Return whether an `Accept` header prefers HTML to JSON.
 
-    Programs send `*/*` or nothing and get JSON.
+    Programs send `*/*` or no such header, and get JSON.
     """
     if not accept or "html" not in accept:
         return False

@@ -21,7 +21,7 @@ __all__ = [
 
 def require_plain(name: str, function: Callable[..., object]) -> None:
     """Raise `ConfigError` for a coroutine function or a generator function."""
-    for each in (function, getattr(function, "__call__", None)):  # noqa: B004 - an instance's, too
+    for each in (function, getattr(function, "__call__", None)):  # noqa: B004 - also of instances
         if iscoroutinefunction(each) or isasyncgenfunction(each) or isgeneratorfunction(each):
             raise ConfigError(
                 f"{name} {getattr(function, '__qualname__', function)!r} must be a plain function: "
@@ -56,13 +56,13 @@ def require_arguments_of(
     """Raise `ConfigError` for a function that cannot be called with the arguments of `called`."""
     parameters = list(signature(called).parameters.values())
     if any([each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters]):
-        return  # It may be called with anything.
+        return  # The function accepts any arguments.
     try:
         shown = signature(function)
     except (TypeError, ValueError):
         return
     required = [each for each in parameters if each.default is each.empty]
-    for given in (parameters, required):  # A call may leave away what has a default.
+    for given in (parameters, required):  # A call may omit parameters with defaults.
         by_place = [each.name for each in given if each.kind is not each.KEYWORD_ONLY]
         by_name = {each.name: None for each in given if each.kind is each.KEYWORD_ONLY}
         try:
@@ -78,10 +78,10 @@ def require_arguments_of(
 
 
 def require_answer(name: str, value: object) -> object:
-    """Return what a function said; raises `ConfigError` when that is still to be awaited."""
+    """Return the result of a callback; raise `ConfigError` if it is an awaitable."""
     if isinstance(value, Awaitable):
         if hasattr(value, "close"):
-            value.close()  # Or Python would warn that it was never awaited.
+            value.close()  # Otherwise Python would warn that it was never awaited.
         raise ConfigError(
             f"{name} must return a value, got {value!r}, which is never awaited; return the value"
         )
@@ -89,7 +89,10 @@ def require_answer(name: str, value: object) -> object:
 
 
 def texts(name: str, function: Callable[..., object]) -> Callable[..., str | None]:
-    """Make a function that names something return text. Raises `ConfigError` for none."""
+    """Wrap a function that returns a name, so that it returns text.
+
+    Raises `ConfigError` if it is not a function.
+    """
     if not callable(function):
         raise ConfigError(f"{name} {function!r} is no function; give one that takes the request")
     require_plain(name, function)
@@ -103,10 +106,10 @@ def texts(name: str, function: Callable[..., object]) -> Callable[..., str | Non
 
 
 def as_text(name: str, value: object) -> str:
-    """Write what names something, such as a number or a UUID, as text.
+    """Convert an identifier, such as a number or a UUID, to text.
 
-    Raises `ConfigError` for what is no name. An address in memory above all: it is another one for
-    each request, so that nothing would ever be limited.
+    Raises `ConfigError` for a value that does not identify anything. An object without its own text
+    form shows its memory address, which differs in each request, so the limit would never apply.
     """
     require_answer(name, value)
     kind = type(value)

@@ -185,14 +185,17 @@ def policy_name(rule: Rule) -> str:
 
 
 def retry_after_seconds(decision: Decision) -> int | None:
-    """Whole seconds to wait, rounded up, at least 1; None when allowed or when no wait helps."""
+    """Return the whole seconds to wait, rounded up, at least 1.
+
+    Returns None if the request is allowed, or if a later retry would be denied too.
+    """
     if decision.allowed or decision.retry_after is None:
         return None
     return max(1, ceil(decision.retry_after))
 
 
 def outage_of(decision: Decision) -> str | None:
-    """Tell what was done for want of a node: `allow`, `deny` or `local`; None when one decided."""
+    """Return the applied failure policy (`allow`, `deny`, `local`); None if a node decided."""
     found = None
     for status in decision.statuses:
         source = status.source
@@ -250,7 +253,7 @@ def _quota(limit: Limit) -> str:
 
 
 def _structured(text: str) -> str:
-    """Write a string of a structured field; what is not printable ASCII shows as `?`."""
+    """Encode a string of a structured field. Characters beyond printable ASCII become `?`."""
     # `http_sf` takes 9 us for a field, an f-string 0.15 us. The tests use it as the oracle.
     plain = "".join([letter if " " <= letter <= "~" else "?" for letter in text])
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

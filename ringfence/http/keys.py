@@ -30,7 +30,7 @@ class PlainRequest(Protocol):
 
     @property
     def method(self) -> str:
-        """`GET`, in capitals."""
+        """Return the method in upper case, such as `GET`."""
 
     @property
     def path(self) -> str:
@@ -38,7 +38,7 @@ class PlainRequest(Protocol):
 
     @property
     def peer(self) -> str | None:
-        """Address of the connection's other end; None or empty over a Unix socket."""
+        """Return the address of the peer; None or empty for a Unix socket."""
 
     @property
     def route(self) -> str | None:
@@ -50,7 +50,7 @@ class PlainRequest(Protocol):
 
     @property
     def native(self) -> object:
-        """The framework's own request: ASGI's scope, WSGI's environ, Django's `HttpRequest`."""
+        """Return the framework's request: ASGI scope, WSGI environ, or Django `HttpRequest`."""
 
     def header(self, name: str) -> str | None:
         """Return a header by its lower-case name, with lines joined by commas; None if absent."""
@@ -72,14 +72,14 @@ KeySpec: TypeAlias = (
     | Mapping[str, str | KeyFunction]
     | Sequence[str | Mapping[str, str | KeyFunction]]
 )
-"""One key (text, a function, or entries by what the rules call them), or several in a list."""
+"""One key, or several in a list. A key is text, a function, or a mapping of entry names."""
 
 _Read: TypeAlias = Callable[[PlainRequest], str | None]
 _Entries: TypeAlias = tuple[tuple[str, _Read], ...]
 
 
 class Keys:
-    """Reads descriptors from requests. Raises `ConfigError` for names that mean nothing."""
+    """Parser of descriptors from requests. Raises `ConfigError` for unknown names."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class Keys:
         user: KeyFunction | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        """`user` names the user where the request's own word is not the one to take.
+        """`user`, if given, replaces the user that the request states.
 
-        `only` are the names that there are, where requests do not have all of them and settings
-        cannot hold functions.
+        `only` restricts the valid names, for requests that lack some parts and settings that cannot
+        hold functions.
         """
         self._addresses = addresses
         self._only = only
@@ -111,16 +111,16 @@ class Keys:
 
     @property
     def needs_user(self) -> bool:
-        """Whether a request's own `user` is read: some frameworks have to fetch it first."""
+        """Return whether `Request.user` is read. Some frameworks must fetch it first."""
         return self._asks_user and not self._is_told_user
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The keys of each descriptor: what rules have to be for."""
+        """Return the entry names of each descriptor, which rules must match."""
         return tuple([tuple([name for name, _ in entries]) for entries in self._descriptors])
 
     def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
-        """The descriptors that a request has all parts of; perhaps none."""
+        """Return the descriptors whose parts the request has; possibly none."""
         found = []
         for entries in self._descriptors:
             values = {}
@@ -134,7 +134,7 @@ class Keys:
         return found
 
     def parts(self, request: PlainRequest) -> list[tuple[str, ...]]:
-        """The same as plain names and values, for limits that stand in no rule."""
+        """Return the same parts as plain names and values, for limits outside of rules."""
         return [
             tuple([text for entry in values.items() for text in entry])
             for values in self.descriptors(request)
@@ -189,7 +189,7 @@ class Keys:
         elif self._only is not None:
             hint = "a proxy can send other values in a header"
         else:
-            hint = "write your own as a function"
+            hint = "write a function for other parts"
         raise ConfigError(
             f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
         )

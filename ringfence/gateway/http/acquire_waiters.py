@@ -1,4 +1,4 @@
-"""Bounds on requests that wait for their turn at `/v1/acquire`, in total and by caller."""
+"""Limits on waiting requests of `/v1/acquire`, in total and per client."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["Waiters"]
 
 
 class Waiters:
-    """Counts the requests that wait, and refuses more than fit."""
+    """Counters of waiting requests, with a maximum in total and per client."""
 
     def __init__(self, most: int, most_per_caller: int) -> None:
         self._most = most
@@ -19,7 +19,7 @@ class Waiters:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Take one place while the block lasts. Raises `Problem` when none is free."""
+        """Count one waiting request during the block. Raises `Problem` if none is free."""
         if self._waiting.get(caller, 0) >= self._most_per_caller:
             raise _refusal(429, f"{self._most_per_caller} requests of this caller wait already")
         if self._waiting.total() >= self._most:

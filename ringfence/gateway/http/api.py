@@ -1,7 +1,7 @@
-"""The HTTP API: which path answers what, to whom, and how refusals and mistakes read.
+"""HTTP API of the gateway: routes, authorization, and error responses.
 
-One function from an `Exchange` to a `Response`, so that any server can carry it and a test needs
-none. What proxies ask at `/v1/auth` is `forward_auth`'s, Envoy's messages `rls`'s.
+The API is one function from an `Exchange` to a `Response`. Any HTTP server can carry it, and tests
+need none. `forward_auth` answers `/v1/auth`, and `rls` the messages of Envoy.
 """
 
 import logging
@@ -54,12 +54,12 @@ _POST = ("POST",)
 class _Route:
     methods: tuple[str, ...]
     scopes: tuple[Scope, ...]
-    """Any of them suffices; none is needed when there is none."""
+    """Scopes of which a token needs one. An empty tuple needs no token."""
     answer: _Answer
 
 
 class Api:
-    """Answers exchanges."""
+    """HTTP API over a limiter."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Api:
         hedging: HedgingBudget | None = None,
     ) -> None:
         self.counters = rls.counters
-        """Answers by path, decisions, and refusals by cause."""
+        """Metric counts: responses by path, decisions, and refusals by cause."""
         self._metrics = Metrics(self.counters, hedging, lambda: limiter.unmatched)
         self._limiter = limiter
         self._settings = settings
@@ -99,7 +99,7 @@ class Api:
         }
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Answer one exchange; nothing but a bug makes it a 500."""
+        """Answer one exchange. Only an internal error has the status 500."""
         try:
             response = await self._answer(exchange)
         except Problem as problem:
@@ -111,13 +111,13 @@ class Api:
         except PeerUnavailable as error:
             response = self._cannot(str(error))
         except (ConfigError, ValueError) as error:
-            # What the types of the bodies let through and the limiter does not.
+            # The body types accepted it, but the limiter did not.
             self.counters["refused_bad_request"] += 1
             response = Problem(400, str(error)).response()
         except Exception:
-            logger.exception("a bug in Ringfence, met by %s %s", exchange.method, exchange.path)
+            logger.exception("internal error in %s %s", exchange.method, exchange.path)
             self.counters["bugs"] += 1
-            response = Problem(500, "a bug in the gateway; its log has more").response()
+            response = Problem(500, "internal error of the gateway; see its log").response()
         if exchange.method == "HEAD":
             response = _without_body(response)
         return response
@@ -125,7 +125,7 @@ class Api:
     async def _answer(self, exchange: Exchange) -> Response:
         route = self._routes.get(exchange.path)
         if route is None:
-            raise Problem(404, "there is no such path; /openapi.json tells which there are")
+            raise Problem(404, "there is no such path; /openapi.json lists all paths")
         if exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
             raise Problem(405, f"only {allowed} here", [("Allow", allowed)])
@@ -236,7 +236,7 @@ class Api:
         return await answer_json(self._rls, await exchange.body())
 
     async def _check_many(self, asked: "list[Ask] | list[Look]") -> list[Decision]:
-        """Check each alone; those of one domain leave together."""
+        """Decide each check separately. Checks of one domain are sent together."""
         if len(asked) > self._settings.max_checks:
             raise Problem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
         places: dict[str, list[int]] = {}
@@ -276,13 +276,13 @@ class Api:
 
     async def _readyz(self, exchange: Exchange) -> Response:
         if not self._is_ready():
-            raise Problem(503, "no member of the cluster has told its rules yet, or it is stopping")
+            raise Problem(503, "the gateway has not received the rules yet, or it is stopping")
         return self._write(exchange, {"status": "ready"})
 
     # -- bodies --------------------------------------------------------------------------------
 
     async def _read(self, exchange: Exchange, *kinds: type[Any]) -> Any:
-        """Read the body as one of `kinds`; whoever calls it matches on them."""
+        """Parse the body as the first matching type of `kinds`."""
         return read_body(await exchange.body(), exchange.header("content-type"), *kinds)
 
     def _one(self, exchange: Exchange, decision: Decision) -> Response:
@@ -299,7 +299,7 @@ class Api:
 
 
 def _without_body(response: Response) -> Response:
-    """What HEAD gets: the headers of the body that GET would."""
+    """Return the response to HEAD: the headers of the GET response without its body."""
     headers = list(response.headers)
     if response.body:
         headers.append(("Content-Type", response.content_type))

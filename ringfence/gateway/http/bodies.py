@@ -1,6 +1,6 @@
-"""What callers of the HTTP API send and get, as types that read, refuse and describe themselves.
+"""Types of the request and response bodies of the HTTP API, with parsing and validation.
 
-The OpenAPI document is made from these very types, so it cannot promise what they do not keep.
+The OpenAPI document is generated from these types, so it always matches them.
 """
 
 from functools import lru_cache
@@ -78,51 +78,51 @@ Seconds = Annotated[float, Meta(description="Seconds.")]
 
 
 class Look(msgspec.Struct, forbid_unknown_fields=True):
-    """A request to look at or forget, by the rules."""
+    """Request to peek at or reset the counters of descriptors, by the rules."""
 
     domain: Domain
     descriptors: Descriptors
 
 
 class Ask(Look, forbid_unknown_fields=True):
-    """A request to check, by the rules."""
+    """Request to check descriptors, by the rules."""
 
     cost: Cost = 1
 
 
 class Wait(Ask, forbid_unknown_fields=True):
-    """A request to wait for, by the rules."""
+    """Request to check descriptors and wait until it is allowed, by the rules."""
 
     max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
 
 
 class LookLimit(msgspec.Struct, forbid_unknown_fields=True):
-    """A counter of a limit that stands in no rule."""
+    """Counter of a limit that is given in the request instead of a rule."""
 
     limit: LimitText
     key: LimitKey
 
 
 class AskLimit(LookLimit, forbid_unknown_fields=True):
-    """A check of a limit that stands in no rule."""
+    """Check of a limit that is given in the request instead of a rule."""
 
     cost: Cost = 1
 
 
 class AskMany(msgspec.Struct, forbid_unknown_fields=True):
-    """Many checks at once, each of which stands or falls alone."""
+    """Several checks, each decided separately."""
 
     checks: Annotated[list[Ask], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
 class LookMany(msgspec.Struct, forbid_unknown_fields=True):
-    """Many looks at once."""
+    """Several peeks."""
 
     checks: Annotated[list[Look], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
 class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
-    """May this client do this now?"""
+    """Request of `/shouldAllowRequest`: whether a client may act now."""
 
     clientId: Annotated[str, Meta(min_length=1, max_length=8192)]  # noqa: N815
     timestamp: Annotated[
@@ -132,13 +132,13 @@ class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShouldAllowBody(msgspec.Struct):
-    """The answer."""
+    """Response of `/shouldAllowRequest`."""
 
     allowed: bool
 
 
 class StatusBody(msgspec.Struct):
-    """What one counter said."""
+    """Status of one counter."""
 
     allowed: bool
     limit: int | None
@@ -153,16 +153,16 @@ class StatusBody(msgspec.Struct):
 
 
 class DecisionBody(StatusBody):
-    """The answer to one check; with several counters the numbers are the decisive one's."""
+    """Decision of one check. With several counters, the numbers are those of the decisive one."""
 
     permanent: bool
-    """Denied, and no wait would help."""
+    """Denied, and a later retry would be denied too."""
     statuses: list[StatusBody]
-    """One per descriptor, in order."""
+    """One for each descriptor, in order."""
 
 
 class DecisionsBody(msgspec.Struct):
-    """The answers to many checks, in order."""
+    """Decisions of several checks, in the order of the request."""
 
     decisions: list[DecisionBody]
 
@@ -171,7 +171,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
-    """Read a body as the first of `kinds` whose fields it has. Raises `Problem`."""
+    """Parse a body as the first type of `kinds` whose fields match. Raises `Problem`."""
     kind = JSON if content_type == JSON else _media_type(content_type)
     if kind != JSON and kind not in (*_MSGPACKS, ""):
         raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
@@ -188,7 +188,10 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
-    """Write an answer in what the caller accepts, else in what it sent; and say which it is."""
+    """Encode a response in an accepted format, else in the request's format.
+
+    Returns the content type and the body.
+    """
     wanted = accept if accept and ("msgpack" in accept or "json" in accept) else content_type
     if wanted and "msgpack" in wanted:
         return msgspec.msgpack.encode(value), MSGPACK
@@ -196,9 +199,9 @@ def write_body(value: object, accept: str | None, content_type: str | None) -> t
 
 
 def decision_body(decision: Decision) -> DecisionBody:
-    """Tell a decision."""
+    """Convert a decision to a response body."""
     statuses = [_status_body(status) for status in decision.statuses]
-    if len(statuses) == 1:  # What decides alone says it all, and each question takes its time.
+    if len(statuses) == 1:  # Fast path: a single counter is the decisive one.
         alone = statuses[0]
         return DecisionBody(
             alone.allowed,
@@ -250,7 +253,7 @@ def _rule_place(rule: Rule | None) -> str | None:
 
 
 def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
-    """Choose by the field that only one of them requires."""
+    """Choose the type by a field that only one of them requires."""
     for kind in kinds[1:]:
         telling = msgspec.structs.fields(kind)[0].name
         if isinstance(raw, dict) and telling in raw:
@@ -259,7 +262,7 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
 
 
 def _mended(why: str) -> str:
-    """Say what to write, where msgspec's words leave one guessing."""
+    """Replace unclear error messages of msgspec by the expected value."""
     what, _, place = why.removesuffix("`").partition(" - at `$.")
     if place == "limit" and "matching regex" in what:
         return (
@@ -274,7 +277,7 @@ def _mended(why: str) -> str:
 
 
 def _whole(raw: Any) -> Any:
-    """Take 3.0 for 3, as JSON Schema does and some languages write it."""
+    """Convert integral floats such as 3.0 to integers, as JSON Schema does."""
     if isinstance(raw, float) and raw.is_integer():
         return int(raw)
     if isinstance(raw, list):

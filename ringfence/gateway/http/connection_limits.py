@@ -1,8 +1,8 @@
-"""Bounds on the connections of the HTTP port that granian does not set: per address and in time.
+"""Limits on connections of the HTTP port that Granian lacks: per address, and idle time.
 
-Granian accepts a bounded number of connections in total, but keeps those that send nothing, and
-tells no application about them. So each worker looks at its own sockets, as Linux lists them, and
-shuts down those that go beyond the bounds; granian then closes them.
+Granian limits the total number of connections. It keeps connections that send nothing, and does not
+report them to the application. Each worker therefore lists its own sockets through Linux and shuts
+down those that exceed a limit. Granian then closes them.
 """
 
 import logging
@@ -25,12 +25,12 @@ logger = logging.getLogger("ringfence.gateway")
 
 _LIST = Path("/proc/self/fd")
 _TCP_INFO = struct.Struct("52xI72xQ")
-"""Of `struct tcp_info`: milliseconds since the last data came, and bytes received."""
+"""Fields of `struct tcp_info`: milliseconds since the last received data, and bytes received."""
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _LEAST_REQUEST = 18
-"""Bytes of the shortest request, `GET / HTTP/1.0` and an empty line."""
+"""Bytes of the shortest request: `GET / HTTP/1.0` and an empty line."""
 _CROWDED = 7 / 8
-"""Share of the places from which on idle connections make room for new ones."""
+"""Share of `max_connections` above which idle connections are closed."""
 _LAST_DESCRIPTORS = 8
 
 
@@ -39,12 +39,12 @@ class _Connection:
     socket: socket.socket
     host: str
     idle: float
-    """Seconds since the client sent something."""
+    """Seconds since the client last sent data."""
     received: int
 
 
 class HttpConnections:
-    """Looks at the connections of one worker."""
+    """Connections of one worker, with their limits."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class HttpConnections:
         self._is_short = False
 
     def look(self) -> dict[str, int]:
-        """Shut down what goes beyond the bounds; returns how many, by cause. It may block."""
+        """Shut down connections that exceed a limit; return their number by cause. May block."""
         with ExitStack() as stack:
             mine = sorted(self._connections(stack), key=lambda each: -each.idle)
             shut: dict[_Connection, str] = {}
@@ -85,7 +85,7 @@ class HttpConnections:
         settings = self._settings
         if each.received < _LEAST_REQUEST:
             return each.idle > settings.header_timeout
-        # One that waits for its turn at `/v1/acquire` sends nothing meanwhile.
+        # A request that waits at `/v1/acquire` sends nothing, so the time-out must be longer.
         return each.idle > settings.idle_timeout + settings.max_wait
 
     def _is_trusted(self, host: str) -> bool:
@@ -94,10 +94,10 @@ class HttpConnections:
 
     def _connections(self, stack: ExitStack) -> Iterator[_Connection]:
         for entry in os.listdir(_LIST):
-            with suppress(OSError, ValueError):  # Closed meanwhile, or no TCP socket.
+            with suppress(OSError, ValueError):  # Already closed, or not a TCP socket.
                 if not os.readlink(_LIST / entry).startswith("socket:"):
                     continue
-                # A descriptor of our own: the socket cannot become another one while we look.
+                # A duplicate descriptor, so that the number is not reused for another socket here.
                 each = stack.enter_context(socket.socket(fileno=os.dup(int(entry))))
                 is_tcp = each.family in _FAMILIES and each.type == socket.SOCK_STREAM
                 if not is_tcp or each.getsockname()[1] != self._port:
@@ -108,7 +108,7 @@ class HttpConnections:
                 yield _Connection(each, host, idle / 1000, received)
 
     def _descriptors(self) -> dict[str, int]:
-        """Log once when descriptors run out: granian retries without a log line."""
+        """Log once when file descriptors run out, because Granian retries without a log line."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         was_short, is_short = self._is_short, len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS
         self._is_short = is_short

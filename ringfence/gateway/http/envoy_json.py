@@ -1,7 +1,7 @@
 """`POST /json`: Envoy's rate limit service in the JSON form of its messages.
 
-For what speaks HTTP and knows Envoy's `ratelimit`: 200 when the request may pass, 429 when it may
-not, 400 for a body that is none and 500 when the service cannot answer.
+For HTTP clients of Envoy's `ratelimit` service. The status is 200 for an allowed request, 429 for a
+denied one, 400 for an invalid body, and 500 if the service cannot answer.
 """
 
 import json
@@ -38,15 +38,18 @@ def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
     try:
         told = json.loads(body)
         if not isinstance(told, dict):
-            raise ValueError("it is no object")  # What `ParseDict` answers by all sorts of errors.
+            # `ParseDict` would raise many different errors for it.
+            raise ValueError("it must be an object")
         negative = _take_negative(told)
         return json_format.ParseDict(told, RateLimitRequest()), negative
     except (ValueError, RecursionError, json_format.ParseError) as error:
-        raise Problem(400, f"the body is no RateLimitRequest: {error}", cause="bad_body") from error
+        raise Problem(
+            400, f"the body must be a RateLimitRequest:  {error}", cause="bad_body"
+        ) from error
 
 
 def _take_negative(told: dict[str, Any]) -> list[bool]:
-    """Take out the field that the package's messages do not have yet."""
+    """Remove the field `isNegativeHits`, which `xds-protos` lacks, and return its values."""
     descriptors = told.get("descriptors")
     if not isinstance(descriptors, list):
         return []
@@ -54,6 +57,6 @@ def _take_negative(told: dict[str, Any]) -> list[bool]:
     for each in descriptors:
         flags = [each.pop(name, False) for name in _NEGATIVE] if isinstance(each, dict) else [False]
         if not all([isinstance(flag, bool) for flag in flags]):
-            raise ValueError("isNegativeHits is true or false")
+            raise ValueError("isNegativeHits must be true or false")
         found.append(any(flags))
     return found if any(found) else []

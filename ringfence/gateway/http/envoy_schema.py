@@ -1,7 +1,7 @@
 """JSON schemas of Envoy's `RateLimitRequest` and `RateLimitResponse`, as `POST /json` takes them.
 
-Protobuf's JSON form also takes names as the definition writes them (`hits_addend`), numbers as text
-and nulls; the schema asks for the one form that everybody should send.
+The JSON format of protobuf also accepts original field names (`hits_addend`), numbers as text, and
+nulls. The schema describes only the recommended form.
 """
 
 from typing import Any
@@ -37,7 +37,8 @@ _DESCRIPTOR = _closed(
             "requestsPerUnit",
             "unit",
         ),
-        "hitsAddend": _U32 | {"description": "Instead of the request's; 0 only looks."},
+        "hitsAddend": _U32
+        | {"description": "Overrides hitsAddend of the request; 0 spends nothing."},
         "isNegativeHits": {"type": "boolean", "description": "Gives back."},
     },
     "entries",

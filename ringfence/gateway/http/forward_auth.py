@@ -1,7 +1,8 @@
-"""`/v1/auth`: whether a proxy may let a request pass that it describes by headers.
+"""Forward authentication (`/v1/auth`): a proxy asks whether a request may pass.
 
-For nginx's `auth_request`, Caddy's and Traefik's forward authentication, and HAProxy. Decides what
-the original request was and how a denial is answered; which descriptors it has is `Keys`' affair.
+For `auth_request` of nginx, forward authentication of Caddy and Traefik, and HAProxy. The proxy
+describes the original request by headers. This module restores that request and formats denials;
+`Keys` finds its descriptors.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ _DENIALS = {"429": 429, "403": 403}
 
 
 class ForwardAuth:
-    """Answers 200, or 429 or 403, with the headers of the limit that decided."""
+    """Handler of `/v1/auth`: 200, 429 or 403, with headers of the limit that decided."""
 
     def __init__(self, limiter: Limiter, settings: GatewaySettings, counters: Counter[str]) -> None:
         self._limiter = limiter
@@ -40,11 +41,11 @@ class ForwardAuth:
         self._keys = settings.keys
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Check the request that an exchange describes."""
+        """Check the original request that an exchange describes."""
         deny_status = self._denial(exchange.query)
         uri = exchange.header(self._uri_header) or "/"
         if uri == UNREADABLE:
-            # Denied and not 400, which proxies take for an outage, and may let pass.
+            # A denial instead of 400: a proxy may treat 400 as an outage and let the request pass.
             raise Problem(
                 deny_status, "the path is not ASCII; escape what is not, as in /caf%C3%A9"
             )
@@ -61,7 +62,7 @@ class ForwardAuth:
         headers = self._headers.of(decision)
         if decision.allowed:
             return Response(200, headers=headers)
-        # One status for every denial: proxies know few, and take any other for an outage.
+        # The same status for every denial: proxies treat an unknown status as an outage.
         accept = exchange.header("accept") if deny_status == 429 else None
         body = refused_body(replace(Refused.of(decision, accept), status=deny_status))
         return Response(deny_status, body.content, body.content_type, headers)
@@ -71,14 +72,14 @@ class ForwardAuth:
         return _Original(exchange, method.upper(), plain_path(uri))
 
     def _denial(self, query: str) -> int:
-        """Read what the proxy wants to hear; other parameters are the client's own."""
+        """Read the denial status from the query. Other parameters belong to the client."""
         if not query:
             return self._deny_status
         asked = dict(parse_qsl(query, keep_blank_values=True)).get("deny_status")
         if asked is None:
             return self._deny_status
         if asked not in _DENIALS:
-            raise Problem(400, "deny_status is 429 or 403")
+            raise Problem(400, "deny_status must be 429 or 403")
         return _DENIALS[asked]
 
     def _is_exempt(self, uri: str, path: str) -> bool:
@@ -88,7 +89,7 @@ class ForwardAuth:
 
 
 class _Original:
-    """The request that the proxy holds, as `Keys` reads it."""
+    """Original request of the client, in the form that `Keys` reads."""
 
     __slots__ = ("_exchange", "method", "path")
 

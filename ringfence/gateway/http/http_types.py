@@ -1,6 +1,6 @@
-"""A request and its response as values, whatever server carries them.
+"""Request, response and problem types of the HTTP API, independent of the HTTP server.
 
-Decides how a body is bounded in size and time and how an error reads; what is asked is `api`'s.
+Decides the limits on size and time of a body, and the format of errors. `api` interprets requests.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ __all__ = ["JSON", "UNREADABLE", "Body", "Exchange", "Problem", "Response", "bou
 
 JSON = "application/json"
 UNREADABLE = "\ufffd"
-"""Stands for a header that is not ASCII."""
+"""Placeholder for a header that is not ASCII."""
 
 _Headers = list[tuple[str, str]]
 
 
 class Problem(Exception):
-    """The request cannot be answered; tells the client why and how to mend it."""
+    """Request that is refused; the detail states the reason and how to fix it."""
 
     def __init__(
         self, status: int, detail: str, headers: _Headers | None = None, *, cause: str = ""
@@ -32,10 +32,10 @@ class Problem(Exception):
         self.detail = detail
         self.headers = headers or []
         self.cause = cause or HTTPStatus(status).phrase.lower().replace(" ", "_")
-        """Under which name it is counted."""
+        """Name under which the problem is counted."""
 
     def response(self) -> "Response":
-        """Make problem details (RFC 9457) of it."""
+        """Convert the problem to a response with problem details (RFC 9457)."""
         told = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
@@ -47,7 +47,7 @@ class Problem(Exception):
 
 @dataclass(slots=True)
 class Response:
-    """What goes back."""
+    """HTTP response."""
 
     status: int
     body: bytes = b""
@@ -57,41 +57,43 @@ class Response:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request; its body is read by whoever has a use for it."""
+    """HTTP request. A route that needs the body reads it."""
 
     method: str
     path: str
     query: str
     peer: str
-    """Address of the connection's other end, without its port; empty over a Unix socket."""
+    """Address of the peer, without its port; empty for a Unix socket."""
     header: Callable[[str], str | None]
-    """A header by its name in lower case, its lines joined by commas; `UNREADABLE` when none is."""
+    """Returns a header by lower-case name, repeated fields joined by commas; else None.
+
+    A header that is not ASCII is `UNREADABLE`."""
     body: Callable[[], Awaitable[bytes]]
-    """Raises `Problem` when it is too large or takes too long."""
+    """Reads the body. Raises `Problem` if it is too large or too slow."""
 
 
 class Body(Protocol):
-    """A body that the server has not read yet."""
+    """Request body that the server has not read yet."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Piece by piece; once only."""
+        """Iterate over the chunks, once only."""
 
     async def __call__(self) -> bytes:
-        """All of it at once."""
+        """Read the complete body."""
 
 
 async def bounded_body(body: Body, length: str | None, most: int, within: float) -> bytes:
-    """Read a body of at most `most` bytes in at most `within` seconds. Raises `Problem`."""
+    """Read a body of at most `most` bytes within `within` seconds. Raises `Problem`."""
     if length is not None and (not length.isdecimal() or int(length) > most):
         raise _too_large(most)
     task = asyncio.current_task()
     assert task is not None
-    # What `asyncio.timeout` does, at a third of what it costs: every request comes by here.
+    # Like `asyncio.timeout` at a third of its cost. Every request with a body runs this.
     alarm = _Timeout(task)
     timer = asyncio.get_running_loop().call_later(within, alarm.ring)
     try:
         if length is not None:
-            return await body()  # The server holds the client to what it said.
+            return await body()  # The server enforces the declared length.
         return await _all_of(body, most)
     except asyncio.CancelledError:
         if not alarm.has_rung or task.uncancel():
@@ -104,7 +106,7 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
 
 
 class _Timeout:
-    """Cancels a task, once."""
+    """Time-out that cancels a task once."""
 
     __slots__ = ("_task", "has_rung")
 

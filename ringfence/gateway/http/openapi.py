@@ -1,6 +1,6 @@
-"""The OpenAPI document of the gateway, made from the types that read and write its bodies.
+"""OpenAPI document of the gateway, generated from the types of its bodies.
 
-The bodies of `POST /json` are protobuf messages in their JSON form: `envoy_schema` has those.
+`envoy_schema` describes the bodies of `POST /json`, which are protobuf messages as JSON.
 """
 
 import json
@@ -71,7 +71,7 @@ _DENIALS = {
 
 
 def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
-    """Write the document as JSON; `with_tokens` when callers must prove who they are."""
+    """Generate the document as JSON. `with_tokens`: requests need a token."""
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     _bound(schemas, settings)
     schemas |= ENVOY_SCHEMAS
@@ -153,7 +153,7 @@ def _metrics() -> _Json:
 
 
 def _envoy() -> _Json:
-    """Envoy's `RateLimitService.ShouldRateLimit`, as JSON."""
+    """Describe `POST /json`: `RateLimitService.ShouldRateLimit` of Envoy as JSON."""
     answer = {JSON: {"schema": _ref("RateLimitResponse")}}
     responses: _Json = {
         "200": {"description": "It may pass.", "content": answer},

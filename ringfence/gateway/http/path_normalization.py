@@ -1,7 +1,7 @@
-"""The one plain form of all the spellings of a path.
+"""Normal form of request paths, the same for all spellings of a path.
 
-Proxies tell the path as the client wrote it, and whatever serves the request reads it otherwise:
-`/static/%2e%2e/login` is `/login` by then. Who is counted must not hang on the spelling.
+A proxy passes the path as the client wrote it, but the server behind it resolves it:
+`/static/%2e%2e/login` becomes `/login`. The counter must not depend on the spelling.
 """
 
 import re
@@ -14,7 +14,7 @@ _ORIGIN = re.compile("[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 def path_part(uri: str) -> str:
-    """Cut the query, the fragment, and the scheme and host of a request in absolute form."""
+    """Return the path of a request target, without scheme, host, query and fragment."""
     origin = _ORIGIN.match(uri)
     if origin is not None:
         uri = uri[origin.end() :]
@@ -22,12 +22,12 @@ def path_part(uri: str) -> str:
 
 
 def plain_path(uri: str) -> str:
-    """Read a path as nginx does for `$uri`.
+    """Normalize a request target to a path, as nginx does for `$uri`.
 
-    What is no path is cut, escapes decoded once, slashes that follow each other
-    merged, and `.` and `..` resolved, which never lead above the root.
+    Removes query, fragment, scheme and host, and decodes escapes once. Merges repeated slashes, and
+    resolves `.` and `..`, never above the root.
     """
-    # Cut first: an escaped `?` belongs to the path. Decoded before the rest: `%2e` is a dot.
+    # Cut before decoding: an escaped `?` belongs to the path. Then decode: `%2e` is a dot.
     segments = unquote(path_part(uri), errors="replace").split("/")
     kept: list[str] = []
     for segment in segments:

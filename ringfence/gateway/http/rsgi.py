@@ -1,7 +1,7 @@
-"""The HTTP API as an application of granian, by its own interface (RSGI).
+"""Adapter from Granian's interface (RSGI) to the HTTP API.
 
-Granian was chosen by measurement, see docs/guides/gateway.md: it is faster than uvicorn, speaks
-HTTP/2 and gives up slow clients. Decides nothing but how its requests become exchanges.
+Granian was chosen by measurement, see docs/guides/gateway.md. It is faster than uvicorn, supports
+HTTP/2, and disconnects slow clients. This module only converts requests to exchanges.
 """
 
 import asyncio
@@ -23,60 +23,60 @@ __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
 class _Headers(Protocol):
     def get_all(self, key: str) -> list[str]:
-        """Every line of a header that is ASCII throughout."""
+        """Return all values of a header that are ASCII."""
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is such a header, in whatever bytes."""
+        """Return whether the header is present, also with bytes that are not ASCII."""
 
 
 class HttpScope(Protocol):
-    """What granian tells of a request."""
+    """Request data that Granian supplies."""
 
     @property
     def proto(self) -> str:
-        """`http` or `ws`."""
+        """Return `http` or `ws`."""
 
     @property
     def client(self) -> str:
-        """Address and port of the other end."""
+        """Return address and port of the peer."""
 
     @property
     def method(self) -> str:
-        """In capitals."""
+        """Return the method in upper case."""
 
     @property
     def path(self) -> str:
-        """Without the query."""
+        """Return the path without the query."""
 
     @property
     def query_string(self) -> str:
-        """As sent."""
+        """Return the query as sent."""
 
     @property
     def headers(self) -> _Headers:
-        """Names in lower case."""
+        """Return the headers, with lower-case names."""
 
 
 class HttpProtocol(Body, Protocol):
-    """How a request's body is read and its response sent."""
+    """Interface of Granian that reads the request body and sends the response."""
 
     async def client_disconnect(self) -> None:
-        """Wait until the client has gone."""
+        """Wait until the client disconnects."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        """Send an answer."""
+        """Send a response with a body."""
 
     def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None:
-        """Send an answer without a body."""
+        """Send a response without a body."""
 
     def close(self, status: int | None) -> Any:
-        """Turn a WebSocket away."""
+        """Refuse a WebSocket connection."""
 
 
 async def serve_http(
     api: Api, scope: HttpScope, protocol: HttpProtocol, max_body: int, body_timeout: float
 ) -> None:
-    """Answer one request."""
+    """Answer one HTTP request."""
     if scope.proto != "http":
         protocol.close(403)
         return
@@ -85,7 +85,7 @@ async def serve_http(
         lines = scope.headers.get_all(name)
         if lines:
             return ", ".join(lines)
-        # What was sent and cannot be read is not absent: absent things go uncounted.
+        # An unreadable header counts as present: a request without it may pass uncounted.
         return UNREADABLE if name in scope.headers else None
 
     is_unread = scope.method == "POST"
@@ -110,15 +110,15 @@ async def serve_http(
     if response is None:
         return
     if is_unread:
-        # Over HTTP/2 an answer to a request that is still coming ends it by a reset, for which
-        # some clients, such as curl, throw the answer away.
+        # Over HTTP/2, a response before the end of the request resets the stream. Some clients,
+        # such as curl, then discard the response.
         with suppress(Problem):
             await body()
     _send(protocol, response)
 
 
 async def _while_connected(api: Api, exchange: Exchange, protocol: HttpProtocol) -> Response | None:
-    """Answer unless the client leaves first: then nobody waits, and nothing is spent."""
+    """Answer the request, or cancel it if the client disconnects first."""
     answer = asyncio.ensure_future(api.answer(exchange))
     gone = asyncio.ensure_future(protocol.client_disconnect())
     try:
@@ -140,6 +140,6 @@ def _send(protocol: HttpProtocol, response: Response) -> None:
 
 
 def _host_of(client: str) -> str:
-    """Cut the port off `127.0.0.1:4711` and `[::1]:4711` (granian writes `::1:4711`, too)."""
+    """Remove the port of `127.0.0.1:4711`, `[::1]:4711` and Granian's form `::1:4711`."""
     host = client.rpartition(":")[0]
     return host.strip("[]")

@@ -1,1 +1,1 @@
-"""The gateway as processes: settings, workers, tokens, certificates, metrics."""
+"""Gateway processes: settings, supervisor, workers, tokens, certificates and metrics."""

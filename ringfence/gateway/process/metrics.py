@@ -1,7 +1,7 @@
-"""What one worker has counted, as Prometheus reads it. Never a key: those are without number.
+"""Metrics of one worker, in the format of Prometheus. No label is a key, since keys are unbounded.
 
-Counts live in one `Counter` that both ports share: by path (`grpc` for Envoy's calls), `decided_`
-with result and source, `refused_` with the cause, and `bugs`.
+Both ports share one `Counter`. Its entries are paths (`grpc` for calls of Envoy), `decided_` with
+result and source, `refused_` with the cause, and `bugs`.
 """
 
 import os
@@ -22,7 +22,7 @@ __all__ = ["LATE", "Metrics", "decided"]
 
 _DECIDED, _REFUSED, _BUGS = "decided_", "refused_", "bugs"
 LATE = "late"
-"""Name under which answers after the deadline are counted."""
+"""Name under which late answers are counted."""
 _NAMES = {
     (allowed, source): f"{_DECIDED}{'allowed' if allowed else 'denied'}_{source}"
     for allowed in (True, False)
@@ -31,12 +31,12 @@ _NAMES = {
 
 
 def decided(decision: Decision) -> str:
-    """Under which name a decision is counted."""
+    """Return the name under which a decision is counted."""
     return _NAMES[decision.allowed, decision.source]
 
 
 class Metrics(Collector):
-    """Writes the counts of one worker."""
+    """Metrics of one worker."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Metrics(Collector):
             ProcessCollector(registry=self._registry)
 
     def write(self, accept: str | None) -> tuple[bytes, str]:
-        """Write all in the form that a scraper accepts; say which one that is."""
+        """Render all metrics in a format that the scraper accepts; return content type and text."""
         encode, content_type = choose_encoder(accept or "")
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Sort the counts into families."""
+        """Build the metric families from the counts."""
         answers = CounterMetricFamily(
             "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
         )
@@ -67,9 +67,11 @@ class Metrics(Collector):
             "ringfence_gateway_decisions", "Decisions told.", labels=["result", "source"]
         )
         refusals = CounterMetricFamily(
-            "ringfence_gateway_refusals", "Requests turned away.", labels=["cause"]
+            "ringfence_gateway_refusals", "Refused requests.", labels=["cause"]
         )
-        bugs = CounterMetricFamily("ringfence_gateway_bugs", "Errors that the log tells of.")
+        bugs = CounterMetricFamily(
+            "ringfence_gateway_bugs", "Internal errors; the log has the details."
+        )
         bugs.add_metric([], self._counters[_BUGS])
         for name, count in sorted(self._counters.items()):
             if name.startswith(_DECIDED):
@@ -84,26 +86,26 @@ class Metrics(Collector):
             "Answers to Envoy more than a tenth after the deadline: this worker is overloaded.",
         )
         late.add_metric([], self._counters[LATE])
-        asked = CounterMetricFamily(
-            "ringfence_gateway_asked_checks", "Checks that nodes were asked for."
-        )
+        asked = CounterMetricFamily("ringfence_gateway_asked_checks", "Checks sent to nodes.")
         asked.add_metric([], self._hedging.checks)
         hedged = CounterMetricFamily(
             "ringfence_gateway_hedged_checks",
-            "Of these, those whose standby was asked as well because the owner was slow.",
+            "Checks that were also sent to the standby because the owner was slow.",
         )
         hedged.add_metric([], self._hedging.taken)
         unmatched = CounterMetricFamily(
             "ringfence_gateway_unmatched_checks",
-            "Checks that no rule matched, so that nothing limited them.",
+            "Checks that no rule matched and no limit applied to.",
             labels=["domain"],
         )
         for domain, count in self._unmatched().items():
             unmatched.add_metric([domain], count)
-        ready = GaugeMetricFamily("ringfence_gateway_ready", "Whether it knows the rules.")
+        ready = GaugeMetricFamily(
+            "ringfence_gateway_ready", "Whether the worker has received the rules."
+        )
         ready.add_metric([], float(self.is_ready))
         worker = GaugeMetricFamily(
-            "ringfence_gateway_worker", "The worker that answers.", labels=["pid"]
+            "ringfence_gateway_worker", "Worker that answers the scrape.", labels=["pid"]
         )
         worker.add_metric([str(os.getpid())], 1.0)
         yield from (

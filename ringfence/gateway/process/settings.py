@@ -132,19 +132,19 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def listen_at(self) -> Address:
-        """Address of the HTTP port."""
+        """Return the address of the HTTP port."""
         return _require_port("listen", self.listen)
 
     @property
     def addresses(self) -> ClientAddress:
-        """Rule that finds the client's address in a request."""
+        """Return the rule that finds the client address of a request."""
         return ClientAddress(
             self.trusted_proxies, header=self.address_header, ipv6_prefix=self.ipv6_prefix
         )
 
     @property
     def keys(self) -> Keys:
-        """Parser of the descriptors of `/v1/auth`. Raises `ConfigError`."""
+        """Return the parser of the descriptors of `/v1/auth`. Raises `ConfigError`."""
         addresses = self.addresses
         try:
             return Keys(self.auth, addresses, only=_SOURCES)
@@ -153,12 +153,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def grpc_at(self) -> Address | None:
-        """Address of the gRPC port; None for none."""
+        """Return the address of the gRPC port; None without gRPC."""
         return _require_port("grpc", self.grpc) if self.grpc else None
 
     @property
     def listeners(self) -> list[Listener]:
-        """Ports that the gateway opens."""
+        """Return the addresses of all ports of the gateway."""
         grpc = [Listener("grpc", self.grpc_at)] if self.grpc_at else []
         return [Listener("listen", self.listen_at), *grpc]
 
@@ -173,7 +173,7 @@ def load_gateway_settings(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> GatewaySettings:
-    """Read the settings from a file, the environment and flags, the last ones first.
+    """Load the settings from file, environment and flags; flags override the others.
 
     Paths in the file are relative to it. Raises `ConfigError` that names the source and the
     setting.
@@ -237,7 +237,7 @@ def _validate_ports(settings: GatewaySettings) -> None:
 
 
 def _require_port(name: str, text: str) -> Address:
-    """Read an address that names its port: the default would be the port of nodes."""
+    """Parse an address that must include a port, because the default is the port of nodes."""
     address = require_address(name, text)
     if not (text.strip().isdecimal() or text.rpartition("]")[2].count(":") == 1):
         raise ConfigError(f"{name} must have a port, got {text!r}; write HOST:PORT")

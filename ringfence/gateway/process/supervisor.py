@@ -1,6 +1,6 @@
-"""The gateway as a program: its settings proved, its ports free, its workers running.
+"""Main process of the gateway: checks of settings and ports, then supervision of the workers.
 
-Granian's main process starts the workers, starts another when one dies, and stops them at SIGTERM.
+Granian starts the workers, replaces a worker that dies, and stops all workers at SIGTERM.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ __all__ = ["run_gateway"]
 logger = logging.getLogger("ringfence.gateway")
 
 _LARGEST_HEADERS = 65_536
-"""More than proxies take from clients, with what they add: nginx lets pass what we refuse."""
+"""Maximum header size, above that of proxies: nginx lets a request pass if it is refused here."""
 _BACKLOG = 1024
 _DESCRIPTORS = 256
-"""Of each worker, for all but the connections of both ports."""
+"""File descriptors of a worker besides the connections of both ports."""
 _LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
-"""Granian's own lines go where ours go."""
+"""Logging settings with which Granian uses the log of the gateway."""
 
 
 def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; with `tied_to_stdin` also until standard input ends.
 
-    Raises `ConfigError` and `AccessDenied` for what no patience mends; a cluster that does not
-    answer yet is waited for by the workers.
+    Raises `ConfigError` and `AccessDenied` for errors that a retry cannot fix. If the cluster does
+    not answer yet, the workers wait for it.
     """
     load_tokens(Path(settings.tokens) if settings.tokens else None)
     settings = _within_descriptors(settings)
@@ -69,7 +69,7 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
             header_read_timeout=round(settings.header_timeout * 1000),
             max_buffer_size=_LARGEST_HEADERS,
         ),
-        # No pings: their answers would make an idle connection look like one in use.
+        # No pings: their responses would make an idle connection look active.
         http2_settings=HTTP2Settings(max_headers_size=_LARGEST_HEADERS),
         backlog=_BACKLOG,
         backpressure=settings.max_connections,
@@ -92,9 +92,9 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
 
 
 def _make_worker(settings: GatewaySettings, main: int) -> Any:
-    """Make the application, in the worker's own process: gRPC must not be loaded before a fork.
+    """Create the application in the worker process, because gRPC must not be loaded before a fork.
 
-    Granian takes any object with `__rsgi__`, though its hints speak of functions only.
+    Granian accepts any object with `__rsgi__`, although its type hints permit functions only.
     """
     from ringfence.gateway.process.worker import Worker
 
@@ -102,7 +102,7 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
 
 
 def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
-    """Raise the limit of descriptors to what the bounds need, or lower the bounds to the limit."""
+    """Raise the limit of file descriptors as needed, or lower `max_connections` to fit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     needed = 2 * settings.max_connections + _DESCRIPTORS
@@ -121,14 +121,14 @@ def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
 
 
 async def _try_cluster(settings: GatewaySettings) -> None:
-    """Find out what no patience mends while somebody still reads: address, certificates, token."""
+    """Connect once to detect permanent errors at the start: address, certificates, token."""
     async with open_cluster(parse_url(settings.cluster), connect_timeout=1.0) as cluster:
         if not cluster.knows_rules:
-            logger.warning("no member of the cluster answers yet; the gateway goes on asking")
+            logger.warning("no member of the cluster answers yet; the gateway retries")
 
 
 def _require_free(at: Address) -> None:
-    """Refuse a port that somebody has: the workers share theirs, and would share it with them."""
+    """Raise `ConfigError` for a used port. The workers' sockets could otherwise share it."""
     family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,8 +141,8 @@ def _require_free(at: Address) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """Stop when whoever started us has gone, however it went."""
-    # Not by sys.stdin: a worker that is forked meanwhile would wait for its lock forever.
+    """Stop when the parent process has ended, even if it was killed."""
+    # Not sys.stdin: a worker forked during the read would block on its lock forever.
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""Certificates of the gateway, proved before either port shows them.
+"""Validation of the gateway's certificate files before the ports open.
 
-The ports read them by libraries of their own, which tell what is wrong late, and not in words.
+The TLS libraries of the ports report errors late and without a clear message.
 """
 
 import ssl
@@ -16,9 +16,9 @@ __all__ = ["check_tls_files", "tls_context"]
 
 
 def check_tls_files(certificate: str, key: str, client_ca: str, now: datetime) -> None:
-    """Find what is wrong with the files; `client_ca` may be empty.
+    """Validate the files; `client_ca` may be empty.
 
-    Raises `ConfigError` that names the setting, the file and the mend.
+    Raises `ConfigError` that names the setting, the file and how to fix it.
     """
     for name, file in (("tls_cert", certificate), ("tls_key", key), ("tls_client_ca", client_ca)):
         if file:
@@ -33,14 +33,14 @@ def check_tls_files(certificate: str, key: str, client_ca: str, now: datetime) -
 
 
 def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
-    """Read the files as servers in Python need them. Raises `ConfigError`."""
+    """Load the files into a TLS context of a Python server. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
         if client_ca:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # That of a file, or one that OpenSSL will not take.
+    except OSError as error:  # The file cannot be read, or OpenSSL rejects it.
         files = ", ".join(filter(None, (certificate, key, client_ca)))
         raise ConfigError(f"tls_cert, tls_key or tls_client_ca ({files}): {error}") from error
     return context

@@ -1,6 +1,6 @@
-"""One worker process: a client of the cluster, and both ports in front of it.
+"""Worker process: a client of the cluster behind the HTTP and the gRPC port.
 
-Decides what runs beside what, from start to stop. How many workers there are is `supervise`'s.
+Starts and stops the tasks of the worker. `supervisor` decides the number of workers.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ __all__ = ["Worker", "make_api", "make_rls", "require_rules", "warm_up"]
 logger = logging.getLogger("ringfence.gateway")
 
 _RETRY = 2.0
-"""Seconds until a cluster that turned us away is tried again."""
+"""Seconds until a retry after the cluster refused this gateway."""
 _LOOK = 0.05
 _LOOK_AT_CONNECTIONS = 0.5
 _LOOK_AT_TOKENS = 1.0
 _WARM_UP = 64
-"""Looks at nothing, so that every owner is most likely asked for one of them."""
+"""Number of peeks in the warm-up, enough to reach every owner with high probability."""
 
 
 def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
-    """Envoy's service as the settings say."""
+    """Create Envoy's rate limit service from the settings."""
     return RateLimitService(
         limiter,
         LimitHeaders(settings.grpc_headers),
@@ -58,10 +58,10 @@ def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
 
 
 class Worker:
-    """An RSGI application that brings its own client and gRPC server along."""
+    """RSGI application with its own client of the cluster and its own gRPC server."""
 
     def __init__(self, settings: GatewaySettings, main: int) -> None:
-        """`main` is the number of the process that keeps the workers."""
+        """`main` is the process ID of the main process."""
         self._settings = settings
         self._main = main
         self._watching: asyncio.Task[None] | None = None
@@ -78,9 +78,9 @@ class Worker:
         self._is_stopping = False
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; granian calls it before it serves."""
+        """Start the worker. Granian calls this before it serves requests."""
         gc.collect()
-        gc.freeze()  # What has been loaded stays; looking through it again costs milliseconds.
+        gc.freeze()  # Each later collection would cost milliseconds more.
         self._task = loop.create_task(self._run())
         self._watching = loop.create_task(self._end_with_main())
         if self._settings.tokens:
@@ -89,11 +89,11 @@ class Worker:
             self._bounding = loop.create_task(self._bound_connections())
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End; granian calls it when it has stopped serving."""
+        """Stop the worker. Granian calls this after it has stopped serving."""
         loop.run_until_complete(self._stop())
 
     async def __rsgi__(self, scope: HttpScope, protocol: HttpProtocol) -> None:
-        """Answer one request."""
+        """Answer one HTTP request."""
         if self._api is None:
             response = Problem(503, "the gateway is starting", [("retry-after", "1")]).response()
             headers = [*response.headers, ("content-type", response.content_type)]
@@ -103,44 +103,44 @@ class Worker:
         await serve_http(self._api, scope, protocol, settings.max_body, settings.body_timeout)
 
     async def _end_with_main(self) -> None:
-        """End when the main process was killed: nobody else stops us, and we have its ports."""
-        while os.getppid() == self._main:  # noqa: ASYNC110 - nobody tells of it
+        """End this worker if the main process was killed. Otherwise it would keep the ports."""
+        while os.getppid() == self._main:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_RETRY / 4)
-        logger.error("the gateway's main process has gone; this worker ends, too")
+        logger.error("the main process of the gateway has ended; this worker ends too")
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(_RETRY)
         os._exit(1)
 
     async def _follow_tokens(self, path: Path) -> None:
-        """Put changed tokens in force: what is revoked is refused from the next request on."""
+        """Apply changes of the token file: a revoked token is refused from the next request on."""
         file = TokenReload(path, self._tokens)
         while True:
             file.reload_if_changed()
             await asyncio.sleep(_LOOK_AT_TOKENS)
 
     async def _bound_connections(self) -> None:
-        """Hold the connections of the HTTP port to their bounds, and count what that takes."""
+        """Enforce the connection limits of the HTTP port, and count the closed connections."""
         connections = HttpConnections(self._settings)
         while True:
             await asyncio.sleep(_LOOK_AT_CONNECTIONS)
             try:
                 counted = await asyncio.to_thread(connections.look)
             except Exception:
-                logger.exception("a bug in Ringfence, met while looking at connections")
+                logger.exception("internal error in the check of connections")
                 continue
             if self._api is not None:
                 for cause, count in counted.items():
                     self._api.counters[f"refused_{cause}"] += count
 
     async def _run(self) -> None:
-        """Keep a client of the cluster, whatever the cluster does."""
+        """Run a client of the cluster, and restart it after each failure."""
         while True:
             try:
                 await self._serve()
             except RingfenceError as error:
-                logger.error("the gateway cannot serve, trying again: %s", error)
+                logger.error("the gateway cannot serve, retrying: error=%s", error)
             except Exception:
-                logger.exception("a bug in Ringfence; the gateway begins anew")
+                logger.exception("internal error in the gateway; it restarts its client")
             await asyncio.sleep(_RETRY)
 
     async def _serve(self) -> None:
@@ -174,16 +174,16 @@ class Worker:
             await self._watch(cluster, limiter)
 
     async def _watch(self, cluster: Cluster, limiter: Limiter) -> None:
-        """Say that we serve once the rules are known; they stay known, whoever is lost later."""
+        """Report readiness when the rules have arrived. They remain valid if members fail later."""
         while not cluster.knows_rules:
             if error := cluster.outage():
                 raise error
             await asyncio.sleep(_LOOK)
         require_rules(limiter, self._settings)
         await warm_up(limiter)
-        cluster.hedging.reset()  # These checks are of no caller: the metrics begin after them.
+        cluster.hedging.reset()  # Warm-up checks belong to no client.
         self._is_ready = not self._is_stopping
-        logger.info("the gateway knows %d rules and serves", len(cluster.rules.rules()))
+        logger.info("gateway ready: rules=%d", len(cluster.rules.rules()))
         if self._grpc is not None:
             await self._grpc.set_ready()
         await asyncio.Event().wait()
@@ -199,10 +199,10 @@ class Worker:
 
 
 def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
-    """Have the limiter report a `domain` or `auth` of the settings that no rule can match.
+    """Let the limiter report a `domain` or `auth` setting that no rule can match.
 
-    Raises `ConfigError` then, when strict. Settings left at their defaults are not looked at: a
-    gateway for Envoy alone needs no such rules.
+    Raises `ConfigError` in this case if `strict` is set. Settings with default values are not
+    checked, because a gateway for Envoy alone needs no such rules.
     """
     default = GatewaySettings()
     if (settings.domain, settings.auth) == (default.domain, default.auth):
@@ -213,11 +213,11 @@ def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
 
 
 async def warm_up(limiter: Limiter) -> None:
-    """Connect to every owner, which is every standby, too, so that no check waits for it."""
+    """Connect to all owners before the first check. Every standby is also an owner."""
     for number in range(_WARM_UP):
         await limiter.check_limit("1/second", "ringfence:warm-up", str(number), cost=0)
 
 
 def make_api(limiter: Limiter, settings: GatewaySettings, tokens: Tokens | None = None) -> Api:
-    """The HTTP API over any limiter."""
+    """Create the HTTP API for a limiter."""
     return Api(limiter, settings, tokens or Tokens(), make_rls(limiter, settings), lambda: True)
