@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ringfence.gateway.http.http_types import Problem
+from ringfence.gateway.http.http_types import HttpProblem
 
 __all__ = ["Waiters"]
 
@@ -19,7 +19,7 @@ class Waiters:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count one waiting request during the block. Raises `Problem` if none is free."""
+        """Count one waiting request during the block. Raises `HttpProblem` if none is free."""
         if self._waiting.get(caller, 0) >= self._most_per_caller:
             raise _refusal(429, f"{self._most_per_caller} requests of this caller wait already")
         if self._waiting.total() >= self._most:
@@ -33,6 +33,6 @@ class Waiters:
                 del self._waiting[caller]
 
 
-def _refusal(status: int, why: str) -> Problem:
+def _refusal(status: int, why: str) -> HttpProblem:
     later = [("Retry-After", "1")]
-    return Problem(status, f"{why}; ask again later", later, cause="waiting")
+    return HttpProblem(status, f"{why}; ask again later", later, cause="waiting")

@@ -33,7 +33,7 @@ from ringfence.gateway.http.bodies import (
 )
 from ringfence.gateway.http.envoy_json import answer_json
 from ringfence.gateway.http.forward_auth import ForwardAuth
-from ringfence.gateway.http.http_types import Exchange, Problem, Response
+from ringfence.gateway.http.http_types import Exchange, HttpProblem, Response
 from ringfence.gateway.http.openapi import document
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
@@ -102,7 +102,7 @@ class Api:
         """Answer one exchange. Only an internal error has the status 500."""
         try:
             response = await self._answer(exchange)
-        except Problem as problem:
+        except HttpProblem as problem:
             self.counters[f"refused_{problem.cause}"] += 1
             response = problem.response()
         except AccessDenied as error:
@@ -113,11 +113,11 @@ class Api:
         except (ConfigError, ValueError) as error:
             # The body types accepted it, but the limiter did not.
             self.counters["refused_bad_request"] += 1
-            response = Problem(400, str(error)).response()
+            response = HttpProblem(400, str(error)).response()
         except Exception:
             logger.exception("internal error in %s %s", exchange.method, exchange.path)
             self.counters["bugs"] += 1
-            response = Problem(500, "internal error of the gateway; see its log").response()
+            response = HttpProblem(500, "internal error of the gateway; see its log").response()
         if exchange.method == "HEAD":
             response = _without_body(response)
         return response
@@ -125,10 +125,10 @@ class Api:
     async def _answer(self, exchange: Exchange) -> Response:
         route = self._routes.get(exchange.path)
         if route is None:
-            raise Problem(404, "there is no such path; /openapi.json lists all paths")
+            raise HttpProblem(404, "there is no such path; /openapi.json lists all paths")
         if exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
-            raise Problem(405, f"only {allowed} here", [("Allow", allowed)])
+            raise HttpProblem(405, f"only {allowed} here", [("Allow", allowed)])
         if route.scopes:
             self._admit(exchange, route.scopes)
         self.counters[exchange.path] += 1
@@ -137,7 +137,7 @@ class Api:
     def _admit(self, exchange: Exchange, needed: tuple[Scope, ...]) -> None:
         scopes = self._tokens.scopes_of(exchange.header("authorization"))
         if scopes is None:
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "send Authorization: Bearer NAME.SECRET with a token that the gateway knows",
                 [("WWW-Authenticate", 'Bearer realm="ringfence"')],
@@ -148,11 +148,11 @@ class Api:
                 if self._tokens.is_open
                 else "the token lacks the"
             )
-            raise Problem(403, f"{lacking} scope {' or '.join(needed)}")
+            raise HttpProblem(403, f"{lacking} scope {' or '.join(needed)}")
 
     def _cannot(self, why: str) -> Response:
         self.counters["refused_no_cluster"] += 1
-        return Problem(503, why, [("Retry-After", "1")]).response()
+        return HttpProblem(503, why, [("Retry-After", "1")]).response()
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Api:
     async def _check_many(self, asked: "list[Ask] | list[Look]") -> list[Decision]:
         """Decide each check separately. Checks of one domain are sent together."""
         if len(asked) > self._settings.max_checks:
-            raise Problem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
+            raise HttpProblem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
         places: dict[str, list[int]] = {}
         for place, each in enumerate(asked):
             places.setdefault(each.domain, []).append(place)
@@ -276,7 +276,7 @@ class Api:
 
     async def _readyz(self, exchange: Exchange) -> Response:
         if not self._is_ready():
-            raise Problem(503, "the gateway has not received the rules yet, or it is stopping")
+            raise HttpProblem(503, "the gateway has not received the rules yet, or it is stopping")
         return self._write(exchange, {"status": "ready"})
 
     # -- bodies --------------------------------------------------------------------------------

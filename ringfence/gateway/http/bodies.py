@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ringfence.client.decision import Decision, Status
-from ringfence.gateway.http.http_types import JSON, Problem
+from ringfence.gateway.http.http_types import JSON, HttpProblem
 from ringfence.rules import Rule
 from ringfence.rules.descriptor_tree import place
 from ringfence.wire import Source
@@ -171,10 +171,10 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
-    """Parse a body as the first type of `kinds` whose fields match. Raises `Problem`."""
+    """Parse a body as the first type of `kinds` whose fields match. Raises `HttpProblem`."""
     kind = JSON if content_type == JSON else _media_type(content_type)
     if kind != JSON and kind not in (*_MSGPACKS, ""):
-        raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
+        raise HttpProblem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
     decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
     try:
         try:
@@ -184,7 +184,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = f"the body cannot be read: {_mended(str(error))}"
-        raise Problem(400, why, cause="bad_body") from error
+        raise HttpProblem(400, why, cause="bad_body") from error
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from ringfence.errors import RingfenceError
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
-from ringfence.gateway.http.http_types import JSON, Problem, Response
+from ringfence.gateway.http.http_types import JSON, HttpProblem, Response
 
 __all__ = ["answer_json"]
 
@@ -20,14 +20,14 @@ _NEGATIVE = ("isNegativeHits", "is_negative_hits")
 
 
 async def answer_json(service: RateLimitService, body: bytes) -> Response:
-    """Answer one message. Raises `Problem`."""
+    """Answer one message. Raises `HttpProblem`."""
     request, negative = _read(body)
     try:
         response = await service.should_rate_limit(request, negative)
     except BadRequest as error:
-        raise Problem(400, str(error)) from error
+        raise HttpProblem(400, str(error)) from error
     except RingfenceError as error:
-        raise Problem(500, str(error), cause="no_cluster") from error
+        raise HttpProblem(500, str(error), cause="no_cluster") from error
     told = json_format.MessageToJson(response, indent=None)
     over = response.overall_code == RateLimitResponse.OVER_LIMIT
     headers = [(each.key, each.value) for each in response.response_headers_to_add]
@@ -43,7 +43,7 @@ def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
         negative = _take_negative(told)
         return json_format.ParseDict(told, RateLimitRequest()), negative
     except (ValueError, RecursionError, json_format.ParseError) as error:
-        raise Problem(
+        raise HttpProblem(
             400, f"the body must be a RateLimitRequest:  {error}", cause="bad_body"
         ) from error
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from ringfence.client.limiter import Limiter
-from ringfence.gateway.http.http_types import UNREADABLE, Exchange, Problem, Response
+from ringfence.gateway.http.http_types import UNREADABLE, Exchange, HttpProblem, Response
 from ringfence.gateway.http.path_normalization import path_part, plain_path
 from ringfence.gateway.process.metrics import decided
 from ringfence.gateway.process.settings import GatewaySettings
@@ -46,11 +46,13 @@ class ForwardAuth:
         uri = exchange.header(self._uri_header) or "/"
         if uri == UNREADABLE:
             # A denial instead of 400: a proxy may treat 400 as an outage and let the request pass.
-            raise Problem(
+            raise HttpProblem(
                 deny_status, "the path is not ASCII; escape what is not, as in /caf%C3%A9"
             )
         if exchange.header(self._address_header) == UNREADABLE:
-            raise Problem(deny_status, f"{self._address_header} must be ASCII; send no other bytes")
+            raise HttpProblem(
+                deny_status, f"{self._address_header} must be ASCII; send no other bytes"
+            )
         original = self._original(exchange, uri)
         if original.method in self._exempt_methods or self._is_exempt(uri, original.path):
             return Response(200)
@@ -79,7 +81,7 @@ class ForwardAuth:
         if asked is None:
             return self._deny_status
         if asked not in _DENIALS:
-            raise Problem(400, "deny_status must be 429 or 403")
+            raise HttpProblem(400, "deny_status must be 429 or 403")
         return _DENIALS[asked]
 
     def _is_exempt(self, uri: str, path: str) -> bool:

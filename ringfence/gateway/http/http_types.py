@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ringfence.http.bodies import PROBLEM_JSON
 
-__all__ = ["JSON", "UNREADABLE", "Body", "Exchange", "Problem", "Response", "bounded_body"]
+__all__ = ["JSON", "UNREADABLE", "Body", "Exchange", "HttpProblem", "Response", "bounded_body"]
 
 JSON = "application/json"
 UNREADABLE = "\ufffd"
@@ -21,7 +21,7 @@ UNREADABLE = "\ufffd"
 _Headers = list[tuple[str, str]]
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """Request that is refused; the detail states the reason and how to fix it."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Exchange:
 
     A header that is not ASCII is `UNREADABLE`."""
     body: Callable[[], Awaitable[bytes]]
-    """Reads the body. Raises `Problem` if it is too large or too slow."""
+    """Reads the body. Raises `HttpProblem` if it is too large or too slow."""
 
 
 class Body(Protocol):
@@ -83,7 +83,7 @@ class Body(Protocol):
 
 
 async def bounded_body(body: Body, length: str | None, most: int, within: float) -> bytes:
-    """Read a body of at most `most` bytes within `within` seconds. Raises `Problem`."""
+    """Read a body of at most `most` bytes within `within` seconds. Raises `HttpProblem`."""
     if length is not None and (not length.isdecimal() or int(length) > most):
         raise _too_large(most)
     task = asyncio.current_task()
@@ -98,7 +98,7 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
     except asyncio.CancelledError:
         if not alarm.has_rung or task.uncancel():
             raise
-        raise Problem(
+        raise HttpProblem(
             408, f"the body was not complete after {within:g} s", [("Connection", "close")]
         ) from None
     finally:
@@ -128,5 +128,5 @@ async def _all_of(body: Body, most: int) -> bytes:
     return read
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")
+def _too_large(most: int) -> HttpProblem:
+    return HttpProblem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")

@@ -13,7 +13,7 @@ from ringfence.gateway.http.http_types import (
     UNREADABLE,
     Body,
     Exchange,
-    Problem,
+    HttpProblem,
     Response,
     bounded_body,
 )
@@ -112,7 +112,7 @@ async def serve_http(
     if is_unread:
         # Over HTTP/2, a response before the end of the request resets the stream. Some clients,
         # such as curl, then discard the response.
-        with suppress(Problem):
+        with suppress(HttpProblem):
             await body()
     _send(protocol, response)
 

@@ -22,7 +22,7 @@ from ringfence.gateway.grpc.rls import RateLimitService, RlsSettings
 from ringfence.gateway.grpc.server import GrpcServer
 from ringfence.gateway.http.api import Api
 from ringfence.gateway.http.connection_limits import HttpConnections
-from ringfence.gateway.http.http_types import Problem
+from ringfence.gateway.http.http_types import HttpProblem
 from ringfence.gateway.http.rsgi import HttpProtocol, HttpScope, serve_http
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
@@ -95,7 +95,9 @@ class Worker:
     async def __rsgi__(self, scope: HttpScope, protocol: HttpProtocol) -> None:
         """Answer one HTTP request."""
         if self._api is None:
-            response = Problem(503, "the gateway is starting", [("retry-after", "1")]).response()
+            response = HttpProblem(
+                503, "the gateway is starting", [("retry-after", "1")]
+            ).response()
             headers = [*response.headers, ("content-type", response.content_type)]
             protocol.response_bytes(response.status, headers, response.body)
             return
