@@ -19,7 +19,7 @@ def test_members_that_share_one_seed_find_each_other(world):
     assert not cluster.deaths()
 
 
-def test_members_may_meet_through_any_member(world):
+def test_members_may_join_through_any_member(world):
     cluster = world()
     for number in range(5):
         cluster.start(f"n{number}", seeds=[f"n{number - 1}"] if number else [])
@@ -39,7 +39,7 @@ def test_of_three_members_a_killed_one_is_dead_for_the_others_within_four_second
     cluster.run_until(lambda: set(cluster.views("n1").values()) == {Status.DEAD}, within=4.0)
 
 
-def test_a_member_that_only_one_other_cannot_reach_is_saved_by_the_others(world):
+def test_a_member_unreachable_for_one_other_is_saved_by_indirect_probes(world):
     cluster = world()
     cluster.grow(5)
     cluster.cut = lambda source, target: {source, target} == {"n1", "n2"}
@@ -49,7 +49,7 @@ def test_a_member_that_only_one_other_cannot_reach_is_saved_by_the_others(world)
     assert cluster.cores["n1"].counters["saved_indirectly"] > 0
 
 
-def test_a_wrong_accusation_is_refuted_before_it_is_a_verdict(world):
+def test_a_false_suspicion_is_refuted_before_it_times_out(world):
     cluster = world()
     cluster.grow(5)
     cluster.sleep("n3", 1.2)
@@ -100,7 +100,7 @@ def test_when_all_restart_at_once_all_are_alive_again(world, seed):
     cluster.run_until(cluster.agree, within=30)
 
 
-def test_news_are_not_sent_for_ever(world):
+def test_updates_are_not_sent_forever(world):
     """foca#19: the backlog of updates grew to some size and stayed there."""
     cluster = world()
     cluster.grow(12)
@@ -110,7 +110,7 @@ def test_news_are_not_sent_for_ever(world):
 
 
 @pytest.mark.parametrize("seconds", [30, 120])
-def test_a_split_that_heals_is_forgotten(world, seconds):
+def test_a_healed_partition_leaves_no_trace(world, seconds):
     """V5: both sides meet again, and nobody who is alive leaves the ring while they do."""
     cluster = world()
     cluster.grow(8)
@@ -134,7 +134,7 @@ def test_a_split_that_heals_is_forgotten(world, seconds):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_long_split_is_over_some_ten_seconds_after_it_heals(world, seed):
+def test_members_rejoin_ten_seconds_after_a_long_partition(world, seed):
     """One of all that are held dead on both sides is spoken to within a pause."""
     cluster = world(seed)
     cluster.grow(6)
@@ -160,7 +160,7 @@ def test_a_member_that_lost_everybody_finds_its_seeds_again(world):
     cluster.run_until(cluster.agree, within=60)
 
 
-def test_islands_that_grew_apart_meet_through_a_seed(world):
+def test_separate_clusters_merge_through_a_seed(world):
     """cortex#4931: two groups, each content with itself."""
     cluster = world()
     cluster.grow(3, prefix="a", seed="a0")
@@ -170,7 +170,7 @@ def test_islands_that_grew_apart_meet_through_a_seed(world):
     cluster.run_until(cluster.agree, within=60)
 
 
-def test_a_member_that_sleeps_condemns_nobody_when_it_wakes(world):
+def test_a_suspended_member_declares_nobody_dead_when_it_resumes(world):
     cluster = world()
     cluster.grow(6)
     for seconds in (0.3, 0.9, 1.5, 3, 20):
@@ -197,7 +197,7 @@ def test_no_healthy_member_is_declared_dead_while_one_in_ten_stalls(world):
     assert set(cluster.deaths()) <= stalled
 
 
-def test_one_sick_member_does_not_shake_the_others(world):
+def test_one_faulty_member_does_not_disturb_the_others(world):
     """S16, consul#5567 and #5928: one half-deaf member made dozens of healthy ones flap."""
     cluster = world()
     cluster.grow(10)
@@ -235,7 +235,7 @@ def test_a_flip_flopping_link_ends_in_the_member_leaving_the_ring_itself(world):
     assert not swings
 
 
-def test_members_that_lose_four_of_five_datagrams_are_not_lost_for_good(world):
+def test_members_with_80_percent_loss_recover(world):
     """The Rapid paper's other case; when the loss ends, all are back."""
     cluster = world()
     cluster.grow(8)
@@ -246,7 +246,7 @@ def test_members_that_lose_four_of_five_datagrams_are_not_lost_for_good(world):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_seventh_of_all_datagrams_lost_kills_nobody(world, seed):
+def test_losing_a_seventh_of_datagrams_causes_no_death(world, seed):
     cluster = world(seed)
     cluster.grow(8)
     cluster.loss = 0.15
@@ -301,7 +301,7 @@ def test_a_restart_amid_a_leave_with_another_weight_is_in_the_ring_with_that(wor
     assert [[each.weight for each in records] for records in seen] == [[weight]] * 4
 
 
-def test_who_has_left_is_no_sick_member_for_anybody(world):
+def test_a_member_that_left_is_not_counted_as_dead(world):
     """pyroscope#5434: each that was stopped well looked unhealthy until it was forgotten."""
     cluster = world()
     cluster.grow(6)
@@ -331,7 +331,7 @@ def test_members_that_never_come_back_keep_no_newcomer_out(world):
     cluster.run_until(cluster.agree, within=TWELVE_ROUNDS)
 
 
-def test_all_forget_the_dead_and_nobody_brings_them_back(world):
+def test_all_members_forget_dead_members_for_good(world):
     """foca#31: the members known grew to many times those there were."""
     settings = replace(LAN, forget_after=60.0, forget_seeds_after=60.0, announce_every=5.0)
     cluster = world(settings=settings)
@@ -377,7 +377,7 @@ def test_a_cut_between_data_centers_heals(world):
 
 
 @pytest.mark.parametrize("size", [128])
-def test_large_clusters_speak_in_datagrams_of_bounded_size(world, size):
+def test_large_clusters_use_datagrams_of_bounded_size(world, size):
     """cortex#4326: beyond 126 members messages were malformed. And S12."""
     cluster = world()
     cluster.grow(size)
@@ -407,7 +407,7 @@ def test_with_lifeguard_off_members_still_find_and_lose_each_other(world):
     cluster.run_until(lambda: set(cluster.views("n1").values()) == {Status.DEAD}, within=10)
 
 
-def test_a_member_hears_of_its_address_being_used_by_another_name(world):
+def test_a_member_learns_that_another_name_uses_its_address(world):
     """An address that is given to another node must not keep the former owner alive."""
     cluster = world()
     cluster.grow(4)

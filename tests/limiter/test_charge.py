@@ -220,7 +220,7 @@ mixed_histories = st.lists(
 
 @given(limit=chargeable, is_shared=sharing, history=mixed_histories, cost=st.integers(0, 40))
 @quick
-def test_a_charge_counts_in_full_and_says_whether_the_limit_still_holds(
+def test_a_charge_counts_fully_and_returns_whether_the_limit_holds(
     limit: Limit, is_shared: bool, history: list[tuple[int, int, bool]], cost: int
 ) -> None:
     engine, now = lived(limit, history, is_shared)

@@ -61,7 +61,7 @@ def test_the_fourth_request_of_a_user_leaves_the_count_of_the_address_at_three()
     assert remaining(engine, key(0, b"ip")) == 2
 
 
-def test_a_rule_without_veto_counts_and_reports_but_denies_nobody() -> None:
+def test_a_rule_without_veto_counts_but_denies_no_group() -> None:
     engine = Engine(max_keys=100)
     engine.set_rules({0: EngineRule(FIVE), 1: EngineRule(THREE, vetoes=False)})
 
@@ -83,7 +83,7 @@ def test_a_key_twice_in_a_group_pays_twice_or_not_at_all() -> None:
     assert refused.retry_after_ns == [0, MINUTE - SECOND]
 
 
-def test_a_group_that_can_never_fit_says_so() -> None:
+def test_a_group_that_can_never_fit_is_reported_as_such() -> None:
     engine = engine_of(FIVE)
 
     outcomes = ask(engine, [key(0), key(0)], [3, 3], group=True)
@@ -101,7 +101,7 @@ def test_a_denied_peek_denies_its_group() -> None:
     assert outcomes.codes == [Code.UNCHARGED, Code.DENIED]
 
 
-def test_an_unknown_rule_charges_nobody_in_its_group() -> None:
+def test_an_unknown_rule_prevents_all_charges_of_its_group() -> None:
     engine = engine_of(FIVE)
 
     outcomes = ask(engine, [key(0), key(9), b"short"], group=True)
@@ -365,7 +365,7 @@ def test_an_instant_is_needed_for_every_key() -> None:
         engine_of(FIVE).decide_each([key(0), key(0)], [1, 1], [], [0])
 
 
-def test_the_number_of_keys_is_told_by_rule_and_of_those_without_one() -> None:
+def test_sizes_are_reported_by_rule_and_without_rule() -> None:
     engine = engine_of(FIVE, THREE)
     ask(engine, [key(0, b"x"), key(0, b"y"), key(1)])
     engine.decide([key(9)], [1], [], [FIVE], [1], 0)

@@ -340,7 +340,7 @@ def test_of_two_counts_of_one_window_the_larger_stands() -> None:
 
 
 @pytest.mark.parametrize("cells", [[1], [1, -2], [-1, 2], [1, 2**61], [2**63, 1]])
-def test_cells_that_no_data_center_tells_are_refused(cells: list[int]) -> None:
+def test_invalid_cells_in_a_state_are_rejected(cells: list[int]) -> None:
     with pytest.raises(BadState):
         pairs_of(cells)
 

@@ -67,7 +67,7 @@ def test_a_key_at_its_limit_outlives_a_flood_of_new_keys() -> None:
     assert table.evicted == 2_001 - 20
 
 
-def test_rested_keys_leave_as_new_ones_come_and_do_not_count_as_evicted() -> None:
+def test_expired_keys_make_room_and_do_not_count_as_evicted() -> None:
     table = Table(Limit.of_ns(5, SECOND), max_keys=10_000)
     for number in range(1_000):
         table.check(b"early-%d" % number, 1, 0)
@@ -90,7 +90,7 @@ def test_only_an_admitted_check_creates_an_entry() -> None:
     assert len(table) == 1
 
 
-def test_a_peek_evicts_and_renews_nobody() -> None:
+def test_a_peek_evicts_and_extends_no_key() -> None:
     table = Table(FIVE, max_keys=2)
     table.check(b"one", 1, 0)
     table.check(b"two", 1, 0)

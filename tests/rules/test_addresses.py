@@ -42,7 +42,7 @@ def test_what_an_address_is_counted_as(address, client):
     assert group_address(address) == client
 
 
-def test_a_longer_prefix_tells_more_clients_apart():
+def test_a_longer_prefix_distinguishes_more_clients():
     assert group_address("2001:db8::17", 128) == "2001:db8::17/128"
     assert group_address("2001:db8::17", 48) == "2001:db8::/48"
 

@@ -45,7 +45,7 @@ def test_under_even_load_the_excess_is_what_the_others_admit_while_counts_are_un
     assert 100 * excess / limit.amount == pytest.approx(percent, rel=0.02)
 
 
-def test_the_bound_adds_what_arrives_elsewhere_and_what_need_not_be_told():
+def test_the_bound_adds_remote_admissions_and_unsent_counts():
     # Late by 220 ms for a round, 40 ms for the way and 20 ms in queues: 3 arrive at each of two.
     bounds = cross_dc_bounds(LIMIT, "global", 3, 80 * MS, 2.0)
 

@@ -24,7 +24,7 @@ def test_rules_as_python_maps_need_no_yaml():
     assert "yaml" not in loaded
 
 
-def test_only_the_loader_speaks_of_yaml():
+def test_only_the_composer_imports_yaml():
     modules = (ROOT / "ringfence" / "rules").rglob("*.py")
 
     assert [path.name for path in modules if "import yaml" in path.read_text("utf-8")] == [

@@ -31,7 +31,7 @@ def test_a_key_can_be_read_back(values, identity):
 
 
 @given(values=value_lists, junk=st.binary(max_size=40))
-def test_of_a_key_that_cannot_be_read_back_at_least_the_rule_is_told(values, junk):
+def test_a_key_with_a_digest_still_yields_its_rule(values, junk):
     long = encode_key(7, [*values, "x" * 200])
 
     assert decode_key(long) == (7, None)
@@ -51,7 +51,7 @@ def test_moving_a_separator_between_key_and_value_changes_the_identity():
     assert rule_id("d", (("a", None), ("b", None))) != rule_id("d", (("a", "b"),))
 
 
-def test_long_values_are_told_apart_around_the_bound_and_the_step_in_their_length():
+def test_long_values_near_the_bounds_have_distinct_keys():
     keys = {encode_key(1, ["x" * size]) for size in [*range(115, 125), *range(250, 260)]}
 
     assert len(keys) == 20

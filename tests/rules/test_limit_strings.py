@@ -165,7 +165,7 @@ def test_any_text_is_a_limit_or_an_error_on_purpose(text):
         ("٣/s", "at '٣', character 1", "begin as in '100/minute'"),
     ],
 )
-def test_an_error_names_the_place_and_the_mend(text, place, mend):
+def test_an_error_contains_the_position_and_the_fix(text, place, mend):
     with pytest.raises(ConfigError) as caught:
         parse_limit(text)
 

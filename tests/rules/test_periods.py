@@ -25,7 +25,7 @@ def test_a_period_is_read_as_people_mean_it(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "0", "0.1 ns", "1 blink", "9" * 200])
-def test_a_period_that_is_none_is_refused_with_the_mend(text):
+def test_an_invalid_period_is_rejected_with_a_fix(text):
     with pytest.raises(ConfigError, match=";"):
         parse_period(text)
 
@@ -43,7 +43,7 @@ def test_a_written_share_is_read_back(permille):
 
 
 @pytest.mark.parametrize("text", ["", "10", "-10%", "0.05%", "10%%", "1" * 200 + "%"])
-def test_a_share_that_is_none_is_refused_with_the_mend(text):
+def test_an_invalid_percentage_is_rejected_with_a_fix(text):
     with pytest.raises(ConfigError, match=";"):
         parse_share(text)
 

@@ -107,7 +107,7 @@ GLOBAL = (
 )
 
 
-def test_a_rule_shows_who_shares_its_limit_and_what_that_holds():
+def test_a_row_shows_scope_and_cross_dc_bounds():
     rows = {row.label: row for row in describe(load_text(GLOBAL).rules, (), FAR)}
     told = rows["told"]
 
@@ -122,7 +122,7 @@ def test_without_data_centers_nothing_is_said_of_them():
     assert all(row.cross_dc is None for row in describe(load_text(GLOBAL).rules))
 
 
-def test_what_is_too_short_for_the_way_is_named_with_its_place_and_mend():
+def test_periods_too_short_for_the_delay_are_reported():
     loaded = load_text(GLOBAL, "rules.yaml")
 
     assert too_short(loaded, Datacenters(1, 80_000_000)) == []

@@ -82,7 +82,7 @@ def test_a_request_meets_the_limit_where_its_last_entry_arrives(text, limit, met
     assert found.metric == f"test-domain.{metric}"
 
 
-def test_an_unknown_domain_meets_nothing_and_can_be_told():
+def test_an_unknown_domain_matches_nothing_and_is_detectable():
     rules = load("tree")
 
     assert rules.match("other", [Descriptor(entries("key2=x"))] * 2) == (None, None)
@@ -327,7 +327,7 @@ def test_an_override_needs_no_rule_but_entries_and_takes_no_flags():
     assert not match(rules, "key2=any", limit=limit_of("1/s")).rule.shadow
 
 
-def test_an_override_fails_as_its_domain_says():
+def test_an_override_uses_the_failure_policy_of_its_domain():
     rules = load_path(FILES / "ours.yaml").rules
 
     assert match(rules, "a=b", "ours", limit_of("1/s")).rule.on_failure is OnFailure.LOCAL

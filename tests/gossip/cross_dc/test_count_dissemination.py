@@ -28,7 +28,7 @@ class Counts:
         ]
 
 
-def test_a_key_near_its_limit_is_told_at_once_and_first() -> None:
+def test_a_key_near_its_limit_is_sent_at_once_and_first() -> None:
     counts, spread = Counts(), CountDissemination()
     for key, count in ((b"far", 5), (b"near", 900), (b"half", 500)):
         counts.counts[key] = count
@@ -37,7 +37,7 @@ def test_a_key_near_its_limit_is_told_at_once_and_first() -> None:
     assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"near", b"half"]
 
 
-def test_what_changed_little_is_told_after_a_second() -> None:
+def test_a_small_change_is_sent_after_a_second() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 5
     spread.mark_changed(b"k", 0)
@@ -70,7 +70,7 @@ def test_a_round_is_bounded_and_the_rest_waits() -> None:
     assert len(spread) == 6
 
 
-def test_what_cannot_be_told_waits_no_longer_than_it_counts() -> None:
+def test_unsent_keys_are_dropped_when_their_windows_expire() -> None:
     """limitador#295: what waited for the other side grew for as long as that was cut off."""
     spread, living = CountDissemination(), {b"9999"}
 
@@ -94,7 +94,7 @@ def test_what_waits_keeps_to_a_bound_and_the_oldest_goes() -> None:
     assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"b", b"c"]
 
 
-def test_what_was_lost_is_told_again_with_its_old_age() -> None:
+def test_lost_counts_are_resent_with_their_original_age() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 1
     spread.mark_changed(b"k", 0)
@@ -104,7 +104,7 @@ def test_what_was_lost_is_told_again_with_its_old_age() -> None:
     assert spread.take_due(counts.read, 10, 1001 * MS) == [(b"k", [7, 1], 0)]
 
 
-def test_keys_that_an_exchange_of_digests_names_are_told_again() -> None:
+def test_keys_with_differing_digests_are_resent() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts.update({b"a": 900, b"b": 900})
     for key in (b"a", b"b"):
@@ -116,7 +116,7 @@ def test_keys_that_an_exchange_of_digests_names_are_told_again() -> None:
     assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"b"]
 
 
-def test_what_counts_no_more_is_forgotten() -> None:
+def test_expired_windows_are_forgotten() -> None:
     spread = CountDissemination()
     spread.on_acknowledged(b"old", [6, 1])
     spread.on_acknowledged(b"new", [6, 1, 7, 1])

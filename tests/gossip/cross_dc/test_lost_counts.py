@@ -29,7 +29,7 @@ def test_what_is_begun_anew_is_asked_for_again() -> None:
     assert recall.to_request("us") == [7]
 
 
-def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
+def test_shards_of_other_owners_are_not_requested() -> None:
     recall = LostCounts()
     recall.start([7])
     recall.to_request("us")
@@ -38,7 +38,7 @@ def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
     assert recall.to_request("us") == recall.to_request("ap") == []
 
 
-def test_whoever_is_given_a_shard_may_ask_as_long_as_nobody_has_answered() -> None:
+def test_a_new_owner_may_request_a_shard_without_answers() -> None:
     recall = LostCounts()
     recall.start([3])
     recall.start([7])
@@ -67,7 +67,7 @@ def test_a_memory_of_what_was_admitted_since_adds_nothing() -> None:
     assert LostCounts().missing(KEY, [5, 30], [5, 30]) == []
 
 
-def test_what_counts_no_more_is_forgotten() -> None:
+def test_expired_windows_are_forgotten() -> None:
     recall = LostCounts()
     recall.missing(KEY, [], [5, 20])
     recall.forget(lambda key, number: number < 6)
@@ -79,7 +79,7 @@ def test_what_counts_no_more_is_forgotten() -> None:
     st.lists(st.integers(0, 100), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=12),
 )
-def test_whoever_answers_when_never_more_is_counted_than_was_admitted(
+def test_recovery_never_counts_more_than_was_admitted(
     heard_before: list[int], steps: list[tuple[int, int, bool]]
 ) -> None:
     """`heard_before` is what each data center remembers of the life that is over."""

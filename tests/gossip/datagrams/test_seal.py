@@ -16,7 +16,7 @@ def cause_of(seal: Seal, datagram: bytes) -> str:
     return caught.value.cause
 
 
-def test_what_one_seals_another_opens() -> None:
+def test_a_sealed_datagram_can_be_opened_by_another_member() -> None:
     sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
 
     assert [receiver.open(sender.seal(b)) for b in (b"", b"one", b"x" * MAX_MESSAGE)] == [
@@ -55,7 +55,7 @@ def test_a_datagram_cut_anywhere_is_refused() -> None:
     assert cause_of(receiver, bytes(MAX_DATAGRAM + 1)) == "oversized"
 
 
-def test_another_key_and_another_cluster_are_strangers() -> None:
+def test_datagrams_of_another_key_or_cluster_are_rejected() -> None:
     datagram = Seal([KEY], "ours", 1).seal(b"hello")
 
     assert cause_of(Seal([NEW], "ours", 2), datagram) == "unknown_key"
@@ -71,7 +71,7 @@ def test_each_datagram_is_taken_once_in_whatever_order(order: list[int]) -> None
     assert {cause_of(receiver, datagram) for datagram in sent} == {"replayed"}
 
 
-def test_what_was_overtaken_by_a_thousand_others_is_too_old() -> None:
+def test_a_datagram_overtaken_by_a_thousand_others_is_rejected() -> None:
     sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
     first, *others = [sender.seal(b"") for _ in range(1100)]
     for datagram in others:
@@ -80,7 +80,7 @@ def test_what_was_overtaken_by_a_thousand_others_is_too_old() -> None:
     assert cause_of(receiver, first) == "replayed"
 
 
-def test_a_key_is_changed_in_three_steps_without_a_lost_word() -> None:
+def test_a_key_change_in_three_steps_loses_no_datagram() -> None:
     one, two = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
     for keys in ([KEY, NEW], [NEW, KEY], [NEW]):
         for changing, other in ((one, two), (two, one)):

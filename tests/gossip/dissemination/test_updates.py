@@ -11,7 +11,7 @@ def news(name, incarnation=0):
     return Record(name, "h", 1, "dc1", "", 1.0, 1, incarnation, Status.ALIVE)
 
 
-def test_news_are_sent_as_often_as_the_limit_says_and_then_dropped():
+def test_updates_are_dropped_after_their_transmission_limit():
     updates = Updates()
     updates.add(news("a"))
 

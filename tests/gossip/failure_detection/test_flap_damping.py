@@ -44,7 +44,7 @@ def test_a_long_calm_makes_it_forget_how_often_it_was_out():
     assert damping.ends_at == 760 * NS
 
 
-def test_one_accuser_alone_puts_nobody_out():
+def test_a_single_accuser_causes_no_damping():
     """consul#5567: the one that accused everybody was the sick one."""
     damping = FlapDamping(Settings.lan())
 

@@ -24,7 +24,7 @@ def test_each_confirmation_shortens_it_by_the_logarithmic_share(confirmations, s
     assert suspicion.deadline == pytest.approx((9.0 - share * 7.5) * NS)
 
 
-def test_the_same_accuser_counts_once_and_nobody_counts_not_at_all():
+def test_an_accuser_counts_once_and_an_empty_name_never():
     suspicion = raised(10)
 
     assert suspicion.confirm("a")
@@ -38,7 +38,7 @@ def test_more_confirmations_than_wanted_are_no_news():
     assert [suspicion.confirm(name) for name in "abcdef"] == [True] * 4 + [False] * 2
 
 
-def test_when_nobody_can_confirm_it_lasts_twice_its_least_time():
+def test_without_possible_confirmation_the_minimum_timeout_doubles():
     assert raised(2).deadline == 3 * NS
 
 

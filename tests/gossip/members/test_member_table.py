@@ -19,7 +19,7 @@ others = st.builds(
 
 
 @given(st.lists(others))
-def test_the_pools_say_who_can_be_asked(puts):
+def test_the_pools_contain_the_reachable_members(puts):
     table = MemberTable(ME)
     for record in puts:
         table.put(record)
@@ -55,7 +55,7 @@ def test_a_forgotten_member_leaves_no_trace(record):
     assert table.is_alone
 
 
-def test_the_digest_tells_who_is_routed_but_not_who_is_suspected():
+def test_the_digest_covers_routed_members_but_not_suspicions():
     table = MemberTable(ME)
     digests = []
     for status in (Status.ALIVE, Status.SUSPECT, Status.LEAVING, Status.DEAD, Status.LEFT):

@@ -52,13 +52,13 @@ def test_a_higher_generation_always_replaces(one, other):
     assert not other.replaces(restarted)
 
 
-def test_of_equal_incarnation_the_worse_word_holds(record):
+def test_with_equal_incarnation_the_worse_status_wins(record):
     words = [record(status=status) for status in Status]
 
     assert all(worse.replaces(better) for better, worse in itertools.pairwise(words))
 
 
-def test_who_accuses_is_no_reason_to_replace(record):
+def test_another_accuser_does_not_supersede_a_record(record):
     by_b, by_c = (record(status=Status.SUSPECT, accuser=name) for name in "bc")
 
     assert not by_b.replaces(by_c)
@@ -66,7 +66,7 @@ def test_who_accuses_is_no_reason_to_replace(record):
 
 
 @pytest.mark.parametrize("status", Status)
-def test_who_leaves_is_asked_and_who_joins_is_given_counters(record, status):
+def test_leaving_members_receive_checks_and_joining_members_receive_counters(record, status):
     is_routed = status in (Status.ALIVE, Status.LEAVING, Status.SUSPECT)
     is_placed = status in (Status.JOINING, Status.ALIVE, Status.SUSPECT)
 

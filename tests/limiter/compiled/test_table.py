@@ -84,7 +84,7 @@ def test_a_table_that_grows_and_shrinks_loses_no_key(
     assert table.check_many(keys[:100], [0] * 100, START).remaining == [1] * 100
 
 
-def test_a_table_without_keys_says_that_it_cannot_list_them() -> None:
+def test_a_table_without_kept_keys_cannot_list_them() -> None:
     table = table_of(Limit.of_ns(3, MINUTE))
     table.check(b"key", 1, START)
 
@@ -107,7 +107,7 @@ def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: 
     assert table.evicted == 20_000 - 1_000
 
 
-def test_an_impossible_or_denied_check_evicts_nobody() -> None:
+def test_a_denied_or_impossible_check_evicts_no_key() -> None:
     table = table_of(Limit.of_ns(10, MINUTE), 5)
     table.check_many([b"%d" % number for number in range(5)], [1] * 5, START)
 

@@ -12,7 +12,7 @@ TWO = Limit.of_ns(2, 100, Algorithm.CONCURRENCY)
     amount=st.integers(1, 6),
     steps=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3), st.booleans()), max_size=30),
 )
-def test_never_more_in_flight_than_the_limit_whoever_releases_or_vanishes(
+def test_units_in_flight_never_exceed_the_limit(
     amount: int, steps: list[tuple[int, int, bool]]
 ) -> None:
     table = Table(Limit.of_ns(amount, 50, Algorithm.CONCURRENCY), max_keys=1)
@@ -32,7 +32,7 @@ def test_never_more_in_flight_than_the_limit_whoever_releases_or_vanishes(
         assert outcome.is_admitted == (outcome.lease > 0)
 
 
-def test_releasing_a_lease_twice_or_after_its_end_frees_nobody_else() -> None:
+def test_a_repeated_or_late_release_frees_no_other_slot() -> None:
     table = Table(TWO, max_keys=1)
     first = table.check(KEY, 1, 0).lease
     table.check(KEY, 1, 10)
@@ -62,7 +62,7 @@ def test_holders_can_release_after_the_limit_has_changed() -> None:
     assert table.refund(KEY, 2, 50, lease=lease).remaining == 3
 
 
-def test_lease_ids_begin_where_the_owner_says() -> None:
+def test_slot_ids_start_at_the_given_number() -> None:
     table = Table(TWO, max_keys=1, first_lease=7_000)
 
     assert [table.check(KEY, 1, 0).lease, table.check(KEY, 1, 0).lease] == [7_000, 7_001]

@@ -8,7 +8,7 @@ MIDDAY = 1_711_882_800 * NS_PER_SECOND
 """2024-03-31 13:00 in Berlin; clocks went forward that morning, so the day has 23 hours."""
 
 
-def test_a_calendar_window_says_the_true_time_until_local_midnight() -> None:
+def test_a_calendar_window_returns_the_exact_time_until_local_midnight() -> None:
     table = Table(DAILY, max_keys=10)
 
     assert table.check(b"key", 3, MIDDAY - 12 * HOUR).reset_after_ns == 23 * HOUR

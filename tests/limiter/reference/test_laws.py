@@ -99,7 +99,7 @@ def test_a_denied_cost_is_still_denied_just_before_retry_after_and_admitted_at_i
 
 @quick
 @given(limit=limits, history=histories)
-def test_a_key_is_as_new_at_reset_after_and_not_before(
+def test_a_key_is_unused_exactly_after_reset_after(
     limit: Limit, history: list[tuple[int, int]]
 ) -> None:
     table, now = after(limit, history)
@@ -293,7 +293,7 @@ def test_a_clock_that_steps_back_gives_nothing(
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_a_limit_of_zero_refuses_everything_and_counts_nobody(algorithm: Algorithm) -> None:
+def test_a_limit_of_zero_denies_everything_and_stores_no_key(algorithm: Algorithm) -> None:
     table = table_of(Limit.of_ns(0, 10, algorithm))
 
     outcomes = [table.check(KEY, cost, 5) for cost in (0, 1, 2)]

@@ -93,7 +93,7 @@ def warnings_of(*lines):
         (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata is a list, not a map"),
     ],
 )
-def test_a_descriptor_that_is_wrong_is_named_with_line_path_and_mend(lines, problem):
+def test_a_wrong_descriptor_is_reported_with_line_path_and_fix(lines, problem):
     (found,) = problems_of(below(*lines))
 
     assert found.startswith(f"rules.yaml:{problem}")
@@ -116,13 +116,13 @@ def test_a_descriptor_that_is_wrong_is_named_with_line_path_and_mend(lines, prob
         ("domain: d\ndefaults: 5", "2: d > defaults: defaults is a whole number, not a map"),
     ],
 )
-def test_a_file_that_is_wrong_at_its_top_is_named_with_line_and_mend(text, problem):
+def test_a_wrong_key_at_the_top_is_reported_with_line_and_fix(text, problem):
     (found,) = problems_of(text)
 
     assert found.startswith(f"rules.yaml:{problem}")
 
 
-def test_a_replaced_name_that_nobody_has_is_refused():
+def test_an_unknown_replaced_name_is_rejected():
     lines = [
         f"- {{key: a, rate_limit: {{name: by_address, {LIMIT[1:]}}}",
         "- key: b",
@@ -185,7 +185,7 @@ def test_too_many_patterns_under_one_key_are_refused():
     assert "more than 1000 patterns" in problems_of(below(*lines))[0]
 
 
-def test_a_value_that_is_exempt_from_the_limit_for_any_value_is_told():
+def test_a_value_exempt_from_a_general_limit_causes_a_warning():
     lines = [f"- {{key: k, rate_limit: {LIMIT}}}", "- {key: k, value: v}"]
 
     assert warnings_of(*lines) == [
@@ -194,7 +194,7 @@ def test_a_value_that_is_exempt_from_the_limit_for_any_value_is_told():
     ]
 
 
-def test_a_step_on_the_way_that_hides_the_limit_for_any_value_is_told():
+def test_an_inner_step_that_hides_a_general_limit_causes_a_warning():
     lines = [
         f"- {{key: k, rate_limit: {LIMIT}}}",
         f"- {{key: k, value: v, descriptors: [{{key: l, rate_limit: {LIMIT}}}]}}",
@@ -205,7 +205,7 @@ def test_a_step_on_the_way_that_hides_the_limit_for_any_value_is_told():
     assert warning.endswith("does not apply to it; unless it is an allow-list, add a rate_limit")
 
 
-def test_a_rule_that_a_pattern_for_everything_hides_is_told():
+def test_a_rule_hidden_by_a_catch_all_pattern_causes_a_warning():
     lines = [f'- {{key: k, value: "*", rate_limit: {LIMIT}}}', f"- {{key: k, rate_limit: {LIMIT}}}"]
 
     assert warnings_of(*lines) == [
@@ -231,7 +231,7 @@ def test_a_rule_that_a_pattern_for_everything_hides_is_told():
         ("- {key: k, metadata: {a: b}}", "metadata has no effect without a rate_limit"),
     ],
 )
-def test_what_is_legal_but_odd_is_told(line, warning):
+def test_legal_but_suspicious_keys_cause_warnings(line, warning):
     (found,) = warnings_of(line)
 
     assert found.startswith("rules.yaml:3: d > k")

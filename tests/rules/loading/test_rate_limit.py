@@ -130,7 +130,7 @@ def test_amounts_are_whole_numbers_of_32_bits(amount):
         ),
     ],
 )
-def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
+def test_a_wrong_envoy_key_is_reported_with_its_fix(rate_limit, problem):
     assert problems_of(rate_limit)[0].startswith(f"rules.yaml:5: d > k > rate_limit: {problem}")
 
 
@@ -192,13 +192,13 @@ def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
         ("unit: day, bursts: 5", "unknown key 'bursts'; did you mean 'burst'?"),
     ],
 )
-def test_one_of_our_keys_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
+def test_a_wrong_ringfence_key_is_reported_with_its_fix(rate_limit, problem):
     (found,) = problems_of(f"requests_per_unit: 5, {rate_limit}")
 
     assert found.startswith(f"rules.yaml:5: d > k > rate_limit: {problem}")
 
 
-def test_every_mistake_of_one_limit_is_told_at_once():
+def test_all_mistakes_of_one_limit_are_reported_at_once():
     problems = problems_of(
         "unit: dy, requests_per_unit: -1, burst: x, algorithm: y, soft: z, align: a, on_failure: b"
     )
@@ -206,7 +206,7 @@ def test_every_mistake_of_one_limit_is_told_at_once():
     assert len(problems) == 7
 
 
-def test_a_limit_beside_unlimited_is_told_but_harmless():
+def test_a_limit_beside_unlimited_causes_only_a_warning():
     loaded = load_text(text_of("unlimited: true, requests_per_unit: 5"), "rules.yaml")
 
     assert [str(warning) for warning in loaded.warnings] == [
@@ -285,13 +285,13 @@ def test_defaults_go_only_where_they_fit():
         ),
     ],
 )
-def test_defaults_that_are_wrong_are_named_with_their_mend(defaults, problem):
+def test_wrong_defaults_are_reported_with_their_fix(defaults, problem):
     (found,) = problems_of("unit: day, requests_per_unit: 5", defaults)
 
     assert found.startswith(f"rules.yaml:2: d > defaults: {problem}")
 
 
-def test_a_rule_may_be_lent_unless_it_or_its_file_says_otherwise():
+def test_leases_are_allowed_unless_rule_or_file_forbid_them():
     limit, no = "unit: minute, requests_per_unit: 5", "{leases: false}"
 
     assert rule_of(limit).leases

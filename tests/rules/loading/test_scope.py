@@ -43,7 +43,7 @@ def problem_of(keys, defaults="{}", limit=DAY):
         ("global: {mode: home, home: eu}", "home eu"),
     ],
 )
-def test_a_rule_says_who_shares_its_limit(keys, scope):
+def test_the_scope_of_a_rule_is_read(keys, scope):
     assert scope_of(keys) == scope
 
 
@@ -59,7 +59,7 @@ def test_a_rule_says_who_shares_its_limit(keys, scope):
         ("scope: global", "{scope: datacenter}", "global"),
     ],
 )
-def test_a_file_may_say_it_for_all_rules_that_do_not(keys, defaults, scope):
+def test_a_file_may_set_the_scope_for_its_rules(keys, defaults, scope):
     assert scope_of(keys, defaults) == scope
 
 
@@ -139,7 +139,7 @@ def test_only_counts_that_others_tell_need_a_long_period(keys, limit):
         ("global: {mode: split, home: eu}", " > global: home needs mode home"),
     ],
 )
-def test_what_cannot_be_is_named_with_its_mend(keys, problem):
+def test_an_unsupported_scope_is_reported_with_its_fix(keys, problem):
     assert problem_of(keys).startswith(f"rules.yaml:5: d > k > rate_limit{problem}")
 
 
@@ -153,13 +153,13 @@ def test_a_period_that_is_over_before_counts_have_come_is_refused():
     )
 
 
-def test_a_default_that_a_rule_cannot_follow_is_told_at_the_rule():
+def test_a_default_that_a_rule_does_not_support_is_reported_there():
     found = problem_of("algorithm: concurrency", "{scope: global}")
 
     assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot use counts")
 
 
-def test_a_default_that_is_wrong_is_told_where_it_stands():
+def test_a_wrong_default_is_reported_at_its_place():
     found = problem_of("", "{global: {mode: home}}")
 
     assert found.startswith("rules.yaml:2: d > defaults > global: mode home needs a home")

@@ -161,7 +161,7 @@ def test_a_directory_without_rule_files_is_refused(tmp_path):
     assert problem == f"{tmp_path}: the directory contains no rule file; add a *.yaml file"
 
 
-def test_all_problems_of_all_files_are_told_at_once(tmp_path):
+def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
     first = write(tmp_path, "a.yaml", "domain: d\ndescriptors:\n- {ky: a}\n- {key: b, valu: c}\n")
     second = write(tmp_path, "b.yaml", "domain: [\n")
     third = tmp_path / "c.yaml"
@@ -212,7 +212,7 @@ def test_one_domain_in_two_files_needs_merging(tmp_path):
     assert len(load_path(tmp_path, merge=True).rules.rules()) == 2
 
 
-def test_merged_files_may_not_speak_of_one_descriptor_twice(tmp_path):
+def test_merged_files_may_not_repeat_a_descriptor(tmp_path):
     first, second = write(tmp_path, "a.yaml", GOOD), write(tmp_path, "b.yaml", "\n" + GOOD)
 
     (problem,) = problems_of(load_path, tmp_path, merge=True)
