@@ -264,6 +264,8 @@ class ShardOwnership:
         """
         if not self._is_new(shard, group, sender):
             return
+        if not group.taken_from:
+            self._note_crossing(shard)
         logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
@@ -282,10 +284,22 @@ class ShardOwnership:
         Returns those that were not counted here; use `accept` for the others.
         """
         new = [shard for shard in shards if not self.held[shard]]
-        self._states.apply_to_all(
-            [shard for shard in new if self._is_new(shard, group, sender)], Event.TRANSFER
-        )
+        arrived = [shard for shard in new if self._is_new(shard, group, sender)]
+        for shard in arrived:
+            self._note_crossing(shard)
+        self._states.apply_to_all(arrived, Event.TRANSFER)
         return new
+
+    def _note_crossing(self, shard: int) -> None:
+        """Note which charges are not here when the owner's counters arrive.
+
+        This node has sent its own counters of the shard without an acknowledgement. The two
+        transfers may have crossed: then the owner's counters lack what was decided here.
+        """
+        if self.transfers.is_unconfirmed(shard):
+            given = self.transfers.get(shard)
+            assert given is not None
+            self.decided_checks.charges_left(shard, given.at)
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
         """Note a transfer; return False when it was accepted before."""

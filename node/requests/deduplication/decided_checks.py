@@ -50,6 +50,9 @@ class DecidedChecks:
         self._by_shard: dict[int, dict[CheckId, tuple[DecidedCheck, int]]] = {}
         """The same checks, by shard and identity."""
         self._direct = DirectChecks()
+        self._charged_elsewhere: dict[int, tuple[int, set[CheckId]]] = {}
+        """By shard, the instant up to which another member has the charges of this node's checks,
+        and the checks whose charges have returned since."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -143,6 +146,25 @@ class DecidedChecks:
                 outcome, at = answers[request][row]
                 yield DecidedCheck(id_, key, cost, 0, outcome), at
 
+    def charges_left(self, shard: int, at: int) -> None:
+        """Note that another member has the charges of a shard's checks up to the instant `at`.
+
+        Their outcomes stay known. A transfer that has such a check returns its charge.
+        """
+        elsewhere = self._charged_elsewhere
+        elsewhere.pop(shard, None)
+        elsewhere[shard] = at, set()
+        while at - elsewhere[first := next(iter(elsewhere))][0] > _REPEATED_WITHIN_NS:
+            del elsewhere[first]
+
+    def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
+        """Return whether a check that was decided at `at` is charged here; note that it is now."""
+        until, returned = self._charged_elsewhere.get(shard_of(check.key), (-1, set()))
+        if at > until or check.id in returned:
+            return True
+        returned.add(check.id)
+        return False
+
     def merge(
         self, checks: Iterable[DecidedCheck], now: int
     ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
@@ -157,7 +179,11 @@ class DecidedChecks:
             known = self.find([check.id]).get(0)
             if known is None:
                 self.remember(check.id, check.key, check.cost, check.row, now - check.age_ns)
-            elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
+            elif (
+                known[0][CODE] in CHARGED_CODES
+                and check.row[CODE] in CHARGED_CODES
+                and self._is_charged_here(check, known[1])
+            ):
                 age_ns = max(0, now - known[1])
                 if age_ns >= check.age_ns:
                     ours_first.append(check)

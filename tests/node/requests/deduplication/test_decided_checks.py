@@ -368,10 +368,17 @@ class Host:
 
     def give_to(self, taker: "Host", at: int) -> None:
         """Encode the shard for a transfer and release it."""
+        self.deliver(self.release_to(taker, at), taker, at)
+
+    def release_to(self, taker: "Host", at: int) -> Pulled:
+        """Release the shard and return the encoded transfer."""
         self.sender.index([KEY])
         pulled = self.sender.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)
+        return reply
+
+    def deliver(self, reply: Pulled, taker: "Host", at: int) -> None:
         [about] = reply.groups
         counts, tallies = (
             as_snapshot(reply.counts),
@@ -385,6 +392,33 @@ class Host:
         return [
             age for age, units in zip(state[::2], state[1::2], strict=True) for _ in range(units)
         ]
+
+
+def test_checks_count_once_when_transfers_of_owner_and_standby_cross() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW)
+    standby.take_over_from(owner, NOW + 1)
+    standby.decide((1, 6, 0), NOW + 2)
+    from_owner, from_standby = (
+        owner.release_to(standby, NOW + 3),
+        standby.release_to(owner, NOW + 3),
+    )
+    owner.deliver(from_owner, standby, NOW + 4)
+    standby.deliver(from_standby, owner, NOW + 4)
+
+    owner.give_to(standby, NOW + 5)
+
+    assert len(standby.hits(NOW + 6)) == 2
+
+
+def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
+    checks.charges_left(SHARD, NOW - 10)
+
+    assert checks.merge([moved(age_ns=49)], NOW) == ([], [])
+    assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [])
 
 
 def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
