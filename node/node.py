@@ -207,7 +207,7 @@ class Node:
         """Digest of the records that both were made from."""
         self._ring = Ring.of(())
         """Ring of the members that should have the counters of this data center."""
-        # Lease ids must not repeat across restarts, lest a late release frees another's place.
+        # Lease ids must not repeat across restarts: a late release would free another slot.
         self._engine = new_engine(
             max_keys=settings.max_keys,
             max_bytes=settings.max_bytes or None,

@@ -1,4 +1,4 @@
-"""A node as a process: keys, rules, socket, signals."""
+"""The process of a node: keys, rules, socket and signals."""
 
 import ctypes
 import gc
@@ -34,7 +34,7 @@ from ringfence.transport.tls.certificates import ClientTls, ServerTls
 from ringfence.transport.udp.udp_trio import TrioUdp
 
 if TYPE_CHECKING:
-    from node.admin import AdminPort  # A node without the port starts without its libraries.
+    from node.admin import AdminPort  # A node without the admin port does not import its libraries.
 
 __all__ = ["Files", "read_files", "serve"]
 
@@ -47,10 +47,9 @@ _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 512 << 10
 async def serve(
     settings: NodeSettings, *, task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or an operator asks it to leave; SIGHUP reads keys and
-    rules again.
+    """Run a node until SIGTERM, SIGINT or a leave request; SIGHUP reloads keys and rules.
 
-    Raises `ConfigError` when keys, rules or the address are not good.
+    Raises `ConfigError` for wrong keys, rules or addresses.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         files = read_files(settings)
@@ -113,7 +112,7 @@ async def serve(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a node reads before it starts."""
+    """Files that a node reads before it starts."""
 
     keys: KeyDir | None
     access: Access
@@ -137,7 +136,7 @@ def read_files(settings: NodeSettings) -> Files:
 
 
 async def _open_http(node: Node, settings: NodeSettings, keys: KeyDir | None) -> "AdminPort | None":
-    """Open the operator's port, if there is to be one."""
+    """Open the admin port, if configured."""
     if settings.http_at is None:
         return None
     from node.admin import open_port
@@ -146,9 +145,9 @@ async def _open_http(node: Node, settings: NodeSettings, keys: KeyDir | None) ->
 
 
 def _calm_the_collector() -> None:
-    """Leave what has been loaded alone, and look for cycles rarely: checks hardly make any.
+    """Freeze loaded objects and collect cycles rarely, because checks create few cycles.
 
-    It takes a tenth of a second and more, so before anybody is served.
+    This takes a tenth of a second or more, so it runs before the node serves requests.
     """
     gc.collect()
     gc.freeze()
@@ -156,10 +155,10 @@ def _calm_the_collector() -> None:
 
 
 def _return_large_blocks() -> None:
-    """Have glibc return blocks of 512 KiB and more to the system as soon as they are free.
+    """Make glibc return freed blocks of 512 KiB and more to the system at once.
 
-    By default it keeps blocks of up to 32 MiB once one such block was freed. Buffers of answers to
-    clients that do not read then took up to four times their size.
+    By default it keeps blocks of up to 32 MiB after the first one was freed. Then buffers for slow
+    readers took up to four times their size.
     """
     with suppress(OSError, AttributeError):  # Other C libraries have no `mallopt`.
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
@@ -171,12 +170,12 @@ async def _heed_signals(
     read_keys: Callable[[], None] | None,
     ask_reload: trio.MemorySendChannel[None],
 ) -> None:
-    """Read keys and rules again at SIGHUP; leave at any other signal, however often it comes."""
+    """Reload keys and rules at SIGHUP; leave at any other signal."""
     async for number in signals:
         if number != signal.SIGHUP:
             node.asked_to_leave.set()
             continue
-        with suppress(trio.WouldBlock):  # One that waits is as good as two.
+        with suppress(trio.WouldBlock):  # One pending reload is enough.
             ask_reload.send_nowait(None)
         if read_keys is not None:
             node.containment.call("reload", read_keys)
@@ -201,7 +200,7 @@ class _KeyReload:
         self._expiries = expiries(keys, node.name, *in_force[1:])
 
     def read_again(self) -> None:
-        """Put all keys and certificates in force, or none when one is wrong; log what changed."""
+        """Apply all keys and certificates, or none when one is wrong; log the changes."""
         try:
             access = load_access(self._keys, self._in_force[0].cluster)
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
@@ -235,9 +234,9 @@ class _KeyReload:
 async def _follow(
     rulebook: RuleFiles, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
 ) -> None:
-    """Put rules in force that have changed or are asked for; look every `interval` seconds.
+    """Apply changed or requested rules; look for changes every `interval` seconds.
 
-    They are read in a thread: large files take seconds, and checks go on meanwhile.
+    A thread reads the files, because large files take seconds while checks continue.
     """
     while True:
         read = rulebook.load_if_changed

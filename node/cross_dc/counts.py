@@ -50,7 +50,7 @@ _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
 
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
-"""Key, cells, and since when they wait to be sent."""
+"""Key, counts per window, and the time since which they wait to be sent."""
 
 
 class CrossDcCounts:
@@ -91,7 +91,7 @@ class CrossDcCounts:
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
         self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
-        """Last cells of each data center, by shard and key."""
+        """Latest counts of each data center, by shard and key."""
         self._recovery = CountRecovery(engine, ownership, link_to, clock, self._limit_of)
         self._stalest_ms = 0
 
@@ -108,11 +108,11 @@ class CrossDcCounts:
         self._engine.set_rules(self._engine_rules())
 
     def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
-        """Follow the members; new owners in other data centers are told everything again.
+        """Follow the members; send all counts again to new owners in other data centers.
 
-        Checks are sent to those of `routed`, counts to those of `view`: where counters should be.
-        `left` are the data centers that are gone for good: only then is a limit split among fewer,
-        for one that cannot be reached still admits its share.
+        Checks go to the members of `routed`, counts to those of `view`, which should hold the
+        counters. `left` are data centers that have left for good. Only then a split limit has fewer
+        shares, because an unreachable data center still admits its share.
         """
         old, self._view, self._routed = self._view, view, routed
         sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
@@ -127,7 +127,7 @@ class CrossDcCounts:
             if old.ring(name) != view.ring(name):
                 spread.resend(None, now)
         for name in [name for name in self._spreads if name not in view.datacenters]:
-            # It may return: what it lacks is kept, and sent then.
+            # It may return; its missing counts are kept for that case.
             self._spreads[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
@@ -164,7 +164,7 @@ class CrossDcCounts:
     def _others(self) -> list[str]:
         return [name for name in self._view.datacenters if name != self._datacenter]
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def admitted(self, batch: Batch, verdicts: Results) -> None:
         """Mark the global keys that a batch decided here has changed."""
@@ -181,7 +181,7 @@ class CrossDcCounts:
                     spread.mark_changed(key, now)
 
     def came(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that were counted by another member until now, so that they are sent again."""
+        """Mark keys that another member counted before, so that they are sent again."""
         if not keys:  # As for most of thousands of shards that move at once.
             return
         now = self._uptime()
@@ -284,7 +284,7 @@ class CrossDcCounts:
             for key, cells in zip(keys, told, strict=True)
         ]
 
-    # -- hearing -------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------
 
     def take_cells(self, sender: str, message: WindowCounts) -> Done | Refused:
         """Merge the counts of another data center; `sender` is the data center of the sender."""
@@ -395,7 +395,8 @@ class CrossDcCounts:
         return rows, self._staleness_sum_ms / 1000
 
     def stats(self) -> dict[str, int]:
-        """Return the histogram of the ages of counts at their acknowledgement, and what waits."""
+        """Return the histogram of the ages of counts at their acknowledgement, and the waiting
+        counts."""
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }

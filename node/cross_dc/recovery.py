@@ -1,7 +1,7 @@
 """Recovery of lost counts from other data centers.
 
-Decides when to ask and how what comes back is counted.
-`gossip.cross_dc.lost_counts` computes what is missing.
+Decides when to ask and how to charge the answers. `gossip.cross_dc.lost_counts` computes the
+missing units.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from ringfence.wire import RecoverCounts, RecoverCountsReply
 __all__ = ["CountRecovery"]
 
 _KEYS_PER_ANSWER = 1000
-"""Most keys of one shard, and of all but the last shard of an answer."""
+"""Maximum keys of one shard, and of all but the last shard of an answer."""
 
 
 class CountRecovery:
@@ -49,7 +49,7 @@ class CountRecovery:
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
         """Ask the owners in other data centers for the shards that are still missing.
 
-        A shard that was given away meanwhile is the new owner's question: it is told so.
+        The new owner of a transferred shard takes over the request for it.
         """
         held = self._ownership.held
         for datacenter, ring in elsewhere.items():
@@ -75,7 +75,7 @@ class CountRecovery:
                 self._ask(link, datacenter, owner, theirs)
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
-        """Ask one owner; an owner in this data center, named "", takes the question over."""
+        """Ask one owner; an owner in this data center, named "", takes the request over."""
         self._asked.add(owner)
 
         def on_reply(reply: object) -> None:
@@ -107,7 +107,7 @@ class CountRecovery:
         self._ownership.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
-        """Take over the question for shards that a peer in this data center has transferred."""
+        """Take over the requests for shards that a peer in this data center has transferred."""
         shards = [shard for shard in message.shards if self._ownership.held[shard]]
         self._recall.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
@@ -117,7 +117,7 @@ class CountRecovery:
     ) -> RecoverCountsReply:
         """Return the counts of a data center; `heard` has the keys that it sent, by shard.
 
-        Shards that are not held here, or do not fit, are left out: they are asked for again.
+        Shards that are not held here, or do not fit, are omitted and requested again.
         """
         held = self._ownership.held
         shards: list[int] = []

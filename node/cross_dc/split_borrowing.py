@@ -1,7 +1,7 @@
 """Borrowing from other data centers when this one's share of a split limit is used up.
 
-Each part is counted by its own data center alone, so all parts together never exceed the limit,
-whoever asks; and what one data center does not need, another one may use.
+Each data center alone counts its part, so all parts together never exceed the limit. Unused units
+of one data center are available to the others.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _MOST_DRY = 10_000
 
 
 class SplitBorrowing:
-    """Shares of other data centers, as one node has seen them."""
+    """Known state of the shares of other data centers."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SplitBorrowing:
         self._clock = clock
         self._counters = counters
         self._dry: dict[tuple[str, bytes], int] = {}
-        """Exhausted shares, and until when they are not asked."""
+        """Exhausted shares, and the time until which they are not asked."""
 
     def follow(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
         """Follow the ids of the rules that are split, and the rings of other data centers."""
@@ -55,7 +55,8 @@ class SplitBorrowing:
     def short(self, batch: Batch, verdicts: Results) -> list[int]:
         """Name the denied rows that another data center may still allow.
 
-        A group of several checks stays as it was decided: it is charged in one place or not at all.
+        A group of several checks is not borrowed for: it is charged in one data center or not at
+        all.
         """
         codes = verdicts.outcomes.codes
         if Code.DENIED not in codes or not self.may_help(batch):
@@ -72,7 +73,7 @@ class SplitBorrowing:
         ]
 
     async def borrow(self, batch: Batch, verdicts: Results) -> None:
-        """Ask other data centers for the denied rows, and put in what they allowed."""
+        """Ask other data centers for the denied rows, and store the allowed results."""
         short = self.short(batch, verdicts)
         for datacenter, ring in self.rings.items():
             now = self._clock()

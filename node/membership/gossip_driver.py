@@ -110,7 +110,7 @@ class GossipDriver:
         self._refused: Counter[str] = Counter()
         self._is_closed = False
         self._is_behind = False
-        """Whether the members changed and `on_change` has met an internal error since."""
+        """Whether `on_change` met an internal error after the last change of members."""
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -183,7 +183,7 @@ class GossipDriver:
     def _tick(self) -> None:
         self._timer = None
         if not self._containment.call("gossip", self._advance) and self._timer is None:
-            # The next probe must come all the same.
+            # The next probe must follow in any case.
             self._planned = self._now() + _AGAIN_NS
             again = self._transport.now() + _AGAIN_NS / 1e9
             self._timer = self._transport.call_at(again, self._tick)
@@ -227,12 +227,12 @@ class GossipDriver:
             records = self._datagrams.unpack_records(reply.packed)
         except BadDatagram as error:
             self._refused[error.cause] += 1
-            logger.error("the members that %s:%d tells are unreadable: %s", *address, error)
+            logger.error("member list cannot be decoded: sender=%s:%d error=%s", *address, error)
             return
         self._perform(self._membership.merge(records, self._now()))
 
     def _plan(self) -> None:
-        """Have the transport call again when the core has something to do."""
+        """Plan the next tick of the core."""
         deadline = self._membership.next_deadline()
         if self._timer is not None:
             if deadline >= self._planned:

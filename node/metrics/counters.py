@@ -27,7 +27,7 @@ _ALWAYS = (
     *("gossip_refutations", "gossip_own_pauses", "gossip_damped", "gossip_exchanges"),
     *("gossip_updates_sent", "gossip_updates_stale"),
 )
-"""Counters that exist from the start: a missing counter must not look like a misspelt one."""
+"""Counters that exist from the start, so that a counter of 0 differs from a misspelt name."""
 _NAMES = {
     Op.REFUND: "refunds",
     Op.RESET: "resets",
@@ -37,13 +37,13 @@ _NAMES = {
 
 
 class Counters:
-    """Monotone counters since the node began."""
+    """Monotonic counters since the start of the node."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
 
     def add(self, name: str, count: int = 1) -> None:
-        """Raise one counter."""
+        """Increase one counter."""
         self._counts[name] += count
 
     def decided(self, op: Op, verdicts: Results, *, as_standby: bool) -> None:

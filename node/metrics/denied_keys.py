@@ -1,7 +1,7 @@
 """Keys that a cluster denied most: the joined lists of its nodes.
 
-A key is denied by its owner, and by clients, each of which reports to some node. So one key stands
-in the lists of several nodes, and its counts are added.
+A key is denied by its owner, and by clients, each of which reports to one node. So several nodes
+list one key, and their counts are added.
 """
 
 from collections import defaultdict
@@ -65,7 +65,7 @@ def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
 
 
 def values_of(rule: Rule | None, key: bytes) -> list[list[str]] | None:
-    """Name and value of each entry that is part of a key; None when the key only has a digest.
+    """Return name and value of each entry of a key; None when the key only has a digest.
 
     Without a rule the names are empty.
     """

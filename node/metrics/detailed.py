@@ -1,7 +1,7 @@
 """Detailed metrics for the admin port: decisions by rule, frame sizes, and times.
 
-Decides how decisions are counted so that a check hardly notices: by the rule's 8 bytes and the
-code, each frame in a few dictionary steps; names and results are put to them when somebody looks.
+Counting must be cheap: each frame takes a few dictionary operations, by the rule's 8 bytes and the
+code. Names and results are added when the metrics are read.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ _MOST_IDS = 4096
 """Most rule ids before their counts are named: clients may send any id."""
 _LONGEST_LABEL = 200
 _LOOK_EVERY = 256
-"""Frames of one check between two comparisons with that bound."""
+"""Frames of one check between two checks of that bound."""
 _SIZES = 16
 TIMED_EVERY = 16
 """One frame of so many is timed."""
@@ -80,7 +80,7 @@ class Span:
 
 
 class Metrics:
-    """Counts of one node since it began."""
+    """Counts of one node since its start."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Metrics:
         self.frames = 0
         """Frames that were decided here."""
         self._larger = Span(_SIZES)
-        """Checks per frame, but for those of one check by their owner."""
+        """Checks per frame, without frames of one check by its owner."""
         self.decided_ns = Span(33)
         """Times of frames that were decided at once; a sample."""
         self.forwarded_ns = Span(38)
-        """Time until frames were answered that waited for another node or for a shard."""
+        """Times until the answer of frames that waited for another node or for a shard."""
         self._rule_of = rule_of
         self._asked: Counter[bytes] = Counter()
         """Checks decided by this node for its own shards, by rule: most are allowed."""
         self._odd: Counter[tuple[bytes, int, int]] = Counter()
-        """Of these, those not plainly allowed, and all others, by rule, code and source."""
+        """Those that are not plainly allowed, and all other decisions, by rule, code and source."""
         self._labels: dict[str, None] = {}
         self._named: Counter[tuple[str, str, str]] = Counter()
         self._detailed_rules: frozenset[bytes] = frozenset()
@@ -113,7 +113,7 @@ class Metrics:
         self._by_metric: Counter[tuple[str, str]] = Counter()
 
     def follow(self, rules: RuleSet) -> None:
-        """Count by the metrics that these rules ask for."""
+        """Count by the metrics that these rules define."""
         self._name_metrics()
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
         self._detailed_rules = frozenset(detailed)
@@ -126,7 +126,7 @@ class Metrics:
         self.frames = frames = self.frames + 1
         if self._detailed_rules:
             self._count_metrics(keys, codes)
-        if len(keys) == 1 and not as_standby:  # By far the most frequent frame.
+        if len(keys) == 1 and not as_standby:  # The most frequent frame.
             self._asked[keys[0][:8]] += 1
             if codes[0]:
                 self._count_odd(keys, codes)
@@ -150,7 +150,7 @@ class Metrics:
 
     @property
     def frame_checks(self) -> Span:
-        """Checks per frame that was decided here."""
+        """Return the checks per frame decided here."""
         span = Span(_SIZES)
         lone = self.frames - sum(self._larger.counts)
         span.counts = [*self._larger.counts]
@@ -195,7 +195,7 @@ class Metrics:
     def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
         """Return the most denied rules: allowed, denied, denied in shadow or quota mode.
 
-        A rule that was denied least stands last; at most `_MOST_RULES` of them.
+        The list is in descending order, with at most `_MOST_RULES` rules.
         """
         found: dict[str, list[int]] = {}
         for (rule, result, _), count in self.decisions().items():
@@ -206,7 +206,7 @@ class Metrics:
         return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
 
     def detailed_decisions(self) -> dict[tuple[str, str], int]:
-        """Decisions by rules whose metrics show values, by metric and result."""
+        """Return decisions by rules whose metrics show values, by metric and result."""
         self._name_metrics()
         return dict(self._by_metric)
 
@@ -230,7 +230,7 @@ class Metrics:
             self._by_metric[name, _result_of(rule, code)] += count
 
     def decisions(self) -> dict[tuple[str, str, str], int]:
-        """Decisions by rule, result and source; none of the counts ever falls."""
+        """Return decisions by rule, result and source; counts never decrease."""
         self._name()
         return dict(self._named)
 
@@ -248,7 +248,7 @@ class Metrics:
         return name
 
     def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
-        """Count rows with another code than allowed, and record the denied keys."""
+        """Count rows that are not plainly allowed, and record the denied keys."""
         odd = self._odd
         denied: list[bytes] = []
         for key, code in zip(keys, codes, strict=True):
@@ -304,6 +304,6 @@ class MetricsSwitch:
 def _result_of(rule: Rule | None, code: int) -> str:
     result = _RESULTS[Code(code)]
     if result == "denied" and rule is not None:
-        # Whether a quota denies is decided by all quota rules of a request, which ask apart.
+        # All quota rules of a request together decide a denial; they are checked separately.
         return "shadow_denied" if rule.shadow else "quota_denied" if rule.quota else result
     return result

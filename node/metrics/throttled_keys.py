@@ -1,7 +1,7 @@
-"""Keys that are denied most, in bounded memory for any number of keys.
+"""Keys with the most denials, in bounded memory for any number of keys.
 
-Source: space saving, Metwally et al., 2005, taken in batches as Cafaro et al., 2016, join two
-summaries: no count is too low, and none is too high by more than its `error`.
+Source: space saving, Metwally et al., 2005; summaries are merged in batches as in Cafaro et al.,
+2016. No count is too low, and none is too high by more than its `error`.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from heapq import nlargest
 __all__ = ["PERIOD", "ThrottledKeys", "ThrottledKey"]
 
 PERIOD = 300.0
-"""Seconds of which the most throttled keys are kept: these, and as many before."""
+"""Seconds of one period; keys of this and the previous period are kept."""
 _KEPT = 256
 """Keys of one summary: it contains every key with more than 1/256 of all denials."""
 _BATCH = 1024
-"""Denials that are counted together: then one costs far less than a microsecond."""
+"""Denials that are counted in one batch, so that each costs far less than a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ThrottledKey:
 
 
 class _Summary:
-    """At most `_KEPT` keys, each with its count and by how much that may be too high."""
+    """At most `_KEPT` keys, each with its count and the largest error of the count."""
 
     def __init__(self) -> None:
         self.counts: dict[bytes, tuple[int, int]] = {}
@@ -75,7 +75,7 @@ class ThrottledKeys:
             self._take()
 
     def reported(self, denied: Counter[bytes], unnamed: int) -> None:
-        """Count denials that a client made itself; of `unnamed` ones it did not name the keys."""
+        """Count denials that a client decided; `unnamed` of them came without keys."""
         if denied:
             self._now.add(denied)
         self._now.total += unnamed
@@ -94,7 +94,7 @@ class ThrottledKeys:
             new, new_error = here.counts.get(key, (here.floor, here.floor))
             old, old_error = before.counts.get(key, (before.floor, before.floor))
             rows.append(ThrottledKey(key, new + old, new_error + old_error))
-        # Of equals the surest first, and the order never depends on a set's.
+        # Among equal counts, the smallest error first; the order never depends on a set.
         return sorted(rows, key=lambda row: (-row.denied, row.error, row.key))[:count]
 
     def _take(self) -> None:

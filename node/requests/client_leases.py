@@ -1,13 +1,13 @@
 """Leases: units of hot keys that clients may spend locally; the owner counts them as spent.
 
-While a lease is out, its units are *held*: every decision on its key is made as if they had been
-spent at that very instant, and every copy of its counter is written so. When the borrower tells
-what it spent, that is charged then, and the rest is free; a lease that is over without a word is
-charged whole. A unit is thus counted from when it was lent, and never stops counting before one
-that was spent at the lease's end would: under no algorithm is more admitted than without leases.
+The units of a lease are *held*: every decision on the key counts them as spent at that instant, and
+replicas contain them as spent. When the borrower reports what it spent, those units are charged at
+that time, and the rest is free. A lease that expires without a report is charged in full. So a unit
+counts from the time of the lease and at least as long as a unit spent at its end: no algorithm
+admits more with leases than without.
 
-Decides how much is lent, to whom and for how long. A core, except that recalling is a call that
-comes in from outside.
+Decides the amount, the borrower and the duration of leases. A core; the call that recalls leases is
+injected.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ _LEAST = 64
 """Smallest lease: small limits are not lent, since idle leases would deny other clients."""
 _MOST_LEASES = 16_384
 _MOST_OF_ONE = 3
-"""Leases of one key that one borrower has at once."""
+"""Maximum number of leases of one key for one borrower."""
 _PART_OF_PERIOD = 20
 _SHORTEST_NS, _LONGEST_NS = 20_000_000, 1_000_000_000
 _ASK_AGAIN_NS = 100_000_000
@@ -52,7 +52,7 @@ class _Lease(Generic[WhoT]):
 
 
 class Lender(Generic[WhoT]):
-    """All leases of one node. `recall(who, keys)` asks a borrower for what it has not spent."""
+    """All leases of one node. `recall(who, keys)` asks a borrower for its unspent units."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Lender(Generic[WhoT]):
     def counted(self, keys: Sequence[bytes], now: int) -> Iterator[None]:
         """Count the lent units of keys as spent now, while the block runs.
 
-        At one and the same instant, charging and giving back undo each other exactly.
+        At the same instant, a charge and its refund cancel exactly.
         """
         self.expire(now)
         held = [key for key in keys if key in self._held] if self._held else []
@@ -134,8 +134,8 @@ class Lender(Generic[WhoT]):
     ) -> LeaseGrant:
         """Settle ended leases of a borrower, and lend it the units that it wants, if possible.
 
-        A lease is at most its share, by the number of borrowers, of half of what is left: so the
-        last units are never lent, but spent by whoever asks for them first.
+        A lease is at most an equal share of half of the remaining units among the borrowers. So the
+        last units are never lent; the first check gets them.
         """
         self.settle(who, borrow, now)
         rule = self._rule_of(int.from_bytes(borrow.key[:_ID_BYTES], "big"))
@@ -238,10 +238,10 @@ class Lender(Generic[WhoT]):
 
 
 def _may_lend(rule: Rule) -> bool:
-    """Whether units of a rule may be lent: many, equal, and counted in one data center.
+    """Return whether units of a rule may be lent: many, equal, and counted in one data center.
 
-    Places are released, and turns in a queue are told, one by one; a soft margin is marked; what
-    shadow and quota rules say is counted each time.
+    Slots are released and queue positions are reported one by one. Soft margins, shadow rules and
+    quota rules must be counted for each check.
     """
     limit = rule.limit
     return (

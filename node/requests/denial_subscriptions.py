@@ -1,8 +1,8 @@
-"""Subscriptions of clients to the denials that they have cached, which may end early.
+"""Subscriptions of clients to their cached denials, which may end early.
 
-Every denial that a listening client is told is noted until its time is over. When the notes are
-full, the oldest denial is lifted although nothing has changed: its client asks again, and that is
-all. A core, except that telling is a call that comes in from outside.
+Every denial for a subscribed client is recorded until its retry time. When the records are full,
+the oldest denial is revoked, and its client checks again. A core; the call that sends revocations
+is injected.
 """
 
 from collections import OrderedDict

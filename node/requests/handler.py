@@ -1,7 +1,7 @@
 """Decisions of requests: here, after fetching a shard, or by another member.
 
-Decides for each frame which of these it takes, so that only a holder of a shard decides, nobody
-waits beyond the asker's deadline, and a check passes at most two nodes.
+Chooses the path of each frame. Only a holder of a shard decides its keys, no request waits beyond
+its deadline, and a check passes at most two nodes.
 """
 
 import logging
@@ -138,7 +138,7 @@ class RequestHandler:
                 request.seq,
                 ErrorCode.NOT_HERE,
                 "this node does not own all these keys and will not forward them again: "
-                "whoever asked sees other members",
+                "the sender has another view of the members",
             )
         return self._parts_of(request, batch)
 

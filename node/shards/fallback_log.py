@@ -1,6 +1,6 @@
 """Log of the units admitted in place of an unreachable owner, which the owner charges later.
 
-Decides how finely time is kept. Whether anybody ever asks for a tally is for `ownership` to say.
+Decides the resolution of time. `ownership` decides when the log is used.
 """
 
 from collections.abc import Sequence

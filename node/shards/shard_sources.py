@@ -63,9 +63,8 @@ class ShardSources:
 
 
 def has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
-    """Whether a shard is marked among `some` that is not among `others`.
+    """Return whether a shard is marked in `some` but not in `others`.
 
-    Nearly always everything is in its place, and both are equal; else one look at all shards at
-    once tells.
+    Both are equal most of the time; otherwise one pass over all shards decides.
     """
     return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))

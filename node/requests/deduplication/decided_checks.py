@@ -1,9 +1,9 @@
 """Outcomes of checks and charges by identity, so that a repeat on another path counts once.
 
-A check can reach a node directly, as a second ask, and forwarded, in any order. The node decides
-the first of these and repeats the outcome for the others. Outcomes of direct checks stand in the
-answers that `deduplication` remembers, their keys in `direct_checks`; only repeats, which are few,
-have rows here. Bounded in rows: the request that was repeated first is forgotten first.
+A check can reach a node directly, as a hedged request, and forwarded, in any order. The node
+decides the first one and repeats the outcome for the others. `deduplication` keeps the outcomes of
+direct checks, and `direct_checks` their keys; only repeats, which are few, have rows here. The
+number of rows is bounded: the request that was repeated first is dropped first.
 """
 
 from collections import OrderedDict
@@ -192,7 +192,7 @@ class DecidedChecks:
         return ours_first, theirs_first
 
     def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:
-        """Read the decided rows out of the answers to a request, and when they were given."""
+        """Return the decided rows of the answers to a request, with their times."""
         payloads, at = self._answers_to(*request)
         found: dict[int, tuple[OutcomeRow, int]] = {}
         for answer in map(decode, payloads):

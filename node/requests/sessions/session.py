@@ -269,7 +269,10 @@ class Session:
                 self._take_cache_message(message, sender)
             case _:
                 kind = type(message).__name__
-                self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
+                self._refuse(
+                    ErrorCode.BAD_MESSAGE,
+                    f"{kind} must answer a request of this node, got none pending",
+                )
 
     def _take_cache_message(
         self, message: SubscribeDenials | LeaseRequest | Report, sender: Sender[Caller]

@@ -333,7 +333,7 @@ async def test_an_unexpected_message_closes_its_connection(autojump_clock: objec
 
         heard = await caller.say(Pong(1))
 
-        assert "nobody asked for a Pong" in reason_of(heard, ErrorCode.BAD_MESSAGE)
+        assert "Pong must answer a request" in reason_of(heard, ErrorCode.BAD_MESSAGE)
         assert world.count("refused_bad_message") == 1
 
 
