@@ -38,26 +38,25 @@ def _made(*scenarios: Scenario) -> dict[str, Scenario]:
 SCENARIOS = _made(
     Scenario(
         "steady",
-        "nothing goes wrong: every owner decides exactly, and nobody waits",
+        "no faults: every owner decides exactly, and no check waits",
         rules=RULES,
         loads=(*_MIXED, Load(rule="window", per_second=20), Load(rule="bucket", per_second=20)),
     ),
     Scenario(
         "hot-key",
-        "one key gets nine of ten checks: its owner alone decides, exactly",
+        "one key gets 90 % of the checks: its single owner decides exactly",
         rules=RULES,
         loads=(Load("hot", 200, 50, "client", args={"share": 0.9}), _EXACT),
     ),
     Scenario(
         "flash-crowd",
-        "ten times the load for five seconds: limits hold, and the answers stay quick",
+        "ten times the load for five seconds: limits hold, and latency stays low",
         rules=RULES,
         loads=(Load("flash", 120, 200, "client"), _EXACT),
     ),
     Scenario(
         "node-crash",
-        "a node dies without a word and comes back: its standby goes on from a copy a tenth of a "
-        "second old",
+        "a node crashes and restarts: its standby continues from a replica a tenth of a second old",
         nodes=5,
         rules=RULES,
         loads=_MIXED,
@@ -65,7 +64,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "rolling-restart",
-        "all five nodes are restarted one after another: no hit is lost and none too many passes",
+        "all five nodes restart one after another: no hit is lost, and no limit is exceeded",
         nodes=5,
         seconds=60,
         rules=RULES,
@@ -77,7 +76,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "split-brain",
-        "two of five nodes are cut off: both sides decide, and when they meet all hits count",
+        "two of five nodes are cut off: both sides decide, and after the split all hits count",
         nodes=5,
         seconds=40,
         calm=60,
@@ -87,7 +86,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "datacenter-loss",
-        "one of three data centers dies: the others go on by their own counts",
+        "one of three data centers fails: the others continue with their own counts",
         nodes=6,
         datacenters=3,
         seconds=40,
@@ -99,8 +98,8 @@ SCENARIOS = _made(
     ),
     Scenario(
         "wan-partition",
-        "one of three data centers is cut off: it admits by what it knows, and the counts meet "
-        "again",
+        "one of three data centers is cut off: it decides by its last counts, and later they "
+        "converge",
         nodes=6,
         datacenters=3,
         seconds=40,
@@ -112,7 +111,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "clock-skew",
-        "one host's clock is an hour off: it is noticed, forwards, and decides nothing",
+        "one host's clock is an hour off: members detect it, and the node only forwards checks",
         nodes=5,
         seconds=40,
         rules=RULES,
@@ -125,7 +124,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "slow-node",
-        "one host stands still for seconds at a time, and another one is far away",
+        "one host is suspended for seconds at a time, and another one has a large delay",
         nodes=5,
         seconds=40,
         calm=40,
@@ -139,7 +138,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "churn",
-        "nodes crash, leave and come back all the time",
+        "nodes crash, leave and return all the time",
         nodes=7,
         seconds=60,
         calm=40,
@@ -156,7 +155,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "thousand-nodes",
-        "a thousand members: a death is noticed within seconds, at half a kilobyte a second each",
+        "a thousand members: a crash is detected within seconds, at 0.5 kB/s per member",
         level="core",
         nodes=1000,
         seconds=60,
@@ -170,13 +169,14 @@ SCENARIOS = _made(
     ),
     Scenario(
         "attack",
-        "half of all checks come from an attacker who never uses a key twice: nobody else notices",
+        "half of all checks come from an attacker with a new key each time: other clients are "
+        "not affected",
         rules=RULES,
         loads=(Load("attack", 200, 50, "client", args={"share": 0.5}), _EXACT),
     ),
     Scenario(
         "replay",
-        "a real access log, squeezed into half a minute, over two data centers",
+        "a real access log, compressed into half a minute, over two data centers",
         nodes=4,
         datacenters=2,
         rules=RULES,
@@ -185,7 +185,7 @@ SCENARIOS = _made(
     ),
     Scenario(
         "canary",
-        "must fail: the invariants are told that nothing went wrong, though a node was cut off",
+        "must fail: a node is cut off, but the invariants assume a run without faults",
         nodes=3,
         seconds=20,
         calm=40,

@@ -45,7 +45,7 @@ class Load:
     """Checks per second over all clients, on average."""
     keys: int = 100
     rule: str = "client"
-    """Key of the descriptor, which names the rule."""
+    """Descriptor key of the rule."""
     cost: int = 1
     also: str = ""
     """Key of a second descriptor of each check; the limiter charges both or neither."""
