@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.node import Node
+from node.requests.rules_in_force import RulesInForce
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.generate import generate_scenario
@@ -43,7 +43,7 @@ def test_an_error_that_was_not_injected_fails_the_run(monkeypatch):
     def broken(node, rule_id):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Node, "_period_of", broken)
+    monkeypatch.setattr(RulesInForce, "period_of", broken)
     case = scenario("core", Fault(1, "crash", 3, {"node": "n1"}))
     outcome = run_scenario(case, 1, case)
 
