@@ -235,7 +235,7 @@ class GossipDriver:
         """Plan the next tick of the core."""
         deadline = self._membership.next_deadline()
         if self._timer is not None:
-            if deadline >= self._planned:
+            if deadline == self._planned:
                 return
             self._timer.cancel()
         self._planned = deadline

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from ringfence import runtime
+
 __all__ = ["MOST_FRAMES", "ChangedKeys"]
 
 MOST_FRAMES = 256
@@ -18,15 +20,29 @@ class ChangedKeys:
     def __init__(self) -> None:
         self._keys: dict[bytes, None] = {}
         self.frames: list[Sequence[bytes]] = []
-        """Keys of decided frames; call `merge` when there are `MOST_FRAMES`."""
+        """Keys of decided frames; call `notify` after the first one, and `merge` when there are
+        `MOST_FRAMES`."""
+        self._notification = runtime.Event()
 
     def add(self, key: bytes) -> None:
         """Add one key."""
         self.keys[key] = None
+        self.notify()
 
     def update(self, keys: Iterable[bytes]) -> None:
         """Add keys."""
         self.keys.update(dict.fromkeys(keys))
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake the task in `wait`."""
+        self._notification.set()
+
+    async def wait(self) -> None:
+        """Wait until there are changed keys."""
+        while not self.frames and not self._keys:
+            self._notification = runtime.Event()
+            await self._notification.wait()
 
     def clear(self) -> None:
         """Drop all keys."""

@@ -96,7 +96,10 @@ class ShardOwnership:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
         frames = self.changed.frames
         frames.append(keys)
-        if len(frames) >= MOST_FRAMES:
+        waiting = len(frames)
+        if waiting == 1:
+            self.changed.notify()
+        elif waiting >= MOST_FRAMES:
             self.changed.merge()
         if self._covers:
             self._log(batch, outcomes, now)

@@ -21,7 +21,7 @@ from ringfence.wire import Copy, Counts, Done
 __all__ = ["INTERVAL", "Replication"]
 
 INTERVAL = 0.1
-"""Seconds between two rounds: a crash loses at most the counts of this time."""
+"""Seconds from the first change to a round: a crash loses at most the counts of this time."""
 _KEYS_PER_ROUND = 8000
 _KEYS_PER_COPY = 1000
 _SLICE = 2000
@@ -75,7 +75,7 @@ class Replication:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send every `INTERVAL` until cancelled."""
+        """Send changed keys within `INTERVAL`, until cancelled."""
         async with runtime.open_task_group() as nursery:
             contained = self._containment.supervise
             nursery.start_soon(contained, "replication", self._mark_for_new_standbys)
@@ -83,6 +83,7 @@ class Replication:
 
     async def _send_rounds(self) -> None:
         while True:
+            await self._changed.wait()  # An idle node does not wake.
             await runtime.sleep(INTERVAL)
             self.flush()
 

@@ -15,7 +15,7 @@ from node.metrics.counters import Counters
 from node.shards.handoff import Handoff
 from node.shards.outgoing_transfers import cut
 from node.shards.ownership import ShardOwnership
-from node.shards.replication import Replication, as_snapshot
+from node.shards.replication import INTERVAL, Replication, as_snapshot
 from node.shards.shard_sender import ShardSender
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
@@ -551,6 +551,37 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
     replication.flush()
 
     assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+
+
+@pytest.mark.parametrize("how", ["decided", "marked"])
+async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_time(
+    autojump_clock: MockClock, how: str
+) -> None:
+    owner = Peer(A)
+    owner.fill(KEYS[0], hits=3)
+    owner.ownership.start([SHARD])
+    streaming, standby = replicating(owner)
+    rounds: list[float] = []
+    flush = streaming.flush
+    streaming.flush = lambda: (rounds.append(trio.current_time()), flush())[1]  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(streaming.run)
+        await trio.sleep(1)
+        standby.answer(Done(1))  # The standby is new, so it gets all counters.
+        rounds.clear()
+        await trio.sleep(60)
+        assert not rounds
+        for _ in range(2):
+            if how == "decided":
+                owner.spend(KEYS[0])
+            else:
+                owner.ownership.changed.add(KEYS[0])
+            await trio.sleep(1.01 * INTERVAL)
+            assert standby.answer(Done(1)) == KEYS[:1]
+            await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+
+    assert len(rounds) == 2
 
 
 # Admissions of a standby
