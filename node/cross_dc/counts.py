@@ -72,6 +72,7 @@ class CrossDcCounts:
         measures how long counts wait to be sent."""
         self._datacenter = datacenter
         self._engine = engine
+        self._ownership = ownership
         self._counters = counters
         self._link_to = link_to
         self._clock = clock
@@ -216,7 +217,7 @@ class CrossDcCounts:
 
     def flush(self) -> None:
         """Send changed counts, and ask for lost ones."""
-        now = self._uptime()
+        now, clock = self._uptime(), self._clock()
         others = {name: self._view.ring(name) for name in self._others()}
         self._recovery.ask(self._view.ring(self._datacenter), others)
         for name, spread in self._spreads.items():
@@ -229,8 +230,10 @@ class CrossDcCounts:
             ring = self._view.ring(name)
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
             for each in spread.take_due(self._facts, _KEYS_PER_ROUND, now):
-                owner = ring.owner(shard_of(each[0]))
-                if owner in self._in_flight:
+                shard = shard_of(each[0])
+                owner = ring.owner(shard)
+                # Counts never shrink elsewhere, so they are not sent while they may be too large.
+                if owner in self._in_flight or self._ownership.is_owner_counting(shard, clock):
                     spread.on_lost(each[0], each[2])  # Together with what changes meanwhile.
                 else:
                     by_owner.setdefault(owner, []).append(each)

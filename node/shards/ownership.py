@@ -29,6 +29,8 @@ __all__ = ["Released", "ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
+_RETURNED_WITHIN_NS = 5_000_000_000
+"""Time in which a covered shard is transferred to an owner that has sent a replica."""
 _NO_LIMIT = Limit.of_ns(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 
@@ -147,6 +149,16 @@ class ShardOwnership:
     def covered_for(self, owner: NodeId) -> list[int]:
         """Return the shards that are counted in place of `owner`, ascending."""
         return sorted([shard for shard, cover in self._covers.items() if cover.owner == owner])
+
+    def is_owner_counting(self, shard: int, now: int) -> bool:
+        """Return whether the owner of a shard that is covered here counts it, too.
+
+        The checks that both decided are in the counters twice, until the shard is transferred.
+        """
+        cover = self._covers.get(shard)
+        if cover is None or cover.copied_at is None:
+            return False
+        return 0 <= now - cover.copied_at < _RETURNED_WITHIN_NS
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return which members may have counters of covered shards that are marked in `ours`.
@@ -393,6 +405,8 @@ class ShardOwnership:
             cover = self._covers.get(shard_of(key))
             if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
+            if cover.copied_at is None:
+                cover.copied_at = now
             if counts.states[at]:
                 append_row(theirs, counts, at)
                 rows[key] = cover.log.row(key, now)

@@ -46,6 +46,8 @@ class Cover:
     """Members, without the owner, that may have a replica and have not answered yet."""
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
+    copied_at: int | None = None
+    """Instant in ns at which the owner first sent a replica; None before that."""
     sent_to: tuple[NodeId, int] | None = None
     """Receiver and number of the transfer that was taken back. It may have arrived."""
     sent_log: FallbackLog = field(default_factory=FallbackLog)

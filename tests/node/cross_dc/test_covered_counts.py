@@ -1,0 +1,89 @@
+"""Counts of a standby that another data center receives, without any network."""
+
+from collections.abc import Callable
+from random import Random
+from typing import cast
+
+from hashring import Member, NodeId, View, shard_of
+from node.cross_dc.counts import CrossDcCounts
+from node.metrics.counters import Counters
+from node.shards.ownership import ShardOwnership
+from ringfence.limiter import Engine
+from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.link import Link
+from ringfence.rules.keys import encode_key
+from ringfence.rules.loading.yaml_files import load_text
+from ringfence.wire import Batch, Message, Op, WindowCounts
+from tests.node.cluster import CONTAINMENT
+
+SECOND = 1_000_000_000
+NOW = 1_800_000_000 * SECOND
+RULES = load_text("""
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 50, algorithm: fixed_window, scope: global}
+""").rules
+[RULE] = RULES.rules()
+KEY = encode_key(RULE.id, ["x"])
+SHARD = shard_of(KEY)
+
+
+class Host:
+    """Node in the data center `eu` whose messages to `us` are recorded."""
+
+    def __init__(self, name: str) -> None:
+        self.name = NodeId(name)
+        self.now = NOW
+        self.sent: list[int] = []
+        """Units of the key in each message."""
+        self.engine = Engine(max_keys=100)
+        self.ownership = ShardOwnership(
+            *(self.name, self.engine, Counters(), lambda key: 86_400 * SECOND),
+            *(lambda keys: None, lambda shards: None),
+            max_keys=100,
+        )
+        self.counts = CrossDcCounts(
+            *("eu", self.engine, self.ownership, Counters()),
+            *(lambda name: cast(Link, self), lambda: self.now, lambda: self.now),
+            *(Random(1), CONTAINMENT),
+        )
+        self.counts.set_rules(RULES)
+        view = View.of([Member(NodeId("e1"), "eu"), Member(NodeId("u1"), "us")])
+        self.counts.set_view(view, view)
+
+    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+        message = make(1)
+        assert isinstance(message, WindowCounts)
+        self.sent += [cells[1] for cells in message.cells]
+
+    def spend(self, units: int) -> None:
+        batch = Batch(Op.CHECK, [KEY], [units])
+        self.ownership.record_decided(batch, decide_by(self.engine, batch, self.now), self.now)
+        self.counts.came([KEY])
+
+
+def test_a_standby_sends_no_counts_that_the_owner_may_have_too() -> None:
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(5)  # The same checks, which callers sent to both.
+
+    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
+    standby.counts.flush()
+    assert (standby.engine.used(KEY, NOW), standby.sent) == (10, [])
+
+    standby.now += 6 * SECOND  # The owner has not fetched the shard, so it may be unreachable.
+    standby.counts.flush()
+    assert standby.sent == [10]
+
+
+def test_a_standby_sends_its_counts_while_the_owner_is_unreachable() -> None:
+    standby = Host("e2")
+    standby.ownership.take_over(SHARD, NodeId("e1"), [], NOW)
+    standby.spend(5)
+
+    standby.counts.flush()
+
+    assert standby.sent == [5]
