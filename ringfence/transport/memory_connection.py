@@ -7,24 +7,74 @@ between does to them is `memory`'s.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ringfence.transport.addresses import format_address
 from ringfence.transport.close_reason import TransportCode
-from ringfence.transport.interface import Address, Handler, Timer
+from ringfence.transport.interface import Accept, Address, Handler, Timer
 from ringfence.wire.errors import ErrorCode
 from ringfence.wire.framing import frame
 
-if TYPE_CHECKING:
-    from ringfence.transport.memory import MemoryTransport
-
 __all__ = ["MemoryConnection"]
+
+
+class _Network(Protocol):
+    """The simulated links, as a connection uses them: see `MemoryNetwork`."""
+
+    def add(self, end: "MemoryConnection") -> None:
+        """Register a connection."""
+
+    def remove(self, end: "MemoryConnection") -> None:
+        """Remove a closed connection."""
+
+    def knock(self, end: "MemoryConnection") -> None:
+        """Deliver the first packet of a connection."""
+
+    def arrival(self, link: frozenset[Address], not_before: float) -> float:
+        """Return the arrival time of a message that leaves now."""
+
+    def queued_s(self, address: Address) -> float:
+        """Return the seconds that the latest arrival waits at a busy host."""
+
+    def is_cut(self, end: "MemoryConnection") -> bool:
+        """Return whether the link of a connection is cut."""
+
+
+class _Home(Protocol):
+    """The transport that owns a connection: see `MemoryTransport`."""
+
+    accept: Accept | None
+    held_up_ns: int
+    is_alive: bool
+
+    @property
+    def address(self) -> Address:
+        """Local address."""
+
+    @property
+    def network(self) -> _Network:
+        """The simulated links."""
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """Plan a call."""
+
+    def take(self, visitor: "MemoryConnection") -> None:
+        """Answer a connection that arrives."""
+
+    def will_send(self, end: "MemoryConnection") -> None:
+        """Register a connection with messages for the next flush."""
+
+    def report(self, error: Exception) -> None:
+        """Report an internal error."""
 
 
 class MemoryConnection:
     """A `Connection` between two memory transports."""
 
-    def __init__(self, home: "MemoryTransport", address: Address, handler: Handler | None) -> None:
+    def __init__(self, home: _Home, address: Address, handler: Handler | None) -> None:
         self.home = home
         self.peer: MemoryConnection | None = None
         self.link = frozenset((home.address, address))
