@@ -80,7 +80,7 @@ async def serve(
                 *transport.address[:2],
                 len(rules.rules()),
                 "keys from " + settings.keys if keys else "no keys: loopback only",
-                "operators look at " + port.url if port else "no operator's port",
+                "operators look at " + port.url if port else "no admin port",
             )
             if port is not None:
                 nursery.start_soon(port.run)

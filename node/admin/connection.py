@@ -206,7 +206,7 @@ class AdminConnection:
         try:
             await self._send_response(response)
         finally:
-            if response.on_sent is not None:  # Also when the client has gone.
+            if response.on_sent is not None:  # Runs also if the client has disconnected.
                 response.on_sent()
 
     async def _send_problem(self, problem: HttpProblem) -> None:

@@ -1,7 +1,7 @@
-"""The node's figures in Prometheus' terms.
+"""Metrics of a node in the format of Prometheus.
 
-No key is ever a label, and every set of labels has an end: rules beyond `measures.MOST_LABELS` are
-one, causes and events are those the code has, states those of membership.
+Keys are never labels, and every set of label values is bounded. Rules beyond `MOST_LABELS` share
+one label value. Causes, events and states are fixed in the code.
 """
 
 from collections import Counter
@@ -36,44 +36,44 @@ _EVENTS = {
     ),
     "cells": (
         "cell",
-        "Counts told to other data centers, or heard from them.",
+        "Counts sent to other data centers, or received from them.",
         ("sent", "received", "lost", "refused"),
     ),
     "digests": (
         "digest",
-        "Comparisons of what other data centers were told.",
+        "Comparisons of counts with other data centers.",
         ("sent", "differed"),
     ),
     "shards": (
         "shard",
-        "Shards that moved, and those begun from a copy since nobody gave them.",
+        "Shards that moved, or were started from a replica without a transfer.",
         ("given", "pulled", "taken"),
     ),
     "keys": (
         "key",
-        "Counters that moved with their shards, or were copied to a standby.",
+        "Counters that moved with their shards, or were replicated to a standby.",
         ("given", "pulled", "copied"),
     ),
 }
-"""What happens to counters that move, as the node's counters call it: `copies_sent` and so on."""
+"""Events of moved counters, as in the names of the node's counters, such as `copies_sent`."""
 _CHECKS = {
-    "forwarded": "Checks sent on to the owner.",
-    "undecided": "Checks that no node decided: the rule's failure policy did.",
-    "stood_in": "Checks decided in place of an owner that could not be reached.",
+    "forwarded": "Checks forwarded to the owner.",
+    "undecided": "Checks decided by the failure policy of the rule, because no node could.",
+    "stood_in": "Checks decided in place of an unreachable owner.",
     "borrowed": "Checks allowed by another data center's part of a limit.",
-    "repeated": "Requests that came again, answered again and counted once.",
-    "charges": "Costs charged afterwards, whatever was left.",
-    "overdrawn": "Of these, those after which more than the limit was in use.",
-    "refunds": "Costs given back.",
-    "resets": "Counters forgotten as asked for.",
+    "repeated": "Repeated requests, which were answered again and counted once.",
+    "charges": "Costs charged afterwards, regardless of the remaining quota.",
+    "overdrawn": "Charges after which the usage exceeded the limit.",
+    "refunds": "Costs refunded.",
+    "resets": "Counters reset on request.",
     "renewals": "Slots of concurrency limits renewed.",
-    "slots_called": "Waiters for a slot that were woken.",
-    "hits_merged": "Hits of other nodes that were added when splits healed.",
-    "splits_healed": "Shards that two nodes had counted at once and were joined again.",
-    "states_refused": "Counters from peers that no rule here can hold.",
+    "slots_called": "Wake-ups of clients that wait for a slot.",
+    "hits_merged": "Hits of other nodes that were added after network partitions.",
+    "splits_healed": "Shards that two nodes counted at the same time and that were merged.",
+    "states_refused": "Counters from peers for which this node has no rule.",
 }
 _BOUNDS_NS = range(10, 32)
-"""Classes of times from about a microsecond to two seconds."""
+"""Exponents of the bucket bounds, from about a microsecond to two seconds."""
 _WAITED_NS = range(16, 37)
 _FRAMES = range(1, 14)
 
@@ -81,7 +81,10 @@ _Figures: TypeAlias = Mapping[str, int]
 
 
 def families(node: Node) -> list[Metric]:
-    """Read everything off a node, on its own loop; some microseconds per rule and counter."""
+    """Collect the metric families of a node, on its event loop.
+
+    Cost: a few microseconds for each rule and metric.
+    """
     counters = node.stats(1).counters
     return [
         *_about(node, counters),
@@ -89,7 +92,12 @@ def families(node: Node) -> list[Metric]:
         *_rules(node, counters),
         *_moves(node, counters),
         *_membership(counters),
-        _caused("ringfence_refusals", "What was turned away, by cause.", counters, "refused_"),
+        _caused(
+            "ringfence_refusals",
+            "Refused connections and requests, by cause.",
+            counters,
+            "refused_",
+        ),
         _caused(
             "ringfence_internal_errors",
             "Internal errors (exceptions in Ringfence's code) that were contained, by place.",
@@ -101,9 +109,9 @@ def families(node: Node) -> list[Metric]:
 
 
 def render(found: Sequence[Metric], accept: str) -> tuple[bytes, str]:
-    """Write families, and what the process itself uses, as text; with its content type.
+    """Render the families and the metrics of the process; return text and content type.
 
-    Touches nothing of the node: it may run in a thread.
+    It does not access the node, so it may run in a thread.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Found(found))
@@ -122,7 +130,7 @@ class _Found(Collector):
 
 def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     settings = node.settings
-    about = InfoMetricFamily("ringfence_node", "Who this is.")
+    about = InfoMetricFamily("ringfence_node", "Identity of this node.")
     told = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
     about.add_metric([], told | {"version": node.version})
     yield about
@@ -141,13 +149,13 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     for state in _STATES:
         members.add_metric([state], states[state])
     yield members
-    yield _gauge("ringfence_ready", "Whether this node serves.", is_ready(node))
+    yield _gauge("ringfence_ready", "Whether this node is ready to serve checks.", is_ready(node))
     yield _gauge(
         "ringfence_connections", "Connections of clients and peers.", counters, "connections"
     )
     yield _gauge(
         "ringfence_owned_shards",
-        "Shards that are this node's by the ring.",
+        "Shards that this node owns according to the ring.",
         counters,
         "owned_shards",
     )
@@ -216,28 +224,39 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
         sizes.add_metric([label], size)
     yield from (keys, sizes)
     yield _gauge(
-        "ringfence_copied_keys", "Counters kept for owners that may fail.", counters, "copied_keys"
+        "ringfence_copied_keys",
+        "Counters in the replicas of other owners.",
+        counters,
+        "copied_keys",
     )
     yield _gauge(
         "ringfence_evicted_keys",
-        "Counters dropped for want of room, of the rules there are.",
+        "Counters evicted because of max_keys or memory, of current rules.",
         counters,
         "evicted",
     )
     yield _gauge("ringfence_rules", "Rules in force.", len(node.rule_set.rules()))
-    yield _gauge("ringfence_rules_version", "Higher is newer.", counters, "rules_version")
     yield _gauge(
-        "ringfence_rules_hash", "Equal at nodes that have equal rules.", counters, "rules_hash"
+        "ringfence_rules_version",
+        "Version of the rules; higher is newer.",
+        counters,
+        "rules_version",
+    )
+    yield _gauge(
+        "ringfence_rules_hash",
+        "Digest of the rules; equal on nodes with equal rules.",
+        counters,
+        "rules_hash",
     )
     yield _gauge(
         "ringfence_rules_refused",
-        "Whether the rules on disk were refused, so that older ones are in force.",
+        "Whether the rules on disk were rejected, so that older rules are in force.",
         counters,
         "rules_refused",
     )
     reloads = CounterMetricFamily(
         "ringfence_rule_reloads",
-        "Rules put in force, or refused, since the start.",
+        "Rule loads that were applied or rejected since the start.",
         labels=["result"],
     )
     reloads.add_metric(["in_force"], counters.get("reloads", 0))
@@ -253,14 +272,14 @@ def _moves(node: Node, counters: _Figures) -> Iterator[Metric]:
         yield family
     yield _gauge(
         "ringfence_cells_waiting",
-        "Counts that other data centers are told next.",
+        "Counts waiting to be sent to other data centers.",
         counters,
         "cells_waiting",
     )
     rows, total = node.cross_dc.staleness()
     staleness = HistogramMetricFamily(
         "ringfence_cell_staleness_seconds",
-        "How old counts were when another data center had them.",
+        "Age of counts when another data center acknowledged them.",
     )
     staleness.add_metric([], [(_le(bound), count) for bound, count in rows], total)
     yield staleness
@@ -275,7 +294,7 @@ def _membership(counters: _Figures) -> Iterator[Metric]:
     )
     events = CounterMetricFamily(
         "ringfence_gossip_events",
-        "Probes, suspicions, refutations and whatever else membership counts.",
+        "Membership events, such as probes, suspicions and refutations.",
         labels=["event"],
     )
     for name, count in sorted(counters.items()):
@@ -285,7 +304,7 @@ def _membership(counters: _Figures) -> Iterator[Metric]:
     yield events
     yield _gauge(
         "ringfence_gossip_health",
-        "0 when well, up to 8 when slow itself.",
+        "Local health score: 0 is healthy, 8 means that this node itself is slow.",
         counters,
         "gossip_health",
     )
@@ -306,9 +325,9 @@ def _gauge(name: str, text: str, value: float | _Figures, counter: str = "") -> 
 
 
 def _buckets(span: Span, bounds: range, unit: float) -> list[tuple[str, int]]:
-    """Add the classes of a span up to `2**n` for each n of `bounds`.
+    """Return histogram buckets with the bounds `2**n` for each n of `bounds`.
 
-    Times are below the bound; of whole numbers, the greatest in the class is the bound.
+    Times are below the bound. For whole numbers, the bound is the largest number in the bucket.
     """
     less = 1 if unit == 1 else 0
     found = [(_le((2**n - less) * unit), sum(span.counts[: n + 1])) for n in bounds]

@@ -128,7 +128,7 @@ class AdminPort:
                 continue
             try:
                 group = group_address(stream.socket.getpeername()[0])
-            except OSError:  # The client has reset it.
+            except OSError:  # The client has reset the connection.
                 stream.socket.close()
                 continue
             dropped = self._waiting.put(group, (group, stream))
@@ -178,8 +178,8 @@ class AdminPort:
     def _make_room(self, newcomer: AdminConnection) -> None:
         """Close one connection when there are too many.
 
-        When the address of `newcomer` has its maximum, that is one of this address. Otherwise it is
-        one of the address that has most.
+        If the address of `newcomer` has its maximum, it closes one of this address. Otherwise it
+        closes one of the address with the most connections.
         """
         counts = Counter(each.group for each in self._connections)
         group = newcomer.group
@@ -192,7 +192,9 @@ class AdminPort:
         ending = (each for each in same if each.is_ending)
         idle = (each for each in same if not each.is_busy)
         victim = next(chain(ending, idle, same))
-        del self._connections[victim]  # At once, so that it counts no more while it closes.
+        del self._connections[
+            victim
+        ]  # Removed immediately, so that it is not counted while it closes.
         victim.close()
         self._on_refused("http_connections")
 

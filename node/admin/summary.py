@@ -19,7 +19,8 @@ _FRESH = 0.9
 """Seconds for which the answers of the members are kept."""
 _ANSWER_TIMEOUT = 0.5
 _MAX_ASKED = 64
-"""Members whose counters are requested; of a larger cluster the first by name."""
+"""Maximum number of members whose counters are requested. In a larger cluster, the first by
+name."""
 _GONE = ("dead", "left")
 _SHOWN = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "undecided", "forwarded"),

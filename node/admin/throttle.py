@@ -40,7 +40,8 @@ class FairQueue(Generic[_Item]):
 
     def __init__(self, capacity: int, rate: float, burst: int) -> None:
         """`capacity`, at least 1, bounds the items of all addresses; `rate` and `burst` are per
-        address."""
+        address.
+        """
         self._capacity = capacity
         self._interval = 1 / rate
         self._tolerance = (burst - 1) / rate
@@ -51,7 +52,7 @@ class FairQueue(Generic[_Item]):
         """Per address, the time of its next item at the plain rate, without bursts."""
 
     def __len__(self) -> int:
-        """Count the items of all addresses."""
+        """Return the number of items of all addresses."""
         return self._size
 
     def put(self, address: str, item: _Item) -> _Item | None:
@@ -83,7 +84,8 @@ class FairQueue(Generic[_Item]):
             raise LookupError("no item is due")
         item = self._pop(address)
         if address in self._queues:
-            self._queues[address] = self._queues.pop(address)  # Now the other addresses come first.
+            # The address moves behind the other addresses.
+            self._queues[address] = self._queues.pop(address)
         self._next[address] = max(now, self._next.get(address, 0.0)) + self._interval
         if len(self._next) > 2 * self._capacity:
             self._next = {each: due for each, due in self._next.items() if due > now}

@@ -1,7 +1,6 @@
-"""What the admin port tells of a node, as values for JSON.
+"""JSON views of a node for the admin port.
 
-Times are in seconds. Nothing here waits or sorts anything out for the second time: a view is what
-the node knows at this moment.
+Times are in seconds. A view is a snapshot of the node's current state. Nothing here waits.
 """
 
 from collections import Counter
@@ -37,17 +36,17 @@ __all__ = [
 Json: TypeAlias = dict[str, object]
 
 _DEMAND = 2.0
-"""What `ringfence rules check` assumes, too: callers ask for twice the limit."""
+"""Assumed demand relative to the limit, the same as in `ringfence rules check`."""
 _RTT_STEP_NS = 10_000_000
 
 
 def is_ready(node: Node) -> bool:
-    """Whether checks should be sent here: not while joining or leaving."""
+    """Return whether clients should send checks: not while the node joins or leaves."""
     return node.is_running and node.state in ("alive", "suspect", "forwarding")
 
 
 def members_view(node: Node) -> Json:
-    """Everybody in the cluster, as this node sees them."""
+    """Return all members of the cluster, as this node sees them."""
     return {
         "asked": node.name,
         "view": f"{node.members(1).view:016x}",
@@ -56,7 +55,7 @@ def members_view(node: Node) -> Json:
 
 
 def ring_view(node: Node, shard: int | None) -> Json:
-    """Who owns how much, by data center; and of one shard, who has it."""
+    """Return the shares of the ring by data center, and optionally the owner of one shard."""
     rings = node.rings()
     found: Json = {
         "asked": node.name,
@@ -82,7 +81,9 @@ def ring_view(node: Node, shard: int | None) -> Json:
 
 @lru_cache(maxsize=16)
 def _shares(ring: Ring) -> list[Json]:
-    """Count once per ring: it takes a look at every shard."""
+    """Count the shards by owner. The result is cached for each ring, because it visits every
+    shard.
+    """
     owned = Counter(ring.owner_by_shard)
     weights = sum(member.weight for member in ring.members)
     return [
@@ -99,7 +100,7 @@ def _shares(ring: Ring) -> list[Json]:
 
 
 def datacenters_of(node: Node) -> Datacenters | None:
-    """The data centers that global rules have to hold in; None while there is but one."""
+    """Return the data centers in which global rules apply; None if there is only one."""
     rows = node.members(1).members
     here = node.settings.datacenter
     names = {row.datacenter for row in rows if row.state != "left"}
@@ -107,14 +108,14 @@ def datacenters_of(node: Node) -> Datacenters | None:
     rtts = [rtt_ns for rtt_ns in known if rtt_ns is not None]
     if len(names) < 2 or not rtts:
         return None
-    # In steps, so that what is worked out for it is not worked out anew each second.
+    # Rounded to steps, so that results are not computed again each second.
     return Datacenters(len(names), -(-max(rtts) // _RTT_STEP_NS) * _RTT_STEP_NS, _DEMAND)
 
 
 def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int]) -> Json:
-    """The rules as they were loaded, each with its identity, what it costs and its bounds.
+    """Return the loaded rules, each with its identity, cost and bounds.
 
-    `keys` are the counters of each rule here. Cost: some 20 us per rule.
+    `keys` are the numbers of local counters by rule. Cost: about 20 us per rule.
     """
     rows: list[Json] = []
     domain = ""
@@ -134,7 +135,7 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
 
 
 def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
-    """Find the one counter of a descriptor; raises `HttpProblem` when there is none."""
+    """Return the counter of a descriptor. Raises `HttpProblem` if there is none."""
     if not rules.knows_domain(domain):
         known = ", ".join(rules.domains[:20]) or "none: this node has no rules"
         raise HttpProblem(404, f"no rules for domain {domain[:100]!r}", f"known are {known}")
@@ -155,14 +156,14 @@ def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
 
 
 def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
-    """The data center that decides a rule's keys, and its ring."""
+    """Return the data center that decides the keys of a rule, and its ring."""
     here = node.settings.datacenter
     name = rule.home if rule.scope == "home" else here
     return name, node.rings().get(name, Ring.of(()))
 
 
 def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
-    """How one counter stands and where it lives; `verdicts` is what a peek at it brought."""
+    """Return the state and the location of one counter; `verdicts` are the results of a peek."""
     rule = match.rule
     shard = shard_of(match.key)
     datacenter, ring = ring_of(node, rule)
@@ -196,7 +197,7 @@ def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
 def throttled_view(
     node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
 ) -> Json:
-    """The keys that were denied most lately, by the lists of the nodes that answered."""
+    """Return the keys with the most recent denials, from the lists of the members that answered."""
     found = joined(lists)
     return {
         "asked": node.name,
@@ -228,6 +229,6 @@ def _named(node: Node, key: bytes) -> Json:
 
 
 def _owner_of(node: Node, rule: Rule | None, key: bytes) -> str | None:
-    """Name the node that decides a key; None while there is none."""
+    """Return the node that decides a key; None if there is none."""
     ring = node.rings().get(node.settings.datacenter) if rule is None else ring_of(node, rule)[1]
     return ring.owner(shard_of(key)) if ring is not None and ring.members else None

@@ -100,7 +100,7 @@ def throttled(
     else:
         if token_file is not None or ca is not None:
             raise ConfigError(
-                "--token-file and --ca belong to the URL of an operator's port; write "
+                "--token-file and --ca belong to the URL of an admin port; write "
                 "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
             )
         told = [trio.run(_ask_cluster, need_cluster(cluster))]
@@ -243,7 +243,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
     place = masked(url)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
-            "the address of an operator's port must be a URL such as http://127.0.0.1:7190, "
+            "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
             f"got {place!r}"
         )
     try:
@@ -254,7 +254,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
         raise ConfigError(f"{place}: {_reason(error)}") from error
     except msgspec.DecodeError as error:
         raise RemoteProtocolError(
-            f"{place}: the reply must be that of an operator's port: {error}"
+            f"{place}: the reply must be that of an admin port: {error}"
         ) from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
@@ -272,4 +272,4 @@ def _reason(error: HTTPError) -> str:
         told = json.loads(error.read(_LONGEST_ANSWER))
         return f"{told['title']}; {told['detail']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return f"it answers {error.code}; is this an operator's port?"
+        return f"it answers {error.code}; is this an admin port?"

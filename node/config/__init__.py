@@ -1,1 +1,1 @@
-"""What a node reads at start and on reload: settings, rule files, keys, certificates, seeds."""
+"""Configuration of a node: settings, rule files, keys, certificates and seeds."""

@@ -72,7 +72,7 @@ def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, Se
 
 
 def expiry_of(client: ClientTls, server: ServerTls) -> dict[str, float]:
-    """When the certificates of a node and of its authority expire, in seconds since 1970."""
+    """Return the expiry of a node's certificate and of its authority, in seconds since 1970."""
     found = {"node": expires_at(server.certificate_pem)}
     return found if client.ca_pem is None else found | {"ca": expires_at(client.ca_pem)}
 

@@ -1,6 +1,6 @@
-"""Where a node looks for the others: addresses, names that are looked up anew, service records.
+"""Discovery of other nodes: plain addresses, DNS names, and DNS service records.
 
-Nothing here decides who is a member; that is gossip's once one of these has answered.
+A discovered address is only a first contact. Membership is decided by gossip.
 """
 
 import logging
@@ -20,12 +20,12 @@ __all__ = ["Discovery", "Seed", "from_environment", "parse_seed"]
 logger = logging.getLogger("ringfence.node")
 
 _PATIENCE = 5.0
-"""Seconds that one look-up may take."""
+"""Time-out of one look-up in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """One place to look: a plain address, a name with many addresses, or a service record."""
+    """Parsed seed: a plain address, a DNS name, or a DNS service record."""
 
     text: str
     kind: str
@@ -35,12 +35,12 @@ class Seed:
 
 
 def parse_seed(text: str) -> Seed:
-    """Read `HOST:PORT`, `dns:NAME:PORT` or `srv:NAME`. Raises `ConfigError`."""
+    """Parse a seed: `HOST:PORT`, `dns:NAME:PORT` or `srv:NAME`. Raises `ConfigError`."""
     kind, colon, rest = text.partition(":")
     try:
         if colon and kind == "srv":
             if not rest or ":" in rest:
-                raise ConfigError("a service record has a name and no port")
+                raise ConfigError("a service record must have no port")
             return Seed(text, "srv", rest)
         is_dns = bool(colon) and kind == "dns"
         host, port = parse_address(rest if is_dns else text)
@@ -52,7 +52,7 @@ def parse_seed(text: str) -> Seed:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Find the name and the address that Kubernetes tells a pod: `POD_NAME` and `POD_IP`."""
+    """Return name and address of a Kubernetes pod, from `POD_NAME` and `POD_IP`."""
     found = {}
     if environment.get("POD_NAME"):
         found["name"] = environment["POD_NAME"]
@@ -62,16 +62,16 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Discovery:
-    """Finds addresses of other members, again each time it is asked."""
+    """Resolver of seeds to addresses of other members."""
 
     def __init__(self, seeds: Sequence[str]) -> None:
-        """Raises `ConfigError` for a seed that cannot be read."""
+        """Raises `ConfigError` for an invalid seed."""
         self._seeds = [parse_seed(text) for text in seeds]
         self._known: dict[str, list[Address]] = {}
-        """What each seed stood for when it was last looked up with success."""
+        """Addresses of each seed from its last successful look-up."""
 
     async def resolve(self) -> list[Address]:
-        """Look all seeds up; of one that cannot be found now, what it stood for before."""
+        """Resolve all seeds. If a look-up fails, use the previous addresses of this seed."""
         for seed in self._seeds:
             try:
                 with trio.fail_after(_PATIENCE):
@@ -82,7 +82,7 @@ class Discovery:
                     "seed %s cannot be looked up (%s)%s",
                     seed.text,
                     error or type(error).__name__,
-                    "; what it stood for before is used" if known else "",
+                    "; its previous addresses are used" if known else "",
                 )
         found = [address for seed in self._seeds for address in self._known.get(seed.text, [])]
         return list(dict.fromkeys(found))
@@ -90,7 +90,8 @@ class Discovery:
 
 async def _look_up(seed: Seed) -> list[Address]:
     if seed.kind == "srv":
-        from dns.asyncresolver import resolve  # By itself a fifth of a node's start.
+        # Imported here, because it takes a fifth of the start-up time of a node.
+        from dns.asyncresolver import resolve
 
         answer = await resolve(seed.name, "SRV")
         targets = [(str(each.target).rstrip("."), int(each.port)) for each in answer]
@@ -99,12 +100,12 @@ async def _look_up(seed: Seed) -> list[Address]:
 
 
 async def _addresses(host: str, port: int) -> list[Address]:
-    """All numeric addresses of a host, by the system's resolver: `/etc/hosts` counts, too."""
+    """Return all numeric addresses of a host from the system's resolver, including `/etc/hosts`."""
     try:
         return [(str(ip_address(host)), port)]
     except ValueError:
         pass
     rows = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
     found = [(str(row[4][0]), port) for row in rows]
-    # Nodes listen on 127.0.0.1 unless told otherwise, whatever localhost resolves to first.
+    # Nodes listen on 127.0.0.1 by default, even if localhost resolves to ::1 first.
     return sorted(dict.fromkeys(found), key=lambda address: address[0] == "::1")

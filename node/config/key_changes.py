@@ -1,4 +1,4 @@
-"""What a reload of keys has changed, in words for the log; names only, never a secret."""
+"""Description of the changes of a key reload for the log, without secrets."""
 
 from node.config.access import Access
 from ringfence.transport.tls.certificates import ClientTls, ServerTls
@@ -9,7 +9,7 @@ __all__ = ["changes_between"]
 def changes_between(
     before: tuple[Access, ClientTls, ServerTls], after: tuple[Access, ClientTls, ServerTls]
 ) -> list[str]:
-    """Describe the differences; empty when there are none."""
+    """Describe the differences between two versions of the keys; empty if there are none."""
     (old, old_client, old_server), (new, new_client, new_server) = before, after
     added = sorted(new.tokens.keys() - old.tokens.keys())
     revoked = sorted(old.tokens.keys() - new.tokens.keys())

@@ -1,7 +1,7 @@
-"""Making and changing the secrets of a cluster: authority, node certificates, cluster key, tokens.
+"""Creation and change of a cluster's secrets: authority, node certificates, cluster key, tokens.
 
-New files are readable by their owner alone. `write_keys` overwrites nothing; the other functions
-replace a file in one step, since nodes may read it at any moment.
+Only the owner can read new files. `write_keys` overwrites nothing. The other functions replace a
+file atomically, because nodes may read it at any time.
 """
 
 import os
@@ -41,9 +41,10 @@ def write_keys(
     days: int,
     nodes: Sequence[str] = (),
 ) -> list[Path]:
-    """Make and write everything; returns the files. Raises `ConfigError`, writing nothing then.
+    """Create a complete key folder; return its files. If it raises `ConfigError`, it writes
+    nothing.
 
-    Each of `nodes` gets a certificate of its own; without them all nodes share one.
+    Each of `nodes` gets its own certificate. Without `nodes`, all nodes share one certificate.
     """
     key_dir = KeyDir(directory)
     _check_names(names)
@@ -89,9 +90,9 @@ def add_node(
     *,
     replace: bool = False,
 ) -> list[Path]:
-    """Make the certificate and private key of one more node; returns the files.
+    """Create the certificate and private key of another node; return the files.
 
-    With `replace`, the files may exist and are written anew. Raises `ConfigError`.
+    With `replace`, existing files are overwritten. Raises `ConfigError`.
     """
     key_dir = KeyDir(directory)
     _check_node(name)
@@ -103,7 +104,7 @@ def add_node(
     _make_directory(key_dir.nodes)
     existing = [path for path in files if os.path.lexists(path)]
     if existing and not replace:
-        raise ConfigError(f"{existing[0]} exists; give --replace to make it anew")
+        raise ConfigError(f"{existing[0]} exists; give --replace to overwrite it")
     if existing:
         for path, content in files.items():
             replace_private(path, content)
@@ -113,7 +114,7 @@ def add_node(
 
 
 def _authority_of(key_dir: KeyDir, now: datetime) -> tuple[bytes, bytes]:
-    """Read the authority's certificate and private key; raises `ConfigError`."""
+    """Load the certificate and private key of the authority. Raises `ConfigError`."""
     try:
         ca, ca_key = key_dir.ca.read_bytes(), key_dir.ca_key.read_bytes()
     except OSError as error:
@@ -126,10 +127,11 @@ def _authority_of(key_dir: KeyDir, now: datetime) -> tuple[bytes, bytes]:
 
 
 def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
-    """Make node certificates and private keys anew, with the names and addresses that they had.
+    """Renew node certificates and private keys, with the same names and addresses; return the
+    files.
 
-    Without `nodes`, all certificates in the folder are renewed. Returns the files. Raises
-    `ConfigError`, writing nothing then.
+    Without `nodes`, all certificates in the folder are renewed. If it raises `ConfigError`, it
+    writes nothing.
     """
     key_dir = KeyDir(directory)
     now = datetime.now(UTC)
@@ -146,7 +148,9 @@ def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
 
 
 def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
-    """Find the certificates of these nodes, or all; raises `ConfigError` where there is none."""
+    """Return the certificate files of these nodes, or all. Raises `ConfigError` if one is
+    missing.
+    """
     found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
     if nodes:
         missing = [node for node in nodes if node_label(node) not in found]
@@ -166,9 +170,9 @@ def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
 
 
 def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
-    """Add one token, `NAME:SCOPE,SCOPE`, to `tokens.toml`; returns the file of its secret.
+    """Add one token, `NAME:SCOPE,SCOPE`, to `tokens.toml`; return the file of its secret.
 
-    Raises `ConfigError`, leaving everything as it was.
+    If it raises `ConfigError`, it changes nothing.
     """
     key_dir = KeyDir(directory)
     name, scopes = _parse_token(text, "the token")
@@ -197,9 +201,9 @@ def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
 
 
 def revoke_token(directory: Path, name: str) -> list[Path]:
-    """Remove a token from `tokens.toml`, then the file of its secret; returns the changed files.
+    """Remove a token from `tokens.toml`, then the file of its secret; return the changed files.
 
-    Raises `ConfigError` for a name that no token has.
+    Raises `ConfigError` for an unknown token.
     """
     key_dir = KeyDir(directory)
     with locked(directory):
@@ -222,7 +226,7 @@ def revoke_token(directory: Path, name: str) -> list[Path]:
 
 
 def _read_tokens(key_dir: KeyDir) -> tuple[str, list[str]]:
-    """Return the text of the file of tokens and their names; raises `ConfigError`."""
+    """Return the text of the token file and the names of its tokens. Raises `ConfigError`."""
     try:
         text = key_dir.tokens.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -236,7 +240,7 @@ def _read_tokens(key_dir: KeyDir) -> tuple[str, list[str]]:
 
 
 def _token_line(name: str, secret: bytes) -> bytes:
-    """Write what a client shows: the name and the secret."""
+    """Format the credential of a client: name and secret."""
     return f"{name}.{secret.hex()}\n".encode()
 
 
@@ -257,7 +261,7 @@ def _node_pair(
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a folder that only its owner can read, unless it exists."""
+    """Create a folder that only its owner can read, unless it exists."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -331,10 +335,10 @@ def _parse_token(text: str, what: str = "--token") -> tuple[str, list[Scope]]:
 
 
 def rotate(directory: Path, step: str) -> str:
-    """Take the cluster key a step on the way to a new one; returns what holds now.
+    """Perform one step of a cluster key rotation; return a description of the new state.
 
-    `add` takes a new key as well, `use` seals with it, `drop` forgets the old one. Between steps
-    the file goes to every node. Raises `ConfigError` when the step does not fit the file.
+    `add` adds a new key, `use` makes it the sealing key, and `drop` removes the old key. Copy the
+    file to every node between the steps. Raises `ConfigError` if the step does not match the file.
     """
     path = KeyDir(directory).cluster_key
     try:

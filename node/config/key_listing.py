@@ -1,4 +1,4 @@
-"""What a key folder holds: certificates with their expiry, tokens with their scopes; no secret."""
+"""Contents of a key folder without secrets: certificates with expiry, and tokens with scopes."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ class CertificateRow:
     """One certificate of a key folder."""
 
     file: str
-    """Relative to the folder."""
+    """Path relative to the folder."""
     expires: datetime
     days_left: int
-    """Whole days until then; negative once it has expired."""
+    """Whole days until expiry; negative after it."""
     names: list[str]
     addresses: list[str]
 
@@ -32,11 +32,13 @@ class TokenRow:
     name: str
     scopes: list[str]
     domains: list[str] | None
-    """Domains that the token is held to; None for all."""
+    """Domains to which the token is restricted; None for all domains."""
 
 
 def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
-    """List the authority's certificate and those of nodes; raises `ConfigError` for a bad one."""
+    """List the certificates of the authority and of nodes. Raises `ConfigError` for an invalid
+    one.
+    """
     files = [keys.ca, keys.certificate, *sorted(keys.nodes.glob("*.pem"))]
     rows = [_row(keys, file, now) for file in files if file.exists()]
     if not rows:
@@ -47,14 +49,14 @@ def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
 
 
 def _row(keys: KeyDir, file: Path, now: datetime) -> CertificateRow:
-    names, addresses = names_in(file)  # Raises for what is no certificate.
+    names, addresses = names_in(file)  # Raises `ConfigError` if the file is not a certificate.
     expires = datetime.fromtimestamp(expires_at(file.read_bytes()), UTC)
     own = str(file.relative_to(keys.path))
     return CertificateRow(own, expires, (expires - now).days, names, addresses)
 
 
 def list_tokens(keys: KeyDir) -> list[TokenRow]:
-    """List the tokens by name; raises `ConfigError` when the file is not good."""
+    """List the tokens by name. Raises `ConfigError` for an invalid file."""
     return [
         TokenRow(
             name, sorted(token.scopes), None if token.domains is None else sorted(token.domains)

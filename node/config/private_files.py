@@ -1,4 +1,4 @@
-"""Writing of secret files: for their owner alone, whole or not at all."""
+"""Atomic writing of secret files that only their owner can read."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ __all__ = ["locked", "replace_private", "write_private"]
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep other commands from changing a folder while the block runs; waits for its turn."""
+    """Lock a folder against other commands during the block; waits for the lock."""
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -29,9 +29,9 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def write_private(files: Mapping[Path, bytes]) -> None:
-    """Write all files or leave none: half a set of keys is of no use, and in the way.
+    """Write all files or none, because an incomplete set of keys is useless.
 
-    Raises `ConfigError`, also where a file exists.
+    Raises `ConfigError`, also if a file exists.
     """
     written: list[Path] = []
     for path, content in files.items():
@@ -50,10 +50,10 @@ def write_private(files: Mapping[Path, bytes]) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Write a file in one step: nodes may read it at any moment.
+    """Replace a file atomically, because nodes may read it at any time.
 
-    It keeps its owner and group and may stay readable by its group, as where a service runs under
-    another name; it is readable by nobody else. Raises `ConfigError`.
+    The file keeps its owner and group. It stays readable by its group if it was, because a service
+    may run as another user. Other users cannot read it. Raises `ConfigError`.
     """
     beside = path.with_name(f".{path.name}.new")
     with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The rules on disk, and when they have changed.
+"""Rule files on disk, and detection of their changes.
 
-A bad file never replaces good rules: it is reported, once, and the rules in force stay.
+An invalid file never replaces the current rules. It is reported once, and the rules in force stay.
 """
 
 import logging
@@ -19,13 +19,13 @@ logger = logging.getLogger("ringfence.node")
 
 
 class RuleFiles:
-    """A rule file or a directory of rule files."""
+    """Rule file, or directory of rule files."""
 
     def __init__(self, path: Path, default_algorithm: Algorithm, *, merge: bool) -> None:
         self.refusals = 0
-        """How often rules were read again and were not good."""
+        """Number of reloads that were rejected."""
         self.refusal = ""
-        """What is wrong with the rules on disk; empty when they are in force."""
+        """Error of the rules on disk; empty if they are in force."""
         self._path = path
         self._defaults = Defaults(algorithm=default_algorithm)
         self._merge = merge
@@ -33,10 +33,10 @@ class RuleFiles:
         self._version = -1
 
     def load(self) -> RuleSet:
-        """Read the rules; raises `ConfigError` that names every fault.
+        """Load the rules. Raises `ConfigError` that lists every error.
 
-        Each load has a higher version than the one before, even when it reads older files: that is
-        how clients hear of a roll-back.
+        Each load has a higher version than the previous one, even if it reads older files. So
+        clients also receive a roll-back.
         """
         self._seen = self._look()
         loaded = load_path(self._path, defaults=self._defaults, merge=self._merge)
@@ -45,17 +45,17 @@ class RuleFiles:
         version = max(loaded.rules.version, self._version + 1)
         rules = RuleSet(loaded.rules.contents, version=version)
         self._check_size(rules)
-        rules.content_hash()  # Here, for this may run in a thread.
+        rules.content_hash()  # Assigned here, because this may run in a thread.
         self._version = version
         self.refusal = ""
         return rules
 
     def load_if_changed(self) -> RuleSet | None:
-        """Read the rules again when a file was written, added or removed since the last look."""
+        """Load the rules again if a file was written, added or removed since the last check."""
         return self.reload() if self._look() != self._seen else None
 
     def reload(self) -> RuleSet | None:
-        """Read the rules again; None, with the reason in the log, when they are not good."""
+        """Load the rules again. If they are invalid, log the reason and return None."""
         try:
             return self.load()
         except ConfigError as error:
@@ -65,7 +65,9 @@ class RuleFiles:
             return None
 
     def _check_size(self, rules: RuleSet) -> None:
-        """Clients fetch all rules in one message: rules that do not fit would limit nobody."""
+        """Raise `ConfigError` for rules larger than one message, in which clients fetch them
+        all.
+        """
         try:
             PackedRules(rules.version, rules.to_plain())
         except LocalProtocolError as error:
@@ -75,7 +77,7 @@ class RuleFiles:
             ) from error
 
     def _look(self) -> tuple[tuple[str, int, int, int], ...]:
-        """What tells one state of the files from another; a swapped symbolic link shows too."""
+        """Return a fingerprint of the files, which a changed symbolic link changes too."""
         return tuple(sorted(_marks(self._files())))
 
     def _files(self) -> list[Path]:

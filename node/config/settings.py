@@ -110,34 +110,34 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def listen_at(self) -> Address:
-        """Address to bind."""
+        """Return the address to bind."""
         return parse_address(self.listen)
 
     @property
     def advertise_at(self) -> Address:
-        """Address at which peers and clients reach the node."""
+        """Return the address at which peers and clients reach the node."""
         return parse_address(self.advertise or self.listen)
 
     @property
     def http_at(self) -> Address | None:
-        """Address of the admin port; None for none."""
+        """Return the address of the admin port; None without one."""
         return parse_address(self.http, _ADMIN_PORT) if self.http else None
 
     @property
     def is_beyond_loopback(self) -> bool:
-        """Whether other hosts can reach the node."""
+        """Return whether other hosts can reach the node."""
         return not is_loopback(self.listen_at[0])
 
     @property
     def places(self) -> Limits:
-        """Limits on connections."""
+        """Return the limits on connections."""
         return Limits.of(
             self.max_connections, self.max_connections_per_address, self.max_connections_per_token
         )
 
     @property
     def member(self) -> Member:
-        """The node as a member of the ring."""
+        """Return this node as a member of the ring."""
         return Member(NodeId(self.name), self.datacenter, self.zone, self.weight)
 
 
@@ -151,7 +151,7 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> NodeSettings:
-    """Read the settings from a file, the environment and flags, the last ones first.
+    """Load the settings from file, environment and flags; flags override the others.
 
     Paths in the file are relative to it. Raises `ConfigError` that names the source and the
     setting.
@@ -166,7 +166,9 @@ def load_settings(
 
 
 def _completed(settings: NodeSettings, environment: Mapping[str, str]) -> NodeSettings:
-    """Fill in name and address from the other settings, or from what Kubernetes sets in a pod."""
+    """Derive name and address from the other settings, or from the variables of a Kubernetes
+    pod.
+    """
     host, port = require_address("listen", settings.listen)
     found = from_environment(environment)
     name = settings.name or found.get("name") or f"{socket.gethostname()}-{port}"
@@ -210,7 +212,7 @@ def _validate_addresses(settings: NodeSettings) -> None:
 
 
 def _validate_member(settings: NodeSettings) -> None:
-    """Check the texts that peers receive about this node."""
+    """Validate the texts about this node that are sent to peers."""
     try:
         member = settings.member
     except ValueError as error:

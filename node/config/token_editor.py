@@ -1,7 +1,6 @@
-"""Editing of `tokens.toml` as text: comments and lines that people added stay as they are.
+"""Editor of `tokens.toml` as text, which keeps comments and manual edits.
 
-Decides what a record of a token looks like. Reading the file for a node is `access`'s part, and
-writing it to disk `keys`'s.
+Decides the format of a token record. `access` loads the file for a node, and `key_files` writes it.
 """
 
 import json
@@ -17,7 +16,7 @@ __all__ = ["record", "token_names", "with_record", "without_record"]
 
 
 def record(name: str, secret: bytes, scopes: Sequence[Scope], domains: Sequence[str] = ()) -> str:
-    """Write the table of one token; it holds the SHA-256 digest of the secret, not the secret."""
+    """Format the table of one token, which holds the SHA-256 digest of the secret."""
     lines = [
         f'[tokens."{name}"]',
         f'digest = "{token_digest(secret).hex()}"',
@@ -29,12 +28,12 @@ def record(name: str, secret: bytes, scopes: Sequence[Scope], domains: Sequence[
 
 
 def token_names(text: str) -> list[str]:
-    """Return the names of all tokens; raises `ConfigError` for text that is no file of tokens."""
+    """Return the names of all tokens. Raises `ConfigError` for text that is not a token file."""
     return list(_tokens(text))
 
 
 def with_record(text: str, added: str) -> str:
-    """Append the table of one token; raises `ConfigError` when the file has no place for it."""
+    """Append the table of one token. Raises `ConfigError` if the file format does not permit it."""
     joined = f"{text.rstrip()}\n\n{added}" if text.strip() else added
     if len(_tokens(joined)) != len(_tokens(text)) + 1:
         raise ConfigError("the file must have a table per token; append the record by hand")
@@ -42,7 +41,7 @@ def with_record(text: str, added: str) -> str:
 
 
 def without_record(text: str, name: str) -> str:
-    """Remove the table of one token; raises `ConfigError` when the text does not allow it."""
+    """Remove the table of one token. Raises `ConfigError` if the file format does not permit it."""
     before = _tokens(text)
     lines = text.splitlines(keepends=True)
     begin = next((at for at, line in enumerate(lines) if _is_header_of(line, name)), None)
@@ -58,7 +57,7 @@ def without_record(text: str, name: str) -> str:
 
 
 def _is_of_the_next(line: str) -> bool:
-    """Whether a line before a header is a comment that belongs to that header."""
+    """Return whether a line before a header is a comment that belongs to the header."""
     return line.lstrip().startswith("#")
 
 
@@ -82,5 +81,5 @@ def _tokens(text: str) -> dict[str, Any]:
 
 
 def _listed(words: Sequence[str]) -> str:
-    # JSON's strings are TOML's, too.
+    # Every JSON string is also a TOML string.
     return ", ".join(json.dumps(word, ensure_ascii=False) for word in words)

@@ -44,7 +44,7 @@ async def open_page(host: Host, address: Address, keys: KeyDir | None) -> AdminP
 
 
 def _log_refusal(cause: str) -> None:
-    logger.debug("the operator's port of the host has refused: %s", cause)
+    logger.debug("admin port of the host: refused: cause=%s", cause)
 
 
 class _Page:

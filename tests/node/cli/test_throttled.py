@@ -122,7 +122,7 @@ def test_a_refusal_is_told_as_the_node_says_it(serve: Serve) -> None:
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"asked": 1}'])
 def test_what_is_no_operators_port_is_said_to_be_none(serve: Serve, body: bytes) -> None:
-    assert "must be that of an operator's port" in refusal(serve(body))
+    assert "must be that of an admin port" in refusal(serve(body))
 
 
 def test_a_node_that_does_not_answer_is_named() -> None:
@@ -150,7 +150,7 @@ def test_without_any_address_the_mend_is_said(monkeypatch: pytest.MonkeyPatch) -
 def test_files_for_an_operators_port_are_refused_without_one(tmp_path: Path) -> None:
     words = ("--cluster", "ringfence://127.0.0.1:9", "--ca", str(tmp_path / "ca.pem"))
 
-    assert "--token-file and --ca belong to the URL of an operator's port" in refusal(*words)
+    assert "--token-file and --ca belong to the URL of an admin port" in refusal(*words)
 
 
 def test_what_two_ports_say_of_one_key_is_counted_once(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""One operator's port for the members of a host, over real ports of nodes in memory."""
+"""One admin port for the members of a host, over real ports of nodes in memory."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
