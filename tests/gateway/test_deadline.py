@@ -62,7 +62,7 @@ async def ask_until(
 
 
 @pytest.mark.parametrize(("told", "within", "by_policy"), SETUPS)
-async def test_whoever_dies_the_answer_comes_in_time_and_the_limit_holds(
+async def test_after_a_crash_answers_meet_the_deadline_and_the_limit_holds(
     autojump_clock, told, within, by_policy
 ) -> None:
     for dead in NAMES:
@@ -85,7 +85,7 @@ async def test_whoever_dies_the_answer_comes_in_time_and_the_limit_holds(
 
 
 @pytest.mark.parametrize(("told", "within", "by_policy"), SETUPS)
-async def test_many_at_once_are_answered_in_time_too(
+async def test_many_concurrent_requests_are_answered_in_time(
     autojump_clock, told, within, by_policy
 ) -> None:
     async with world() as here, service(here, told) as rls:
@@ -110,7 +110,7 @@ async def test_many_at_once_are_answered_in_time_too(
 
 
 @pytest.mark.parametrize(("told", "within", "_by_policy"), SETUPS)
-async def test_with_nobody_left_the_rules_policy_answers_in_time_and_says_so(
+async def test_without_members_the_failure_policy_answers_in_time(
     autojump_clock, told, within, _by_policy
 ) -> None:
     async with world() as here, service(here, told) as rls:

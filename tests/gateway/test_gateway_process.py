@@ -86,7 +86,7 @@ def test_http_and_grpc_share_one_budget_over_all_workers(shared: Gateway) -> Non
     assert [(each["allowed"], each["remaining"]) for each in over_http] == [(True, 0), (False, 0)]
 
 
-def test_who_may_ask_what(shared: Gateway) -> None:
+def test_requests_need_a_token_with_the_right_scope(shared: Gateway) -> None:
     def status(path: str, headers: dict[str, str]) -> int:
         return fetch(f"{shared.url}{path}", body=check("t"), headers=JSON | headers).status
 
@@ -116,7 +116,7 @@ def test_a_revoked_token_is_refused_without_a_restart(tmp_path: Path) -> None:
         until(lambda: status() == 401)
 
 
-def test_a_path_in_bytes_that_no_header_should_have_is_not_taken_for_the_root(
+def test_a_path_with_invalid_bytes_is_not_treated_as_the_root(
     shared: Gateway,
 ) -> None:
     sent = BEARER | {"X-Forwarded-Uri": "/login?\xff"}
@@ -124,7 +124,7 @@ def test_a_path_in_bytes_that_no_header_should_have_is_not_taken_for_the_root(
     assert fetch(f"{shared.url}/v1/auth", headers=sent).status == 429
 
 
-def test_grpc_callers_are_told_what_is_wrong(shared: Gateway) -> None:
+def test_grpc_errors_state_the_reason(shared: Gateway) -> None:
     metadata = [("authorization", BEARER["Authorization"])]
     path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
     with grpc.insecure_channel(shared.grpc) as channel:
@@ -170,7 +170,7 @@ def raw(shared: Gateway, sent: bytes, *, until_closed: bool = True) -> bytes:
 POST = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
-def test_what_is_too_large_or_broken_is_refused_and_the_gateway_serves_on(shared: Gateway) -> None:
+def test_too_large_or_broken_requests_are_refused_without_harm(shared: Gateway) -> None:
     bearer = f"Authorization: {BEARER['Authorization']}\r\n".encode()
     huge = raw(shared, POST + bearer + b"Connection: close\r\nContent-Length: 99999999\r\n\r\n{")
     endless = raw(
@@ -199,7 +199,7 @@ def test_what_is_too_large_or_broken_is_refused_and_the_gateway_serves_on(shared
     assert fetch(f"{shared.url}/healthz").status == 200
 
 
-def test_slow_clients_are_given_up(tmp_path: Path) -> None:
+def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         config = tmp_path / "gateway.toml"
         config.write_text("header_timeout = 0.3\nbody_timeout = 0.3\n", "utf-8")
@@ -251,7 +251,7 @@ def test_schemathesis_finds_nothing(shared: Gateway, tmp_path: Path) -> None:
     assert "bugs" not in counters
 
 
-def test_a_gateway_that_is_told_to_stop_ends_well_and_one_that_dies_is_replaced(
+def test_sigterm_stops_the_gateway_cleanly_and_a_dead_worker_is_replaced(
     tmp_path: Path,
 ) -> None:
     with nodes(tmp_path, "a") as running, gateway(tmp_path, running["a"].url) as gate:
@@ -276,9 +276,7 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_node_starts_its_gateway_and_takes_it_along(
-    tmp_path: Path, ending: signal.Signals
-) -> None:
+def test_a_node_starts_and_stops_its_gateway(tmp_path: Path, ending: signal.Signals) -> None:
     http, grpc_port = free_tcp_ports(2)
     config = tmp_path / "gateway.toml"
     config.write_text(f'listen = "127.0.0.1:{http}"\ngrpc = "127.0.0.1:{grpc_port}"\n', "utf-8")
@@ -316,7 +314,7 @@ def test_a_node_and_its_gateway_must_have_different_ports(
     assert said in err
 
 
-def test_a_node_whose_gateway_cannot_start_ends_and_says_so(tmp_path: Path) -> None:
+def test_a_node_stops_with_an_error_if_its_gateway_cannot_start(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -358,7 +356,7 @@ def caller_certificate(keys: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_with_certificates_both_ports_are_closed_to_who_has_none(tmp_path: Path) -> None:
+def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     write_keys(keys, (), ("127.0.0.1",), ("app:check",), 1)
     http, grpc_port = free_tcp_ports(2)
@@ -417,7 +415,7 @@ def test_with_certificates_both_ports_are_closed_to_who_has_none(tmp_path: Path)
         (("--cluster", "ringfence://127.0.0.1:1", "--auth", "client=ipp"), "did you mean 'ip'?"),
     ],
 )
-def test_settings_that_are_wrong_are_told_in_one_line(
+def test_invalid_settings_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.setenv("RINGFENCE_URL", "")
@@ -429,7 +427,7 @@ def test_settings_that_are_wrong_are_told_in_one_line(
     assert "Traceback" not in err
 
 
-def test_a_port_that_somebody_has_is_named() -> None:
+def test_an_error_names_a_port_that_is_already_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = f"127.0.0.1:{held.getsockname()[1]}"
         status, _, err = ringfence(
@@ -440,7 +438,7 @@ def test_a_port_that_somebody_has_is_named() -> None:
     assert f"cannot listen on {address}" in err
 
 
-def test_a_gateway_without_grpc_says_so(tmp_path: Path) -> None:
+def test_a_gateway_without_grpc_logs_that_fact(tmp_path: Path) -> None:
     [port] = free_tcp_ports(1)
     words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
     log = tmp_path / "gateway.log"

@@ -83,7 +83,7 @@ logs = st.lists(
 
 @settings(deadline=None)
 @given(log=logs)
-def test_every_answer_is_that_of_the_go_service_on_the_same_log(
+def test_answers_equal_those_of_the_go_service(
     log: list[tuple[int, Asked]],
 ) -> None:
     async def replay() -> None:
@@ -97,7 +97,7 @@ def test_every_answer_is_that_of_the_go_service_on_the_same_log(
     trio.run(replay)
 
 
-async def test_so_is_every_answer_of_a_cluster_behind_a_client_that_remembers_denials(
+async def test_cluster_answers_with_a_denial_cache_equal_the_go_service(
     autojump_clock: MockClock,
 ) -> None:
     random, go = Random(7), GoService()

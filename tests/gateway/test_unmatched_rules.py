@@ -27,7 +27,7 @@ async def test_a_domain_of_envoy_without_rules_is_a_warning_once(
     assert "did you mean 'api'?" in caplog.text
 
 
-async def test_checks_that_no_rule_matched_are_a_metric_by_domain_known_or_not() -> None:
+async def test_unmatched_checks_are_counted_by_known_or_unknown_domain() -> None:
     async with api() as gateway:
         await post(gateway, "/v1/check", {"domain": "apo", "descriptors": [{"client": "x"}]})
         for key in ("client", "nothing", "path"):
@@ -37,7 +37,7 @@ async def test_checks_that_no_rule_matched_are_a_metric_by_domain_known_or_not()
     assert (told[METRIC, "unknown"], told[METRIC, "known"]) == (1, 2)
 
 
-async def test_the_domain_of_v1_auth_is_looked_at_with_the_first_request(
+async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with api(domain="apo") as gateway:
@@ -55,7 +55,7 @@ async def test_the_domain_of_v1_auth_is_looked_at_with_the_first_request(
         ({"auth": ["client=ip", "ip"]}, "no rule for descriptor key 'ip'"),
     ],
 )
-async def test_settings_that_no_rule_can_match_are_a_warning_at_the_start_or_an_error(
+async def test_unmatchable_settings_cause_a_warning_or_an_error_at_start(
     told: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ringfence.local(RULES) as limiter:
@@ -66,7 +66,7 @@ async def test_settings_that_no_rule_can_match_are_a_warning_at_the_start_or_an_
             require_rules(limiter, settings_of(**told, strict=True))
 
 
-async def test_settings_left_at_their_defaults_and_those_that_rules_have_are_no_warning(
+async def test_default_settings_and_settings_with_rules_cause_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     other = {"domain": "web", "descriptors": []}

@@ -44,14 +44,14 @@ def test_no_claim_moves_a_client_behind_a_number_of_proxies(claim: str) -> None:
 
 
 @given(claim=claims)
-def test_a_stranger_who_is_no_proxy_is_not_believed(claim: str) -> None:
+def test_address_headers_of_an_untrusted_peer_are_ignored(claim: str) -> None:
     told = ClientAddress(["10.0.0.0/8"]).of(CLIENT, sent(x_forwarded_for=claim))
 
     assert told == CLIENT
 
 
 @given(claim=claims)
-def test_only_the_header_that_was_named_is_read(claim: str) -> None:
+def test_only_the_configured_header_is_read(claim: str) -> None:
     addresses = ClientAddress(1, header="x-real-ip")
 
     told = addresses.of(PROXY, sent(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim))
@@ -98,14 +98,14 @@ def test_addresses_are_read_with_ports_brackets_and_zones(entry: str, client: st
     assert ClientAddress([PROXY]).of(PROXY, sent(x_forwarded_for=entry)) == client
 
 
-def test_a_chain_shorter_than_the_number_of_proxies_ends_at_its_first_entry() -> None:
+def test_a_chain_shorter_than_configured_ends_at_its_first_entry() -> None:
     addresses = ClientAddress(3)
 
     assert addresses.of(INNER, sent(x_forwarded_for=f"{CLIENT}, {PROXY}")) == CLIENT
     assert addresses.of(INNER, sent()) == INNER
 
 
-def test_when_all_of_the_chain_is_ours_its_first_entry_is_the_client() -> None:
+def test_the_client_is_the_first_entry_of_a_trusted_chain() -> None:
     told = ClientAddress(["10.0.0.0/8"]).of(INNER, sent(x_forwarded_for="10.9.9.9, 10.0.0.7"))
 
     assert told == "10.9.9.9"
@@ -124,12 +124,12 @@ def test_a_proxy_seen_as_ipv4_in_ipv6_is_the_same_proxy() -> None:
 
 
 @pytest.mark.parametrize("peer", [None, ""])
-def test_a_proxy_on_a_unix_socket_is_believed_when_it_is_said_so(peer: str | None) -> None:
+def test_a_proxy_on_a_unix_socket_can_be_trusted(peer: str | None) -> None:
     assert ClientAddress("unix").of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
     assert ClientAddress(1).of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
 
 
-def test_clients_without_any_address_are_counted_as_one_and_that_is_told_once(
+def test_clients_without_address_share_one_counter_and_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     addresses = ClientAddress()
@@ -142,7 +142,7 @@ def test_clients_without_any_address_are_counted_as_one_and_that_is_told_once(
 
 
 @pytest.mark.parametrize("trusted", [[PROXY], 1])
-def test_a_proxy_that_names_no_address_is_not_counted_itself_and_that_is_told_once(
+def test_a_proxy_without_client_address_is_logged_once_and_not_counted(
     trusted: list[str] | int, caplog: pytest.LogCaptureFixture
 ) -> None:
     addresses = ClientAddress(trusted)
@@ -172,6 +172,6 @@ def test_one_ipv6_subscriber_is_one_client_by_the_prefix_chosen() -> None:
         (lambda: ClientAddress(ipv6_prefix=0), "ipv6_prefix 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_told(make: Callable[[], object], named: str) -> None:
+def test_invalid_settings_are_reported(make: Callable[[], object], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         make()

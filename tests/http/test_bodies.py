@@ -12,7 +12,7 @@ DAILY, BANDWIDTH = rule("daily", "1000/day"), rule("bandwidth")
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
-def test_programs_read_the_drafts_problem() -> None:
+def test_programs_get_the_problem_type_of_the_draft() -> None:
     decision = answer(denied(DAILY, 4.2), allowed(rule("other")), denied(BANDWIDTH, 1.0))
 
     body = refused_body(Refused.of(decision, "*/*"))
@@ -28,7 +28,7 @@ def test_programs_read_the_drafts_problem() -> None:
     }
 
 
-def test_an_outage_that_denies_is_our_own_want_of_capacity() -> None:
+def test_a_denial_by_outage_is_a_capacity_problem() -> None:
     refused = Refused.of(answer(denied(DAILY, 1.0, source=Source.POLICY)))
 
     assert refused.status == 503
@@ -36,14 +36,14 @@ def test_an_outage_that_denies_is_our_own_want_of_capacity() -> None:
     assert refused.detail == "Try again in 1 second."
 
 
-def test_a_browser_reads_a_page() -> None:
+def test_a_browser_gets_an_html_page() -> None:
     body = refused_body(Refused.of(answer(denied(DAILY, 4.2)), CHROME))
 
     assert body.content_type == "text/html; charset=utf-8"
     assert b"<h1>Too many requests</h1>\n<p>Try again in 5 seconds.</p>" in body.content
 
 
-def test_what_no_wait_can_mend_says_so() -> None:
+def test_a_denial_without_a_useful_retry_states_that_fact() -> None:
     problem = Refused.of(answer(denied(DAILY, None))).as_problem()
 
     assert "retry-after" not in problem
@@ -64,11 +64,11 @@ def test_what_no_wait_can_mend_says_so() -> None:
         (None, False),
     ],
 )
-def test_html_is_for_those_who_like_it_better_than_json(accept: str | None, html: bool) -> None:
+def test_html_is_sent_to_clients_that_prefer_it_to_json(accept: str | None, html: bool) -> None:
     assert prefers_html(accept) is html
 
 
-def test_a_template_makes_the_page_and_knows_the_wait() -> None:
+def test_a_template_can_use_the_wait() -> None:
     refused = Refused.of(answer(denied(DAILY, 4.2)))
 
     body = refused_body(refused, lambda told: f"<p>{told.retry_after} {told.policies[0]}</p>")
@@ -76,7 +76,7 @@ def test_a_template_makes_the_page_and_knows_the_wait() -> None:
     assert body == Body("text/html; charset=utf-8", b"<p>5 daily</p>")
 
 
-def test_a_template_may_make_any_body_or_leave_it() -> None:
+def test_a_template_can_return_any_body_or_none() -> None:
     refused = Refused.of(answer(denied(DAILY)))
     slow_down = Body("text/plain", b"slow down")
 

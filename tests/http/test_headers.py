@@ -32,7 +32,7 @@ def test_several_policies_stand_in_one_list_as_in_the_drafts_example() -> None:
     assert fields["RateLimit"] == '"permin";r=9;t=30'
 
 
-def test_a_refusal_tells_the_limit_that_refused_even_where_another_has_as_little_left() -> None:
+def test_a_refusal_names_the_denying_limit_among_equal_ones() -> None:
     decision = answer(allowed(rule("spent"), 0), denied(rule("refusing", "5/s"), 0.2))
 
     fields = dict(LimitHeaders("both").of(decision))
@@ -42,7 +42,7 @@ def test_a_refusal_tells_the_limit_that_refused_even_where_another_has_as_little
     assert fields["Retry-After"] == "1"
 
 
-def test_of_two_that_refused_the_one_to_wait_for_longest_is_told() -> None:
+def test_headers_describe_the_denying_limit_with_the_longest_wait() -> None:
     decision = answer(denied(rule("short"), 2.0), denied(rule("long"), 200.5))
 
     assert dict(LimitHeaders().of(decision))["RateLimit"] == '"long";r=0;t=201'
@@ -60,7 +60,7 @@ def test_the_x_style_has_the_names_that_services_have_long_sent() -> None:
     ]
 
 
-def test_reset_may_be_told_in_seconds_since_the_epoch() -> None:
+def test_reset_can_be_in_seconds_since_the_epoch() -> None:
     headers = LimitHeaders("x", reset="epoch", wall_clock=lambda: 1_700_000_000.5)
 
     fields = dict(headers.of(answer(allowed(MINUTE))))
@@ -68,7 +68,7 @@ def test_reset_may_be_told_in_seconds_since_the_epoch() -> None:
     assert fields["X-RateLimit-Reset"] == "1700000031"
 
 
-def test_a_decision_that_is_said_again_is_told_again_whatever_was_made_of_the_fields() -> None:
+def test_a_repeated_decision_gets_unmodified_fields_again() -> None:
     headers, decision = LimitHeaders("x"), answer(allowed(MINUTE, 9))
     first = headers.of(decision)
     before = [*first]
@@ -78,7 +78,7 @@ def test_a_decision_that_is_said_again_is_told_again_whatever_was_made_of_the_fi
     assert dict(headers.of(answer(allowed(MINUTE, 8))))["X-RateLimit-Remaining"] == "8"
 
 
-def test_of_a_decision_that_is_said_again_the_epoch_goes_on() -> None:
+def test_the_reset_epoch_advances_for_a_repeated_decision() -> None:
     times = iter([1_700_000_000.5, 1_700_000_007.5])
     headers = LimitHeaders("x", reset="epoch", wall_clock=lambda: next(times))
     decision = answer(allowed(MINUTE))
@@ -97,7 +97,7 @@ def test_the_style_none_leaves_retry_after_alone() -> None:
 
 
 @given(wait=st.floats(0, 1e9), reset=st.floats(0, 1e9), style=st.sampled_from(["ietf", "both"]))
-def test_retry_after_is_whole_at_least_one_never_too_early_and_not_before_t(
+def test_retry_after_is_a_positive_integer_and_never_too_early(
     wait: float, reset: float, style: str
 ) -> None:
     fields = dict(LimitHeaders(style).of(answer(denied(MINUTE, wait, reset))))
@@ -109,13 +109,13 @@ def test_retry_after_is_whole_at_least_one_never_too_early_and_not_before_t(
 
 
 @given(remaining=st.integers(0, 2**53), reset=st.floats(0, 1e12))
-def test_an_allowed_request_is_never_told_to_wait(remaining: int, reset: float) -> None:
+def test_an_allowed_response_never_has_retry_after(remaining: int, reset: float) -> None:
     fields = dict(LimitHeaders("both").of(answer(allowed(MINUTE, remaining, reset))))
 
     assert not {"Retry-After", "X-RateLimit-Retry-After"} & set(fields)
 
 
-def test_no_wait_is_told_when_none_would_help() -> None:
+def test_retry_after_is_absent_if_a_retry_cannot_succeed() -> None:
     fields = dict(LimitHeaders("both").of(answer(denied(MINUTE, None))))
 
     assert "Retry-After" not in fields
@@ -138,24 +138,24 @@ def test_whatever_a_rule_is_called_its_fields_are_structured_fields(
     assert policy["q"] == state["r"] == min(amount, 10**15 - 1)
 
 
-def test_a_limit_on_what_runs_at_once_has_its_unit_and_no_window() -> None:
+def test_a_concurrency_limit_has_a_unit_and_no_window() -> None:
     fields = dict(LimitHeaders().of(answer(allowed(rule("jobs", "5 concurrent"), 3))))
 
     assert fields["RateLimit-Policy"] == '"jobs";q=5;qu="concurrent-requests"'
 
 
-def test_a_limit_outside_of_rules_is_called_what_it_is() -> None:
+def test_a_limit_outside_of_rules_is_named_by_amount_and_period() -> None:
     fields = dict(LimitHeaders().of(answer(allowed(adhoc_rule(parse_limit("5/s burst 9"))))))
 
     assert fields["RateLimit-Policy"] == '"5/second burst 9";q=5;w=1'
 
 
 @pytest.mark.parametrize("status", [NO_RULE, unlimited(MINUTE)])
-def test_where_nothing_limits_nothing_is_told(status: object) -> None:
+def test_headers_are_absent_if_no_limit_applies(status: object) -> None:
     assert LimitHeaders("both").of(answer(status)) == []  # type: ignore[arg-type]
 
 
-def test_limits_in_shadow_mode_are_not_told() -> None:
+def test_headers_omit_limits_in_shadow_mode() -> None:
     shadow = allowed(rule("trial", shadow=True), 0)
 
     assert LimitHeaders("both").of(answer(shadow)) == []
@@ -179,7 +179,7 @@ def test_an_outage_is_marked_and_no_count_is_made_up(status: object, mark: str) 
     assert set(fields) <= {"Retry-After"}
 
 
-def test_a_count_made_here_for_want_of_a_node_is_told_and_marked() -> None:
+def test_headers_mark_a_local_decision_during_an_outage() -> None:
     alone = allowed(rule("minute", on_failure="local"), source=Source.LOCAL)
 
     fields = dict(LimitHeaders().of(answer(alone)))
@@ -194,7 +194,7 @@ def test_a_process_that_is_its_own_limiter_is_no_outage() -> None:
     assert "Ringfence-Outage" not in fields
 
 
-def test_rules_that_changed_are_told_as_they_are_now() -> None:
+def test_the_rules_view_shows_changed_rules() -> None:
     headers = LimitHeaders()
     headers.of(answer(allowed(rule("minute", "100/minute"))))
 
@@ -204,6 +204,6 @@ def test_rules_that_changed_are_told_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"style": "github"}, {"reset": "tomorrow"}])
-def test_a_style_that_is_not_known_is_refused_with_those_that_are(settings: dict[str, str]) -> None:
+def test_the_error_for_an_unknown_style_lists_the_known_ones(settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="must be one of"):
         LimitHeaders(**settings)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def test_a_key_may_be_a_function_or_entries_of_names_and_functions() -> None:
     ]
 
 
-def test_several_keys_are_several_descriptors_and_one_that_lacks_a_part_is_left_out() -> None:
+def test_each_key_is_a_descriptor_unless_the_request_lacks_a_part() -> None:
     keys = ["ip", "user+route", {"key": "header:x-api-key"}]
 
     assert read(keys, Asked()) == [{"ip": "203.0.113.9"}]
@@ -70,11 +70,11 @@ def test_several_keys_are_several_descriptors_and_one_that_lacks_a_part_is_left_
 
 
 @given(name=st.text())
-def test_no_user_can_be_called_so_that_he_spends_an_addresss_budget(name: str) -> None:
+def test_no_user_name_can_spend_the_budget_of_an_address(name: str) -> None:
     assert read("user_or_ip", Asked(user=name)) != read("user_or_ip", Asked(peer=name or None))
 
 
-def test_where_the_route_is_not_known_the_path_stands_for_it() -> None:
+def test_the_path_replaces_an_unknown_route() -> None:
     assert read("route", Asked(route=None)) == [{"route": "/users/7"}]
 
 
@@ -87,7 +87,7 @@ def test_for_limits_outside_of_rules_a_key_is_its_names_and_values() -> None:
     ]
 
 
-def test_a_function_may_name_the_user_in_the_requests_place() -> None:
+def test_a_callback_can_replace_the_user_of_the_request() -> None:
     keys = Keys("user", ClientAddress(), user=lambda request: request.header("x-user"))
 
     assert keys.descriptors(Asked(user="ada", headers={"x-user": "bob"})) == [{"user": "bob"}]
@@ -98,16 +98,16 @@ def test_a_function_may_name_the_user_in_the_requests_place() -> None:
     ("spec", "needed"),
     [("ip", False), ("ip+route", False), ("user", True), ({"who": "user_or_ip"}, True)],
 )
-def test_keys_tell_whether_they_need_the_user(spec: KeySpec, needed: bool) -> None:
+def test_keys_report_whether_they_need_the_user(spec: KeySpec, needed: bool) -> None:
     assert Keys(spec, ClientAddress()).needs_user is needed
 
 
 @pytest.mark.parametrize("spec", ["", "=ip", "header:", "ip+", [], {}, [[]], "usr", ["ip", 7]])
-def test_a_key_that_means_nothing_is_refused(spec: KeySpec) -> None:
+def test_an_unknown_key_is_refused(spec: KeySpec) -> None:
     with pytest.raises(ConfigError, match="key"):
         Keys(spec, ClientAddress())
 
 
-def test_a_misspelt_key_is_told_with_its_likely_meaning() -> None:
+def test_the_error_for_a_misspelt_key_suggests_the_likely_one() -> None:
     with pytest.raises(ConfigError, match="did you mean 'user_or_ip'"):
         Keys("user_of_ip", ClientAddress())

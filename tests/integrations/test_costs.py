@@ -74,7 +74,7 @@ async def test_answers_of_300_close_a_budget_of_1000_with_the_fourth() -> None:
         assert (await opened.peek("llm", TENANT)).remaining == 1
 
 
-async def test_what_nobody_tells_stays_as_it_was_held() -> None:
+async def test_an_unreported_cost_keeps_the_reserved_cost() -> None:
     async def silent(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"."})
@@ -136,7 +136,7 @@ async def test_of_a_request_that_no_node_decided_the_whole_cost_is_charged(
         assert (await opened.peek("llm", TENANT)).remaining == 700
 
 
-async def test_a_stream_of_fastapi_tells_its_cost_behind_other_middlewares() -> None:
+async def test_a_fastapi_stream_reports_its_cost_behind_other_middlewares() -> None:
     app = FastAPI()
     limits = for_fastapi.RateLimits(
         partial(ringfence.local, RULES), cost_after=reported_cost, **BY_TENANT
@@ -159,7 +159,7 @@ async def test_a_stream_of_fastapi_tells_its_cost_behind_other_middlewares() -> 
         assert await statuses(app, ["/", "/"]) == [200, 429]
 
 
-def test_a_stream_of_flask_tells_its_cost_after_its_context_has_ended(
+def test_a_flask_stream_reports_its_cost_after_its_context_has_ended(
     limiter: BlockingLimiter,
 ) -> None:
     app = Flask(__name__)
@@ -182,7 +182,7 @@ def test_a_stream_of_flask_tells_its_cost_after_its_context_has_ended(
     assert left(limiter) == 600
 
 
-def test_a_view_of_flask_tells_its_cost(limiter: BlockingLimiter) -> None:
+def test_a_flask_view_reports_its_cost(limiter: BlockingLimiter) -> None:
     app = Flask(__name__)
     limits = for_flask.RateLimits(limiter=limiter, cost_after=reported_cost, **BY_TENANT)
 
@@ -197,7 +197,7 @@ def test_a_view_of_flask_tells_its_cost(limiter: BlockingLimiter) -> None:
     assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
 
 
-def test_a_wsgi_application_tells_its_cost(limiter: BlockingLimiter) -> None:
+def test_a_wsgi_application_reports_its_cost(limiter: BlockingLimiter) -> None:
     def plain(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         start("200 OK", [])
         set_cost(environ, 999)
@@ -222,6 +222,6 @@ def test_a_wsgi_application_tells_its_cost(limiter: BlockingLimiter) -> None:
         (scope_of(), 1.5, "got 1.5"),
     ],
 )
-def test_what_makes_no_sense_is_told(place: object, cost: Any, named: str) -> None:
+def test_invalid_arguments_are_reported(place: object, cost: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         set_cost(place, cost)

@@ -95,7 +95,7 @@ def test_the_cost_may_depend_on_the_call(limiter):
         send("abcdef")
 
 
-def test_the_rules_of_a_domain_may_say_the_limit():
+def test_rules_of_a_domain_can_define_the_limit():
     with ringfence.blocking.local(RULES) as limiter:
 
         @limited(limiter, domain="jobs", descriptors=lambda to: {"to": to}, when_denied="return")
@@ -122,7 +122,7 @@ def test_a_coroutine_function_waits_for_a_blocking_limiter_in_any_loop(limiter, 
     assert anyio.run(twice, backend=backend) == ["done", "later"]
 
 
-async def test_waiting_calls_get_their_turn_one_after_the_other_if_it_comes_in_time(autojump_clock):
+async def test_waiting_calls_proceed_one_by_one_before_their_deadline(autojump_clock):
     async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
         began = trio.current_time()
 
@@ -189,7 +189,7 @@ async def nobody_waits(*_):
         ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),
     ],
 )
-def test_what_makes_no_sense_is_told_when_the_function_is_decorated(limiter, options, mend):
+def test_invalid_arguments_are_reported_at_decoration(limiter, options, mend):
     def greet(user):
         return user
 
@@ -198,12 +198,12 @@ def test_what_makes_no_sense_is_told_when_the_function_is_decorated(limiter, opt
 
 
 @pytest.mark.parametrize("given", [None, "ringfence://x", 5])
-def test_what_is_no_limiter_is_told_when_the_function_is_decorated(given):
+def test_an_invalid_limiter_is_reported_at_decoration(given):
     with pytest.raises(ConfigError, match=f"{given!r} is no limiter; give one, such as"):
         limited(given, "1/s")
 
 
-def test_a_function_that_gives_no_limiter_is_told(limiter):
+def test_a_callback_that_returns_no_limiter_is_an_error(limiter):
     with pytest.raises(ConfigError, match="limiter 'nobody_waits' must be a plain function"):
         limited(nobody_waits, "1/s")
     greet = limited(lambda: None, "1/s")(lambda user: user)

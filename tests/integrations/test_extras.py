@@ -5,7 +5,7 @@ import pytest
 
 
 @pytest.mark.parametrize("extra", ["limits", "httpx"])
-def test_without_its_extra_an_integration_says_which_one_to_install(extra):
+def test_an_integration_without_its_extra_names_the_extra_to_install(extra):
     program = f"import sys; sys.modules[{extra!r}] = None; import ringfence.integrations.{extra}"
 
     told = subprocess.run(

@@ -76,7 +76,7 @@ def test_a_view_is_limited_without_a_request_in_its_signature(backend: str) -> N
     anyio.run(main, backend=backend)
 
 
-async def test_paths_of_one_route_share_its_budget_and_routes_of_a_router_do_not() -> None:
+async def test_paths_of_a_route_share_a_budget_but_routes_do_not() -> None:
     app = make(RateLimits(here))
     async with living(app):
         assert await statuses(app, ["/items/1", "/items/2", "/items/3"]) == [200, 200, 429]
@@ -120,9 +120,7 @@ async def test_limits_of_views_can_charge_failures_only() -> None:
     assert wrong == [401, 401, 429]
 
 
-async def test_two_limits_of_a_view_have_counters_of_their_own_whatever_they_have_in_common() -> (
-    None
-):
+async def test_two_limits_of_a_view_always_have_separate_counters() -> None:
     limits = RateLimits(here)
     app = FastAPI()
     limits.install(app)
@@ -142,7 +140,7 @@ async def test_two_limits_of_a_view_have_counters_of_their_own_whatever_they_hav
     assert (right, wrong) == ([200] * 4, [401, 401, 429])
 
 
-async def test_a_view_whose_limit_a_function_tells_counts_on_when_it_tells_another() -> None:
+async def test_a_view_keeps_its_count_when_its_limit_callback_changes() -> None:
     limits = RateLimits(here)
     app = FastAPI()
     limits.install(app)
@@ -159,7 +157,7 @@ async def test_a_view_whose_limit_a_function_tells_counts_on_when_it_tells_anoth
     assert (seen, over) == ([200] * 3, 429)
 
 
-async def test_rules_of_a_domain_limit_a_view_too_and_all_of_them_everything() -> None:
+async def test_rules_of_a_domain_can_limit_a_view_or_everything() -> None:
     limits = RateLimits(here)
     app = FastAPI()
     limits.install(app)
@@ -201,12 +199,12 @@ def test_openapi_shows_429_everywhere_when_everything_is_limited() -> None:
     assert shown == set(paths) - {"/free"}
 
 
-def test_a_bad_limit_is_told_when_the_route_is_written() -> None:
+def test_an_invalid_limit_is_reported_when_the_route_is_defined() -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
         RateLimits(here).depends("some/hour")
 
 
-def test_an_application_that_is_not_fastapis_is_told_where_to_go() -> None:
+def test_the_error_for_a_non_fastapi_application_names_its_integration() -> None:
     with pytest.raises(ConfigError, match=r"ringfence\.integrations\.starlette"):
         RateLimits(here).install(Starlette())
 
@@ -250,7 +248,7 @@ async def test_a_limit_below_the_routes_decorator_limits_as_a_dependency_does(pa
     assert refused.headers["content-type"] == "application/problem+json"
 
 
-def test_a_decorated_function_is_given_what_it_takes_and_nothing_else() -> None:
+def test_a_decorated_function_receives_only_its_own_parameters() -> None:
     app = decorated(RateLimits(here))
 
     with TestClient(app) as client:
@@ -287,7 +285,7 @@ def test_a_limit_on_a_function_that_yields_names_the_other_way() -> None:
         RateLimits(here).limit("2/hour")(stream)
 
 
-async def test_an_exempt_route_is_not_limited_by_what_limits_all_but_by_its_own_limit() -> None:
+async def test_an_exempt_route_has_only_its_own_limit() -> None:
     limits = RateLimits(here, limit="1/hour")
     app = FastAPI()
     limits.install(app)

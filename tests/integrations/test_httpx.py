@@ -111,7 +111,7 @@ async def test_a_request_whose_turn_comes_too_late_is_not_sent(autojump_clock):
         assert caught.value.retry_after == pytest.approx(1)
 
 
-async def test_rules_may_say_the_limit(autojump_clock):
+async def test_rules_can_define_the_limit(autojump_clock):
     async with ringfence.local(RULES, clock=TrioClock()) as limiter:
         options = {"domain": "out", "descriptors": lambda request: {"path": request.url.path}}
         async with client_of(limiter, Upstream(), **options, max_wait=1) as client:
@@ -121,7 +121,7 @@ async def test_rules_may_say_the_limit(autojump_clock):
                 await client.get("/a")
 
 
-async def test_a_refusal_of_the_other_side_is_waited_out_when_that_was_asked_for(autojump_clock):
+async def test_a_429_or_503_response_is_retried_after_its_wait_if_configured(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "7"}), (503, {"Retry-After": "3"}))
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
@@ -162,7 +162,7 @@ async def chunks():
         (404, {"Retry-After": "1"}),
     ],
 )
-async def test_what_is_not_worth_waiting_for_is_returned_as_it_is(answer, autojump_clock):
+async def test_responses_with_a_too_long_wait_are_returned_unchanged(answer, autojump_clock):
     upstream = Upstream(answer)
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
@@ -174,7 +174,7 @@ async def test_what_is_not_worth_waiting_for_is_returned_as_it_is(answer, autoju
         assert len(upstream.asked) == 1
 
 
-async def test_refusals_are_passed_on_unless_told_to_heed_them(autojump_clock):
+async def test_upstream_refusals_are_returned_unless_waiting_is_configured(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "1"}))
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
@@ -231,7 +231,7 @@ def test_a_blocking_client_waits_for_its_turn_in_real_time():
 
 
 @pytest.mark.parametrize("kind", [WaitingTransport, AsyncWaitingTransport])
-def test_what_makes_no_sense_is_told_at_once(kind):
+def test_invalid_settings_are_reported_at_construction(kind):
     with local(RuleSet()) as limiter:
         with pytest.raises(ConfigError, match="give either a limit"):
             kind(limiter)

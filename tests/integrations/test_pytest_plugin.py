@@ -65,7 +65,7 @@ def test_an_application_s_tests_find_a_cluster_wherever_they_connect_to(pytester
             ringfence_clock.advance(120)
             assert app("a")
 
-        def test_every_test_begins_anew(ringfence_cluster, ringfence_limiter):
+        def test_every_test_starts_with_empty_counters(ringfence_cluster, ringfence_limiter):
             assert ringfence_limiter.peek("api", {"user": "a"}).remaining == 2
             assert app("a")
             assert ringfence_limiter.peek("api", {"user": "a"}).remaining == 1
@@ -93,7 +93,7 @@ def test_the_plug_in_is_announced_to_pytest():
     assert project["entry-points"]["pytest11"] == {"ringfence": PLUGIN}
 
 
-def test_loading_the_plug_in_does_not_load_what_its_fixtures_need():
+def test_loading_the_plug_in_does_not_import_dependencies_of_its_fixtures():
     program = f"import sys, {PLUGIN}; print('ringfence.integrations.testing' in sys.modules)"
 
     told = subprocess.run(
@@ -144,7 +144,7 @@ def test_while_it_is_off_everything_passes_uncounted(cluster):
     assert cluster.limiter.peek("api", {"user": "a"}).remaining == 2
 
 
-async def test_who_waits_for_a_turn_moves_the_clock_and_takes_no_time(cluster):
+async def test_waiting_advances_the_fake_clock_without_real_time(cluster):
     began, fake = trio.current_time(), cluster.clock.now()
     async with ringfence.connect("ringfence://prod") as limiter:
         for _ in range(3):
@@ -220,7 +220,7 @@ def test_time_does_not_go_back(cluster):
         cluster.advance(-1)
 
 
-def test_what_connects_afterwards_finds_no_fake():
+def test_connections_after_the_test_do_not_use_the_fake():
     with FakeCluster({}).installed():
         pass
 

@@ -52,7 +52,7 @@ def test_an_endpoint_has_a_budget_of_its_own(backend: str) -> None:
     anyio.run(main, backend=backend)
 
 
-async def test_an_exempt_endpoint_is_not_limited_by_what_limits_all() -> None:
+async def test_an_exempt_endpoint_is_not_limited_by_the_general_limit() -> None:
     limits = RateLimits(here, limit="1/hour")
 
     @limits.exempt
@@ -124,7 +124,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_handler_that_makes_a_success_of_a_refusal_tells_nobody_to_wait() -> None:
+async def test_retry_after_is_absent_if_a_handler_returns_success() -> None:
     limits = RateLimits(here, headers="both")
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
     limits.install(app)
@@ -156,7 +156,7 @@ async def test_streams_and_files_pass_whole(tmp_path: object) -> None:
     assert "ratelimit" in filed.headers
 
 
-async def test_the_route_is_known_before_it_is_chosen_so_paths_make_no_keys() -> None:
+async def test_the_route_is_found_early_so_keys_use_no_paths() -> None:
     limits = RateLimits(here, limit="2/hour", keys="route")
     app = Starlette(
         routes=[
@@ -177,7 +177,7 @@ class ByHeader(AuthenticationBackend):
         return (AuthCredentials(), SimpleUser(name)) if name else None
 
 
-async def test_users_are_told_apart_where_they_were_authenticated_first() -> None:
+async def test_authenticated_users_have_separate_counters() -> None:
     limits = RateLimits(here, limit="1/hour", keys="user_or_ip")
     app = Starlette(routes=[Route("/", hello)])
     limits.install(app)
@@ -190,7 +190,7 @@ async def test_users_are_told_apart_where_they_were_authenticated_first() -> Non
     assert ada == bob == nobody == [200, 429]
 
 
-async def test_a_limit_without_the_middleware_is_told() -> None:
+async def test_a_limit_without_the_middleware_is_an_error() -> None:
     limits = RateLimits(here)
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
     async with limits.opened():
@@ -198,7 +198,7 @@ async def test_a_limit_without_the_middleware_is_told() -> None:
             await ask(app)
 
 
-def test_a_limit_that_names_none_is_told() -> None:
+def test_a_limit_without_an_amount_is_an_error() -> None:
     with pytest.raises(ConfigError, match="must name a limit"):
         RateLimits(here).limit()(hello)
 

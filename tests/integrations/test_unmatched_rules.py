@@ -71,7 +71,7 @@ async def test_a_strict_asgi_application_does_not_start(options: Any, report: st
             pass
 
 
-async def test_a_limiter_that_is_open_is_asked_at_once() -> None:
+async def test_an_open_limiter_is_checked_immediately() -> None:
     async with here() as limiter:
         with pytest.raises(ConfigError, match="'apii' has no rules"):
             asgi.RateLimits(limiter, domain="apii", strict=True)
@@ -97,7 +97,7 @@ async def test_the_default_key_is_the_one_of_the_example_rules() -> None:
         assert (await ask(app)).headers["ratelimit"].startswith('"client";')
 
 
-async def test_a_fastapi_dependency_with_rules_of_its_own_is_looked_at_when_the_server_starts(
+async def test_rules_of_a_fastapi_dependency_are_checked_at_the_server_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits, app = fastapi.RateLimits(here), FastAPI()
@@ -144,7 +144,7 @@ def test_a_flask_application_warns_and_a_strict_one_is_refused(
         flask.RateLimits(Flask("strict"), limiter, strict=True, **options)
 
 
-def test_limits_of_flask_views_are_looked_at_with_the_first_request(
+def test_limits_of_flask_views_are_checked_at_the_first_request(
     limiter: BlockingLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Flask("shop")
@@ -182,7 +182,7 @@ def test_a_django_project_warns_and_a_strict_one_does_not_start(
         Client().get("/free")
 
 
-def test_a_django_views_own_domain_is_looked_at_with_its_first_request(
+def test_the_domain_of_a_django_view_is_checked_at_its_first_request(
     limiter: BlockingLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     view: Callable[..., Any] = rate_limit(domain="apii")(lambda request: HttpResponse("report"))

@@ -75,7 +75,7 @@ class Wire:
 
 @given(bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=5), piece=st.integers(1, 80))
 @settings(max_examples=40, deadline=None)
-def test_requests_arrive_whole_and_in_order_however_their_bytes_are_cut(
+def test_requests_arrive_complete_and_in_order_for_any_chunks(
     bodies: list[bytes], piece: int
 ) -> None:
     wire = Wire()
@@ -104,7 +104,7 @@ def test_an_answer_has_a_header_a_body_and_a_trailer() -> None:
 
 
 @pytest.mark.parametrize("change", [("authorization", "value"), ("authorization", "v" * 200)])
-def test_headers_that_are_said_again_are_understood_whatever_comes_between(
+def test_repeated_headers_are_decoded_after_any_other_headers(
     change: tuple[str, str],
 ) -> None:
     wire = Wire()
@@ -117,7 +117,7 @@ def test_headers_that_are_said_again_are_understood_whatever_comes_between(
     assert heads[0] == heads[1] == heads[3] == heads[5]
 
 
-def test_a_long_header_may_come_in_several_frames() -> None:
+def test_a_long_header_can_span_several_frames() -> None:
     wire = Wire()
     block = Encoder().encode([*HEADERS, ("authorization", "v" * 9000)], huffman=False)
     pieces = block[:3000], block[3000:6000], block[6000:]
@@ -131,7 +131,7 @@ def test_a_long_header_may_come_in_several_frames() -> None:
     assert len(request.head.fields["authorization"]) == 9000
 
 
-def test_a_large_answer_waits_for_the_callers_window() -> None:
+def test_a_large_response_waits_for_the_clients_window() -> None:
     wire = Wire(window=1000)
     stream = wire.call(b"")
     answer = bytes(range(256)) * 150
@@ -147,7 +147,7 @@ def test_a_large_answer_waits_for_the_callers_window() -> None:
     assert wire.told(stream)[1] == answer
 
 
-def test_a_window_that_opens_by_settings_lets_answers_go_on() -> None:
+def test_a_window_enlarged_by_settings_resumes_responses() -> None:
     wire = Wire(window=10)
     stream = wire.call(b"")
     wire.server.out.answer(stream, CONTENT, b"twenty bytes or more.", TRAILER)
@@ -169,7 +169,7 @@ def test_many_large_requests_never_run_out_of_window() -> None:
     assert len(wire.inputs) == 60
 
 
-def test_a_body_that_is_too_large_is_told_once_and_the_connection_goes_on() -> None:
+def test_a_too_large_body_is_reported_once_and_the_connection_stays_open() -> None:
     wire = Wire()
     stream = wire.client.get_next_available_stream_id()
     wire.client.send_headers(stream, HEADERS)
@@ -185,7 +185,7 @@ def test_a_body_that_is_too_large_is_told_once_and_the_connection_goes_on() -> N
     assert [each.stream for each in wire.inputs[1:]] == [other]  # type: ignore[attr-defined]
 
 
-def test_who_resets_a_call_is_gone_and_gets_no_answer() -> None:
+def test_a_reset_call_gets_no_response() -> None:
     wire = Wire()
     stream = wire.call(b"")
     wire.client.reset_stream(stream)
@@ -197,7 +197,7 @@ def test_who_resets_a_call_is_gone_and_gets_no_answer() -> None:
     assert wire.server.out.take() == b""
 
 
-def test_pings_are_answered_and_unknown_frames_passed_over() -> None:
+def test_pings_are_answered_and_unknown_frames_ignored() -> None:
     wire = Wire()
     wire.client.ping(b"12345678")
     wire.carry()
@@ -207,7 +207,7 @@ def test_pings_are_answered_and_unknown_frames_passed_over() -> None:
     assert not wire.server.is_broken
 
 
-def test_while_draining_what_is_under_way_is_answered_and_nothing_new_taken() -> None:
+def test_a_draining_connection_answers_open_calls_and_refuses_new_ones() -> None:
     wire = Wire()
     stream = wire.call(b"")
     block = Encoder().encode(HEADERS)
@@ -222,7 +222,7 @@ def test_while_draining_what_is_under_way_is_answered_and_nothing_new_taken() ->
     assert b"x" in written
 
 
-def test_no_more_streams_than_announced_are_taken() -> None:
+def test_streams_beyond_the_announced_maximum_are_refused() -> None:
     wire = Wire()
     for _ in range(1000):
         wire.client.send_headers(wire.client.get_next_available_stream_id(), HEADERS)
@@ -233,7 +233,7 @@ def test_no_more_streams_than_announced_are_taken() -> None:
     assert wire.server.out.take() == frame(Kind.RST_STREAM, 0, 5001, struct.pack(">I", 7))
 
 
-def test_slow_senders_are_given_up() -> None:
+def test_calls_of_slow_senders_are_reset() -> None:
     wire = Wire()
     stream = wire.client.get_next_available_stream_id()
     wire.client.send_headers(stream, HEADERS)
@@ -280,7 +280,7 @@ BLOCK = Encoder().encode(HEADERS)
         (b"\x00\x40\x01" + bytes(6), 6),
     ],
 )
-def test_who_breaks_the_protocol_is_told_how_and_read_no_further(sent: bytes, code: int) -> None:
+def test_a_protocol_error_is_reported_and_ends_reading(sent: bytes, code: int) -> None:
     server = Http2(MAX_BODY, 0.0)
     server.out.take()
     if not sent.startswith(b"GET"):
@@ -298,7 +298,7 @@ def test_who_breaks_the_protocol_is_told_how_and_read_no_further(sent: bytes, co
 
 @given(sent=st.binary(max_size=200))
 @settings(max_examples=200)
-def test_no_bytes_whatever_raise(sent: bytes) -> None:
+def test_no_input_bytes_raise_an_exception(sent: bytes) -> None:
     server = Http2(MAX_BODY, 0.0)
     server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
 
@@ -309,7 +309,7 @@ def test_no_bytes_whatever_raise(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 300, 20_000])
-def test_fields_of_any_length_are_read_as_they_were_written(size: int) -> None:
+def test_header_fields_of_any_length_round_trip(size: int) -> None:
     from hpack import Decoder
 
     value = b"v" * size
@@ -329,7 +329,7 @@ def greeted() -> Http2:
     return server
 
 
-def test_an_answer_that_finds_no_window_for_long_is_given_up() -> None:
+def test_a_response_blocked_for_too_long_is_reset() -> None:
     server = greeted()
     called(server, 1, window=3)
     server.out.answer(1, CONTENT, b"answer", TRAILER)
@@ -339,7 +339,7 @@ def test_an_answer_that_finds_no_window_for_long_is_given_up() -> None:
     assert (server.out.waiting, server.kept) == (0, 0)
 
 
-def test_a_call_that_takes_long_to_decide_is_not_given_up() -> None:
+def test_a_slow_decision_does_not_reset_the_call() -> None:
     server = greeted()
     called(server, 1)
 
@@ -367,7 +367,7 @@ def test_headers_of_calls_that_are_not_answered_are_bounded() -> None:
     assert server.kept < 1_100_000
 
 
-def test_work_is_done_in_turns() -> None:
+def test_the_work_of_one_receive_call_is_bounded() -> None:
     server = greeted()
 
     assert server.receive(900 * PING, 0.0) == []
@@ -377,7 +377,7 @@ def test_work_is_done_in_turns() -> None:
     assert not server.has_more
 
 
-def test_frames_that_bring_no_call_are_earned_by_answers_and_by_time() -> None:
+def test_frames_without_a_call_are_limited_by_responses_and_time() -> None:
     server = greeted()
     received(server, 990 * PING)
     called(server, 1)  # With a SETTINGS frame, which brings no call either.
@@ -395,7 +395,7 @@ def test_frames_that_bring_no_call_are_earned_by_answers_and_by_time() -> None:
     assert later.is_broken
 
 
-def test_what_comes_for_a_call_that_was_given_up_is_passed_over() -> None:
+def test_frames_for_a_reset_call_are_ignored() -> None:
     server = greeted()
     header = frame(Kind.HEADERS, 4, 1, Encoder().encode(HEADERS))
     server.receive(header, 0.0)
@@ -407,7 +407,7 @@ def test_what_comes_for_a_call_that_was_given_up_is_passed_over() -> None:
     assert server.is_broken
 
 
-def test_a_header_that_trickles_is_slow_however_many_frames_it_has() -> None:
+def test_a_slowly_sent_header_times_out_in_any_number_of_frames() -> None:
     server = greeted()
     server.receive(frame(Kind.HEADERS, 0, 1, b""), 1.0)
     server.receive(frame(Kind.CONTINUATION, 0, 1, b""), 2.0)

@@ -57,7 +57,7 @@ async def test_checks_of_other_algorithms_are_all_or_nothing() -> None:
     assert [status.limit_remaining for status in answer.statuses] == [10, 0]
 
 
-async def test_a_limit_tells_what_is_left_and_when_it_resets() -> None:
+async def test_a_status_has_the_remaining_units_and_the_reset_time() -> None:
     async with rls() as service:
         answers = [await service.should_rate_limit(request("client=x")) for _ in range(4)]
 
@@ -70,7 +70,7 @@ async def test_a_limit_tells_what_is_left_and_when_it_resets() -> None:
     assert not answers[0].response_headers_to_add
 
 
-async def test_hits_are_1_unless_the_request_or_the_descriptor_says_otherwise() -> None:
+async def test_the_cost_is_1_unless_request_or_descriptor_sets_it() -> None:
     async with rls() as service:
         await service.should_rate_limit(request("wide=w"))
         await service.should_rate_limit(request("wide=w", hits=2))
@@ -89,7 +89,7 @@ def own_hits(made: RateLimitRequest, *hits: int) -> RateLimitRequest:
 
 
 @pytest.mark.parametrize(("key", "limit"), [("client=x", 3), ("slide=x", 10), ("bucket=x", 6)])
-async def test_0_hits_of_a_descriptor_only_look(key: str, limit: int) -> None:
+async def test_a_descriptor_with_0_hits_is_a_peek(key: str, limit: int) -> None:
     async with rls() as service:
         assert await left(service, key) == limit
         await service.should_rate_limit(request(key, hits=limit))
@@ -103,7 +103,7 @@ async def test_0_hits_of_a_descriptor_only_look(key: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "limit"), [("client=x", 3), ("slide=x", 10), ("bucket=x", 6)])
-async def test_a_measured_cost_counts_past_the_limit(key: str, limit: int) -> None:
+async def test_a_measured_cost_is_charged_beyond_the_limit(key: str, limit: int) -> None:
     async with rls() as service:
         told = [
             await service.should_rate_limit(own_hits(request(key), cost))
@@ -118,7 +118,7 @@ async def test_a_measured_cost_counts_past_the_limit(key: str, limit: int) -> No
     assert back.overall_code == OK
 
 
-async def test_a_measured_cost_is_a_check_where_the_gateway_is_told_so() -> None:
+async def test_a_setting_turns_measured_costs_into_checks() -> None:
     async with rls(charge_hits_addend=False) as service:
         for cost in (5, 5, 5):
             await service.should_rate_limit(own_hits(request("slide=x", "wide=x"), cost, cost))
@@ -131,7 +131,7 @@ async def test_a_measured_cost_is_a_check_where_the_gateway_is_told_so() -> None
 
 
 @pytest.mark.parametrize(("key", "remaining"), [("client=x", 0), ("slide=x", 10), ("bucket=x", 6)])
-async def test_a_denied_hit_is_counted_by_a_fixed_window_alone(key: str, remaining: int) -> None:
+async def test_only_a_fixed_window_counts_a_denied_hit(key: str, remaining: int) -> None:
     async with rls() as service:
         answers = [await service.should_rate_limit(request(key, hits=11)) for _ in range(3)]
 
@@ -139,7 +139,7 @@ async def test_a_denied_hit_is_counted_by_a_fixed_window_alone(key: str, remaini
         assert await left(service, key) == remaining
 
 
-async def test_a_shadow_rule_counts_what_it_would_have_denied() -> None:
+async def test_a_shadow_rule_counts_requests_that_it_would_deny() -> None:
     async with rls() as service:
         for _ in range(3):
             await service.should_rate_limit(request("trial=x"))
@@ -148,7 +148,7 @@ async def test_a_shadow_rule_counts_what_it_would_have_denied() -> None:
         assert await left(service, "trial=x") == 0
 
 
-async def test_one_request_may_peek_charge_check_and_give_back() -> None:
+async def test_one_request_can_peek_charge_check_and_refund() -> None:
     made = own_hits(request("client=x", "wide=w", "slide=s", "bucket=b"), 0, 12, 1, 3)
     made.descriptors.add().entries.add(key="free", value="f")
     async with rls() as service:
@@ -160,9 +160,7 @@ async def test_one_request_may_peek_charge_check_and_give_back() -> None:
 
 
 @pytest.mark.parametrize(("shadow", "code"), [(False, OVER), (True, OK)])
-async def test_text_that_is_not_utf8_is_denied_for_envoy_lets_requests_pass_at_an_error(
-    shadow: bool, code: int
-) -> None:
+async def test_text_that_is_not_utf8_is_denied_instead_of_an_error(shadow: bool, code: int) -> None:
     message = request("client=x").SerializeToString()
     async with rls(shadow=shadow) as service:
         answer = RateLimitResponse.FromString(await service.answer(message[:-1] + b"\xff"))
@@ -179,7 +177,7 @@ def negative(made: RateLimitRequest, place: int = 0) -> RateLimitRequest:
     return RateLimitRequest.FromString(made.SerializeToString())
 
 
-async def test_negative_hits_give_back_never_past_empty_and_always_pass() -> None:
+async def test_negative_hits_refund_at_most_the_used_units_and_pass() -> None:
     async with rls() as service:
         await service.should_rate_limit(request("client=x", hits=3))
         answer = await service.should_rate_limit(negative(request("client=x", hits=2)))
@@ -189,7 +187,7 @@ async def test_negative_hits_give_back_never_past_empty_and_always_pass() -> Non
         assert await left(service, "client=x") == 3
 
 
-async def test_negative_hits_of_one_descriptor_leave_the_others_as_they_are() -> None:
+async def test_negative_hits_of_one_descriptor_do_not_affect_the_others() -> None:
     async with rls() as service:
         await service.should_rate_limit(request("client=x", "wide=w", hits=3))
         answer = await service.should_rate_limit(negative(request("wide=w", "client=x")))
@@ -199,7 +197,7 @@ async def test_negative_hits_of_one_descriptor_leave_the_others_as_they_are() ->
     assert answer.statuses[0].limit_remaining == 8
 
 
-async def test_a_request_may_bring_its_own_limit() -> None:
+async def test_a_request_can_carry_its_own_limit() -> None:
     own = request("client=x")
     own.descriptors[0].limit.requests_per_unit = 7
     own.descriptors[0].limit.unit = 3
@@ -213,7 +211,7 @@ async def test_a_request_may_bring_its_own_limit() -> None:
     assert rule.statuses[0].limit_remaining == 2, "the rule has a counter of its own"
 
 
-async def test_a_rule_that_replaces_another_leaves_it_uncounted() -> None:
+async def test_a_replaced_rule_is_not_counted() -> None:
     async with rls() as service:
         answer = await service.should_rate_limit(request("wide=w", "special=s"))
 
@@ -242,7 +240,7 @@ async def test_quota_rules_deny_only_when_all_of_them_are_over() -> None:
     assert (both.overall_code, codes(both)) == (OVER, [OVER, OVER])
 
 
-async def test_in_shadow_mode_everything_passes_and_the_statuses_tell_the_truth() -> None:
+async def test_in_shadow_mode_all_requests_pass_with_their_true_statuses() -> None:
     async with rls(shadow=True) as service:
         answers = [await service.should_rate_limit(request("client=x")) for _ in range(4)]
 
@@ -251,7 +249,7 @@ async def test_in_shadow_mode_everything_passes_and_the_statuses_tell_the_truth(
     assert not answers[3].response_headers_to_add
 
 
-async def test_in_quota_mode_every_rule_is_one_of_quota() -> None:
+async def test_in_quota_mode_every_rule_is_a_quota_rule() -> None:
     async with rls(quota=True) as service:
         await service.should_rate_limit(request("client=x", hits=3))
         one = await service.should_rate_limit(request("client=x", "wide=w", "special=s"))
@@ -263,7 +261,7 @@ async def test_in_quota_mode_every_rule_is_one_of_quota() -> None:
         assert (both.overall_code, codes(both)) == (OVER, [OVER, OVER])
 
 
-async def test_unlimited_is_never_counted() -> None:
+async def test_an_unlimited_rule_is_never_counted() -> None:
     async with rls() as service:
         answer = await service.should_rate_limit(request("free=x"))
 
@@ -281,7 +279,7 @@ async def test_a_descriptor_without_entries_passes_uncounted() -> None:
     assert (codes(beside), beside.statuses[1].limit_remaining) == ([OK, OK], 2)
 
 
-async def test_dynamic_metadata_tells_the_request_and_what_passing_rules_carry() -> None:
+async def test_dynamic_metadata_has_the_request_and_the_metadata_of_passing_rules() -> None:
     asked = request("told=x", "client=y", hits=2)
     asked.descriptors[1].limit.requests_per_unit = 7
     asked.descriptors[1].limit.unit = 2
@@ -328,15 +326,13 @@ async def test_header_fields_are_added_when_asked_for() -> None:
         ({"domain": "api", "descriptors": [{}] * 129}, "more than 128"),
     ],
 )
-async def test_a_request_that_makes_no_sense_is_refused(
-    message: dict[str, object], why: str
-) -> None:
+async def test_an_invalid_request_is_refused(message: dict[str, object], why: str) -> None:
     async with rls() as service:
         with pytest.raises(BadRequest, match=why):
             await service.should_rate_limit(ParseDict(message, RateLimitRequest()))
 
 
-async def test_the_json_face_has_the_status_codes_of_the_service_it_stands_in_for() -> None:
+async def test_json_requests_get_the_status_codes_of_envoys_service() -> None:
     entry = {"entries": [{"key": "client", "value": "x"}]}
     body = {"domain": "api", "descriptors": [entry], "hitsAddend": 3}
     back = {"domain": "api", "descriptors": [{**entry, "isNegativeHits": True}], "hitsAddend": 4}
@@ -363,6 +359,6 @@ async def test_the_json_face_has_the_status_codes_of_the_service_it_stands_in_fo
 
 
 @pytest.mark.parametrize("body", [b"-2.2e-28", b"7", b"null", b"[]", b'"text"', b"[[1]]"])
-async def test_json_that_is_no_object_is_refused_as_such(body: bytes) -> None:
+async def test_json_that_is_not_an_object_is_refused_clearly(body: bytes) -> None:
     async with api() as gateway:
         assert (await post(gateway, "/json", body)).status == 400

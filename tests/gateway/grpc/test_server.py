@@ -85,7 +85,7 @@ async def code_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str | None]
     return caught.value.code(), caught.value.details()
 
 
-def test_calls_at_once_over_one_connection_are_each_answered() -> None:
+def test_concurrent_calls_on_one_connection_are_all_answered() -> None:
     async def main() -> None:
         async with server() as (served, channel):
             ask = channel.unary_unary(METHOD, response_deserializer=RateLimitResponse.FromString)
@@ -99,7 +99,7 @@ def test_calls_at_once_over_one_connection_are_each_answered() -> None:
     run(main)
 
 
-def test_messages_up_to_the_largest_pass_and_larger_ones_are_refused() -> None:
+def test_messages_above_the_maximum_size_are_refused() -> None:
     async def main() -> None:
         async with port(echo) as (channel, refusals):
             ask = channel.unary_unary("/x/y")
@@ -113,7 +113,7 @@ def test_messages_up_to_the_largest_pass_and_larger_ones_are_refused() -> None:
     run(main)
 
 
-def test_a_refusal_says_why_in_any_letters() -> None:
+def test_a_refusal_message_may_contain_any_characters() -> None:
     why = "100 % nö: line\nbreak"
 
     async def refuse(head: HeaderBlock, message: bytes) -> bytes:
@@ -127,7 +127,7 @@ def test_a_refusal_says_why_in_any_letters() -> None:
     run(main)
 
 
-def test_what_is_not_there_or_compressed_is_unimplemented_and_a_bug_internal() -> None:
+def test_unknown_or_compressed_calls_are_unimplemented_and_exceptions_internal() -> None:
     async def stumble(head: HeaderBlock, message: bytes) -> bytes:
         raise ZeroDivisionError
 
@@ -147,7 +147,7 @@ def test_what_is_not_there_or_compressed_is_unimplemented_and_a_bug_internal() -
     run(main)
 
 
-def test_a_caller_that_waits_no_longer_cancels_its_call() -> None:
+def test_a_client_can_cancel_its_call() -> None:
     begun: asyncio.Queue[bytes] = asyncio.Queue()
     cancelled: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -173,7 +173,7 @@ def test_a_caller_that_waits_no_longer_cancels_its_call() -> None:
     run(main)
 
 
-def test_health_is_told_when_asked_listed_and_watched_until_the_end() -> None:
+def test_health_can_be_checked_listed_and_watched_until_the_stop() -> None:
     async def main() -> None:
         async with server() as (served, channel):
             stub = health_pb2_grpc.HealthStub(channel)
@@ -204,7 +204,7 @@ def test_health_is_told_when_asked_listed_and_watched_until_the_end() -> None:
     run(main)
 
 
-def test_what_is_under_way_when_the_port_stops_is_answered() -> None:
+def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
     async def main() -> None:
         begun, go = asyncio.Event(), asyncio.Event()
 
@@ -227,7 +227,7 @@ def test_what_is_under_way_when_the_port_stops_is_answered() -> None:
     run(main)
 
 
-def test_what_speaks_no_grpc_or_nothing_at_all_is_let_go() -> None:
+def test_connections_without_grpc_or_without_data_are_closed() -> None:
     async def main() -> None:
         async with opened(echo, patience=0.2) as (number, refusals):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
@@ -242,7 +242,7 @@ def test_what_speaks_no_grpc_or_nothing_at_all_is_let_go() -> None:
     run(main)
 
 
-def test_a_port_that_somebody_has_is_named() -> None:
+def test_an_error_names_a_port_that_is_already_in_use() -> None:
     async def main() -> None:
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         where = taken.sockets[0].getsockname()
@@ -253,7 +253,7 @@ def test_a_port_that_somebody_has_is_named() -> None:
     run(main)
 
 
-def test_the_deadline_that_a_call_brings_is_kept() -> None:
+def test_the_deadline_of_a_call_is_enforced() -> None:
     cancelled = asyncio.Event()
 
     async def hang(head: HeaderBlock, message: bytes) -> bytes:
@@ -285,7 +285,7 @@ def test_the_deadline_that_a_call_brings_is_kept() -> None:
     run(main)
 
 
-def test_a_connection_has_few_watches() -> None:
+def test_watches_per_connection_are_bounded() -> None:
     async def main() -> None:
         async with server() as (_, channel):
             stub = health_pb2_grpc.HealthStub(channel)
@@ -302,7 +302,7 @@ def test_a_connection_has_few_watches() -> None:
     run(main)
 
 
-def test_the_caller_that_has_the_port_keep_most_is_disconnected_when_all_keep_too_much(
+def test_under_memory_pressure_the_connection_with_most_bytes_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ringfence.gateway.grpc.port._MOST_KEPT", 100_000)

@@ -12,7 +12,7 @@ from tests.gateway.gateway import api, ask, header, post, told
 X = {"domain": "api", "descriptors": [{"client": "x"}]}
 
 
-async def test_a_check_spends_and_tells_what_is_left() -> None:
+async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
     async with api() as gateway:
         answers = [told(await post(gateway, "/v1/check", X)) for _ in range(4)]
 
@@ -58,7 +58,7 @@ async def test_many_checks_of_several_domains_come_back_in_order() -> None:
     assert [each["allowed"] for each in answer["decisions"]] == [True, True, True, False]
 
 
-async def test_a_limit_that_stands_in_no_rule_has_all_the_verbs() -> None:
+async def test_all_operations_accept_a_limit_outside_of_rules() -> None:
     mine = {"limit": "5/minute", "key": ["user", "42"]}
     async with api() as gateway:
         steps = [
@@ -71,7 +71,7 @@ async def test_a_limit_that_stands_in_no_rule_has_all_the_verbs() -> None:
     assert [told(each)["remaining"] for each in steps] == [1, 1, 3, 5]
 
 
-async def test_a_charge_counts_past_the_limit_and_says_so() -> None:
+async def test_a_charge_beyond_the_limit_is_counted_and_reported() -> None:
     mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
     async with api() as gateway:
         by_rule = [told(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
@@ -88,7 +88,7 @@ async def test_a_charge_counts_past_the_limit_and_says_so() -> None:
     assert wrong.status == 400
 
 
-async def test_looking_spends_nothing_and_giving_back_and_forgetting_make_room() -> None:
+async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
     async with api() as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})
         steps = [
@@ -105,7 +105,7 @@ async def test_looking_spends_nothing_and_giving_back_and_forgetting_make_room()
 
 
 @pytest.mark.parametrize(("asked", "longest"), [(3600, 5.0), (5, 60.0)])
-async def test_acquire_waits_no_longer_than_it_may(autojump_clock, asked, longest) -> None:
+async def test_acquire_waits_at_most_its_maximum(autojump_clock, asked, longest) -> None:
     async with api(max_wait=longest) as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})
         began = trio.current_time()
@@ -142,7 +142,7 @@ async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_cl
             assert (await ask(gateway, "POST", "/v1/acquire", body)).status == 200
 
 
-async def test_the_shape_that_courses_teach() -> None:
+async def test_should_allow_request_has_the_shape_of_the_textbook() -> None:
     async with api() as gateway:
         sent = {"clientId": "c", "timestamp": 1640995200}
         answers = [told(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
@@ -150,7 +150,7 @@ async def test_the_shape_that_courses_teach() -> None:
     assert answers == [{"allowed": True}] * 3 + [{"allowed": False}]
 
 
-async def test_msgpack_is_answered_in_msgpack_and_json_on_request() -> None:
+async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
     body = msgspec.msgpack.encode(X)
     kind = {"Content-Type": "application/msgpack"}
     async with api() as gateway:
@@ -186,7 +186,7 @@ async def test_msgpack_is_answered_in_msgpack_and_json_on_request() -> None:
         ({"checks": [{"domain": "api"}]}, "checks"),
     ],
 )
-async def test_a_body_that_makes_no_sense_is_told_where(body: object, word: str) -> None:
+async def test_the_error_of_an_invalid_body_states_the_position(body: object, word: str) -> None:
     async with api() as gateway:
         response = await post(gateway, "/v1/check", body)
 
@@ -195,7 +195,7 @@ async def test_a_body_that_makes_no_sense_is_told_where(body: object, word: str)
         assert gateway.counters["refused_bad_body"] == 1
 
 
-async def test_other_mistakes_have_the_statuses_of_http() -> None:
+async def test_other_client_errors_have_standard_http_statuses() -> None:
     async with api(max_checks=2) as gateway:
         nowhere = await ask(gateway, "GET", "/v2/check")
         wrong_way = await ask(gateway, "GET", "/v1/check")

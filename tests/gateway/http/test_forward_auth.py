@@ -16,7 +16,7 @@ async def auth(
     return await ask(gateway, "GET", "/v1/auth" + query, headers=sent, peer=peer)
 
 
-async def test_three_pass_and_the_fourth_is_told_when_to_come_back() -> None:
+async def test_the_fourth_request_is_denied_with_retry_after() -> None:
     async with api() as gateway:
         answers = [await auth(gateway, x_forwarded_for="203.0.113.7") for _ in range(4)]
 
@@ -27,7 +27,7 @@ async def test_three_pass_and_the_fourth_is_told_when_to_come_back() -> None:
     assert told(answers[3])["type"].endswith("#quota-exceeded")
 
 
-async def test_a_denial_is_403_for_proxies_that_know_no_429() -> None:
+async def test_a_denial_is_403_for_proxies_without_429_support() -> None:
     async with api() as gateway:
         for _ in range(3):
             await auth(gateway)
@@ -40,7 +40,7 @@ async def test_a_denial_is_403_for_proxies_that_know_no_429() -> None:
     assert foreign.status == 429, "Caddy adds the query of the client"
 
 
-async def test_what_stands_left_of_a_strangers_address_is_never_believed() -> None:
+async def test_forwarded_addresses_left_of_an_untrusted_one_are_ignored() -> None:
     async with api() as gateway:
         answers = [
             await auth(gateway, x_forwarded_for=f"198.51.100.{number}, 203.0.113.7")
@@ -50,7 +50,7 @@ async def test_what_stands_left_of_a_strangers_address_is_never_believed() -> No
     assert [each.status for each in answers] == [200, 200, 200, 429]
 
 
-async def test_a_caller_who_is_no_proxy_speaks_for_nobody() -> None:
+async def test_address_headers_of_an_untrusted_client_are_ignored() -> None:
     async with api(trusted_proxies=["10.0.0.0/8"]) as gateway:
         answers = [
             await auth(gateway, peer="203.0.113.7", x_forwarded_for=f"198.51.100.{number}")
@@ -60,7 +60,7 @@ async def test_a_caller_who_is_no_proxy_speaks_for_nobody() -> None:
     assert answers[3].status == 429
 
 
-async def test_only_the_one_header_that_is_set_tells_the_address() -> None:
+async def test_only_the_configured_header_states_the_address() -> None:
     async with api(address_header="forwarded") as gateway:
         answers = [
             await auth(gateway, forwarded="for=203.0.113.7", x_forwarded_for=f"198.51.100.{number}")
@@ -79,7 +79,7 @@ async def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     assert [each.status for each in answers] == [200, 200, 200, 429]
 
 
-async def test_descriptors_are_what_the_settings_name() -> None:
+async def test_descriptors_come_from_the_settings() -> None:
     async with api(auth=["path+client=ip", "client=header:x-api-key"]) as gateway:
         first = await auth(gateway, x_forwarded_uri="/a?x=1", x_forwarded_for="203.0.113.7")
         same = await auth(gateway, x_forwarded_uri="/a?x=2", x_forwarded_for="203.0.113.7")
@@ -90,7 +90,7 @@ async def test_descriptors_are_what_the_settings_name() -> None:
     assert remaining == ["1", "0", "1", "1"], "the fourth tells of the tighter of two"
 
 
-async def test_the_host_is_the_one_that_the_client_asked_the_proxy_for() -> None:
+async def test_the_host_is_the_one_in_the_original_request() -> None:
     async with api(auth=["client=host"]) as gateway:
         for number in range(4):
             forwarded = await auth(gateway, host=f"n{number}", x_forwarded_host="shop.example")
@@ -100,7 +100,7 @@ async def test_the_host_is_the_one_that_the_client_asked_the_proxy_for() -> None
     assert [each.status for each in (forwarded, direct, other)] == [429, 429, 200]
 
 
-async def test_only_the_header_that_the_proxy_writes_says_the_path() -> None:
+async def test_only_the_configured_header_states_the_path() -> None:
     async with api(auth=["path+client=ip"]) as gateway:
         answers = [
             await auth(gateway, x_forwarded_uri="/a", x_original_uri=f"/{number}")
@@ -133,7 +133,7 @@ async def test_exempt_requests_are_not_counted(
     assert {each.status for each in answers} == {200}
 
 
-async def test_a_path_that_only_begins_like_an_exempt_one_is_counted() -> None:
+async def test_a_path_with_only_the_prefix_of_an_exempt_path_is_counted() -> None:
     async with api(exempt_paths=["/health"]) as gateway:
         answers = [await auth(gateway, x_forwarded_uri="/healthy") for _ in range(4)]
 
@@ -152,21 +152,21 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("spelt", SPELLINGS)
-async def test_no_spelling_of_a_path_makes_it_exempt(spelt: str) -> None:
+async def test_no_alternative_spelling_makes_a_path_exempt(spelt: str) -> None:
     async with api(exempt_paths=["/static"]) as gateway:
         answers = [await auth(gateway, x_forwarded_uri=spelt) for _ in range(4)]
 
     assert answers[3].status == 429
 
 
-async def test_all_spellings_of_a_path_are_one() -> None:
+async def test_all_spellings_of_a_path_share_a_counter() -> None:
     async with api(auth=["path+client=ip"]) as gateway:
         answers = [await auth(gateway, x_forwarded_uri=spelt) for spelt in SPELLINGS]
 
     assert [each.status for each in answers] == [200, 200, 429, 429, 429, 429, 429]
 
 
-async def test_a_path_that_cannot_be_read_is_denied_and_never_taken_for_another() -> None:
+async def test_an_unreadable_path_is_denied_and_never_counted_as_another_path() -> None:
     async with api() as gateway:
         answer = await auth(gateway, x_forwarded_uri=UNREADABLE)
         asked = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
@@ -175,7 +175,7 @@ async def test_a_path_that_cannot_be_read_is_denied_and_never_taken_for_another(
     assert "escape" in told(answer)["detail"]
 
 
-async def test_exempt_paths_may_be_spelt_as_browsers_show_them_or_send_them() -> None:
+async def test_exempt_paths_can_be_escaped_or_unescaped() -> None:
     async with api(exempt_paths=["/caf%C3%A9/", "/a b"]) as gateway:
         answers = [
             await auth(gateway, x_forwarded_uri=uri)
@@ -185,7 +185,7 @@ async def test_exempt_paths_may_be_spelt_as_browsers_show_them_or_send_them() ->
     assert {each.status for each in answers} == {200}
 
 
-async def test_header_fields_come_in_the_style_that_is_set() -> None:
+async def test_header_fields_have_the_configured_style() -> None:
     async with api(headers="ietf") as gateway:
         fields = [name for name, _ in (await auth(gateway)).headers]
 

@@ -39,7 +39,7 @@ from ringfence.gateway.http.path_normalization import plain_path
         ("/...", "/..."),
     ],
 )
-def test_a_path_is_read_as_nginx_reads_it(uri: str, plain: str) -> None:
+def test_paths_are_normalized_as_in_nginx(uri: str, plain: str) -> None:
     assert plain_path(uri) == plain
 
 
@@ -48,7 +48,7 @@ URIS = st.lists(PIECES | st.text(max_size=3)).map("".join)
 
 
 @given(uri=URIS)
-def test_no_way_up_and_no_empty_step_is_left(uri: str) -> None:
+def test_normalized_paths_have_no_empty_or_parent_segments(uri: str) -> None:
     path = plain_path(uri)
 
     assert path.startswith("/")
@@ -57,7 +57,7 @@ def test_no_way_up_and_no_empty_step_is_left(uri: str) -> None:
 
 
 @given(uri=URIS)
-def test_a_plain_path_stays_as_it_is(uri: str) -> None:
+def test_a_normalized_path_is_unchanged(uri: str) -> None:
     path = plain_path(uri)
 
     if not set(path) & set("%?#"):  # What was escaped is decoded once only.

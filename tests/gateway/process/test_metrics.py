@@ -17,7 +17,7 @@ async def samples(gateway) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_answers_decisions_and_refusals_of_all_faces_are_counted() -> None:
+async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> None:
     about_x = {"domain": "api", "descriptors": [{"client": "x"}]}
     entries = [{"key": "client", "value": "x"}]
     async with api() as gateway:
@@ -46,7 +46,7 @@ async def test_answers_decisions_and_refusals_of_all_faces_are_counted() -> None
     assert told["ringfence_gateway_ready",] == 1
 
 
-async def test_no_key_is_told() -> None:
+async def test_metrics_contain_no_key() -> None:
     async with api() as gateway:
         about = {"domain": "api", "descriptors": [{"client": "secret-client"}]}
         await post(gateway, "/v1/check", about)

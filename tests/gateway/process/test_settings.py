@@ -10,7 +10,7 @@ from ringfence.gateway import GatewaySettings, load_gateway_settings
 CLUSTER = {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}
 
 
-def test_flags_go_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text('domain = "file"\nworkers = 2\nmax_checks = 3\n', "utf-8")
     environment = CLUSTER | {"RINGFENCE_GATEWAY_DOMAIN": "env", "RINGFENCE_GATEWAY_WORKERS": "4"}
@@ -21,7 +21,7 @@ def test_flags_go_over_the_environment_and_that_over_the_file(tmp_path: Path) ->
     assert settings.cluster == CLUSTER["RINGFENCE_URL"]
 
 
-def test_lists_come_from_the_environment_with_commas() -> None:
+def test_lists_in_the_environment_are_separated_by_commas() -> None:
     environment = CLUSTER | {"RINGFENCE_GATEWAY_AUTH": "path+client=ip, client=header:x-key"}
 
     assert load_gateway_settings(None, environment).auth == [
@@ -30,7 +30,7 @@ def test_lists_come_from_the_environment_with_commas() -> None:
     ]
 
 
-def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_folder_of_the_settings_file(tmp_path: Path) -> None:
     (tmp_path / "tokens.toml").write_text("", "utf-8")
     path = tmp_path / "gateway.toml"
     path.write_text('tokens = "tokens.toml"\n', "utf-8")
@@ -38,7 +38,7 @@ def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path) ->
     assert load_gateway_settings(path, CLUSTER).tokens == str(tmp_path / "tokens.toml")
 
 
-def test_grpc_can_be_left_out() -> None:
+def test_grpc_can_be_disabled() -> None:
     assert load_gateway_settings(None, CLUSTER, {"grpc": ""}).grpc_at is None
 
 
@@ -74,7 +74,9 @@ def test_grpc_can_be_left_out() -> None:
         ({"domains": "api"}, "did you mean 'domain'"),
     ],
 )
-def test_what_makes_no_sense_is_named_with_the_mend(told: dict[str, object], said: str) -> None:
+def test_the_error_for_an_invalid_setting_names_it_and_the_remedy(
+    told: dict[str, object], said: str
+) -> None:
     with pytest.raises(ConfigError, match="flags and environment") as caught:
         load_gateway_settings(None, CLUSTER, told)
 
@@ -86,12 +88,12 @@ def test_a_variable_that_sets_nothing_is_refused() -> None:
         load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_DOMAINS": "x"})
 
 
-def test_words_that_a_variable_may_have_are_listed() -> None:
+def test_the_error_of_a_variable_lists_its_valid_values() -> None:
     with pytest.raises(ConfigError, match="HEADERS must be one of ietf, x, both, none, got 'all'"):
         load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_HEADERS": "all"})
 
 
-def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_file_that_is_not_toml(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text("domain = [", "utf-8")
 
@@ -99,7 +101,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
         load_gateway_settings(path, CLUSTER)
 
 
-def test_every_setting_stands_on_a_page() -> None:
+def test_every_setting_is_documented() -> None:
     guides = Path(__file__).parents[3] / "docs" / "guides"
     text = "".join((guides / page).read_text("utf-8") for page in ("gateway.md", "envoy.md"))
 

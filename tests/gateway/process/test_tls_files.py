@@ -39,14 +39,14 @@ def complaint(certificate: Path, key: Path, client_ca: Path | str = "") -> str:
     return str(caught.value)
 
 
-def test_files_that_are_right_pass(keys: KeyDir) -> None:
+def test_valid_files_are_accepted(keys: KeyDir) -> None:
     now = datetime.now(UTC)
 
     check_tls_files(str(keys.certificate), str(keys.key), str(keys.ca), now)
     check_tls_files(str(keys.certificate), str(keys.key), "", now)
 
 
-def test_files_that_hold_something_else_are_named(keys: KeyDir, tmp_path: Path) -> None:
+def test_an_error_names_files_with_the_wrong_content(keys: KeyDir, tmp_path: Path) -> None:
     odd = tmp_path / "odd.pem"
     odd.write_text("rubbish", "utf-8")
 
@@ -56,20 +56,20 @@ def test_files_that_hold_something_else_are_named(keys: KeyDir, tmp_path: Path) 
     assert told.startswith(f"tls_client_ca: {odd} holds no certificate")
 
 
-def test_an_authority_in_broken_pem_is_named(keys: KeyDir, tmp_path: Path) -> None:
+def test_an_error_names_an_authority_file_with_broken_pem(keys: KeyDir, tmp_path: Path) -> None:
     odd = tmp_path / "odd.pem"
     odd.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "utf-8")
 
     assert "tls_client_ca" in complaint(keys.certificate, keys.key, odd)
 
 
-def test_a_key_of_another_certificate_is_told(keys: KeyDir, others: KeyDir) -> None:
+def test_a_private_key_of_another_certificate_is_reported(keys: KeyDir, others: KeyDir) -> None:
     told = complaint(keys.certificate, others.key)
 
     assert f"the key in {others.key} does not belong to the certificate in" in told
 
 
-def test_a_key_with_a_password_is_told_and_nobody_is_asked_for_it(
+def test_an_encrypted_private_key_is_reported_without_a_password_prompt(
     keys: KeyDir, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked.key"
@@ -80,18 +80,18 @@ def test_a_key_with_a_password_is_told_and_nobody_is_asked_for_it(
     assert "not an unencrypted private key" in complaint(keys.certificate, locked)
 
 
-def test_a_certificate_that_has_expired_is_told(keys: KeyDir) -> None:
+def test_an_expired_certificate_is_reported(keys: KeyDir) -> None:
     later = datetime.now(UTC) + timedelta(days=2)
 
     with pytest.raises(ConfigError, match="expired on"):
         check_tls_files(str(keys.certificate), str(keys.key), "", later)
 
 
-def test_a_file_that_cannot_be_read_is_told(keys: KeyDir, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(keys: KeyDir, tmp_path: Path) -> None:
     assert f"tls_key: cannot read {tmp_path}" in complaint(keys.certificate, tmp_path)
 
 
-def test_settings_with_wrong_files_are_refused_at_once(keys: KeyDir, others: KeyDir) -> None:
+def test_settings_with_invalid_files_are_refused_at_load(keys: KeyDir, others: KeyDir) -> None:
     told = {"tls_cert": str(keys.certificate), "tls_key": str(others.key)}
 
     with pytest.raises(ConfigError, match="tls_cert and tls_key: the key in"):

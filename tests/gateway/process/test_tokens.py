@@ -34,7 +34,7 @@ def bearer(name: str = "app", secret: bytes = SECRET) -> str:
         ('["check", "refund", "observe", "reset", "admin"]', set(Scope)),
     ],
 )
-def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
+def test_a_token_grants_its_scopes_in_gateway_and_node_terms(
     tmp_path: Path, scopes: str, may: set[Scope]
 ) -> None:
     assert load_tokens(file_of(tmp_path, scopes)).scopes_of(bearer()) == may
@@ -60,7 +60,7 @@ def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
         ("admin", "GET", "/v1/counters", "observe"),
     ],
 )
-async def test_who_may_not_is_told_the_least_scope_that_suffices(
+async def test_a_refusal_names_the_least_sufficient_scope(
     tmp_path: Path, scope: str, method: str, path: str, sufficing: str | None
 ) -> None:
     tokens = load_tokens(file_of(tmp_path, f'["{scope}"]'))
@@ -88,17 +88,17 @@ async def test_who_may_not_is_told_the_least_scope_that_suffices(
         bearer("other"),
     ],
 )
-def test_what_proves_nothing_may_nothing(tmp_path: Path, sent: str | None) -> None:
+def test_invalid_credentials_have_no_scope(tmp_path: Path, sent: str | None) -> None:
     assert load_tokens(file_of(tmp_path, '["check"]')).scopes_of(sent) is None
 
 
-def test_a_token_that_nodes_hold_to_domains_may_nothing_here(tmp_path: Path) -> None:
+def test_a_token_restricted_to_domains_has_no_scope(tmp_path: Path) -> None:
     path = file_of(tmp_path, '["check"]\ndomains = ["shop"]')
 
     assert load_tokens(path).scopes_of(bearer()) == frozenset()
 
 
-def test_without_a_file_everybody_may_everything() -> None:
+def test_without_a_token_file_every_client_has_every_scope() -> None:
     assert Tokens().scopes_of(None) == set(Scope)
 
 
@@ -123,7 +123,7 @@ async def test_a_certificate_alone_grants_the_scope_check(
         assert told(answer)["detail"].startswith("without `tokens` a certificate grants")
 
 
-def test_with_a_file_of_tokens_a_certificate_grants_nothing(tmp_path: Path) -> None:
+def test_with_a_token_file_a_certificate_grants_no_scope(tmp_path: Path) -> None:
     tokens = load_tokens(file_of(tmp_path, '["check"]'), asks_certificates=True)
 
     assert tokens.scopes_of(None) is None
@@ -142,7 +142,9 @@ def test_with_a_file_of_tokens_a_certificate_grants_nothing(tmp_path: Path) -> N
         ('"check"', token_digest(SECRET).hex(), "scopes"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path: Path, scopes: str, digest: str, said: str) -> None:
+def test_an_error_names_the_invalid_file(
+    tmp_path: Path, scopes: str, digest: str, said: str
+) -> None:
     path = file_of(tmp_path, scopes, digest)
 
     with pytest.raises(ConfigError, match="keys new") as caught:
@@ -152,7 +154,7 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, scopes: str, digest: str,
     assert said in str(caught.value)
 
 
-def test_a_file_without_tokens_would_let_nobody_ask(tmp_path: Path) -> None:
+def test_a_token_file_without_tokens_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text("", "utf-8")
 
@@ -160,7 +162,7 @@ def test_a_file_without_tokens_would_let_nobody_ask(tmp_path: Path) -> None:
         load_tokens(path)
 
 
-def test_a_changed_file_of_tokens_holds_from_the_next_request_on(
+def test_a_changed_token_file_applies_from_the_next_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "ringfence.gateway")
@@ -188,7 +190,7 @@ def test_a_changed_file_of_tokens_holds_from_the_next_request_on(
     ]
 
 
-def test_a_wrong_or_missing_file_of_tokens_changes_nothing(
+def test_an_invalid_or_missing_token_file_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = file_of(tmp_path, '["check"]')

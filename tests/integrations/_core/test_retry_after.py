@@ -19,18 +19,18 @@ from ringfence.integrations._core.retry_after import RetryPauses, parse_retry_af
         ("0", 1),
     ],
 )
-def test_seconds_are_read_and_what_is_odd_is_not(value, seconds):
+def test_retry_after_seconds_are_parsed_and_invalid_values_ignored(value, seconds):
     assert parse_retry_after(value) == seconds
 
 
-def test_a_date_is_so_many_seconds_from_now(clock):
+def test_a_retry_after_date_is_converted_to_seconds(clock):
     assert parse_retry_after(formatdate(clock.seconds + 90, usegmt=True)) == pytest.approx(
         90, abs=1
     )
     assert parse_retry_after(formatdate(clock.seconds - 90, usegmt=True)) == 1
 
 
-def test_a_pause_lasts_until_it_is_over_and_a_shorter_one_does_not_end_it():
+def test_a_shorter_pause_does_not_end_a_longer_one():
     pauses = RetryPauses()
     pauses.begin("a", 100.0, 10)
     pauses.begin("a", 101.0, 2)
@@ -39,7 +39,7 @@ def test_a_pause_lasts_until_it_is_over_and_a_shorter_one_does_not_end_it():
     assert pauses.left("b", 101.0) == 0
 
 
-def test_pauses_of_many_keys_are_forgotten_the_oldest_first():
+def test_the_oldest_pauses_are_evicted_first():
     pauses = RetryPauses()
     for number in range(1001):
         pauses.begin(str(number), 0.0, 10)

@@ -21,7 +21,7 @@ def by(source: Source) -> Decision:
     return decide([replace(UNDECIDED, source=source)])
 
 
-def test_the_end_of_an_outage_is_logged_with_its_length_and_what_was_not_decided(
+def test_the_end_of_an_outage_logs_its_length_and_undecided_requests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
@@ -41,7 +41,7 @@ def test_the_end_of_an_outage_is_logged_with_its_length_and_what_was_not_decided
 
 
 @pytest.mark.parametrize("source", [Source.CACHE, Source.LEASE, Source.LOCAL, Source.NO_RULE])
-def test_what_this_process_decides_itself_ends_no_outage(
+def test_local_decisions_do_not_end_an_outage(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -54,7 +54,7 @@ def test_what_this_process_decides_itself_ends_no_outage(
     assert len(caplog.messages) == 1
 
 
-def test_an_outage_of_some_keys_alone_is_logged_once_a_minute_at_most(
+def test_a_partial_outage_is_logged_at_most_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()

@@ -74,7 +74,7 @@ def test_plain_asgi_and_wsgi_need_no_framework() -> None:
         ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are cost, "),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_its_mend(options: Any, told: str) -> None:
+def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Policy(Settings(**options))
     with pytest.raises(ConfigError, match=told):
@@ -101,7 +101,7 @@ class Awaited:
     "setting",
     ["limit", "keys", "cost", "deduct_when", "cost_after", "user", "exempt_when", "template"],
 )
-def test_functions_that_nobody_would_await_are_refused(setting: str, function: object) -> None:
+def test_coroutine_functions_are_refused_as_callbacks(setting: str, function: object) -> None:
     options: Any = {setting: function}
     with pytest.raises(ConfigError, match="must be a plain function") as caught:
         Policy(Settings(**options))
@@ -136,6 +136,6 @@ def test_functions_with_another_number_of_arguments_are_refused(
         Policy(Settings(**options))
 
 
-def test_functions_that_take_more_by_default_or_hide_their_arguments_are_taken() -> None:
+def test_callbacks_with_defaults_or_an_unknown_signature_are_accepted() -> None:
     Policy(Settings(user=lambda request, fallback=None: "ada", cost_after=lambda *_: 1))
     Policy(Settings(keys={"path": str}, exempt_when=dict))  # type: ignore[arg-type]

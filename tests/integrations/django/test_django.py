@@ -61,9 +61,7 @@ def server(request: pytest.FixtureRequest, limiter: BlockingLimiter) -> Sync:
     return made
 
 
-def test_an_exempt_view_is_not_limited_by_what_limits_all_but_by_its_own_limit(
-    server: Sync, limiter: BlockingLimiter
-) -> None:
+def test_an_exempt_view_has_only_its_own_limit(server: Sync, limiter: BlockingLimiter) -> None:
     with override_settings(RINGFENCE={"URL": limiter, "LIMIT": "1/hour"}, MIDDLEWARE=[USERS, OURS]):
         assert server.statuses(*["/v1/open", "/open-class"] * 2) == [200] * 4
         assert server.statuses(*["/half-open"] * 3) == [200, 200, 429]
@@ -90,7 +88,7 @@ def test_a_view_has_a_budget_of_its_own(server: Sync, path: str, middleware: lis
     assert int(refused.headers["Retry-After"]) >= 1
 
 
-def test_all_requests_are_limited_by_rules_those_for_nothing_included(
+def test_rules_limit_all_requests_including_those_without_a_view(
     server: Sync, limiter: BlockingLimiter
 ) -> None:
     with override_settings(RINGFENCE={"URL": limiter, "DOMAIN": "api"}):
@@ -106,7 +104,7 @@ def test_all_requests_are_limited_by_rules_those_for_nothing_included(
 
 @pytest.mark.parametrize("view", ["login", "login-async"])
 @pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
-def test_only_failures_are_charged_when_it_is_said_so(
+def test_deduct_when_charges_only_failed_responses(
     server: Sync, view: str, middleware: list[str]
 ) -> None:
     with override_settings(MIDDLEWARE=middleware):
@@ -137,7 +135,7 @@ def test_an_async_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None
     asyncio.run(ask())
 
 
-def test_streams_tell_their_cost_and_are_charged_in_full(limiter: BlockingLimiter) -> None:
+def test_streams_report_their_cost_and_are_charged_in_full(limiter: BlockingLimiter) -> None:
     async def ask() -> None:
         first = await AsyncClient().get("/async-tokens")
         assert b"".join([part async for part in first]) == b"a"
@@ -149,7 +147,7 @@ def test_streams_tell_their_cost_and_are_charged_in_full(limiter: BlockingLimite
     assert Sync().statuses("/tokens") == [429]
 
 
-def test_users_are_told_apart_and_fetched_without_blocking_in_async_code(
+def test_users_have_separate_counters_and_are_fetched_without_blocking_async_code(
     limiter: BlockingLimiter,
 ) -> None:
     server = Async()
@@ -173,7 +171,7 @@ def test_paths_of_one_route_share_its_budget(server: Sync, limiter: BlockingLimi
 
 
 @pytest.mark.parametrize("path", ["/search", "/other-search"])
-def test_rest_framework_throttles_and_says_how_long(server: Sync, path: str) -> None:
+def test_rest_framework_throttles_and_sends_the_wait(server: Sync, path: str) -> None:
     with override_settings(MIDDLEWARE=[OURS]):
         first, refused = server.responses(path, path)
 
@@ -226,17 +224,17 @@ def test_the_off_switch_needs_no_cluster(monkeypatch: pytest.MonkeyPatch, server
         assert server.statuses("/free", "/async") == [200, 200]
 
 
-def test_a_method_is_no_view_and_the_mend_is_told(limiter: BlockingLimiter) -> None:
+def test_a_decorated_method_is_an_error_with_a_remedy(limiter: BlockingLimiter) -> None:
     with pytest.raises(ConfigError, match="method_decorator"):
         Client().get("/wrong")
 
 
-def test_a_bad_limit_is_told_where_it_is_written() -> None:
+def test_an_invalid_limit_is_reported_at_its_definition() -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
         rate_limit("some/hour")
 
 
-def test_functions_find_headers_in_whatever_case() -> None:
+def test_callbacks_read_headers_without_regard_to_case() -> None:
     request = DjangoRequest(RequestFactory().get("/", headers={"X-Tier": "gold"}))
 
     assert request.headers["x-tier"] == request.headers.get("X-TIER") == "gold"
@@ -251,7 +249,7 @@ def found() -> list[str | None]:
     return [each.id for each in run_checks() if str(each.id).startswith("ringfence")]
 
 
-def test_the_check_finds_nothing_wrong_with_good_settings(limiter: BlockingLimiter) -> None:
+def test_the_system_check_accepts_valid_settings(limiter: BlockingLimiter) -> None:
     assert found() == []
 
 
@@ -269,7 +267,7 @@ def test_the_check_finds_nothing_wrong_with_good_settings(limiter: BlockingLimit
         ({"ENABLED": "no"}, "enabled must be True or False, got 'no'"),
     ],
 )
-def test_the_check_tells_bad_settings(
+def test_the_system_check_reports_invalid_settings(
     given: dict[str, object], named: str, limiter: BlockingLimiter
 ) -> None:
     with override_settings(RINGFENCE={"URL": limiter} | given):
@@ -279,14 +277,14 @@ def test_the_check_tells_bad_settings(
 
 
 @pytest.mark.parametrize("given", [[], None, "1/hour"])
-def test_the_check_tells_settings_that_are_no_dictionary(given: object) -> None:
+def test_the_system_check_reports_settings_that_are_not_a_dictionary(given: object) -> None:
     with override_settings(RINGFENCE=given):
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
     assert "RINGFENCE must be a dictionary" in error.msg
 
 
-def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingLimiter) -> None:
+def test_the_system_check_warns_of_settings_without_effect(limiter: BlockingLimiter) -> None:
     by_user = {"URL": limiter, "LIMIT": "1/hour", "KEYS": "user"}
     with override_settings(MIDDLEWARE=[], RINGFENCE=by_user):
         assert found() == ["ringfence.W001"]
@@ -298,7 +296,7 @@ def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingL
         assert found() == ["ringfence.W003"]
 
 
-def test_changed_settings_are_read_anew(limiter: BlockingLimiter) -> None:
+def test_changed_settings_are_loaded_again(limiter: BlockingLimiter) -> None:
     before = project_limits()
     with override_settings(RINGFENCE={"URL": limiter, "HEADERS": "x"}):
         assert project_limits() is not before

@@ -100,7 +100,7 @@ def test_views_have_budgets_of_their_own_wherever_the_decorator_stands(
     assert app.test_client().get("/below").json["status"] == 429
 
 
-def test_all_requests_are_limited_by_rules_those_for_nothing_included(
+def test_rules_limit_all_requests_including_those_without_a_view(
     app: Flask, limiter: BlockingLimiter
 ) -> None:
     RateLimits(app, limiter, domain="api")
@@ -149,7 +149,7 @@ def test_a_handler_keeps_the_fields_that_it_wrote_itself(app: Flask, limits: Rat
     assert len(refused.headers.getlist("Retry-After")) == 1
 
 
-def test_a_blueprint_has_one_budget_nested_ones_add_theirs_and_views_can_be_exempt(
+def test_nested_blueprints_add_their_budgets_and_views_can_be_exempt(
     app: Flask, limits: RateLimits
 ) -> None:
     outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
@@ -201,9 +201,7 @@ def test_methods_of_view_classes_are_limited(app: Flask, limits: RateLimits) -> 
     assert statuses(app, "/whole", "/whole") == [200, 429]
 
 
-def test_a_method_that_answers_head_requests_limits_them_where_they_are_not_exempt(
-    app: Flask, limits: RateLimits
-) -> None:
+def test_head_requests_that_are_not_exempt_are_limited(app: Flask, limits: RateLimits) -> None:
     class Item(MethodView):
         @limits.limit("1/hour", exempt_methods=())
         def get(self) -> str:
@@ -270,7 +268,7 @@ def test_a_place_is_held_until_a_stream_ends(app: Flask, limiter: BlockingLimite
         assert again.status_code == 200
 
 
-def test_users_of_flask_login_are_told_apart(app: Flask, limits: RateLimits) -> None:
+def test_users_of_flask_login_have_separate_counters(app: Flask, limits: RateLimits) -> None:
     login = LoginManager(app)
 
     @login.request_loader
@@ -321,7 +319,7 @@ def test_one_extension_limits_several_applications_each_by_its_own_settings(
     assert statuses(on, "/", "/") == [200, 429]
 
 
-def test_a_misspelt_setting_is_told_with_those_there_are(
+def test_the_error_for_a_misspelt_setting_lists_all_settings(
     app: Flask, limiter: BlockingLimiter
 ) -> None:
     app.config["RINGFENCE_LIMITS"] = "1/hour"
@@ -331,7 +329,7 @@ def test_a_misspelt_setting_is_told_with_those_there_are(
         RateLimits(app, limiter)
 
 
-def test_a_bad_limit_is_told_where_it_is_written(limits: RateLimits) -> None:
+def test_an_invalid_limit_is_reported_at_its_definition(limits: RateLimits) -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
         limits.limit("some/hour")
     with pytest.raises(ConfigError, match="must name a limit"):
@@ -357,7 +355,7 @@ def test_a_limit_that_a_decorator_hides_is_warned_of(
     assert statuses(app, "/b") == [429]
 
 
-def test_the_command_shows_what_each_route_meets(app: Flask, limiter: BlockingLimiter) -> None:
+def test_the_command_lists_the_limits_of_each_route(app: Flask, limiter: BlockingLimiter) -> None:
     limits = RateLimits(app, limiter, domain="api")
     app.get("/report")(limits.limit("5/minute", keys="user_or_ip")(named("report")))
     app.post("/open")(limits.exempt(named("open")))

@@ -40,7 +40,7 @@ async def hit_often(limiter, item, times, key="a"):
 
 @every_backend
 @every_strategy
-def test_a_hundred_tasks_get_exactly_what_the_limit_allows(strategy, backend):
+def test_a_hundred_concurrent_tasks_get_exactly_the_limit(strategy, backend):
     async def test(storage):
         limiter, item = strategy(storage), parse("5/minute")
 
@@ -142,7 +142,7 @@ def test_a_cluster_holds_one_limit_for_all_loops(strategy, backend, cluster):
 
 
 @every_backend
-def test_an_outage_is_told_when_asked_for(backend):
+def test_an_outage_raises_an_error_if_so_configured(backend):
     async def test():
         storage = storage_from_string(
             "async+ringfence://127.0.0.1:9",

@@ -66,7 +66,7 @@ def assert_same_stats(ours: RateLimiter, theirs: RateLimiter, item: RateLimitIte
 
 
 @every_strategy
-def test_a_hundred_threads_get_exactly_what_the_limit_allows(strategy, storage):
+def test_a_hundred_concurrent_threads_get_exactly_the_limit(strategy, storage):
     limiter, five = strategy(storage), RateLimitItemPerMinute(5)
 
     with ThreadPoolExecutor(100) as pool:
@@ -76,7 +76,7 @@ def test_a_hundred_threads_get_exactly_what_the_limit_allows(strategy, storage):
 
 
 @every_strategy
-def test_a_limit_that_was_cleared_begins_anew(strategy, storage):
+def test_a_cleared_limit_starts_again_from_zero(strategy, storage):
     limiter, once = strategy(storage), parse("1/minute")
     assert limiter.hit(once, "a")
     assert limiter.hit(once, "b")
@@ -118,7 +118,7 @@ def test_a_million_units_in_one_hit_take_no_time_to_speak_of(storage):
     assert time.perf_counter() - began < 2
 
 
-def test_denied_hits_count_in_a_fixed_window_and_costs_beyond_the_limit_never_pass(storage):
+def test_fixed_windows_count_denied_hits_and_never_pass_too_high_costs(storage):
     item = parse("10/minute")
     fixed, moving = FixedWindowRateLimiter(storage), MovingWindowRateLimiter(storage)
 
@@ -161,13 +161,13 @@ def test_only_so_many_keys_are_remembered(storage, monkeypatch):
     assert storage.reset() == 0
 
 
-def test_a_key_that_says_no_period_and_was_never_counted_has_nothing(storage, clock):
+def test_an_uncounted_key_without_a_period_has_no_window(storage, clock):
     for key in ("odd", "odd/0/minute", "odd/x/minute", "odd/1/fortnight"):
         storage.clear(key)
         assert (storage.get(key), storage.get_expiry(key)) == (0, clock.seconds)
 
 
-def test_the_end_of_a_window_that_was_just_looked_at_costs_no_question(storage, limiter):
+def test_the_end_of_a_recently_read_window_needs_no_request(storage, limiter):
     asked = count_questions(limiter)
     key = parse("5/minute").key_for("a")
     storage.incr(key, 60)
@@ -192,7 +192,7 @@ def count_questions(limiter: BlockingLimiter) -> list[object]:
     return asked
 
 
-def test_what_was_read_of_a_window_is_not_believed_beyond_its_end(storage, clock):
+def test_a_cached_window_is_not_used_beyond_its_end(storage, clock):
     key = parse("5/minute").key_for("a")
     storage.incr(key, 60)
     storage.get(key)
@@ -201,7 +201,7 @@ def test_what_was_read_of_a_window_is_not_believed_beyond_its_end(storage, clock
     assert storage.get_expiry(key) == clock.seconds
 
 
-def test_the_oldest_hit_tells_where_a_moving_window_starts(storage, clock):
+def test_a_moving_window_starts_at_its_oldest_hit(storage, clock):
     key, began = "LIMITER/a/5/1/minute", clock.seconds
     assert storage.get_moving_window(key, 5, 60) == (began, 0)
     for gap in (0, 10, 20):
@@ -236,7 +236,7 @@ def test_without_a_cluster_requests_pass_unless_errors_are_asked_for():
             storage.close()
 
 
-def test_a_storage_that_was_closed_says_so():
+def test_a_closed_storage_raises_a_clear_error():
     storage = storage_from_string("ringfence+local://")
     assert storage.check()
     storage.close()
@@ -337,7 +337,7 @@ def test_an_address_with_something_wrong_is_refused_at_once(uri, options, mend):
         storage_from_string(uri, **options)
 
 
-def test_options_may_be_said_in_either_place():
+def test_options_can_be_given_in_either_place():
     for storage in (
         storage_from_string(NOWHERE, raise_on_outage="off", connect_timeout="0.05"),
         storage_from_string(f"{NOWHERE}?raise_on_outage=False&connect_timeout=0.05"),

@@ -96,7 +96,7 @@ def get_each(apps):
 
 
 @every_strategy
-def test_flask_limiter_admits_what_the_limit_says_and_tells_what_is_left(strategy):
+def test_flask_limiter_enforces_the_limit_and_sends_the_remaining_units(strategy):
     app, limiter = flask_app(LOCAL, strategy)
     client = app.test_client()
 
@@ -111,7 +111,7 @@ def test_flask_limiter_admits_what_the_limit_says_and_tells_what_is_left(strateg
 
 
 @every_strategy
-def test_flask_limiter_charges_only_failures_when_told_to(strategy):
+def test_flask_limiter_can_charge_only_failures(strategy):
     app, limiter = flask_app(LOCAL, strategy)
     client = app.test_client()
 
@@ -119,7 +119,7 @@ def test_flask_limiter_charges_only_failures_when_told_to(strategy):
     limiter.storage.close()
 
 
-def test_flask_limiter_falls_back_when_the_cluster_is_away_and_asks_whether_it_is_back():
+def test_flask_limiter_falls_back_and_probes_while_the_cluster_is_away():
     app, limiter = flask_app(
         "ringfence://127.0.0.1:9",
         storage_options={"raise_on_outage": True, "connect_timeout": 0.05},
@@ -140,7 +140,7 @@ def test_flask_limiter_lets_requests_pass_when_the_cluster_is_away():
 
 
 @every_strategy
-def test_slowapi_admits_what_the_limit_says_and_tells_what_is_left(strategy):
+def test_slowapi_enforces_the_limit_and_sends_the_remaining_units(strategy):
     app, limiter = slow_app(LOCAL, strategy)
     answers = get_each([app] * 7)
 

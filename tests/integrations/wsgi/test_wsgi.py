@@ -82,7 +82,7 @@ def test_a_client_over_its_limit_is_refused(limiter: BlockingLimiter) -> None:
     assert Answer(app, REMOTE_ADDR="198.51.100.2").status == 200
 
 
-def test_proxies_of_ours_are_believed_and_others_not(limiter: BlockingLimiter) -> None:
+def test_address_headers_are_read_from_trusted_proxies_only(limiter: BlockingLimiter) -> None:
     app = RateLimitMiddleware(hello, limiter, limit="1/hour", trusted_proxies="10.0.0.0/8")
     spoofed = [Answer(app, HTTP_X_FORWARDED_FOR=f"1.1.1.{n}").status for n in range(2)]
     behind = [
@@ -93,7 +93,7 @@ def test_proxies_of_ours_are_believed_and_others_not(limiter: BlockingLimiter) -
     assert (spoofed, behind) == ([200, 429], [200, 200])
 
 
-def test_harmless_requests_are_exempt_and_a_refused_head_has_no_body(
+def test_options_requests_are_exempt_and_a_refused_head_has_no_body(
     limiter: BlockingLimiter,
 ) -> None:
     lenient = RateLimitMiddleware(hello, limiter, limit="0/hour")
@@ -105,7 +105,7 @@ def test_harmless_requests_are_exempt_and_a_refused_head_has_no_body(
     assert (head.status, head.body) == (429, b"")
 
 
-def test_a_path_is_what_the_client_asked_for_below_any_script(limiter: BlockingLimiter) -> None:
+def test_the_path_includes_the_script_name(limiter: BlockingLimiter) -> None:
     seen: list[str] = []
     app = RateLimitMiddleware(
         hello,
@@ -119,7 +119,7 @@ def test_a_path_is_what_the_client_asked_for_below_any_script(limiter: BlockingL
     assert seen == ["/app/ä"]
 
 
-def test_only_failures_are_charged_when_it_is_said_so(limiter: BlockingLimiter) -> None:
+def test_deduct_when_charges_only_failed_responses(limiter: BlockingLimiter) -> None:
     app = RateLimitMiddleware(
         hello, limiter, domain="api", deduct_when=lambda response: response.status == 401
     )
@@ -128,7 +128,7 @@ def test_only_failures_are_charged_when_it_is_said_so(limiter: BlockingLimiter) 
     assert statuses(app, "/401", "/401", "/") == [401, 401, 429]
 
 
-def test_a_place_is_held_until_the_server_closes_the_answer(limiter: BlockingLimiter) -> None:
+def test_a_slot_is_held_until_the_server_closes_the_response(limiter: BlockingLimiter) -> None:
     app = RateLimitMiddleware(hello, limiter, domain="api", keys={"running": lambda _: "x"})
     environ: WSGIEnvironment = {}
     setup_testing_defaults(environ)
@@ -203,7 +203,7 @@ def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "no node of the limiter answers" in record.message
 
 
-def test_what_makes_no_sense_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
     with pytest.raises(ConfigError, match="limits nothing"):
@@ -214,7 +214,7 @@ def test_what_makes_no_sense_is_told_at_the_start(monkeypatch: pytest.MonkeyPatc
         RateLimitMiddleware(hello, "ringfence://127.0.0.1:not-a-port", domain="api")
 
 
-def test_switched_off_it_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_middleware_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
     app = RateLimitMiddleware(hello, limit="0/hour", enabled=False)
@@ -222,7 +222,7 @@ def test_switched_off_it_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> No
     assert statuses(app, "/", "/") == [200, 200]
 
 
-def test_what_each_of_two_limiters_charged_is_settled_by_that_one(limiter: BlockingLimiter) -> None:
+def test_each_of_two_limiters_settles_its_own_charges(limiter: BlockingLimiter) -> None:
     inner = RateLimitMiddleware(hello, limiter, domain="api", deduct_when=lambda _: False)
     with ringfence.blocking.local(RULES) as other:
         app = RateLimitMiddleware(inner, other, limit="9/hour")
@@ -232,7 +232,7 @@ def test_what_each_of_two_limiters_charged_is_settled_by_that_one(limiter: Block
     assert limiter.peek("api", {"client": "203.0.113.9"}).remaining == 2
 
 
-def test_functions_find_headers_in_whatever_case() -> None:
+def test_callbacks_read_headers_without_regard_to_case() -> None:
     environ = {
         "HTTP_X_USER": "ann",
         "CONTENT_TYPE": "text/plain",

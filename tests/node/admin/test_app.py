@@ -56,7 +56,7 @@ async def test_health_and_refusals_wait_for_no_turn_and_close_the_connection(
     assert waited == 0
 
 
-async def test_members_are_told_as_the_node_sees_them(autojump_clock: MockClock) -> None:
+async def test_the_members_view_shows_the_nodes_own_membership(autojump_clock: MockClock) -> None:
     async with world("a", "b") as made:
         answer = await ask(app_of(made.nodes["a"]), "/v1/members")
 
@@ -67,7 +67,9 @@ async def test_members_are_told_as_the_node_sees_them(autojump_clock: MockClock)
     assert sum(row["owned_shards"] for row in rows) == 16384
 
 
-async def test_the_ring_tells_shares_and_who_has_a_shard(autojump_clock: MockClock) -> None:
+async def test_the_ring_view_shows_shares_and_the_owner_of_a_shard(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a", "b") as made:
         app = app_of(made.nodes["a"])
         whole = (await ask(app, "/v1/ring")).json
@@ -90,7 +92,7 @@ async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: Moc
         assert node._metrics.active is not None
 
 
-async def test_rules_are_told_with_identity_bound_and_keys(autojump_clock: MockClock) -> None:
+async def test_the_rules_view_shows_identity_bound_and_keys(autojump_clock: MockClock) -> None:
     async with world("a") as made, made.client("a") as limiter:
         await limiter.check("api", {"client": "x"})
         app = app_of(made.nodes["a"])
@@ -105,7 +107,7 @@ async def test_rules_are_told_with_identity_bound_and_keys(autojump_clock: MockC
     assert (rows["client"]["keys"], rows["tenant"]["keys"]) == (1, 0)
 
 
-async def test_rules_of_global_scope_are_told_with_their_bound(autojump_clock: MockClock) -> None:
+async def test_the_rules_view_shows_the_bound_of_global_rules(autojump_clock: MockClock) -> None:
     rules = """
 domain: api
 descriptors:
@@ -125,7 +127,7 @@ descriptors:
 
 
 @pytest.mark.parametrize(("owner", "is_here"), [("a", True), ("b", False)])
-async def test_a_key_is_told_wherever_it_lives(
+async def test_any_node_can_show_a_key_of_any_owner(
     autojump_clock: MockClock, owner: str, is_here: bool
 ) -> None:
     async with world() as made, made.client() as limiter:
@@ -151,7 +153,7 @@ async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None
     assert {state["remaining"] for state in told} == {5}
 
 
-async def test_a_key_of_a_lost_member_is_told_by_its_standby(autojump_clock: MockClock) -> None:
+async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockClock) -> None:
     async with world("a", "b") as made:
         node = made.nodes["a"]
         keys = {f"x{at}": counter(made.rules, "client", f"x{at}") for at in range(40)}
@@ -178,7 +180,7 @@ async def test_a_key_of_a_lost_member_is_told_by_its_standby(autojump_clock: Moc
         ("/v1/keys/%ff%00?client=%ff", 404, "no rules for domain"),
     ],
 )
-async def test_a_wrong_question_is_told_what_is_wrong_and_how_to_mend_it(
+async def test_an_invalid_request_is_answered_with_reason_and_remedy(
     autojump_clock: MockClock, path: str, status: int, what: str
 ) -> None:
     async with world("a") as made:
@@ -190,7 +192,7 @@ async def test_a_wrong_question_is_told_what_is_wrong_and_how_to_mend_it(
     assert answer.json["detail"]
 
 
-async def test_who_is_throttled_is_told_by_name(autojump_clock: MockClock) -> None:
+async def test_the_throttled_view_names_the_denied_keys(autojump_clock: MockClock) -> None:
     async with world("a") as made, made.client("a", denials=0) as limiter:
         app = app_of(made.nodes["a"])
         for client, times in (("greedy", 9), ("modest", 6), ("good", 2)):
@@ -274,7 +276,7 @@ async def test_a_key_of_a_removed_rule_keeps_its_name(autojump_clock: MockClock)
     assert row["counter"] == [["client", "x"]]
 
 
-async def test_the_overview_tells_what_an_operator_should_look_at(
+async def test_the_summary_shows_problems_of_the_cluster(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as made:
@@ -362,7 +364,7 @@ async def test_a_node_that_joins_is_not_ready(autojump_clock: MockClock) -> None
     assert seen == [503, 200]
 
 
-async def test_before_it_runs_a_node_says_that_it_is_starting(autojump_clock: MockClock) -> None:
+async def test_health_reports_starting_before_the_node_runs(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         old = made.nodes["a"]
         node = Node(old.settings, old.access, made.rules, clock=made.clock, random=old._random)
@@ -406,7 +408,7 @@ async def test_with_keys_a_token_with_its_scope_is_needed(
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_health_is_for_everybody(autojump_clock: MockClock, path: str) -> None:
+async def test_health_checks_need_no_token(autojump_clock: MockClock, path: str) -> None:
     async with world("a") as made:
         close(made.nodes["a"])
         answer = await ask(app_of(made.nodes["a"]), path, headers={"host": "10.0.0.1"})

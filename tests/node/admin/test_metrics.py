@@ -63,7 +63,9 @@ async def test_both_texts_are_what_their_parsers_read(autojump_clock: MockClock)
     assert len(ours[0]) > 100
 
 
-async def test_decisions_are_told_by_rule_result_and_source(autojump_clock: MockClock) -> None:
+async def test_decision_metrics_have_rule_result_and_source_labels(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a") as made:
         app_of(made.nodes["a"])  # From here on it counts.
         await spend(made, 7)
@@ -81,7 +83,7 @@ async def test_decisions_are_told_by_rule_result_and_source(autojump_clock: Mock
     assert value(found, "ringfence_held_shards") == 16384
 
 
-async def test_what_is_forwarded_counts_where_it_is_decided(autojump_clock: MockClock) -> None:
+async def test_a_forwarded_check_counts_at_the_deciding_node(autojump_clock: MockClock) -> None:
     async with world("a", "b") as made:
         for node in made.nodes.values():
             app_of(node)
@@ -114,7 +116,7 @@ async def test_no_key_is_ever_a_label(autojump_clock: MockClock) -> None:
     assert b"a-secret-name" not in answer.body
 
 
-async def test_the_number_of_rules_that_are_told_apart_has_an_end(
+async def test_the_number_of_rule_labels_is_bounded(
     autojump_clock: MockClock,
 ) -> None:
     lines = [
@@ -167,7 +169,7 @@ async def test_when_certificates_expire_is_a_metric(autojump_clock: MockClock) -
     assert value(found, name, certificate="ca") == 1.9e9
 
 
-async def test_refusals_are_told_by_cause(autojump_clock: MockClock) -> None:
+async def test_refusal_metrics_have_the_cause_as_label(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         app = app_of(made.nodes["a"])
         await ask(app, "/nothing")
@@ -186,7 +188,7 @@ async def test_metrics_are_made_at_most_once_a_second(autojump_clock: MockClock)
     assert first.body == again.body
 
 
-def test_what_the_process_uses_is_told_too() -> None:
+def test_metrics_include_the_resources_of_the_process() -> None:
     text, _ = render([], "")
 
     assert "process_cpu_seconds_total" in text.decode()

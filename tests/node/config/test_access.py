@@ -42,7 +42,7 @@ def test_a_client_gets_the_scopes_of_its_token() -> None:
     ("name", "secret"),
     [("app", b"t" * 32), ("app", b""), ("stranger", SECRET), ("stranger", b""), ("nobody", SECRET)],
 )
-def test_a_wrong_secret_an_unknown_name_and_a_token_without_scopes_get_nothing(
+def test_wrong_secrets_unknown_names_and_tokens_without_scopes_get_no_access(
     name: str, secret: bytes
 ) -> None:
     assert ACCESS.scopes_of(client(name, secret)) is None
@@ -69,7 +69,7 @@ def test_a_token_is_no_proof_of_being_a_node() -> None:
     assert ACCESS.scopes_of(node("app", SECRET)) is None
 
 
-def test_without_keys_every_client_and_every_node_of_the_same_cluster_is_let_in() -> None:
+def test_without_keys_all_clients_and_nodes_of_the_cluster_are_accepted() -> None:
     access = load_access(None)
 
     assert access.scopes_of(client("anonymous", b"")) == frozenset(Scope)

@@ -35,7 +35,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_the_log_says_how_long_a_certificate_holds(
+def test_the_log_states_when_a_certificate_expires(
     caplog: pytest.LogCaptureFixture, days: float, level: str, said: str
 ) -> None:
     caplog.set_level(logging.INFO, "ringfence.node")
@@ -45,7 +45,7 @@ def test_the_log_says_how_long_a_certificate_holds(
     assert logged(caplog) == [(level, said)]
 
 
-async def test_it_is_said_daily_when_a_certificate_expires_within_30_days(
+async def test_a_certificate_that_expires_within_30_days_is_logged_daily(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ringfence.node")

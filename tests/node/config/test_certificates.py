@@ -90,14 +90,14 @@ def test_a_shared_certificate_does_not_stand_for_one_node(tmp_path: Path) -> Non
         load_node_tls(keys, "c", NOW)
 
 
-def test_a_node_without_any_certificate_is_told_how_to_get_one(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_certificate_explains_how_to_create_one(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys", "b")
 
     with pytest.raises(ConfigError, match=r"hold nodes/c.pem.* or node.pem, got neither; make it"):
         load_node_tls(keys, "c", NOW)
 
 
-def test_a_certificate_of_its_own_may_lie_at_the_place_of_the_shared_one(tmp_path: Path) -> None:
+def test_a_nodes_own_certificate_can_replace_the_shared_file(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys", "b")
     mounted = KeyDir(Path(copytree(keys.path, tmp_path / "mounted")))
     mounted.certificate_of("b").rename(mounted.certificate)

@@ -25,7 +25,7 @@ def test_a_seed_is_an_address_a_name_or_a_service(
 
 
 @pytest.mark.parametrize("text", ["", "host:99999", "srv:", "srv:name:7101"])
-def test_a_seed_that_is_none_says_what_is_one(text: str) -> None:
+def test_the_error_for_an_invalid_seed_shows_the_valid_forms(text: str) -> None:
     with pytest.raises(ConfigError, match=r"write HOST:PORT, dns:NAME:PORT or srv:"):
         parse_seed(text)
 
@@ -38,7 +38,7 @@ async def test_addresses_are_found_each_once_in_order() -> None:
     assert len(found) == len(set(found))
 
 
-def test_kubernetes_tells_a_pod_its_name_and_address() -> None:
+def test_a_pod_reads_name_and_address_from_its_environment() -> None:
     assert from_environment({"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"}) == {
         "name": "ringfence-0",
         "advertise": "10.1.2.3",

@@ -92,7 +92,7 @@ async def name_server(
             nursery.cancel_scope.cancel()
 
 
-async def test_a_name_stands_for_all_its_addresses_and_is_looked_up_each_time(
+async def test_a_dns_seed_gives_all_addresses_and_is_resolved_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {
@@ -109,7 +109,7 @@ async def test_a_name_stands_for_all_its_addresses_and_is_looked_up_each_time(
     assert after == [("10.0.0.3", 7101)]
 
 
-async def test_a_service_stands_for_the_addresses_of_its_targets_each_at_its_port(
+async def test_a_service_record_gives_target_addresses_with_their_ports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {
@@ -131,7 +131,7 @@ async def test_a_service_stands_for_the_addresses_of_its_targets_each_at_its_por
     assert server.asked.count((SERVICE, "SRV")) == 2
 
 
-async def test_while_the_name_server_knows_nothing_what_it_said_before_is_used(
+async def test_previous_addresses_are_used_while_the_name_server_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {(SERVICE, "SRV"): ["0 0 7101 a.prod.test."], ("a.prod.test.", "A"): ["10.0.0.1"]}

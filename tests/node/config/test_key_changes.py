@@ -21,11 +21,11 @@ CLIENT = ClientTls(b"one authority")
 SERVER = self_signed(datetime(2030, 1, 1, tzinfo=UTC))
 
 
-def test_what_is_the_same_is_no_change() -> None:
+def test_equal_keys_are_no_change() -> None:
     assert changes_between((ACCESS, CLIENT, SERVER), (ACCESS, CLIENT, SERVER)) == []
 
 
-def test_tokens_are_named_by_what_happened_to_them() -> None:
+def test_token_changes_are_listed_by_kind_of_change() -> None:
     tokens = {
         "web": TokenEntry(token_digest(b"3"), CHECK),
         "new": TokenEntry(token_digest(b"4"), CHECK),
@@ -58,7 +58,7 @@ def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], sai
     assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [said]
 
 
-def test_certificates_and_the_authority_are_told_apart() -> None:
+def test_changes_of_certificates_and_of_the_authority_are_distinguished() -> None:
     renewed = self_signed(datetime(2031, 1, 1, tzinfo=UTC))
     other = replace(CLIENT, ca_pem=b"another authority", by_node_name=True)
 

@@ -65,7 +65,7 @@ def test_every_file_and_the_directory_are_for_their_owner_alone(tmp_path: Path) 
     )
 
 
-def test_nodes_and_clients_can_use_what_was_written(tmp_path: Path) -> None:
+def test_nodes_and_clients_can_use_the_written_files(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     now = datetime.now(UTC)
 
@@ -160,7 +160,7 @@ def test_a_dangling_link_in_the_way_is_not_written_through(tmp_path: Path) -> No
         ([], [], [], "no token"),
     ],
 )
-def test_wrong_wishes_are_named_and_nothing_is_written(
+def test_invalid_arguments_are_named_and_nothing_is_written(
     tmp_path: Path, names: list[str], addresses: list[str], tokens: list[str], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -169,7 +169,7 @@ def test_wrong_wishes_are_named_and_nothing_is_written(
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "ascii")
 
     with pytest.raises(ConfigError, match=r"file/keys: cannot be made"):
@@ -191,7 +191,7 @@ def test_the_cluster_key_is_changed_in_three_steps(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_step_that_does_not_fit_says_which_one_does(tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_rotation_step_names_the_right_one(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
 
     for step in ("use", "drop"):
@@ -210,7 +210,7 @@ def names_of(certificate: Path) -> list[str]:
     return found.value.get_values_for_type(x509.DNSName)
 
 
-def test_each_node_named_gets_a_certificate_of_its_own_and_none_is_shared(tmp_path: Path) -> None:
+def test_each_given_node_gets_its_own_certificate(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], TOKENS, 30, ["a", "b"])
     keys = KeyDir(tmp_path / "keys")
 
@@ -258,9 +258,7 @@ def test_a_node_is_added_only_where_the_authority_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Web_1", "a.example.org", "../a", "127.0.0.1:7101", "ä", "x-a"])
-def test_names_that_are_no_host_names_get_a_certificate_of_their_own_too(
-    tmp_path: Path, name: str
-) -> None:
+def test_node_names_that_are_not_host_names_get_certificates(tmp_path: Path, name: str) -> None:
     write_keys(tmp_path / "keys", [], [], TOKENS, 30, [name, name.lower() + "2"])
     keys = KeyDir(tmp_path / "keys")
 
@@ -293,7 +291,7 @@ def test_a_token_is_added_and_works_beside_the_others(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()} == {0o600}
 
 
-def test_a_revoked_token_is_gone_with_its_file_and_its_name_is_free_again(tmp_path: Path) -> None:
+def test_revoking_a_token_removes_its_file_and_frees_its_name(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     token = parse_token(keys.token("app").read_text("ascii").strip())
 
@@ -316,7 +314,7 @@ def test_a_token_can_be_revoked_where_its_file_is_not(tmp_path: Path) -> None:
     assert load_access(keys).tokens == {}
 
 
-def test_changes_of_tokens_that_make_no_sense_change_nothing(tmp_path: Path) -> None:
+def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     (keys.path / "old.token").write_text("precious", "ascii")
     before = {path: path.read_bytes() for path in keys.path.iterdir()}
@@ -336,7 +334,7 @@ def test_changes_of_tokens_that_make_no_sense_change_nothing(tmp_path: Path) -> 
     assert {path: path.read_bytes() for path in keys.path.iterdir()} == before
 
 
-def test_a_file_of_tokens_that_is_no_toml_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_token_file_that_is_not_toml(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     keys.tokens.write_text("[tokens\n", "ascii")
 
@@ -346,7 +344,7 @@ def test_a_file_of_tokens_that_is_no_toml_is_named(tmp_path: Path) -> None:
     assert not keys.token("new").exists()
 
 
-def test_a_group_that_may_read_the_tokens_may_read_them_afterwards_and_nobody_else(
+def test_replaced_token_files_stay_readable_by_their_group_only(
     tmp_path: Path,
 ) -> None:
     """As on a host where root changes the file and the service runs under another name."""
@@ -393,7 +391,7 @@ def test_renewed_certificates_keep_names_and_addresses_and_get_new_keys(tmp_path
     assert {rows[f"nodes/{node}.pem"].days_left for node in ("a", "c")} == {89}
 
 
-def test_only_the_nodes_named_are_renewed_and_the_shared_certificate_too(tmp_path: Path) -> None:
+def test_only_given_nodes_and_the_shared_certificate_are_renewed(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys", ["lb.example.org"])
     add_node(keys.path, "a", [], [], 2)
     add_node(keys.path, "b", [], [], 2)
@@ -405,7 +403,7 @@ def test_only_the_nodes_named_are_renewed_and_the_shared_certificate_too(tmp_pat
     assert covered_by(keys.certificate) == [NODE_NAME, "lb.example.org"]
 
 
-def test_what_cannot_be_renewed_is_named_and_nothing_changes(tmp_path: Path) -> None:
+def test_a_failed_renewal_names_the_certificate_and_changes_nothing(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys")
     add_node(keys.path, "a", [], [], 2)
     before = {path: path.read_bytes() for path in keys.nodes.iterdir()}
@@ -421,7 +419,7 @@ def test_what_cannot_be_renewed_is_named_and_nothing_changes(tmp_path: Path) -> 
     assert {path: path.read_bytes() for path in keys.nodes.iterdir()} == before
 
 
-def test_the_list_names_what_there_is_and_shows_no_secret(tmp_path: Path) -> None:
+def test_the_key_listing_is_complete_and_shows_no_secret(tmp_path: Path) -> None:
     keys = made(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], days=10)
     add_token(keys.path, "shop:check", ["web", "shop"])
 

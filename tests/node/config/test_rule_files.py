@@ -50,7 +50,7 @@ def test_wrong_rules_are_refused_at_the_start(tmp_path: Path) -> None:
         book(tmp_path / "nowhere.yaml").load()
 
 
-def test_two_files_share_a_domain_only_when_told_to_merge(tmp_path: Path) -> None:
+def test_two_files_can_share_a_domain_only_with_merge(tmp_path: Path) -> None:
     written(tmp_path / "a.yaml", rules_of(5), at=1000)
     other = rules_of(6).replace("client", "path")
     written(tmp_path / "b.yaml", other, at=1000)
@@ -195,7 +195,7 @@ def test_warnings_are_logged_and_keep_nothing_back(
     assert "api.yaml" in caplog.text
 
 
-def test_rules_that_no_message_could_carry_are_refused_with_the_mend(tmp_path: Path) -> None:
+def test_rules_larger_than_a_message_are_refused_with_a_remedy(tmp_path: Path) -> None:
     rows = "".join(
         f"  - key: client\n    value: {'v' * 60_000}{number}\n"
         "    rate_limit: {unit: minute, requests_per_unit: 5}\n"

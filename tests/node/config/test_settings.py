@@ -47,7 +47,7 @@ def of_pod(**told: str) -> dict[str, str]:
 # What is read
 
 
-def test_nothing_needs_to_be_told_to_run_one_node_on_loopback() -> None:
+def test_one_node_on_loopback_needs_no_settings() -> None:
     settings = load_settings(None, {})
 
     assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7101)
@@ -64,7 +64,7 @@ def test_two_nodes_on_one_host_are_called_differently_by_themselves() -> None:
     assert one.name != other.name
 
 
-def test_a_file_says_who_the_node_is_and_where_to_find_the_others(tmp_path: Path) -> None:
+def test_a_file_can_set_identity_and_seeds_of_a_node(tmp_path: Path) -> None:
     settings = load(tmp_path)
 
     assert settings.listen_at == ("127.0.0.1", 7102)
@@ -133,9 +133,7 @@ def test_flags_go_over_the_environment_and_absent_flags_change_nothing(tmp_path:
     "seed",
     ["localhost:7101", "[::1]:7101", "dns:nodes.example.org:7101", "srv:_ringfence._udp.nodes"],
 )
-def test_other_members_are_looked_for_at_addresses_names_and_service_records(
-    tmp_path: Path, seed: str
-) -> None:
+def test_seeds_can_be_addresses_names_and_service_records(tmp_path: Path, seed: str) -> None:
     assert load(tmp_path, WHOLE, join=[seed]).join == [seed]
 
 
@@ -151,7 +149,7 @@ def test_an_address_may_be_bound_that_is_not_the_one_others_reach(tmp_path: Path
 # In a pod
 
 
-def test_a_pod_is_called_and_reached_as_kubernetes_tells_it() -> None:
+def test_a_pod_takes_its_name_and_address_from_kubernetes() -> None:
     settings = load_settings(None, of_pod(), {"listen": "0.0.0.0:7200", "keys": "keys"})
 
     assert settings.name == "ringfence-0"
@@ -166,7 +164,7 @@ def test_a_pod_of_an_ipv6_network_is_reached_there() -> None:
     assert settings.advertise_at == ("fd00::17", 7200)
 
 
-def test_what_kubernetes_tells_gives_way_to_what_people_say(tmp_path: Path) -> None:
+def test_explicit_settings_override_kubernetes_variables(tmp_path: Path) -> None:
     settings = load(tmp_path, WHOLE, of_pod())
 
     assert settings.name == "b"
@@ -176,17 +174,17 @@ def test_what_kubernetes_tells_gives_way_to_what_people_say(tmp_path: Path) -> N
 # What is refused
 
 
-def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_names_it_and_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml: no such file; .*--config"):
         load_settings(tmp_path / "nowhere.toml", {})
 
 
-def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+def test_a_directory_instead_of_a_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_settings(tmp_path, {})
 
 
-def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
+def test_an_error_names_the_line_that_is_not_toml(tmp_path: Path) -> None:
     message = refusal(tmp_path, "name = a\n")
 
     assert "node.toml: must be TOML, got: " in message
@@ -202,7 +200,7 @@ def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ("quux = 3", ["'quux'", "use one of: ", "drain_timeout"]),
     ],
 )
-def test_an_unknown_name_is_refused_with_what_was_probably_meant(
+def test_the_error_for_an_unknown_name_suggests_a_similar_one(
     tmp_path: Path, line: str, said: list[str]
 ) -> None:
     message = refusal(tmp_path, WHOLE + line)
@@ -212,7 +210,7 @@ def test_an_unknown_name_is_refused_with_what_was_probably_meant(
         assert words in message
 
 
-def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_variable_suggests_a_similar_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, WHOLE, {"RINGFENCE_NODE_RULE": "x"})
 
     assert "unknown variable RINGFENCE_NODE_RULE" in message
@@ -226,7 +224,7 @@ def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: P
         ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
     ],
 )
-def test_a_variable_that_cannot_be_read_is_named(
+def test_an_error_names_the_invalid_environment_variable(
     tmp_path: Path, environment: dict[str, str], said: str
 ) -> None:
     assert said in refusal(tmp_path, WHOLE, environment)
@@ -279,7 +277,7 @@ def test_a_value_that_cannot_work_is_refused_by_name(
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101", "10.0.0.1:7101", "example.org:1"])
-def test_beyond_loopback_a_node_without_keys_is_refused_and_says_what_to_run(
+def test_a_node_beyond_loopback_without_keys_is_refused_with_a_remedy(
     tmp_path: Path, listen: str
 ) -> None:
     message = refusal(tmp_path, WHOLE, listen=listen)
@@ -295,7 +293,9 @@ def test_on_loopback_a_node_needs_no_keys(tmp_path: Path, listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101"])
-def test_a_node_on_every_address_must_say_where_it_is_reached(tmp_path: Path, listen: str) -> None:
+def test_a_node_that_listens_on_all_addresses_needs_an_advertised_address(
+    tmp_path: Path, listen: str
+) -> None:
     message = refusal(tmp_path, WHOLE, listen=listen, keys="keys")
 
     assert "listen must be an address that others can reach, got " in message
@@ -343,7 +343,7 @@ def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: s
         ("localhost", ("localhost", 7190)),
     ],
 )
-def test_a_part_of_an_address_is_completed_by_what_is_usual(
+def test_a_partial_address_is_completed_with_defaults(
     tmp_path: Path, written: str, address: tuple[str, int]
 ) -> None:
     assert load(tmp_path, http=written).http_at == address

@@ -76,7 +76,7 @@ def test_comments_and_hand_written_records_stay() -> None:
         '[tokens.web]\ndigest = "00"\n[tokens.web.more]\nx = 1\n',
     ],
 )
-def test_a_token_without_a_table_of_its_own_is_left_to_the_operator(text: str) -> None:
+def test_a_token_without_its_own_table_must_be_edited_by_hand(text: str) -> None:
     with pytest.raises(ConfigError, match="remove it by hand"):
         without_record(text, "web")
 
