@@ -59,7 +59,7 @@ class ClusterClock:
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
         """Add a sample of a member's offset from this clock; its error is up to `rtt_ns` / 2."""
-        # After the host's clock was set back, this clock stands still; the offset refers to that.
+        # When the host's clock was set back, this clock stands still. The sample is relative to it.
         ours = self.read(now) - now
         if name in self._samples:
             self._forget(name)
@@ -129,6 +129,6 @@ def _median(numbers: list[int]) -> int:
 
 
 def _agree(offsets: list[int], middle: int) -> bool:
-    """Whether more than half of the sorted offsets are close to `middle`."""
+    """Return whether more than half of the sorted offsets are close to `middle`."""
     near = bisect_left(offsets, middle + _SUSPECT_NS) - bisect_right(offsets, middle - _SUSPECT_NS)
     return near > len(offsets) // 2

@@ -71,7 +71,7 @@ class LocalMember:
                 self._outbox.disseminate(me, now)
             return
         if record.generation > me.generation and is_elsewhere and record.accuser == "":
-            # A later node with this name at another address: the newer one stays.
+            # Another node with this name booted later. The later node stays in the cluster.
             self._outbox.conflict(record, steps_down=True)
             return
         if record.status >= Status.SUSPECT:

@@ -84,9 +84,11 @@ class Settings:
     join_pause: float = 0.25
     join_pause_most: float = 5.0
     ask_again: float = 0.6
-    """Time from the first exchange to the second, which covers updates during the first."""
+    """Delay from the first exchange to the second. The second fetches updates that the first
+    missed."""
     seeds_every: float = 30.0
-    """Interval of contacts to seeds that are not known members, which join separate clusters."""
+    """Interval of contacts to seeds that are not known members; they unite clusters that formed
+    apart."""
     flaps: int = 3
     """Accusations within `flap_memory` after which a member leaves the ring by itself."""
     flap_memory: float = 300.0

@@ -1,8 +1,8 @@
-"""Which member owns which key: shards, the consistent-hash ring, and the view it is made from.
+"""Mapping from keys to their owners: shards, the consistent-hash ring, and the view of members.
 
-Everything here is a pure function of the members it is given: equal members give equal rings on
-every host, so nodes and clients agree on owners without exchanging anything but the member list.
-Who is a member, and when, is decided elsewhere (a static list of peers, or gossip).
+All functions depend only on their arguments. Equal members give equal rings on every host, so nodes
+and clients only need the same member list to agree on owners. The caller supplies the members, from
+a static list of peers or from gossip.
 """
 
 from hashring.errors import (
@@ -21,7 +21,7 @@ from hashring.view import View
 
 try:
     from hashring._compiled import pick
-except ImportError:  # It is built where there is a C compiler.
+except ImportError:  # The compiled module exists only where a C compiler was available.
     from hashring.shards import pick
 
 __all__ = [

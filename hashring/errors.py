@@ -1,4 +1,4 @@
-"""What can be wrong with members, or with a question to a ring; each error carries its facts."""
+"""Errors for invalid members and for invalid calls of a ring."""
 
 __all__ = [
     "ConflictingMembers",
@@ -11,15 +11,15 @@ __all__ = [
 
 
 class RingError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of all errors of this package."""
 
 
 class InvalidMember(RingError, ValueError):
-    """A field of a member is outside its range; the message names the field and how to fix it."""
+    """Error for a member's field that is out of range. The message names the field and the fix."""
 
 
 class ConflictingMembers(RingError, ValueError):
-    """One name stands for two different members, so the owner of a shard would be ambiguous."""
+    """Error for two different members with one name, which makes the owner of a shard ambiguous."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"two different members are called {name!r}; give each its own name")
@@ -27,7 +27,7 @@ class ConflictingMembers(RingError, ValueError):
 
 
 class MixedDatacenters(RingError, ValueError):
-    """Members of several data centers were put on one ring; each data center has its own."""
+    """Error for a ring with members of several data centers. Each data center has its own ring."""
 
     def __init__(self, datacenters: tuple[str, ...]) -> None:
         super().__init__(f"one ring cannot span the data centers {', '.join(datacenters)}")
@@ -35,14 +35,14 @@ class MixedDatacenters(RingError, ValueError):
 
 
 class EmptyRing(RingError, LookupError):
-    """The ring has no member, so the shard has no owner."""
+    """Error for a ring without members, where a shard has no owner."""
 
     def __init__(self) -> None:
         super().__init__("the ring has no members")
 
 
 class UnknownShard(RingError, LookupError):
-    """There is no shard of this number."""
+    """Error for a shard number that does not exist."""
 
     def __init__(self, shard: int) -> None:
         super().__init__(f"there is no shard {shard}")

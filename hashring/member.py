@@ -1,6 +1,6 @@
-"""A member as the ring sees it: its name, where it stands and how much it carries.
+"""Member of a ring: its name, data center, zone and weight.
 
-Addresses, health and incarnations are not here: they do not decide who owns what.
+Addresses, health and incarnations are not included, because they do not affect ownership.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from hashring.errors import ConflictingMembers, InvalidMember
 __all__ = ["MAX_WEIGHT", "MIN_WEIGHT", "Member", "NodeId", "by_name"]
 
 NodeId = NewType("NodeId", str)
-"""The name of a node, unique in its whole cluster."""
+"""Name of a node, unique in the whole cluster."""
 
 MIN_WEIGHT = 0.25
 MAX_WEIGHT = 4.0
@@ -20,29 +20,31 @@ MAX_WEIGHT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node's place in the cluster. Raises `InvalidMember` when a field is out of range."""
+    """Name, data center, zone and weight of one node.
+
+    Raises `InvalidMember` when a field is out of range."""
 
     name: NodeId
     datacenter: str = "dc1"
-    """Members of one data center share a ring."""
+    """Data center. All members of one data center share a ring."""
     zone: str = ""
-    """What fails together inside the data center; members that name none are all in one zone."""
+    """Failure zone in the data center. All members without a zone form one zone."""
     weight: float = 1.0
-    """Share of the ring relative to the other members, 0.25 to 4."""
+    """Relative share of the shards, from 0.25 to 4."""
 
     def __post_init__(self) -> None:
         _require_text("name", self.name)
         _require_text("datacenter", self.datacenter)
         if self.zone:
             _require_text("zone", self.zone)
-        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # False for NaN as well.
+        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # The comparison is also False for NaN.
             raise InvalidMember(
                 f"weight of {self.name!r} is {self.weight}; use {MIN_WEIGHT} to {MAX_WEIGHT}"
             )
 
 
 def by_name(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Sort members by name, each once.
+    """Sort members by name, and remove duplicates.
 
     Raises `ConflictingMembers` when two members share a name but differ otherwise.
     """

@@ -1,6 +1,6 @@
-"""What changes hands between two rings: the shards, from whom and to whom.
+"""Shards whose owner differs between two rings, with the old and the new owner.
 
-What a node does about it (hand over, activate a copy, forward for a while) is the node's business.
+The node then transfers these shards; this module only compares the rings.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ __all__ = ["Move", "moved"]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One shard whose owner differs between two rings."""
+    """Change of the owner of one shard between two rings."""
 
     shard: int
     old_owner: NodeId | None
-    """None when the old ring had no members."""
+    """Old owner; None when the old ring had no members."""
     new_owner: NodeId | None
-    """None when the new ring has no members."""
+    """New owner; None when the new ring has no members."""
 
 
 def moved(old: Ring, new: Ring) -> tuple[Move, ...]:
     """List the shards that change owners from `old` to `new`, by ascending shard.
 
-    A join moves shards to the newcomer only, a departure those of the departed only: about their
-    share of the ring. Standbys that change while the owner stays are not listed.
+    When a member joins, shards move only to that member. When a member leaves, only its own shards
+    move. A shard whose standby changes while its owner stays is not listed.
     """
     old_owners = old.owner_by_shard or repeat(None, SHARDS)
     new_owners = new.owner_by_shard or repeat(None, SHARDS)

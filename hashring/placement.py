@@ -1,8 +1,8 @@
-"""Where the vnodes of a ring stand, and which of them each shard meets first.
+"""Positions of the vnodes on a ring, and the first vnode after the start of each shard.
 
-A point is a place in the ring's 64-bit space, whose top 14 bits are a shard number. What a standby
-must not share with the owner, its zone or only its name, is here a label that each name has; which
-of the two is the ring's business.
+A point is a position in the 64-bit space of the ring. The top 14 bits of a point are a shard
+number. Each member has a label: its zone, or its name when there is only one zone. An owner and its
+standby must have different labels. `ring` chooses the labels.
 """
 
 from array import array
@@ -26,12 +26,15 @@ __all__ = [
 ]
 
 Vnode = tuple[int, NodeId]
-"""The point of a vnode, and whose it is."""
+"""Point of a vnode, and its member."""
 
 VNODES_PER_WEIGHT = 256
-"""The busiest of three members of weight 1 then owns about 5 % more than the average, of ten 10 %.
+"""Number of vnodes per unit of weight.
 
-Beyond some hundred members the number of shards limits the balance, not the number of vnodes.
+The member with the most shards then owns about 5 % more than the average of 3 members, and 10 %
+more than the average of 10 members.
+
+With more than about a hundred members, the number of shards limits the balance.
 """
 
 _SHARD_WIDTH = 64 - SHARD_BITS
@@ -39,10 +42,11 @@ _RANK_BITS = 32
 
 
 def points_of(member: Member) -> list[int]:
-    """Place the vnodes of one member: 256 per unit weight, halves rounded to even.
+    """Compute the points of one member's vnodes: 256 per unit of weight, halves rounded to even.
 
-    Vnode i stands at the low 64 bits of MurmurHash3 x64_128, seed 0, of the name in UTF-8 followed
-    by i in 4 bytes, big-endian; the fixed length of the end keeps names that end alike apart.
+    The point of vnode i is the low 64 bits of a MurmurHash3 x64_128 hash with seed 0. The input is
+    the name in UTF-8, followed by i in 4 bytes, big-endian. The fixed length of i prevents equal
+    inputs for different names.
     """
     name = member.name.encode()
     count = round(VNODES_PER_WEIGHT * member.weight)
@@ -50,11 +54,11 @@ def points_of(member: Member) -> list[int]:
 
 
 def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[int]]:
-    """Sort the vnodes of all members along the ring; return their points and their ranks.
+    """Sort the vnodes of all members by point; return the points, and the rank of each vnode's
+    member.
 
-    A rank is the index of a member in the order of names. Vnodes that fall on one point stay side
-    by side, the smaller rank first, so a collision takes no vnode away and every host orders it
-    alike.
+    A rank is the index of a member in the list sorted by name. Vnodes with equal points are all
+    kept, the smaller rank first, so every host has the same order.
     """
     # One integer per vnode sorts three times faster than a tuple.
     vnodes = [
@@ -68,10 +72,11 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
 def update_vnodes(
     points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
-    """Return sorted vnodes without those `gone` and with those that `come`.
+    """Return the sorted vnodes after removing the vnodes in `gone` and inserting the vnodes in
+    `come`.
 
-    `points` and `names` are parallel and stay unchanged; they contain all that are `gone`. Cost:
-    two look-ups for each vnode that changes, and a copy of the rest.
+    `points` and `names` are parallel lists, which are not modified. They must contain every vnode
+    in `gone`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
     """
     changes = sorted([(*vnode, False) for vnode in gone] + [(*vnode, True) for vnode in come])
     new_points, new_names = array("Q"), list[NodeId]()
@@ -92,15 +97,16 @@ def update_vnodes(
 
 
 def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
-    """Find, for each of some ascending shards, the first vnode at or after the shard's start.
+    """Return the index of the first vnode at or after the start of each shard.
 
-    `points` is sorted and not empty; a shard after the last point has its end, which is vnode 0.
+    The shards are in ascending order. `points` is sorted and not empty. For a shard after the last
+    point the result is `len(points)`, which stands for vnode 0.
     """
     firsts: list[int] = []
     place, end = 0, len(points)
     last = points[0] >> _SHARD_WIDTH
     for shard in shards:
-        if shard > last:  # Among few members, many shards in a row meet the same vnode.
+        if shard > last:  # With few members, many successive shards have the same first vnode.
             place = bisect_left(points, shard << _SHARD_WIDTH, place)
             last = points[place] >> _SHARD_WIDTH if place < end else SHARDS
         firsts.append(place)
@@ -110,10 +116,10 @@ def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
 def next_distinct(
     names: Sequence[NodeId], label_of: Mapping[NodeId, Hashable], places: Sequence[int]
 ) -> list[int]:
-    """Find, for each of some ascending places of a circle, the next place with another label.
+    """Return, for each index in a circular list, the next index whose label differs.
 
-    The names bear at least two labels; a place may be the circle's end, which is place 0. Cost: at
-    most one pass, however long the runs of one label.
+    The indexes are in ascending order. An index equal to the length stands for index 0. At least
+    two different labels must occur. Cost: at most one pass over the list.
     """
     label = label_of[names[0]]
     ahead = len(names)
@@ -139,11 +145,12 @@ def shards_that_meet(
     label_of: Mapping[NodeId, Hashable],
     changed: Iterable[int],
 ) -> list[int]:
-    """Find, ascending, the shards for which the two first labels may differ since a change.
+    """Return the shards whose owner or standby may differ after a change of vnodes, in ascending
+    order.
 
-    Vnodes have gone from, or come to, the points `changed`. A shard meets the first of them that
-    is ahead only if all vnodes on the way to it bear one label: of at least two, on this circle.
-    Cost: a look-up for each point and at most one pass, however long the runs of one label.
+    Vnodes were removed or inserted at the points `changed`. A change affects a shard only if all
+    vnodes between the shard and the changed point have one label. At least two different labels
+    must occur. Cost: a look-up for each changed point, and at most one pass over the vnodes.
     """
     found: set[int] = set()
     seen = len(names)  # No place.

@@ -1,7 +1,7 @@
-"""The ring of one data center: the owner and the standbys of every shard.
+"""Ring of one data center: the owner and the standbys of each shard.
 
-All owners are computed when the ring is built, so a question is a table look-up. `moves` compares
-two rings. The caller decides when members change.
+All owners are computed when the ring is built, so each later call is a table look-up. `moves`
+compares two rings. A ring never changes: the caller builds a new one when members change.
 """
 
 from array import array
@@ -32,24 +32,24 @@ _MANY = 4
 class Ring:
     """Owners and standbys of the shards of one data center. Build it with `Ring.of`.
 
-    The owner of a shard is the member of the first vnode at or after the shard's start, shard 0
-    following the last one. Rings of equal members are equal and answer alike.
+    The owner of a shard is the member of the first vnode at or after the start of the shard. After
+    the last shard the search continues at shard 0. Rings of equal members are equal.
 
-    When the owner of a shard leaves, the next distinct member along the ring owns it. While all
-    members are in one zone, that is the standby, which holds a copy. With several zones the standby
-    is never in the owner's zone, so the next owner may be a neighbour from the old owner's zone
-    that has no copy; the standby then stays the standby, and the new owner can ask it. Either way
-    the standby of before is among the first two owners of after.
+    When the owner of a shard leaves, the next different member along the ring becomes the owner.
+    With one zone, this is the standby, which has a copy. With several zones, the standby is always
+    in another zone than the owner. The new owner may then be a member of the old owner's zone,
+    without a copy. In this case the standby stays the standby, and the new owner can fetch the
+    copy. So the old standby is always the new owner or the new standby.
     """
 
     members: tuple[Member, ...]
-    """Sorted by name."""
+    """Members, sorted by name."""
     owner_by_shard: tuple[NodeId, ...] = field(repr=False, compare=False)
-    """The owner at the index of each shard, for loops over many keys; empty without members."""
+    """Owners, indexed by shard number, for loops over many keys; empty without members."""
     standby_by_shard: tuple[NodeId, ...] = field(repr=False, compare=False)
-    """The standby at the index of each shard; empty when there are fewer than two members."""
+    """Standbys, indexed by shard number; empty when there are fewer than two members."""
     _points: "array[int]" = field(repr=False, compare=False)
-    """Where the vnodes stand, sorted."""
+    """Sorted points of the vnodes."""
     _name_by_vnode: list[NodeId] = field(repr=False, compare=False)
     _shards_by_owner: dict[NodeId, tuple[int, ...]] = field(
         default_factory=dict, repr=False, compare=False
@@ -57,13 +57,15 @@ class Ring:
 
     @classmethod
     def of(cls, members: Iterable[Member], like: "Ring | None" = None) -> Self:
-        """Place the members of one data center; their order does not matter, nor do repetitions.
+        """Build the ring of one data center from members in any order; duplicates are ignored.
 
-        `like` is a ring of much the same members: this one is then made of it, which changes
-        nothing but the cost. Raises `MixedDatacenters`, and `ConflictingMembers` when two members
-        share a name but differ otherwise. Cost: a hash per vnode and a sort, from a few
-        milliseconds for 3 members to half a second for 1000; with `like`, a hash per vnode of those
-        that differ and a copy of the others, some 10 milliseconds for one of 1000.
+        `like` is a ring with similar members. It reduces the cost and does not affect the result.
+        Raises `MixedDatacenters`. Raises `ConflictingMembers` when two members share a name but
+        differ otherwise.
+
+        Cost without `like`: a hash per vnode and a sort, from a few milliseconds for 3 members to
+        half a second for 1000. Cost with `like`: a hash per changed vnode and a copy of the other
+        vnodes, about 10 milliseconds when 1 of 1000 members changed.
         """
         roster = by_name(members)
         datacenters = sorted({member.datacenter for member in roster})
@@ -86,7 +88,8 @@ class Ring:
         gone: Iterable[Member],
         come: Iterable[Member],
     ) -> Self:
-        """Change what differs: few shards meet the vnodes of one member."""
+        """Build a ring from a similar ring; compute only the shards that a changed member
+        affects."""
         gone_vnodes, come_vnodes = _vnodes_of(gone), _vnodes_of(come)
         points, names = update_vnodes(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
         changed = [point for point, _ in gone_vnodes + come_vnodes]
@@ -104,7 +107,7 @@ class Ring:
         owners: list[NodeId],
         standbys: list[NodeId],
     ) -> Self:
-        """Complete a ring whose answers are known, except for these shards."""
+        """Complete a ring whose owners and standbys are known, except those of the given shards."""
         if not roster:
             return cls((), (), (), points, names)
         firsts = first_vnodes(points, shards)
@@ -119,9 +122,10 @@ class Ring:
         return cls(roster, tuple(owners), tuple(standbys), points, names)
 
     def owner(self, shard: int) -> NodeId:
-        """Name the member that decides for `shard`. Cost: one look-up.
+        """Return the member that decides for `shard`. Cost: one look-up.
 
-        Raises `EmptyRing` without members, `UnknownShard` when there is no such shard.
+        Raises `EmptyRing` for a ring without members, and `UnknownShard` for an invalid shard
+        number.
         """
         if not 0 <= shard < SHARDS:
             raise UnknownShard(shard)
@@ -130,20 +134,23 @@ class Ring:
         return self.owner_by_shard[shard]
 
     def standby(self, shard: int) -> NodeId | None:
-        """Name the member that keeps a copy of `shard`; None when the owner is alone.
+        """Return the member that keeps a copy of `shard`; None when the owner is the only member.
 
-        The same as the second of `owners(shard, 2)`, for one look-up. Raises as `owner` does.
+        Equals the second item of `owners(shard, 2)` at the cost of one look-up. Raises the same
+        errors as `owner`.
         """
         self.owner(shard)
         return self.standby_by_shard[shard] if self.standby_by_shard else None
 
     def owners(self, shard: int, count: int) -> tuple[NodeId, ...]:
-        """Name the members responsible for `shard`: the owner first, then its standbys.
+        """Return the members responsible for `shard`: the owner first, then its standbys.
 
-        The standbys follow the ring onward from the owner: first the foremost member of each other
-        zone, then all members left. Returns `count` distinct members, at least 1, or all of a
-        smaller ring. Raises as `owner` does.
-        Cost: all members, and the vnodes passed until enough of them, and of zones, are met.
+        The standbys are in ring order after the owner: first one member of each other zone, then
+        all other members. `count` is at least 1. Returns all members when the ring has fewer than
+        `count`. Raises the same errors as `owner`.
+
+        Cost: one pass over the members, and over the vnodes until enough members and zones are
+        found.
         """
         self.owner(shard)
         wanted = min(count, len(self.members))
@@ -160,14 +167,14 @@ class Ring:
         return (*foremost.values(), *others)[:wanted]
 
     def _labels_as(self, roster: Sequence[Member]) -> bool:
-        """Whether shards choose their standbys here as they do with these members."""
+        """Whether the labels of this ring equal the labels that these members would have."""
         are_several = len(self.members) > 1 and len(roster) > 1
         return are_several and _is_zoned(self.members) == _is_zoned(roster)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
-        """List the shards that a member owns, ascending; none for an unknown member.
+        """Return the shards that a member owns in ascending order; an unknown member owns none.
 
-        Cost: all shards for the first question, one look-up afterwards.
+        Cost: one pass over all shards at the first call, one look-up at later calls.
         """
         if not self._shards_by_owner:
             by_owner: dict[NodeId, list[int]] = {}
@@ -177,12 +184,16 @@ class Ring:
         return self._shards_by_owner.get(name, ())
 
     def owned_count(self, name: NodeId) -> int:
-        """Count the shards that a member owns; 0 for an unknown one. Cost: that of `shards_of`."""
+        """Return the number of shards that a member owns; 0 for an unknown member.
+
+        The cost is that of `shards_of`."""
         return len(self.shards_of(name))
 
 
 def _labels_to_leave(roster: Sequence[Member]) -> dict[NodeId, str]:
-    """Return, per member, the label that its standby must not share: its zone, or its name."""
+    """Return the label of each member: its zone, or its name when there is only one zone.
+
+    The owner and the standby of a shard have different labels."""
     if _is_zoned(roster):
         return {member.name: member.zone for member in roster}
     return {member.name: member.name for member in roster}
@@ -193,7 +204,7 @@ def _is_zoned(roster: Sequence[Member]) -> bool:
 
 
 def _differing(old: Sequence[Member], new: Sequence[Member]) -> tuple[set[Member], set[Member]]:
-    """The members that only the first, and only the second has."""
+    """Return the members that only the first argument has, and those that only the second has."""
     before, after = set(old), set(new)
     return before - after, after - before
 

@@ -1,6 +1,6 @@
-"""The shard of a key: one of 16384 equal parts of the 32-bit key space.
+"""Shard of a key: one of 16384 equal parts of the 32-bit hash space.
 
-A shard is the unit of ownership, handoff and standby. Who owns it is the ring's business.
+A shard is the unit of ownership, transfer and standby copies. `ring` computes its owner.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,22 +18,25 @@ _SHIFT = 32 - SHARD_BITS
 
 
 def shard_of(key: bytes) -> int:
-    """Place a key: the top 14 bits of its MurmurHash3 x86_32, seed 0.
+    """Return the shard of a key: the top 14 bits of its MurmurHash3 x86_32 hash with seed 0.
 
-    The hash is public on purpose, since clients compute it too. It places a key and must not
-    identify it: keys that collide here are easy to craft.
+    Clients compute the same hash, so it has no secret. It must not identify a key, because an
+    attacker can easily find keys with equal hashes.
     """
     return mmh3_32_uintdigest(key) >> _SHIFT
 
 
 def shards_of(keys: Iterable[bytes]) -> list[int]:
-    """Place many keys, each as `shard_of` does, in half the time."""
+    """Return the shard of each key; takes half the time of calling `shard_of` for each key."""
     return [digest >> _SHIFT for digest in map(mmh3_32_uintdigest, keys)]
 
 
 def pick(keys: Iterable[bytes], table: Sequence[Item]) -> list[Item]:
-    """Pick from a table of `SHARDS` items that of each key's shard.
+    """Return, for each key, the item of a table at the index of the key's shard.
 
-    `hashring.pick` is the compiled one, which takes a tenth of the time, where that was built.
+    The table has `SHARDS` items.
+
+    Where the compiled module was built, `hashring.pick` is its version, which takes a tenth of the
+    time.
     """
     return [table[digest >> _SHIFT] for digest in map(mmh3_32_uintdigest, keys)]

@@ -1,4 +1,4 @@
-"""View: the members of all data centers as one node or client sees them, with a hash.
+"""View: the members of all data centers that one node or client knows, with a hash.
 
 Equal hashes mean equal rings. Different hashes mean that one side is behind, but not which one.
 The caller decides which members belong to a view.
@@ -17,33 +17,33 @@ from hashring.ring import Ring
 __all__ = ["View"]
 
 _RINGS_KEPT = 32
-"""Rings that views share: the same members come back after a flap, and in other views."""
+"""Cache of rings for all views: a restarted member gives the same ring again."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The members of a cluster at one moment, and a ring for each data center.
+    """Members of a cluster at one moment, and a ring for each data center.
 
     Build it with `View.of`. Views of equal members are equal.
     """
 
     members: tuple[Member, ...]
-    """Of all data centers, sorted by name."""
+    """Members of all data centers, sorted by name."""
     hash: int = field(compare=False)
-    """Names the members in 64 bits, unsigned: the same on every host, whatever their order."""
+    """Unsigned 64-bit hash of the members; equal on every host and independent of their order."""
     datacenters: tuple[str, ...] = field(compare=False, repr=False)
-    """The data centers that have members, sorted."""
+    """Sorted names of the data centers that have members."""
     _rings: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
-    """Rings asked for so far: most clients only ever need that of their own data center."""
+    """Rings built so far. Most clients need only the ring of their own data center."""
     _like: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
-    """What rings not asked for yet are made from."""
+    """Earlier rings by data center, which reduce the cost of building new rings."""
 
     @classmethod
     def of(cls, members: Iterable[Member], like: "View | None" = None) -> Self:
-        """Take the members in any order, repeated or not.
+        """Create a view of members in any order; duplicates are ignored.
 
-        `like` is a view of much the same members, as a rule the one before; rings are then made
-        of its rings, which changes nothing but their cost.
+        `like` is a view with similar members, usually the previous view. It reduces the cost of
+        building the rings and does not affect the result.
         Raises `ConflictingMembers` when two members share a name but differ otherwise.
         """
         roster = by_name(members)
@@ -53,9 +53,9 @@ class View:
         return cls(roster, number, present, _like=known)
 
     def ring(self, datacenter: str) -> Ring:
-        """Give the ring of one data center; an empty ring when it has no members.
+        """Return the ring of one data center; an empty ring when the data center has no members.
 
-        Cost: that of `Ring.of` for the first question, one look-up afterwards.
+        Cost: that of `Ring.of` at the first call, one look-up at later calls.
         """
         ring = self._rings.get(datacenter)
         if ring is None:
@@ -70,7 +70,9 @@ class View:
 
 @lru_cache(_RINGS_KEPT)
 def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
-    """The place of the ring of these members, which is the same whatever it is made of."""
+    """Return the cache entry for the ring of these members.
+
+    The ring does not depend on the ring from which it was built, so views can share it."""
     return []
 
 

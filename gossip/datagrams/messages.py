@@ -52,7 +52,8 @@ class PingReq:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """Report of a helper, itself alive, that the third member has not answered."""
+    """Report of a helper that the third member has not answered; it shows that the helper is
+    alive."""
 
     sender: str
     generation: int

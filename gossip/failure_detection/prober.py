@@ -119,7 +119,8 @@ class Prober:
         self._clock = clock
         self._counters = counters
         self._seq = random.getrandbits(16)
-        """Random start, so that answers to an earlier process at this address do not match."""
+        """Number of probes from a random start. Answers to an earlier process at this address do
+        not match."""
         self._probes: dict[int, _Probe] = {}
         self._running: dict[str, int] = {}
         self._relays: dict[int, _Relay] = {}

@@ -52,7 +52,7 @@ class Pool:
     def draw(
         self, count: int, random: Random, accepts: Callable[[str], bool] = lambda name: True
     ) -> list[str]:
-        """Draw up to `count` distinct names; a large pool may yield fewer than it could."""
+        """Return up to `count` distinct random names; from a large pool it may return fewer."""
         if len(self._names) <= 4 * count:
             names = [name for name in self._names if accepts(name)]
             return random.sample(names, min(count, len(names)))
@@ -107,7 +107,7 @@ class MemberTable:
                 self.far.add(record.name)
 
     def forget(self, name: str, *, keep: bool = False) -> None:
-        """Remove a member; with `keep`, its record stays in place for a replacement."""
+        """Remove a member; with `keep`, its record stays until another record replaces it."""
         before = self.records.get(name)
         if before is None:
             return
@@ -137,7 +137,7 @@ class MemberTable:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other member is known that is not gone."""
+        """Whether all other known members are gone."""
         return not self.near and not self.far
 
 

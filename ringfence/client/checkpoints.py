@@ -27,7 +27,7 @@ _DONE = cast(Awaitable[None], _Done())
 
 
 class Checkpoints:
-    """Lets other tasks of the event loop run at every 32nd call."""
+    """Checkpoint counter: every 32nd call lets other tasks of the event loop run."""
 
     __slots__ = ("_calls", "_cancellation_point")
 

@@ -1,4 +1,5 @@
-"""Interface of what counts for a limiter: the nodes of a cluster, or an engine in this process."""
+"""Interface between a limiter and its counters: nodes of a cluster, or an engine in this
+process."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -12,7 +13,7 @@ __all__ = ["Decider", "is_never_denying"]
 
 
 class Decider(Protocol):
-    """Decides the checks of a limiter. Time-outs are seconds."""
+    """Interface that decides the checks of a limiter. Time-outs are seconds."""
 
     @property
     def rules(self) -> RuleSet:
@@ -76,5 +77,5 @@ class Decider(Protocol):
 
 
 def is_never_denying(row: int) -> bool:
-    """The `denies_group` of batches without groups."""
+    """Return False: the `denies_group` argument of batches without groups."""
     return False

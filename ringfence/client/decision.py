@@ -37,7 +37,8 @@ _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 class Status:
     """Result of one counter. Durations are seconds.
 
-    It must not be changed. It is not frozen, because freezing would double the cost to make one.
+    A status must not be changed. The class is not frozen, because that would double the cost of
+    each object.
     """
 
     allowed: bool
@@ -53,9 +54,9 @@ class Status:
     reset_after: float
     """Time without checks after which the counter is reset."""
     delay: float
-    """Queue mode: time to wait for the turn."""
+    """Queue mode: time until the request may run."""
     source: Source
-    """What decided."""
+    """Source of the decision."""
     over_soft: bool = False
     """Whether it was allowed above the limit, within its soft margin."""
     over_shadow: bool = False
@@ -69,7 +70,7 @@ class Status:
 
 @dataclass(slots=True)
 class _DecisionData:
-    """Fields of a `Decision`, which explains them."""
+    """Fields of a `Decision`; the properties of `Decision` document them."""
 
     allowed: bool
     limit: int | None
@@ -91,8 +92,8 @@ class Decision:
     With several counters, a denied decision has the numbers of the counter with the longest wait,
     and an allowed one those of the counter with the least remaining.
 
-    Each check makes one, so it keeps its row and converts the other fields when they are read. It
-    must not be changed.
+    Each check makes a decision. To save time, it stores the row and converts the other fields when
+    they are read. A decision must not be changed.
     """
 
     __slots__ = ("_data", "_row", "_rule", "allowed")
@@ -154,12 +155,12 @@ class Decision:
 
     @property
     def delay(self) -> float:
-        """Queue mode: time to wait for the turn; `acquire` waits for it."""
+        """Queue mode: time until the request may run; `acquire` waits for this time."""
         return self._fields.delay
 
     @property
     def source(self) -> Source:
-        """What decided: a node, the local cache, a lease or the failure policy."""
+        """Source of the decision: a node, the local cache, a lease or the failure policy."""
         return _SOURCES[self._row[SOURCE]] if self._data is None else self._data.source
 
     @property
@@ -210,12 +211,12 @@ class SlotUnavailable(RingfenceError):
             "raise_on_denied=False and look at the decision"
         )
         self.decision = decision
-        """The denial."""
+        """Denied decision."""
 
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 UNDECIDED = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.POLICY)
-"""Status while the rules are unknown: one may match."""
+"""Status while the rules are unknown, because a rule may match."""
 
 
 def unlimited(rule: Rule) -> Status:
@@ -260,7 +261,7 @@ def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
 
 
 def too_late(decision: Decision) -> Decision:
-    """Make the denial of a turn that comes too late; `retry_after` is its delay."""
+    """Make the denial of a request whose delay exceeds `max_wait`; `retry_after` is that delay."""
     data = replace(
         decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, leases=None
     )
@@ -295,7 +296,7 @@ def _combine(statuses: Sequence[Status], leases: Batch | None) -> _DecisionData:
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:
-    """Whether a plain rule denies, or every quota rule of the request."""
+    """Return whether the request is denied: by any plain rule, or by all of its quota rules."""
     return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
 
 

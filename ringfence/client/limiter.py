@@ -1,7 +1,7 @@
-"""The limiter that an application holds: checks in, decisions out.
+"""Limiter: the object by which an application checks requests.
 
 Rules are matched in the caller's process, so a request that matches no rule costs no message. A
-`Decider` counts: the nodes of a cluster, or an engine in this process.
+`Decider` counts the units, in the nodes of a cluster or in this process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
 
 class Limiter:
-    """Checks requests against rules; made by `ringfence.connect` and `ringfence.local`.
+    """Limiter that checks requests against rules; made by `ringfence.connect` and
+    `ringfence.local`.
 
     All tasks of one event loop may share it. A check over its limit is a denied `Decision`, not an
     error. Methods raise `ConfigError` for invalid arguments and after `aclose`, `AccessDenied` when

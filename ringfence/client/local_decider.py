@@ -48,7 +48,7 @@ class LocalDecider:
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """See `Decider.slot_waits`."""
+        """Tasks of this process that wait for slots."""
         return self._slot_waits
 
     @property
@@ -96,17 +96,17 @@ class LocalDecider:
         return results
 
     def keep(self, slots: Batch, period: float) -> None:
-        """See `Decider.keep`."""
+        """Renew slots from now on; see `Decider.keep`."""
         with self._lock:
             self._held.keep(slots, period, self._clock.now() / 1e9)
 
     def let_go(self, slots: Batch) -> Batch:
-        """See `Decider.let_go`."""
+        """Stop the renewal of slots; see `Decider.let_go`."""
         with self._lock:
             return self._held.let_go(slots, self._clock.now() / 1e9)
 
     def held(self) -> list[Batch]:
-        """See `Decider.held`."""
+        """Return the release requests of all slots that are renewed."""
         with self._lock:
             return self._held.origins()
 

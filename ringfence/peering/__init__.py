@@ -1,1 +1,1 @@
-"""What clients and nodes share: links to members, routing, columns of requests and results."""
+"""Code that clients and nodes share: links to members, routing, engines and slot queues."""

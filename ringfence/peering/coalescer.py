@@ -56,11 +56,11 @@ class PendingBatch(ABC):
 
     def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
-        """When the first check was asked."""
+        """Time at which the first check was made."""
         self.sent: SentBatch | None = None
         """The batch in the link's queue; None before the link has added it."""
         self.room = room
-        """Most rows; the caller of `join` checks it."""
+        """Maximum number of rows; the caller of `join` checks it."""
         self.keys: list[bytes] = []
         self.costs: list[int] = []
         self.batch = Batch(Op.CHECK, self.keys, self.costs)
@@ -85,9 +85,10 @@ class PendingBatch(ABC):
     async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
         """Wait for the outcome of the row that was added last.
 
-        When the member does not decide it in time, `router` asks again, until `within` seconds have
-        passed since the check. When the wait is cancelled, `router` refunds what the row was
-        charged, or will be. Raises `AccessDenied` when the member refuses to decide.
+        When the member does not decide the row in time, `router` asks again, until `within` seconds
+        have passed since the check. When the wait is cancelled, `router` refunds the charge of the
+        row, also a charge that is reported later. Raises `AccessDenied` when the member refuses to
+        decide.
         """
 
     async def _ask_again(
@@ -100,7 +101,7 @@ class PendingBatch(ABC):
         return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
 
     def resolve_rows(self, rows: list[int], results: Results) -> None:
-        """Wake the tasks of some rows, which are answered before others, or late."""
+        """Wake the tasks of some rows whose answers came before the others, or late."""
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
         self._wake_rows({at: self._parts[at].row(0) for at in rows})
@@ -116,7 +117,7 @@ class PendingBatch(ABC):
         self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Wake every task that waits, with its answer; after None, pass a late answer on."""
+        """Wake every waiting task with its answer. After `resolve(None)`, process a late answer."""
         self.is_answered = True
         if isinstance(answer, Results):
             self._results = answer
@@ -243,7 +244,7 @@ class _TrioPendingBatch(PendingBatch):
 
 
 class _SharedAnswers(Outcome[_Answers]):
-    """Answers that all tasks of a batch wake with; trio's own `Value` serves only one task."""
+    """Answers for all tasks of a batch; trio's own `Value` serves only one task."""
 
     __slots__ = ("_answers",)
 

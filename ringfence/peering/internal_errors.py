@@ -16,7 +16,7 @@ OnError: TypeAlias = Callable[[Exception], None]
 _LOGGED_EVERY = 60.0
 """Seconds between two log records of one cause."""
 _MOST_CAUSES = 256
-"""Most causes that are logged; further causes are only counted until a logged one is old."""
+"""Maximum number of logged causes. More causes are only counted, until a logged cause is old."""
 
 _Cause: TypeAlias = tuple[str, type[Exception], str, int]
 """Place, exception class, and the file and line that raised it."""
@@ -35,7 +35,7 @@ class InternalErrors:
         self._seconds = seconds
         self._on_error = on_error
         self._logged: dict[_Cause, tuple[float, int]] = {}
-        """When each cause was logged, and how often it occurred since."""
+        """Time of the last log record of each cause, and its number of occurrences since."""
 
     def failed(self, place: str, error: Exception) -> None:
         """Count an internal error that was caught at `place`, and log it unless done recently."""

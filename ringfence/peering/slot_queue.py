@@ -19,9 +19,9 @@ from ringfence.wire import Batch, Op, Results
 __all__ = ["ASK_AGAIN_NS", "MOST_PER_CONNECTION", "MOST_WAITERS", "SlotQueue"]
 
 MOST_WAITERS = 16_384
-"""Most waiters of one queue. Further checks are denied without waiting."""
+"""Maximum number of waiters in one queue. Further checks are denied without waiting."""
 MOST_PER_CONNECTION = 1024
-"""Most waiters of one client connection."""
+"""Maximum number of waiters of one client connection."""
 ASK_AGAIN_NS = 2_000_000_000
 """Interval at which a waiter asks again without being called."""
 _SILENT_NS = 3 * ASK_AGAIN_NS
@@ -47,12 +47,12 @@ class _Waiter(Generic[CallerT]):
     caller: CallerT
     units: int
     asked_at: int
-    """When it asked for the last time."""
+    """Time of the last request of the waiter."""
     kept_until: int = 0
-    """Until when a slot is kept for it; 0 before it is called."""
+    """Time until which a slot is kept for the waiter; 0 before it is called."""
 
     def is_silent(self, now: int) -> bool:
-        """Return whether it has not asked again for `_SILENT_NS`."""
+        """Return whether the waiter has not asked again for `_SILENT_NS`."""
         return self.asked_at + _SILENT_NS <= now
 
 
@@ -63,13 +63,13 @@ class _KeyQueue(Generic[CallerT]):
     limit: Limit | None
     """The limit that the check carried; None for the rule's own."""
     sweep_at: int
-    """When silent waiters are dropped."""
+    """Time at which silent waiters are dropped."""
     waiters: OrderedDict[int, _Waiter[CallerT]] = field(default_factory=OrderedDict)
     called: dict[int, _Waiter[CallerT]] = field(default_factory=dict)
     """Waiters for which a slot is kept, in the order in which they were called."""
     kept_units: int = 0
     look_at: int = 0
-    """When a waiter can be called without a release, or is dropped."""
+    """Time at which a waiter can be called without a release, or is dropped."""
 
     def find(self, ticket: int) -> _Waiter[CallerT] | None:
         """Return a waiter, called or not."""

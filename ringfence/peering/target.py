@@ -42,7 +42,8 @@ class SentBatch(Protocol):
     """A batch that was handed to a target."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row, for asking another target too; the others follow.
+        """Return the identity of the first row, for a request to a second target; other rows follow
+        in order.
 
         None when the batch has not been sent yet: then it is withdrawn and will not be sent.
         """
@@ -50,7 +51,7 @@ class SentBatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """Answer to a single check whose wait is over, although the answer may still come."""
+    """Answer to a single check after its time-out; the real answer may still arrive."""
 
     when_answered: Callable[[ResultCallback], None]
     """Registers a callback for the answer, called at most once; at once when it has come."""
@@ -71,7 +72,8 @@ class SingleCheckRouter(Protocol):
     """Router of a single check, used when its first target does not decide it."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund what rows of a batch were charged by a check that began at `asked_at`."""
+        """Refund the charges of rows of a batch, for a check that began at the instant
+        `asked_at`."""
 
     def ask_again(
         self,
@@ -89,7 +91,7 @@ class PendingCheck(Protocol):
 
     @property
     def asked_at(self) -> float:
-        """When the first of the joined checks was asked."""
+        """Time at which the first of the joined checks was made."""
 
     def wait(
         self, router: SingleCheckRouter, within: float | None
@@ -107,14 +109,15 @@ class Target(Protocol):
         """
 
     def is_alive(self) -> bool:
-        """Return whether it can be reached and has not been silent for a whole time-out."""
+        """Return whether the target is reachable and has not been silent for a whole time-out."""
 
     def ask(
         self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback
     ) -> SentBatch | None:
         """Decide `batch` and call `done`, at once or later.
 
-        None when the batch cannot be asked for twice: it was decided or refused at once, or here.
+        Returns None when no second target can be asked: the batch was decided or refused at once,
+        or it was decided in this process.
         """
 
 

@@ -103,7 +103,8 @@ async def checkpoint() -> None:
 
 
 def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
-    """Make a scope that is cancelled after `seconds`; `shield` keeps outer cancellations out."""
+    """Make a scope that is cancelled after `seconds`; with `shield`, outer cancellations do not
+    reach it."""
     if on_trio.in_trio_run():
         return on_trio.trio.move_on_after(max(0.0, seconds), shield=shield)
     runtime = _of_thread.runtime
@@ -124,7 +125,7 @@ def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
 
 @asynccontextmanager
 async def open_timed_calls() -> AsyncIterator[TimedCalls]:
-    """Make calls at instants while the block lasts: `async with open_timed_calls() as calls`."""
+    """Open a planner of timed calls: `async with open_timed_calls() as calls`."""
     if on_trio.in_trio_run():
         async with on_trio.trio.open_nursery() as nursery:
             from ringfence.runtime.trio_timed_calls import TrioTimedCalls
@@ -147,7 +148,7 @@ def new_future() -> Future[Any]:
 
 
 def thread_safe_caller() -> Callable[[Callable[[], object]], object]:
-    """Return a function by which any thread can have this runtime make a call."""
+    """Return a function that any thread may call to run a callback in this runtime."""
     if on_trio.in_trio_run():
         return on_trio.current_trio_token().run_sync_soon
     runtime = _of_thread.runtime
@@ -164,7 +165,7 @@ class Event:
     def __init__(self) -> None:
         self._is_set = False
         self._wakes: dict[object, Callable[[], object]] = {}
-        """By task or future, what wakes each waiter."""
+        """Function that wakes each waiter, by task or future."""
 
     def is_set(self) -> bool:
         """Return whether `set` was called."""
@@ -200,6 +201,6 @@ class Event:
 
 
 def resolve_future(future: Future[None]) -> None:
-    """Wake the task that waits for a future, unless it waits no longer."""
+    """Wake the task that waits for a future, unless the wait has ended."""
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""Interface of a runtime: what nodes and clients need of trio, asyncio or a simulation."""
+"""Interface of a runtime: the functions of trio, asyncio or a simulation that Ringfence uses."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
@@ -21,10 +21,10 @@ _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
 class TaskStatus(Protocol[_T_contra]):
-    """Reports that a task, begun by `TaskGroup.start`, is ready."""
+    """Reporter that a task started by `TaskGroup.start` is ready."""
 
     def started(self, value: _T_contra | None = None) -> None:
-        """Let `TaskGroup.start` return `value`."""
+        """Report that the task is ready; `TaskGroup.start` then returns `value`."""
 
 
 class CancelScope(Protocol):
@@ -63,7 +63,7 @@ class TaskGroup(Protocol):
 
 
 class Future(Protocol[_T]):
-    """Result that one task waits for. The runtimes other than trio have it."""
+    """Result that one task waits for. All runtimes except trio have futures."""
 
     def done(self) -> bool:
         """Return whether the result is set or the wait was cancelled."""
@@ -75,20 +75,20 @@ class Future(Protocol[_T]):
 
 
 class TimedCall(Protocol):
-    """Call that `TimedCalls.call_at` has planned."""
+    """Planned call of `TimedCalls.call_at`."""
 
     def cancel(self) -> None:
-        """Do not make the call; harmless once it was made."""
+        """Cancel the call; has no effect when the call was already made."""
 
 
 class TimedCalls(Protocol):
-    """Makes calls at instants of the runtime's clock."""
+    """Planner of calls at instants of the runtime's clock."""
 
     def call_at(self, when: float, call: Callable[[], object], /) -> TimedCall:
-        """Call `call` at `when`."""
+        """Plan `call` for the instant `when`."""
 
     def call_soon(self, call: Callable[[], object], /) -> object:
-        """Call `call` once the tasks that are ready now have run."""
+        """Plan `call` for after the tasks that are ready now."""
 
 
 class Runtime(TimedCalls, Protocol):

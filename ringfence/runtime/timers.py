@@ -8,7 +8,7 @@ __all__ = ["Planned", "Timers"]
 
 
 class Planned:
-    """One call; a `Timer`."""
+    """Planned call, which can be cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -17,19 +17,19 @@ class Planned:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Do not make the call; harmless when already made."""
+        """Cancel the call; has no effect when the call was already made."""
         self.call = None
 
 
 class Timers:
-    """The calls in order of time; those for the same instant in order of planning."""
+    """Queue of planned calls, ordered by instant, then by the order in which they were planned."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Planned]] = []
         self._order = count()
 
     def plan(self, when: float, call: Callable[[], object]) -> Planned:
-        """Add a call for `when`."""
+        """Add a call to make at the instant `when`."""
         planned = Planned(when, call)
         if len(self._heap) % 256 == 255:
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
@@ -38,13 +38,14 @@ class Timers:
         return planned
 
     def next_deadline(self) -> float | None:
-        """When the first call is due."""
+        """Return the instant of the first call."""
         while self._heap and self._heap[0][2].call is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: float) -> list[Planned]:
-        """Remove what is due; cancelling one still helps until its call has been made."""
+        """Remove and return the calls that are due; each can still be cancelled until it is
+        made."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heappop(self._heap)[2])

@@ -35,12 +35,12 @@ class TrioTimedCalls:
                     planned.call()
 
     def call_at(self, when: float, call: Callable[[], object]) -> Planned:
-        """Call `call` at `when`."""
+        """Plan `call` for the instant `when`."""
         if self._sleeping is not None and when < self._sleeping.deadline:
             self._sleeping.deadline = when
         return self._timers.plan(when, call)
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Call `call` once the tasks that are ready now have run."""
+        """Plan `call` for after the tasks that are ready now."""
         self._soon.append(call)
         self._wakeup.set()

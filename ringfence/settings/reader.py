@@ -30,7 +30,7 @@ class SettingsReader(Generic[_Settings]):
     paths: tuple[str, ...]
     """Settings that are paths. In the file they are relative to the file."""
     example: str
-    """File that shows how to write one, for the error about a missing file."""
+    """Example file, which the error about a missing file names."""
 
     def read(
         self,
@@ -41,7 +41,7 @@ class SettingsReader(Generic[_Settings]):
     ) -> _Settings:
         """Read all sources. A flag that is None or an empty list counts as absent.
 
-        `complete` fills in what follows from other settings and checks the values. Raises
+        `complete` sets the defaults that depend on other settings, and checks the values. Raises
         `ConfigError` that names the source and the setting.
         """
         source = "settings from flags and environment" if file is None else str(file)

@@ -43,9 +43,9 @@ def in_plain_words(
 ) -> str:
     """Describe an error, as in `max_keys must be a whole number, got text`.
 
-    `fields` are the known names of a table. `choices` are the allowed words by place; the place of
-    a list item is that of its list. `place` names a value that the error does not locate, and
-    `value` is its text.
+    `fields` are the known names of a table. `choices` are the allowed words by field; the items of
+    a list share the words of the list's field. `place` is the field to name when the error contains
+    none, and `value` is the text of its value.
     """
     text = str(error)
     found = _PLACE.search(text)

@@ -103,7 +103,7 @@ def _blocking_context(
         try:
             yield decision
         finally:
-            # A forked child does not hold the slot, and closing has released it.
+            # This is a forked child without the slot, or closing has released the slot.
             if self._background is background:
                 self._run_in(background, leave)
 
@@ -113,9 +113,9 @@ def _blocking_context(
 class BlockingLimiter:
     """A `Limiter` whose methods block. Threads may share it, and forked processes.
 
-    It connects when it is entered or, if it was never closed, with its first call; errors of the
-    connection come then. After `close`, or the end of the block, calls raise `ConfigError`.
-    Entering it again connects again.
+    It connects when its block begins or, without a block, at the first call. That moment raises
+    connection errors. After `close`, or the end of the block, calls raise `ConfigError`. A new
+    block connects again.
     """
 
     def __init__(
@@ -174,12 +174,15 @@ class BlockingLimiter:
 
     @property
     def unmatched(self) -> Mapping[str, int]:
-        """See `Limiter.unmatched`; counted since this process connected."""
+        """Number of checks that matched no rule since this process connected; see
+        `Limiter.unmatched`."""
         background = self._background
         return {"known": 0, "unknown": 0} if background is None else background.limiter.unmatched
 
     def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
-        """See `Limiter.expect`. The list is empty before the first call connects."""
+        """Declare the descriptor keys of later checks; see `Limiter.expect`.
+
+        The list is empty before the first call connects."""
         expected = (domain, tuple([tuple(path) for path in paths]))
         with self._lock:
             if len(self._expected) < _MAX_EXPECTED:
@@ -207,7 +210,7 @@ class BlockingLimiter:
     hold_limit = _blocking_context(Limiter.hold_limit)
 
     def keep(self, decision: Decision) -> None:
-        """See `Limiter.keep`."""
+        """Renew the slots of a decision until they are released; see `Limiter.keep`."""
 
         async def keep(limiter: Limiter) -> None:
             limiter.keep(decision)
@@ -243,7 +246,7 @@ class BlockingLimiter:
             raise
 
     def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run `call`; in this thread if the limiter waits for nothing."""
+        """Run `call`, in this thread if the limiter never waits."""
         if self._waits:
             return self.run(call)
         try:
@@ -270,7 +273,8 @@ class BlockingLimiter:
         return background
 
     def _reset(self) -> None:
-        """Forget the thread, which a forked child does not have, and a lock that may be held."""
+        """Replace the thread and the lock in a forked child: the thread is missing, the lock may
+        be held."""
         self._lock = threading.Lock()
         self._background = None
 

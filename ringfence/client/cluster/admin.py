@@ -1,4 +1,4 @@
-"""Admin questions to single nodes: counters, peers, throttled keys, leave."""
+"""Admin requests to single nodes: counters, peers, throttled keys, leave."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ __all__ = ["ClusterAdmin"]
 
 
 class ClusterAdmin:
-    """Asks one node; results are None when the node does not answer."""
+    """Sender of admin requests to one node. A result is None when the node does not answer."""
 
     def __init__(self, links: Links, members: Callable[[], Sequence[MemberRow]]) -> None:
         self._links = links
@@ -41,7 +41,7 @@ class ClusterAdmin:
         return [(row, found[row.name]) for row in members if row.name in found]
 
     async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
-        """Fetch what a node knows of all members."""
+        """Fetch the information of a node about all members."""
         return await fetch_peers(self._links.link_of(row))
 
     async def throttled(self, row: MemberRow, count: int) -> Throttled | None:

@@ -1,7 +1,7 @@
 """Client of a cluster: routes each check to the owner of its key.
 
-Any node sends the members and the rules. `stale_view` keeps both current, `links` holds the
-connections, and the parts for slots, leases and reports have their own modules.
+The client receives members and rules from any node. `stale_view` keeps both current, and `links`
+holds the connections. Slots, leases and reports have their own modules.
 """
 
 import logging
@@ -72,7 +72,7 @@ class Cluster:
             transport, lambda: self._router.routes, partial(_count_spent, counts)
         )
         self.local_cache = _new_local_cache(settings, rule_of, self._leases, transport.now, counts)
-        """Decides without asking a node; None when denial cache and leases are off."""
+        """Local cache, which decides without a node; None when denial cache and leases are off."""
         self._slot_waits = SlotWaits()
         self._links = Links(
             *(transport, seeds, hello, settings.link, random, self),
@@ -86,7 +86,7 @@ class Cluster:
         )
         self._report_loop = self._new_report_loop(settings, transport, counts, hello.session)
         self.admin = ClusterAdmin(self._links, lambda: self.members)
-        """Questions to single nodes."""
+        """Admin requests to single nodes."""
 
     def _new_refresher(self, settings: ClusterSettings, transport: Transport) -> StaleViewRefresher:
         return StaleViewRefresher(
@@ -152,7 +152,7 @@ class Cluster:
 
     @property
     def hedging(self) -> HedgingBudget:
-        """Number of checks that nodes were asked for, and of second asks."""
+        """Number of checks sent to nodes, and of checks also sent to a standby."""
         return self._router.hedging
 
     @property
@@ -162,7 +162,7 @@ class Cluster:
 
     @property
     def routes(self) -> Routes | None:
-        """Ring and links by which keys are routed; None until the members are known."""
+        """Ring and links that route keys; None until the members are known."""
         return self._router.routes
 
     @property
@@ -186,7 +186,7 @@ class Cluster:
         return results
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
-        """See `Decider.ask`."""
+        """Decide a single check by its rule's own limit; see `Decider.ask`."""
         return self._router.ask(key, cost, timeout)
 
     def time(self) -> float:
@@ -194,36 +194,36 @@ class Cluster:
         return runtime.current_time()
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """See `Decider.refund`."""
+        """Give back the cost of rows that were charged; see `Decider.refund`."""
         self._router.refund(batch, rows, results, asked_at)
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """See `Decider.slot_waits`."""
+        """Tasks of this process that wait for slots."""
         return self._slot_waits
 
     def new_ticket(self) -> int:
-        """Make a random ticket, because the waiters of all clients meet at an owner."""
+        """Return a random ticket, because the tickets of all clients at one owner must differ."""
         return self._random.getrandbits(63) + 1
 
     def slot_pause(self) -> float:
-        """Return a long pause: the owner wakes waiters, and lost links wake them too."""
+        """Return a long pause, because owners and lost links wake the waiting tasks earlier."""
         return ASK_AGAIN_NS / 1e9 * (0.75 + self._random.random() / 2)
 
     def keep(self, slots: Batch, period: float) -> None:
-        """See `Decider.keep`."""
+        """Renew slots from now on; see `Decider.keep`."""
         self._renewer.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
-        """See `Decider.let_go`."""
+        """Stop the renewal of slots; see `Decider.let_go`."""
         return self._renewer.let_go(slots)
 
     def held(self) -> list[Batch]:
-        """See `Decider.held`."""
+        """Return the release requests of all slots that are renewed."""
         return self._renewer.held()
 
     async def refresh_rules(self) -> None:
-        """See `Decider.refresh_rules`."""
+        """Fetch the rules again, after a node did not know the rule of a check."""
         await self._refresher.refresh_rules()
 
     def outage(self) -> RingfenceError | None:
@@ -246,7 +246,7 @@ class Cluster:
         else:
             logger.warning("Ringfence: %s at %s is lost: %s", node, address, link.refusal)
         self._refresher.on_reachable()
-        self._slot_waits.wake_all()  # The queue was lost with the node, or there is a new one.
+        self._slot_waits.wake_all()  # The queue may be at another node now.
 
     def on_slots_free(self, tickets: list[int]) -> None:
         """Wake the tasks for which the owner keeps slots."""

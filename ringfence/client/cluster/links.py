@@ -18,7 +18,7 @@ _Reply = TypeVar("_Reply", Members, Rules)
 
 
 class Links:
-    """Opens, finds and closes the links."""
+    """Links to all nodes, which it opens, finds and closes."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Links:
 
     @property
     def refusals(self) -> list[RingfenceError | None]:
-        """Why each link could not connect; None for links that could."""
+        """Error of each link that could not connect; None for the other links."""
         return [link.refusal for link in self]
 
     def open_seeds(self) -> None:

@@ -26,7 +26,7 @@ class ClusterRules:
 
     @property
     def is_behind(self) -> bool:
-        """Whether an answer has named a newer version than the one received."""
+        """Whether an answer has named a newer version than the received rules."""
         return not self.is_fixed and self.received_version < self._announced_version
 
     @property
@@ -40,7 +40,7 @@ class ClusterRules:
         return self.is_behind
 
     def adopt(self, reply: Rules) -> bool:
-        """Use the rules that a node has sent, if they are newer and valid; return whether."""
+        """Use the rules of a node if they are newer and valid; return whether they are used."""
         if reply.version <= self.received_version:
             # This node has not reloaded yet. A node with newer rules will announce them again.
             self._announced_version = self.received_version

@@ -42,7 +42,7 @@ _IDLE_PAUSE = 10.0
 
 
 class StaleViewRefresher:
-    """Keeps members, rules and routes current."""
+    """Refresher of members, rules and routes."""
 
     def __init__(
         self,

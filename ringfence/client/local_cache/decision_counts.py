@@ -1,4 +1,4 @@
-"""Counts of the decisions that this process made without a node, until a node has counted them.
+"""Counts of decisions that this process made without a node, kept until a node has counted them.
 
 Denials, and rules whose metric shows values, are counted by key; everything else by rule. When too
 many keys wait, the keys with the fewest decisions are counted by rule: no decision is lost, only
@@ -18,12 +18,13 @@ from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAM
 __all__ = ["MOST_DENIED", "Counted", "DecisionCounts"]
 
 MOST_DENIED = 32
-"""Denied keys in one report, at most."""
+"""Maximum number of denied keys in one report."""
 _MOST_DETAILED = MAX_REPORT_NAMED - MOST_DENIED
 _MOST_KEYS = 4096
-"""Waiting rows by key, at most. Then all but the largest are counted by rule."""
+"""Maximum number of waiting rows by key. Beyond it, only the largest rows stay; others are
+counted by rule."""
 _MOST_RULES = MAX_REPORT_KEYS - MAX_REPORT_NAMED - len(Code) * len(Source)
-"""Rows by rule, at most. One more row of each code and source fits."""
+"""Maximum number of rows by rule, besides one more row of each code and source."""
 _DENIALS = (Code.DENIED.value, Code.NEVER.value)
 _RULE_BYTES = 8
 _OTHER = bytes(_RULE_BYTES)

@@ -15,8 +15,8 @@ from ringfence.wire import Done, Message, Report
 __all__ = ["DecisionReports", "ReportReceiver"]
 
 _GIVE_UP_AFTER = 30.0
-"""Seconds without an answer after which another node gets the report. It may count twice then,
-because the first node may have counted it out of this client's reach."""
+"""Seconds without an answer after which another node gets the report. The report is counted
+twice if the first node had counted it and only the answer was lost."""
 
 
 class ReportReceiver(Protocol):
@@ -36,11 +36,11 @@ class _Pending:
     counted: Counted
     first_at: float
     node: str = ""
-    """Name of the node that it was sent to."""
+    """Name of the node that the report was sent to."""
 
 
 class DecisionReports:
-    """Sends the decision counts. `collect` completes the counts just before they are read."""
+    """Sender of the decision counts. `collect` completes the counts before they are read."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ __all__ = ["LeaseRequests"]
 
 
 class LeaseRequests:
-    """Sends what `Leases` asks for."""
+    """Sender of the requests that `Leases` makes."""
 
     def __init__(
         self,

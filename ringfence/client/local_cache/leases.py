@@ -31,7 +31,7 @@ _RETRY_PAUSE = 0.1
 """Seconds without a request for a key, after no owner was available or a lease was recalled."""
 _NEVER = float("-inf")
 _MAX_KEYS = 1024
-"""Keys with a lease at the same time, at most."""
+"""Maximum number of keys that have a lease at the same time."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Lease:
     units: int
     left: int
     low: int
-    """With fewer units left, the next lease is requested."""
+    """Number of remaining units below which the next lease is requested."""
     until: float
     limit: int
     remaining: int

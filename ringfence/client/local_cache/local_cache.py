@@ -1,8 +1,9 @@
 """Local cache: decisions that this process makes without asking a node.
 
 Cached denials come from `denial_cache`, lent units from `leases`. This module makes rows and
-decisions of them at low cost. A decision of a cached denial is returned again, as the same object,
-for a short moment. Its `retry_after` is then too long by that moment, and never too short.
+decisions from both at low cost. For a short time it returns the same decision object again for a
+cached denial. The `retry_after` of this object may be too long by that time, but is never too
+short.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +19,12 @@ from ringfence.wire import Batch, OutcomeRow, Results, Source
 __all__ = ["LocalCache"]
 
 _MAX_REPEAT_SECONDS = 0.05
-"""Seconds for which a decision is repeated, at most."""
+"""Maximum seconds for which a decision is repeated."""
 _MAX_REPEAT_SHARE = 1 / 16
-"""Share of the denial's remaining time for which it is repeated, at most."""
+"""Maximum share of a denial's remaining time for which it is repeated."""
 _MAX_REPEATABLE = 16_384
 _MAX_UNCOUNTED = 4096
-"""Denials with repeats that are not counted yet, at most."""
+"""Maximum number of denials whose repeats are not counted yet."""
 _DENIED = Code.DENIED.value
 _CACHE = Source.CACHE.value
 
@@ -31,7 +32,7 @@ _Entries = tuple[tuple[str, str], ...]
 
 
 class LocalCache:
-    """Decides from cached denials and leases, by the clock of the event loop."""
+    """Decider from cached denials and leases. It uses the clock of the event loop."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class LocalCache:
         now: Callable[[], float],
         counts: DecisionCounts | None = None,
     ) -> None:
-        """`leases` is None where leases are off; `counts` receives what was decided here."""
+        """`leases` is None where leases are off; `counts` receives the decisions of this cache."""
         self._repeatable: dict[tuple[str, int], dict[_Entries, Denial]] = {}
         """Denials decided a moment ago, by domain and cost, then by descriptor entries."""
         self._repeatable_until = float("-inf")

@@ -9,11 +9,11 @@ from ringfence.transport.interface import Timer, Transport
 __all__ = ["ReportLoop"]
 
 _FINAL_TIMEOUT = 1.0
-"""Seconds that closing waits for the last reports, at most."""
+"""Maximum seconds that closing waits for the last reports."""
 
 
 class ReportLoop:
-    """Sends a report at intervals."""
+    """Loop that sends a report at intervals."""
 
     def __init__(
         self,

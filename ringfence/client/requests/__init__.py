@@ -1,1 +1,1 @@
-"""What a caller asks: descriptors, the counters they match, and the rows of one request."""
+"""Requests of a caller: descriptors, the counters that match them, and the rows of a request."""

@@ -30,7 +30,7 @@ _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
 
 class Dispatcher:
-    """Sends requests to the decider, and turns its results into decisions."""
+    """Sender of requests to the decider, which converts the results into decisions."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Dispatcher:
     ) -> list[Decision]:
         """Apply `op` to each target; retry once where an owner did not know a rule.
 
-        `ticket`, if not 0, is that of a task that waits for slots.
+        `ticket`, if not 0, identifies a task that waits for slots.
         """
         rules = self._decider.rules
         matches = [target.match(rules) for target in targets]

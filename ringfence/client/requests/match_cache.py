@@ -14,7 +14,7 @@ from ringfence.rules.ruleset import Entries
 __all__ = ["MatchCache"]
 
 _MOST = 16_384
-"""Cached counters, at most. A full cache is cleared."""
+"""Maximum number of cached counters. A full cache is cleared."""
 
 _Known = dict[object, tuple[Rule, bytes]]
 """Matches of one domain by their entries. Requests of one entry are stored by domain and key name,

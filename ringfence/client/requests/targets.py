@@ -30,7 +30,8 @@ class DescriptorTarget:
         )
 
     def match(self, rules: RuleSet) -> Sequence[Match | None]:
-        """Find the counter of each descriptor. Raises `ConfigError` for what is not text."""
+        """Find the counter of each descriptor. Raises `ConfigError` for keys or values that are
+        not text."""
         try:
             found = rules.match(self.domain, self.descriptors)
         except (AttributeError, TypeError):

@@ -18,7 +18,7 @@ __all__ = ["UnmatchedChecks"]
 logger = logging.getLogger("ringfence.client")
 
 _MOST = 256
-"""Kinds of checks that are remembered, at most. Others are only counted."""
+"""Maximum number of kinds of checks that are remembered. Others are only counted."""
 
 _Kind = tuple[str, tuple[str, ...]]
 """A domain, and the keys of one descriptor."""

@@ -1,1 +1,1 @@
-"""Waiting for a turn or a slot, and renewal of the slots that this process holds."""
+"""Waits for slots and for delays of queue mode, and renewal of the slots of this process."""

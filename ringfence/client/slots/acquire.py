@@ -1,4 +1,4 @@
-"""Retry loop of `acquire`: how long to wait, and undo if the turn comes too late."""
+"""Retry loop of `acquire`: waits, and gives units back when `max_wait` is too short."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,11 +12,11 @@ from ringfence.errors import RingfenceError
 __all__ = ["UNDO_WITHIN", "AcquireLoop"]
 
 UNDO_WITHIN = 1.0
-"""Seconds that a cancelled call may take to give back what it took."""
+"""Seconds that a cancelled call may take to give back its units."""
 
 
 class AcquireLoop:
-    """Waits on the clock of the event loop; tests replace the clock."""
+    """Retry loop on the clock of the event loop; tests replace the clock."""
 
     def now(self) -> float:
         """Return monotonic seconds."""

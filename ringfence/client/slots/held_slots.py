@@ -15,7 +15,7 @@ __all__ = ["RENEWALS_PER_PERIOD", "Held", "HeldSlots"]
 RENEWALS_PER_PERIOD = 3
 _RETRIES_PER_PERIOD = 12
 _MIN_PAUSE = 0.02
-"""Seconds between two renewals, at least."""
+"""Minimum seconds between two renewals."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,11 +23,11 @@ class Held:
     """The slots of one decision."""
 
     release: Batch
-    """Request that releases them. A slot that had ended and was taken again has a new id."""
+    """Request that releases the slots. A slot that ended and was taken again has a new id."""
     period: float
     since: float
     due: float
-    """When they are renewed."""
+    """Time of the next renewal."""
     origin: "weakref.ref[Batch]"
     """The first release request, which identifies the slots in `let_go`."""
     is_released: bool = False

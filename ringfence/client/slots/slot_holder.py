@@ -1,4 +1,4 @@
-"""Acquire, renewal and release of slots, and undo of what a late or cancelled caller took."""
+"""Acquire, renewal and release of slots, and refunds after time-outs and cancellations."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +19,8 @@ __all__ = ["SlotHolder"]
 
 
 class SlotHolder:
-    """Waits for turns and slots, and holds slots of concurrency limits."""
+    """Holder of slots of concurrency limits. It also waits for slots and for delays of queue
+    mode."""
 
     def __init__(self, decider: Decider, dispatcher: Dispatcher, acquire_loop: AcquireLoop) -> None:
         self._decider = decider
@@ -34,9 +35,10 @@ class SlotHolder:
         max_wait: float,
         timeout: float | None,  # noqa: ASYNC109 - a bound that ends in a decision
     ) -> Decision:
-        """Repeat `check` until it is allowed and its turn has come, for at most `max_wait`.
+        """Repeat `check` until it is allowed and its delay has passed, for at most `max_wait`
+        seconds.
 
-        For slots it waits in the queue of the owner instead.
+        Checks for slots wait in the owner's queue instead.
         """
         undo = partial(self._undo, target, cost)
         if checked_seconds("max_wait", max_wait) and cost and self._has_queue(target):

@@ -20,7 +20,7 @@ _COUNTED = (Source.OWNER, Source.STANDBY)
 
 
 class SlotRenewer:
-    """Renews all slots that are due, in one request."""
+    """Renewer of slots. One request renews all slots that are due."""
 
     def __init__(
         self,

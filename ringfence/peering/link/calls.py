@@ -1,4 +1,4 @@
-"""Calls over a link that wait for their reply, and what the replies contain."""
+"""Calls over a link that wait for their reply."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -96,7 +96,8 @@ class _State(Enum):
 
 
 class _Backoff:
-    """Pauses between attempts to connect, which double from least to most, with jitter."""
+    """Pauses between attempts to connect. They double from the minimum to the maximum, with
+    jitter."""
 
     def __init__(self, settings: LinkSettings, random: Random) -> None:
         self._settings = settings
@@ -104,7 +105,7 @@ class _Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """Begin again with the least pause: the member has answered."""
+        """Start again with the minimum pause, because the member has answered."""
         self._attempts = 0
 
     def next_pause(self, *, was_ready: bool) -> float:
@@ -121,7 +122,7 @@ class _Backoff:
 
 
 class LinkConnection:
-    """Keeps one member connected and sends what waits for it.
+    """Connection to one member. It reconnects, and sends the queued requests.
 
     Synchronous: used from the transport's own task only.
     """
@@ -139,12 +140,12 @@ class LinkConnection:
         self.name = ""
         """The member's own name; empty before its first `Welcome`."""
         self.refusal: RingfenceError | None = None
-        """Why the last attempt to connect failed; None when it worked."""
+        """Error of the last attempt to connect; None when it succeeded."""
         self.is_lost = False
         """Whether the member is out of reach, so that requests fail at once."""
         self.is_closed = False
         self.received_at = float("-inf")
-        """When the last message of the member came."""
+        """Time of the last message of the member."""
         self.is_pinging = False
         """Whether the member is silent and has not answered the ping yet."""
         self._transport = transport
@@ -175,7 +176,7 @@ class LinkConnection:
             self._connect()
 
     def retire(self) -> None:
-        """Take no more requests, wait for the answers in flight, then close."""
+        """Accept no more requests, wait for the answers in flight, then close."""
         if self._state is _State.READY:
             self._flush()
         if self._state not in (_State.READY, _State.DRAINING) or not self._in_flight.by_seq:
@@ -188,7 +189,7 @@ class LinkConnection:
         self._watch()
 
     def close(self) -> None:
-        """Fail what waits, send the member a goodbye and stop."""
+        """Fail all waiting requests, send a goodbye to the member and stop."""
         self._state = _State.CLOSED
         self.is_closed = True
         for timer in (self._reconnect_timer, self._timer):
@@ -201,7 +202,7 @@ class LinkConnection:
     # -- sending -------------------------------------------------------------------------------
 
     def send_queued(self) -> None:
-        """Send what was queued: at once when nothing is in flight, else after the ready tasks.
+        """Send the queued requests: at once when nothing is in flight, else after the ready tasks.
 
         Tasks that are ready now can add their checks to the same frame; no timer delays it.
         """

@@ -1,4 +1,4 @@
-"""Link to one member: what callers hand in, and how it gets into frames.
+"""Link to one member, which accepts batches, checks and calls, and sends them in frames.
 
 Batches that wait for the member leave together in one frame. A lone batch leaves at once when
 nothing is in flight. Others leave when the tasks that are ready now have run, so that no timer
@@ -27,7 +27,7 @@ __all__ = ["Link", "LinkListener"]
 
 
 class LinkListener(Protocol):
-    """Receives what a link learns about its member."""
+    """Callbacks for changes of the member of a link."""
 
     def on_versions(self, link: "Link", view: int, rules: int) -> None:
         """The member sent its view hash and rules version; each of its answers has them."""
@@ -40,7 +40,7 @@ class LinkListener(Protocol):
 
 
 class Link:
-    """A member behind an address. Synchronous: used from the transport's own task only."""
+    """Link to the member at an address. Synchronous: used from the transport's own task only."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Link:
         prove: Prove | None = None,
         node: str = "",
     ) -> None:
-        """`local_cache`, when given, learns what this member denies, and borrows from it.
+        """`local_cache`, when given, caches the denials of this member and borrows units from it.
 
         `prove`, when given, makes the credential of the hello for each connection.
         `node` is the name of the node that must answer, when it is known.
@@ -96,7 +96,7 @@ class Link:
 
     @property
     def refusal(self) -> RingfenceError | None:
-        """Why the last attempt to connect failed; None when it worked."""
+        """Error of the last attempt to connect; None when it succeeded."""
         return self.connection.refusal
 
     @property
@@ -121,20 +121,20 @@ class Link:
         return 0.0 if since is None else self._transport.now() - since
 
     def answer_timeout(self, margin: float, longest: float) -> float:
-        """See `Target`."""
+        """Return the seconds within which an answer is expected; see `Target`."""
         return self._queue.in_flight.round_trips.timeout(margin, longest)
 
     def is_alive(self) -> bool:
-        """See `Target`."""
+        """Return whether the member is reachable and not silent; see `Target`."""
         return self.connection.is_ready and not self.connection.is_pinging
 
     def ask(
         self, batch: Batch, *, hops: int = 0, as_standby: bool = False, done: ResultCallback
     ) -> QueuedBatch | None:
-        """Have the member decide `batch`; `done(None)` when it could not in time.
+        """Send `batch` to the member; call `done(None)` when the member does not decide in time.
 
-        `done(AccessDenied(...))` when our credential lacks the scope for it, and `done(SHED)` when
-        the member, or the queue for it, is overloaded.
+        Calls `done(AccessDenied(...))` when our credential lacks the scope, and `done(SHED)` when
+        the member or the send queue is overloaded.
 
         At most `MAX_KEYS` rows; the router cuts larger batches.
         """
@@ -212,12 +212,12 @@ class Link:
         self.connection.open()
 
     def retire(self) -> None:
-        """Take no more requests, wait for the answers in flight, then close.
+        """Accept no more requests, wait for the answers in flight, then close.
 
-        For a member that has left: it still answers what it was asked.
+        Used for a member that has left, which still answers earlier requests.
         """
         self.connection.retire()
 
     def close(self) -> None:
-        """Fail what waits, send the member a goodbye and stop."""
+        """Fail all waiting requests, send a goodbye to the member and stop."""
         self.connection.close()

@@ -1,4 +1,4 @@
-"""Batches that wait for one member: which of them share a frame, and the request made of them."""
+"""Batches that wait for one member: selection for a common frame, and encoding as one request."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from ringfence.wire import NO_ID, Batch, CheckId, Request, Results
 __all__ = ["MOST_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
 
 MOST_ROWS = 512
-"""Most rows of a frame that joins batches, so that a member decides one frame while the next is
-being made. A message has room for so many rows, however long their keys and limits are."""
+"""Maximum number of rows in a frame of several batches. A member can then decide one frame while
+the next one is built. So many rows always fit into a message, for any length of keys and limits."""
 
 
 @dataclass(slots=True, eq=False)

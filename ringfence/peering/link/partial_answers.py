@@ -1,6 +1,6 @@
 """Answers to some rows of a frame, before the rest of the frame is answered.
 
-Decides what each of these answers adds. Most frames are answered as a whole and need no instance.
+Finds the new rows of each answer. Most frames get one complete answer and need no instance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ class AnsweredRows:
 
     queued: QueuedBatch
     rows: list[int]
-    """Their places in the batch."""
+    """Indexes of the rows in the batch."""
     results: Results
     """Results of these rows alone."""
 

@@ -10,18 +10,18 @@ _LEAST_ROWS = 64
 class QueueLimit:
     """Additive-increase, multiplicative-decrease bound of the rows that wait or are in flight.
 
-    More than the deadline's worth of checks would all be answered too late. Checks beyond the bound
-    are shed at once.
+    With more checks than the member decides within the deadline, all answers would be late. Checks
+    beyond the bound are shed at once.
     """
 
     __slots__ = ("_cut_at", "_most", "rows", "waiting")
 
     def __init__(self, most: int) -> None:
-        """`most` is the highest value of the bound."""
+        """`most` is the maximum of the bound."""
         self.waiting = 0
         """Rows that wait or are in flight."""
         self.rows = most
-        """Most rows that may wait now."""
+        """Current maximum of rows that wait or are in flight."""
         self._most = most
         self._cut_at = float("-inf")
 

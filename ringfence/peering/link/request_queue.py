@@ -96,7 +96,9 @@ class RequestQueue:
         room = min(MOST_ROWS, limit.rows - limit.waiting)
         if room < 1:
             return None
-        limit.waiting += room  # All its room counts as taken until the batch is closed.
+        limit.waiting += (
+            room  # The whole capacity of the batch counts as used until the batch is closed.
+        )
         self.pending_batch = pending = new_pending_batch(now, room)
         pending.sent = QueuedBatch(
             pending.batch, 0, False, pending.resolve, now, self._withdraw, pending.resolve_rows
@@ -119,7 +121,7 @@ class RequestQueue:
     # -- sending -------------------------------------------------------------------------------
 
     def flush(self, now: float, send: _Send) -> None:
-        """Send what waits, up to `LinkSettings.max_frames` frames in flight."""
+        """Send waiting batches and calls, up to `LinkSettings.max_frames` frames in flight."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
         if self._queue:
@@ -199,7 +201,7 @@ class RequestQueue:
     # -- waiting -------------------------------------------------------------------------------
 
     def waits_since(self, received_at: float) -> float | None:
-        """Return since when this side waits for any message of the member; None if it does not.
+        """Return the start of the wait for any message of the member; None when nothing waits.
 
         `received_at` is when the last message of the member came.
         """
@@ -216,7 +218,8 @@ class RequestQueue:
         return min(first, self._due(self._queue[0])) if self._queue else first
 
     def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
-        """Fail what is due; return the frames that show that the member is silent.
+        """Fail expired batches, calls and frames; return the frames that show that the member is
+        silent.
 
         See `FramesInFlight.expire`.
         """
@@ -239,12 +242,12 @@ class RequestQueue:
             call_back(call.on_reply, None, self._report)
 
     def fail_all(self) -> None:
-        """Fail all that waits, sent or not."""
+        """Fail all batches, calls and frames, sent or not."""
         self.in_flight.fail_all()
         self.fail_unsent()
 
     def _fail(self, batches: Iterable[QueuedBatch], answer: Shed | None = None) -> None:
-        self._close_pending_batch()  # It may be one of them; then no check may join it.
+        self._close_pending_batch()  # It may be among `batches`.
         self.in_flight.fail_batches(batches, answer)
 
     def _due(self, queued: QueuedBatch) -> float:

@@ -10,12 +10,12 @@ class LinkSettings:
     """Time-outs and bounds of a link; times in seconds."""
 
     answer_timeout: float = 0.5
-    """Longest silence after which a member is pinged. The actual time-out follows the observed
+    """Maximum silence before a member is pinged. The actual time-out follows the observed
     round trips: their mean plus four deviations. After two time-outs the frames fail, and their
     checks may be sent to another member. After three time-outs, or `slow_timeout` when there is no
     `deadline`, the member counts as lost."""
     answer_timeout_margin: float = 0.2
-    """Least distance between the time-out and the mean round trip."""
+    """Minimum difference between the time-out and the mean round trip."""
     slow_timeout: float = 1.0
     """Time after which a frame fails in any case. Until then a member that answers other frames is
     busy, and asking a second member would only add load."""
@@ -28,7 +28,7 @@ class LinkSettings:
     handshake_timeout: float = 5.0
     """Handshake time-out: a member that accepts the connection and sends no `Welcome` is lost."""
     max_waiting: int = 65_536
-    """Most checks that wait or are in flight; further checks are shed. With a `deadline` the bound
-    is lower while answers come close to it."""
+    """Maximum number of checks that wait or are in flight; further checks are shed. With a
+    `deadline`, the bound is lower while answers take nearly that long."""
     max_frames: int = 256
-    """Most frames in flight; a member remembers at least as many answers per sender."""
+    """Maximum number of frames in flight; a member stores at least as many answers per sender."""

@@ -1,7 +1,6 @@
 """Time-outs of single checks, on one shared timer per link.
 
-A timer for each check would cost about as much as the check. What a pending batch does when it is
-late is decided in `coalescer`.
+A timer for each check would cost about as much as the check. `coalescer` handles late batches.
 """
 
 from ringfence.peering.coalescer import PendingBatch
@@ -16,7 +15,7 @@ class TimeoutWatcher:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._due_by_batch: dict[PendingBatch, float] = {}
-        """When each batch is late, in the order in which the batches were opened."""
+        """Time at which each batch is late, in the order in which the batches were opened."""
         self._timer: Timer | None = None
         self._fires_at = float("inf")
 

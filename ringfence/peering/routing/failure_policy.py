@@ -21,7 +21,7 @@ _RETRY_NS = 1_000_000_000
 
 
 class FailurePolicy:
-    """Decides rows that no member decided."""
+    """Decider of rows that no member decided."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
         self._rule_of = rule_of

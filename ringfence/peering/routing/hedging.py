@@ -1,4 +1,4 @@
-"""Hedging: when a slow owner's standby is asked as well, and the budget of these requests."""
+"""Hedging: requests to the standby of a slow owner, their delay and their budget."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from ringfence.peering.routing.routes import Routes
 __all__ = ["LEAST_MARGIN", "HedgingBudget", "hedging_delay", "may_hedge"]
 
 LEAST_MARGIN = 0.01
-"""Least distance in seconds between a hedging delay and the mean round trip."""
+"""Minimum difference in seconds between a hedging delay and the mean round trip."""
 
 
 class HedgingBudget:
-    """Token bucket of hedged checks: each check earns a share of one, up to a burst.
+    """Token bucket for hedged checks: each check adds a fraction of a token, up to a burst.
 
     The burst covers the checks of a dead owner at a low rate at once. The share keeps hedging from
     adding load while all owners are slow.
@@ -22,9 +22,9 @@ class HedgingBudget:
 
     def __init__(self, share: float = 0.02, burst: int = 16) -> None:
         self.checks = 0
-        """Checks asked for so far; the caller raises it."""
+        """Number of checks so far; the caller increments it."""
         self.taken = 0
-        """Checks hedged so far."""
+        """Number of hedged checks so far."""
         self._share = share
         self._burst = burst
         self._tokens = float(burst)

@@ -1,4 +1,4 @@
-"""One batch that members are asked about: the requests in progress and the results so far."""
+"""Pending request: one batch, its requests to members, and the results so far."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ class MemberRequest:
         self.batch = batch
         self.target = target
         self.rows = rows
-        """Places of the rows of `batch` in the whole batch."""
+        """Indexes of the rows of `batch` in the whole batch."""
         self.results: Results | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
@@ -54,7 +54,7 @@ class MemberRequest:
         self.is_shed = False
         """Whether the member is overloaded."""
         self.on_late: Callable[[Results], None] | None = None
-        """Receives results that come after the caller got its decision."""
+        """Callback for results that arrive after the caller got its decision."""
         self.sent: SentBatch | None = None
         self.first_row = 0
         """Place of the first row in `sent`, which may contain checks of other callers."""
@@ -117,7 +117,7 @@ class PendingRequest:
         return request
 
     def send(self, parts: Sequence[Part], hops: int) -> list[MemberRequest]:
-        """Send parts to their members, under the identities that their rows have by now."""
+        """Send parts to their members, with the identities that their rows already have."""
         self.is_split = self.is_split or len(parts) > 1
         earlier = [*self.requests]
         for rows, target, as_standby in parts:

@@ -1,7 +1,7 @@
-"""Refunds of charges that did not lead to an allowed request.
+"""Refunds of charges whose request was not allowed.
 
-A group that one member denied is undone at the other members. A charge that turns out after the
-caller got its decision, or after the call was cancelled, is refunded when it arrives.
+When one member denies a group, the other members get a refund. A charge may be reported after the
+caller got its decision, or after the call was cancelled. Such a charge is refunded at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ _LATER_NS = 50_000_000
 
 
 class Refunds:
-    """Refunds charges at the member, or in the process, that made them."""
+    """Sender of refunds to the member, or the process, that charged."""
 
     def __init__(self, fallback: Fallback, routes: Callable[[], Routes | None]) -> None:
         self._fallback = fallback
@@ -94,7 +94,7 @@ class Refunds:
             columns.delay_ns[row] = columns.leases[row] = 0
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Refund all that a cancelled call was charged, now or when it turns out."""
+        """Refund all charges of a cancelled call, also those that are reported later."""
         batch = pending.batch
         if batch.op is not Op.CHECK:
             return

@@ -1,4 +1,4 @@
-"""Router: which member decides a check, and what happens when that member does not answer.
+"""Router of checks: selects the member that decides, and handles members that do not answer.
 
 The same code routes for an embedded client and for a node that forwards. The owner is asked first,
 then its standby, then the rule's `on_failure` decides. Groups are all or nothing, also when their
@@ -27,7 +27,7 @@ __all__ = ["Fallback", "Router"]
 
 
 class Router:
-    """Sends each key of a batch to the member that decides it, and collects the results."""
+    """Router that sends each key of a batch to its member, and collects the results."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Router:
         hedge_after: float | None = None,
         undecided: Callable[[bytes, int, int], None] | None = None,
     ) -> None:
-        """`retries` asks the owner again when the members changed meanwhile: for nodes, which
-        learn of it before their callers do.
+        """With `retries`, the new owner is asked when the members changed during the request. Nodes
+        use it, because they receive changes before their callers.
 
-        An owner that takes much longer over a check than its round trips so far, or longer than
-        `hedge_after` (seconds), stays asked, but its standby is asked as well, as far as the budget
-        of such hedged checks allows. Both requests carry one identity, so that nodes count the
-        check once. The standby of an owner that is known to be lost needs no budget.
+        When an owner takes much longer than its usual round trips, or longer than `hedge_after`
+        seconds, its standby is asked as well, within the hedging budget. The owner may still
+        answer. Both requests carry one identity, so that nodes count the check once. The standby of
+        an owner that is known to be lost needs no budget.
 
         `undecided` receives key, code and source of each check that the fallback decided.
         """
@@ -58,14 +58,15 @@ class Router:
         self._attempts = (False, False, True) if retries else (False, True)
         """Whether each attempt asks standbys."""
         self._targets: list[SingleCheckTarget | None] = []
-        """By shard, the targets that single checks can join."""
+        """Targets that single checks can join, by shard."""
         self._targets_of: Routes | None = None
         """The routes from which `_targets` was made."""
 
     def ask(
         self, key: bytes, cost: int, within: float | None
     ) -> Coroutine[object, object, OutcomeRow]:
-        """Decide a single check, which leaves in a frame with others: the most frequent path.
+        """Decide a single check, sent in one frame with other checks; this is the most frequent
+        path.
 
         Await the result at once, before another check is asked. After `within` seconds, when given,
         the fallback decides. Raises `AccessDenied` when a member refuses to decide.
@@ -137,8 +138,8 @@ class Router:
         When a member refuses to decide, no standby is asked and `Results.refusal` is set.
 
         `denies_group` returns whether the denial of a row denies the rest of its group. After
-        `within` seconds the fallback decides what is undecided. A cancelled call charges nothing:
-        what it was charged, or will be, is refunded.
+        `within` seconds the fallback decides what is undecided. All charges of a cancelled call are
+        refunded.
         """
         pending = PendingRequest(batch, runtime.current_time())
         await self._decide(pending, self._attempts, hops, None, within)

@@ -1,4 +1,4 @@
-"""Routes: which member decides a key, and how to reach it."""
+"""Routes: the member that decides each key, and the link to it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ __all__ = ["Routes", "split_by_member"]
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """A ring and how to reach its members."""
+    """Ring, with the targets by which its members are reached."""
 
     ring: Ring
     targets: Mapping[NodeId, Target]
@@ -41,7 +41,8 @@ class Routes:
     def single_check_targets(self) -> list[SingleCheckTarget | None]:
         """Return, for each shard, the target that single checks of its keys can join.
 
-        None where no member decides the shard, or where the shard alone does not tell which.
+        The entry is None where no member decides the shard, or where the member also depends on the
+        rule.
         """
         owners = self.ring.owner_by_shard
         if self.elsewhere or not owners:
