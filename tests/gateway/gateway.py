@@ -1,4 +1,4 @@
-"""The gateway's API over a limiter in this process, asked by values instead of by sockets."""
+"""The gateway's API on a limiter in this process, called without sockets."""
 
 import json
 from collections.abc import AsyncIterator, Mapping

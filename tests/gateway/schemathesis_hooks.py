@@ -1,4 +1,4 @@
-"""Teaches schemathesis to send and read msgpack; named by SCHEMATHESIS_HOOKS."""
+"""Hooks with which schemathesis sends and reads msgpack; loaded through SCHEMATHESIS_HOOKS."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Envoy has an answer by the time it waits for one, whoever is dead. On virtual time.
+"""Envoy gets an answer before its time-out when members fail, on virtual time.
 
 Once with the settings that ship, where the example tells Envoy to wait 0.3 s, and once with those
 for an Envoy that waits the 20 ms of its own default.

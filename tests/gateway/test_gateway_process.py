@@ -1,4 +1,4 @@
-"""The gateway as a program: both ports, hostile callers, tokens, the end."""
+"""The gateway as a process: both ports, hostile clients, tokens, and shutdown."""
 
 import json
 import os

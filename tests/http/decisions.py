@@ -1,4 +1,4 @@
-"""Decisions as a limiter would have made them."""
+"""Builders of decisions for tests."""
 
 from dataclasses import replace
 

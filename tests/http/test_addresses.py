@@ -1,4 +1,4 @@
-"""The client's address is what our own proxies saw, whatever anybody else claims."""
+"""The client address comes from trusted proxies; other claims are ignored."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a refused client reads."""
+"""Response bodies of refused requests."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What headers tell, in each style; structured fields are read back by an independent parser."""
+"""Rate limit header fields in each style, parsed by an independent parser."""
 
 import http_sf
 import pytest

@@ -1,4 +1,4 @@
-"""Keys by name, over any kind of request."""
+"""Named keys on requests of any kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

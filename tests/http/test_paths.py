@@ -1,4 +1,4 @@
-"""Which paths may be exempt: those that all servers read in the same way."""
+"""Only paths that all servers interpret in the same way can be exempt."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Limits as FastAPI's dependencies, and what its OpenAPI document says of them."""
+"""Limits as FastAPI dependencies, and their entries in the OpenAPI document."""
 
 from collections.abc import Iterator
 from functools import partial

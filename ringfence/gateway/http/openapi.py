@@ -65,7 +65,7 @@ _MISTAKES = {
     "503": "No member of the cluster can answer.",
 }
 _DENIALS = {
-    "401": "No token, or none that is known.",
+    "401": "The token is missing or unknown.",
     "403": "The token lacks the scope.",
 }
 
@@ -199,7 +199,7 @@ def _auth() -> _Json:
         contents = {kind: {"schema": dict[str, str]()} for kind in (PROBLEM_JSON, "text/html")}
         responses[status] = {"description": why, "content": contents}
     operation = {
-        "summary": "May the request that the headers describe pass?",
+        "summary": "Check the request that the headers describe.",
         "parameters": [parameter],
         "responses": responses | _problems(mistakes),
     }

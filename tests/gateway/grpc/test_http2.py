@@ -1,4 +1,4 @@
-"""The server's end of HTTP/2 against another implementation of the client's: the package h2."""
+"""Tests of the HTTP/2 server against an independent client implementation, the package h2."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Envoy's rate limit service: the messages in, the messages out."""
+"""Tests of Envoy's rate limit service by request and response messages."""
 
 import json
 

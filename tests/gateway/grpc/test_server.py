@@ -1,4 +1,4 @@
-"""The gRPC port as grpcio's own client meets it, over a real socket."""
+"""Tests of the gRPC port with the client of grpcio over a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What programs in other languages ask over HTTP."""
+"""The HTTP API as programs in other languages use it."""
 
 import json
 

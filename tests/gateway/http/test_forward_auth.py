@@ -1,4 +1,4 @@
-"""What proxies ask before they let a request pass."""
+"""Forward authentication as proxies use it."""
 
 from typing import Any
 

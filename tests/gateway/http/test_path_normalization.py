@@ -1,4 +1,4 @@
-"""However a path is spelt, it is counted as one."""
+"""All spellings of a path have one normal form."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How requests of the HTTP server become exchanges, and answers go back."""
+"""Conversion of Granian's requests to exchanges, and of responses back."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a worker of the gateway tells Prometheus."""
+"""Prometheus metrics of a gateway worker."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

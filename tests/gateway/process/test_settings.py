@@ -1,4 +1,4 @@
-"""What a gateway can be told, and how it says that it was told nonsense."""
+"""Settings of the gateway, and the errors for invalid ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Certificates that are wrong are told before anything is served."""
+"""Invalid certificate files are reported before the gateway serves."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

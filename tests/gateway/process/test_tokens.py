@@ -1,4 +1,4 @@
-"""Who may ask what."""
+"""Authorization of the gateway's clients by tokens and certificates."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is logged while a limiter does not answer, and when it answers again."""
+"""Log lines during an outage of the limiter and after it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A pytest plug-in that has the test suites of others count on our storage, in the test cluster.
+"""A pytest plug-in that runs third-party test suites on the Ringfence storage in a test cluster.
 
 Every address of another store that a suite names (`memory://`, `redis://` and so on) becomes a
 storage of ours: each `memory://` counts by itself, all others of a test count together. Time is

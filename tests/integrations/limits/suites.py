@@ -1,4 +1,4 @@
-"""Runs the test suites of Flask-Limiter and slowapi on our storage, in the in-process test cluster.
+"""Runs the test suites of Flask-Limiter and slowapi on the storage of an in-process cluster.
 
     python -m tests.integrations.limits.suites           # Flask-Limiter's, from its source package
     python -m tests.integrations.limits.suites CHECKOUT  # slowapi's: its package has no tests

@@ -1,4 +1,4 @@
-"""The storage is what `limits` expects of one: compared with its own, and by its contract."""
+"""The storage fulfils the contract of `limits` and matches its own storages."""
 
 import os
 import time

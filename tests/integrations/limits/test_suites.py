@@ -1,4 +1,4 @@
-"""The page names each test of others' suites that is left out."""
+"""The documentation lists each skipped test of third-party suites."""
 
 from pathlib import Path
 

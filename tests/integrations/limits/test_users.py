@@ -1,4 +1,4 @@
-"""Flask-Limiter and slowapi, unchanged, with one address of ours: in this process and on nodes."""
+"""Unmodified Flask-Limiter and slowapi with a Ringfence storage URL, in process and on nodes."""
 
 import anyio
 import httpx

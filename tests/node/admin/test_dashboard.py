@@ -1,4 +1,4 @@
-"""The live page in a real browser, at a node that does not decide the key that is denied most."""
+"""The dashboard in a real browser, on a node that does not own the most denied key."""
 
 import re
 import subprocess

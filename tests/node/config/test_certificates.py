@@ -1,4 +1,4 @@
-"""Which certificate a node shows, and whether it verifies the names of its peers."""
+"""Choice of a node's certificate, and verification of peer names."""
 
 import logging
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Where a node looks for the others."""
+"""Seeds from settings and from Kubernetes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Names and service records as a real name server on loopback tells them, and tells them anew."""
+"""Seeds resolved by a real name server on loopback, whose records change."""
 
 import socket
 from collections.abc import AsyncIterator
