@@ -16,10 +16,10 @@ _NS = 1_000_000_000
 _SLEW_NS_PER_S = 5_000_000
 """Maximum adjustment rate: 5 ms per second."""
 _STEP_NS = 10 * _NS
-"""A clock that is behind the majority by more than this jumps forward."""
+"""Difference to the majority above which a clock that is behind jumps forward."""
 _SUSPECT_NS = _NS
 _TRUST_NS = _NS // 2
-"""A suspect clock is trusted again below this difference."""
+"""Difference to the majority below which a suspect clock is trusted again."""
 _SAMPLES_HOLD_NS = 60 * _NS
 _MOST_MEMBERS = 1024
 _SHARE = 2
@@ -40,7 +40,7 @@ class ClusterClock:
         self._moved_at: int | None = None
         self._last = 0
         self._samples: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
-        """Per member: its offset from the host's clock, the error, and the time of the sample."""
+        """Sample of each member: offset from the host's clock, error, and time of the sample."""
         self._offsets: list[int] = []
         """Sorted offsets. Insertion is cheap, since few samples expire."""
         self._errors: list[int] = []

@@ -25,7 +25,7 @@ from hashring.shards import SHARDS
 __all__ = ["Ring"]
 
 _MANY = 4
-"""Above this fraction (1 in 4) of changed members, a full sort of the vnodes costs less."""
+"""Divisor: when more than 1 in 4 members changed, a full sort of the vnodes costs less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ __all__ = ["KeyCounts", "CountDissemination", "cells_sum"]
 
 _NS = 1_000_000_000
 _MOST_AGE_NS = _NS
-"""A changed count is sent after this time, even when the change is small."""
+"""Maximum time before a changed count is sent, even when the change is small."""
 _SHARE = 100
 """A change by 1 / 100 of the limit is sent in the next round."""
 _NEAR = 5

@@ -44,7 +44,7 @@ class Status:
     allowed: bool
     """Whether this counter allows the request; a shadow rule always does."""
     rule: Rule | None
-    """The rule that matched; None without one."""
+    """Rule that matches; None when no rule matches."""
     limit: int | None
     """Units per period; None without a limit."""
     remaining: int | None

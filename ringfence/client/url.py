@@ -30,13 +30,13 @@ ENVIRONMENT = "RINGFENCE_URL"
 """Environment variable with the address, for programs that give none."""
 
 OPTIONS = ("ca", "datacenter", "server_name", "timeout", "token_file")
-"""Options after the question mark."""
+"""Names of the options after the question mark of the address."""
 _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
 _USERINFO = re.compile("(?<![^\\s'\"/])(?!TOKEN@)[^\\s'\"/]*@")
 _SECRET = re.compile("[0-9A-Fa-f]{8,}|[0-9A-Za-z_-]{24,}")
 """Pattern of a part of a secret, also of a mistyped one."""
 _PORT_ALONE = re.compile("[0-9]{1,5}")
-"""A number alone is a port: as a host it would mean an IPv4 address in one number."""
+"""Pattern of a port without a host. A number is never a host, although IPv4 permits that form."""
 _LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 

@@ -45,7 +45,7 @@ class HeaderStyle(StrEnum):
     X = "x"
     BOTH = "both"
     NONE = "none"
-    """Only `Retry-After`."""
+    """No fields except `Retry-After`."""
 
     @classmethod
     def of(cls, name: str | None) -> "HeaderStyle":

@@ -1,6 +1,6 @@
-"""Ringfence in the frameworks and libraries that applications already have.
+"""Integrations of Ringfence into web frameworks and libraries.
 
-One module per framework, each importing nothing but its framework and the client, each with an
-extra of its own. What the web frameworks ask of a limiter and what they answer is one `policy` for
-all, so settings mean the same everywhere.
+There is one module for each framework. It imports only the framework and the client, and has its
+own extra for installation. All web frameworks share the code in `_core.policy`, so settings have
+the same meaning in each.
 """

@@ -137,7 +137,7 @@ class RateLimits:
         return await run_steps(policy.admit(state, self), self._perform, self._outages)
 
     async def settle(self, state: RequestState, response: Response) -> None:
-        """Make the charges of these limits what the answer says they should be."""
+        """Correct the charges of these limits by the response."""
         if self._perform is not None:
             await run_steps(settle(state, response, self), self._perform, self._outages)
 
@@ -145,8 +145,8 @@ class RateLimits:
 class RateLimitMiddleware:
     """ASGI middleware: `app = RateLimitMiddleware(app, "ringfence://...", domain="api")`.
 
-    Instead of a limiter and options it takes a `RateLimits` that others use too. Raises
-    `ConfigError` for settings that make no sense.
+    A shared `RateLimits` object can replace the limiter and the options. Raises `ConfigError` for
+    invalid settings.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class RateLimitMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, or the application's life."""
+        """Serve one connection, or the lifespan of the application."""
         kind = scope["type"]
         if kind == "lifespan":
             await run_lifespan(self.limits.living(), self._app, scope, receive, send)
@@ -181,7 +181,8 @@ class RateLimitMiddleware:
     async def _within(
         self, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Limit once more inside another of our middlewares, which writes the headers of both."""
+        """Check the limits inside another Ringfence middleware, which writes the headers of
+        both."""
         refusal = await self.limits.admit_by_defaults(state)
         if refusal is None:
             await self._app(scope, receive, send)
@@ -231,7 +232,7 @@ def _rule_use(policy: Policy) -> tuple[object, ...]:
 
 
 def request_state_of(scope: Scope) -> RequestState:
-    """Return the state that the middleware keeps of a request. Raises `ConfigError` without one."""
+    """Return the state of a request from its scope. Raises `ConfigError` without one."""
     state = scope.get(_STATE_KEY)
     if not isinstance(state, RequestState):
         raise ConfigError(

@@ -37,7 +37,7 @@ _RETRY_STATUSES = (429, 503)
 
 
 class TurnTooLate(OverLimit, httpx.TransportError):
-    """A request was not sent because its wait would exceed `max_wait`."""
+    """Error for a request that was not sent, because its wait would exceed `max_wait`."""
 
     def __init__(self, request: httpx.Request, decision: Decision) -> None:
         OverLimit.__init__(self, f"{request.method} {request.url.copy_with(query=None)}", decision)

@@ -1,4 +1,4 @@
-"""Fake cluster for tests of applications: no node, a manual clock, a reset, an off switch.
+"""Fake cluster for tests of applications, with a manual clock and without nodes.
 
 All limiters that connect to it share its counters, in all threads and event loops. The pytest
 plug-in replaces the real cluster by it; other test runners can use `installed`.
@@ -177,11 +177,11 @@ class _Decider(LocalDecider):
         return self._cluster.counting.slot_waits
 
     def new_ticket(self) -> int:
-        """See `LocalDecider`."""
+        """Return the next ticket of the shared counters."""
         return self._cluster.counting.new_ticket()
 
     def slot_pause(self) -> float:
-        """See `LocalDecider`."""
+        """Return the seconds until the next slot ends without a release."""
         return self._cluster.counting.slot_pause()
 
     def keep(self, slots: Batch, period: float) -> None:
@@ -189,7 +189,7 @@ class _Decider(LocalDecider):
         self._cluster.counting.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
-        """See `LocalDecider`."""
+        """Stop the renewal; return the request that releases the slots."""
         return self._cluster.counting.let_go(slots)
 
     def held(self) -> list[Batch]:

@@ -56,7 +56,7 @@ class ReferenceTables:
     def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """See `Tables`."""
+        """Create an empty table in Python."""
         return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:

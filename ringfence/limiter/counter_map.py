@@ -8,9 +8,10 @@ from ringfence.limiter.reference import Counter
 __all__ = ["CounterMap"]
 
 _LOOK_AT = 2
-"""Entries that each new key examines; with two, expired entries leave faster than new ones come."""
+"""Number of entries that each new key examines. With 2, expired entries are removed faster than
+new ones are added."""
 _SAMPLE = 8
-"""Entries from which one eviction chooses."""
+"""Number of entries from which one eviction chooses."""
 _ENTRY_BYTES = 400
 """Bytes of a small counter with its key of at most 128 bytes."""
 

@@ -30,9 +30,10 @@ __all__ = ["Engine"]
 class Engine:
     """Counters of one process, at most `max_keys` keys and `max_bytes` bytes in total.
 
-    `limits` and `which` are those of a request: `which[i]` is 0 for the rule's own limit, or 1 + an
-    index into `limits`. Both are empty when no check carries a limit. A carried limit uses the
-    counters of the rule; without a known rule, it uses counters that all such checks share.
+    A request may carry limits that replace the limits of rules: `which[i]` is 0 for the rule's own
+    limit, or 1 + an index into `limits`. Both lists are empty when no check carries a limit. A
+    carried limit uses the counters of the rule. All carried limits without a known rule share one
+    table.
 
     `max_bytes` bounds an estimate of the bytes of counters and keys. The default is `BYTES_PER_KEY`
     for each of `max_keys`, at least `LEAST_BYTES`.
@@ -315,7 +316,7 @@ class Engine:
         return refused
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Remove counters that another node has."""
+        """Remove counters that were moved to another node."""
         for key in keys:
             table = self._tables.find(key)
             if table is not None:

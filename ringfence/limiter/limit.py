@@ -1,4 +1,4 @@
-"""How much per which time, by which algorithm: the value every engine is built from."""
+"""Limit: an amount per period, counted by an algorithm."""
 
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
@@ -20,16 +20,16 @@ __all__ = [
 
 NS_PER_SECOND = 1_000_000_000
 MAX_CARRIED_SLOTS = 60
-"""Most slots of a limit that comes with a check: a counter takes memory for each."""
+"""Maximum number of slots of a limit in a request, because each slot needs memory."""
 
 _LARGEST_AMOUNT = 2**53 - 1
-"""Every integer up to here is exact in JSON and in any other language's numbers."""
+"""Maximum integer that is exact in JSON and in the number types of all languages."""
 _LONGEST_NS = 2**62
-"""146 years: any instant plus any answer stays inside 64 bits."""
+"""Maximum period, 146 years. An instant plus any duration in an answer then fits into 64 bits."""
 
 
 class Algorithm(StrEnum):
-    """The counting rules, by their names in rule files."""
+    """Counting algorithms, with their names in rule files."""
 
     TOKEN_BUCKET = "token_bucket"  # noqa: S105 - a name, not a secret
     LEAKY_BUCKET = "leaky_bucket"
@@ -78,7 +78,7 @@ class Limit:
     timezone: str = "UTC"
     """IANA name of the time zone of `calendar`."""
     soft: float = field(default=0.0, compare=False)
-    """Share above the limit that is still admitted, and marked: 0.1 is 10 %. Exact to 0.1 %."""
+    """Share above the limit that is still admitted, with a mark; 0.1 is 10 %. Precision: 0.1 %."""
     first_hit: bool = False
     """`fixed_window` only: the windows of each key begin with its own first hit, instead of at
     multiples of the period."""
@@ -114,7 +114,7 @@ class Limit:
         soft_permille: int = 0,
         first_hit: bool = False,
     ) -> Self:
-        """Make a limit from exact integers, as rule files and messages carry them."""
+        """Create a limit from the exact integers that rule files and messages contain."""
         limit = object.__new__(cls)
         period, soft = period_ns / NS_PER_SECOND, soft_permille / 1000
         values = (
@@ -137,22 +137,22 @@ class Limit:
 
     @property
     def bucket_size(self) -> int:
-        """Most cost a rested bucket holds; 0 when the amount is, whatever the burst."""
+        """Maximum cost that a full bucket admits; 0 when the amount is 0."""
         return self.amount if self.burst is None or self.amount == 0 else self.burst
 
     @property
     def ceiling(self) -> int:
-        """Largest cost that could ever be admitted at once, the soft part included."""
+        """Maximum cost that can be admitted at once, including the soft margin."""
         return self.hard_ceiling * (1000 + self.soft_permille) // 1000
 
     @property
     def hard_ceiling(self) -> int:
-        """Largest cost that could be admitted at once without touching the soft margin."""
+        """Maximum cost that can be admitted at once without the soft margin."""
         return self.bucket_size if self.is_bucket else self.amount
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the algorithm is one of the two buckets, which share their arithmetic."""
+        """Whether the algorithm is one of the two bucket algorithms."""
         return self.algorithm in (Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET)
 
     def _validate(self) -> None:
@@ -247,12 +247,12 @@ class Limit:
 
     def _check_timezone(self) -> None:
         if self.timezone == "UTC":
-            return  # Known without any time zone database.
+            return  # UTC needs no time zone database.
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             if not _has_time_zones():
-                return  # A client without the database passes the name on; nodes check it.
+                return  # A client without the database sends the name unchecked; nodes check it.
             raise InvalidLimit(
                 f"timezone must be an IANA name that this host knows, got {self.timezone!r}; write "
                 "it as in Europe/Berlin, or install the package tzdata",
@@ -261,7 +261,7 @@ class Limit:
 
 
 def _named(kind: type[_Name], name: str, value: str) -> _Name:
-    """Return the algorithm or calendar that a text names."""
+    """Return the algorithm or calendar with this name."""
     try:
         return kind(value)
     except ValueError as error:
@@ -280,7 +280,7 @@ def _require_integer(name: str, value: object) -> None:
 
 
 def _scaled(name: str, value: object, factor: int) -> int:
-    """Convert a number that people write to whole parts, exactly as its digits say."""
+    """Convert a decimal number to a whole number of parts, without rounding errors."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidLimit(
             f"{name} must be a number, got {value!r}; give {_EXAMPLES[name]}", field=name
@@ -289,7 +289,7 @@ def _scaled(name: str, value: object, factor: int) -> int:
 
 
 def _has_time_zones() -> bool:
-    """Whether this host has a time zone database at all."""
+    """Return whether this host has a time zone database."""
     try:
         ZoneInfo("Etc/UTC")
     except ZoneInfoNotFoundError:

@@ -53,7 +53,8 @@ class RuleTables:
         if max_keys < 1:
             raise ValueError(f"max_keys must be at least 1, got {max_keys}")
         self.rules: dict[bytes, RuleTable] = {}
-        """By rule id, the first 8 bytes of a key. Always the same dictionary."""
+        """Tables by rule id, the first 8 bytes of a key. The dictionary object is never
+        replaced."""
         self.backend = tables or ReferenceTables()
         self._max_keys = max_keys
         self._max_bytes = max_bytes or max(LEAST_BYTES, BYTES_PER_KEY * max_keys)

@@ -1,8 +1,8 @@
 """Table: the counters of one rule, with conversion between limits and eviction.
 
 The scheme of a limit does the arithmetic; the engine handles rules and groups. The number of keys
-is bounded and tother bytes are counted. There are no timers: each new key examines two entries and
-removes those that have expired.
+is bounded, and their bytes are counted. There are no timers: each new key examines two entries and
+removes expired ones.
 """
 
 from collections import OrderedDict
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def bytes_in_use(self) -> int:
-        """Approximate bytes of the counters with tother keys, which an eviction frees."""
+        """Approximate bytes of the counters with their keys, which an eviction frees."""
         return self._counters.bytes_in_use
 
     @property
@@ -207,9 +207,10 @@ class Table:
         remote: Mapping[str, Sequence[int]],
         now: int,
     ) -> None:
-        """Put a counter in place of a key's own, which leaves it only what it has remote.
+        """Replace the counter of a key; keep the counts of other data centers in the old counter.
 
-        What was shared where it comes from stays so until the next check. Raises `BadState`.
+        A counter that was shared at the sending node stays shared until the next check. Raises
+        `BadState`.
         """
         is_shared = bool(remote) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
         if is_shared and not self._is_shared:

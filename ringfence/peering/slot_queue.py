@@ -126,9 +126,9 @@ class SlotQueue(Generic[CallerT]):
         self._by_caller: dict[CallerT, int] = {}
         self._due: list[tuple[int, bytes]] = []
         self._has_slots: dict[bytes, bool] = {}
-        """By rule id, whether the rule is a concurrency limit."""
+        """Whether each rule, by its id, is a concurrency limit."""
         self._hold_ns: dict[bytes, int] = {}
-        """By rule id, the smoothed time for which slots were held."""
+        """Smoothed time for which slots were held, by rule id."""
 
     def __len__(self) -> int:
         return self._size

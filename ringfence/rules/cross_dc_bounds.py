@@ -26,7 +26,7 @@ _JITTER_NS = ROUND_NS // 10
 _HOP_NS = NS_PER_SECOND // 50
 """Allowance for queueing at both ends of one way."""
 _SHARE = 100
-"""A key far from its limit may hold back 1 / 100 of it for up to one second."""
+"""Divisor: a key far from its limit may delay counts of 1 / 100 of the limit for up to a second."""
 _WINDOWS = 20
 """Minimum ratio of a period to the staleness."""
 

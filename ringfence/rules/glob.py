@@ -22,7 +22,7 @@ class Glob:
     """
 
     pattern: str
-    """At least one `*`."""
+    """Text of the pattern, with at least one `*`."""
     _head: str = field(init=False, compare=False)
     _middle: tuple[str, ...] = field(init=False, compare=False)
     _tail: str = field(init=False, compare=False)

@@ -28,7 +28,7 @@ class Rule:
     path: tuple[tuple[str, str | None], ...]
     """(key, configured value or pattern, None for any value) from the root down."""
     limit: Limit | None
-    """None when unlimited."""
+    """Limit of the rule; None when unlimited."""
     unit: str = ""
     """Unit in the file (`minute`), for Envoy's responses; empty for other periods."""
     name: str = ""
@@ -46,7 +46,7 @@ class Rule:
     """Whether the owner may lend units to clients; not sent to clients."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     details: tuple[str, ...] = ()
-    """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or empty."""
+    """Form of each level's value in the metric name: `share`, `detailed`, `value` or empty."""
 
     @property
     def is_detailed(self) -> bool:

@@ -23,7 +23,7 @@ class ReportRow:
     """Line of the report: a domain, an inner step, or a rule."""
 
     depth: int
-    """0 for a domain."""
+    """Depth in the tree; 0 for a domain."""
     label: str
     """The domain's name, `key=value`, or `key` for any value."""
     limit: str = ""
@@ -55,7 +55,7 @@ class Datacenters:
     """Data centers for which the bounds of global rules are computed."""
 
     count: int
-    """1 or more."""
+    """Number of data centers, at least 1."""
     rtt_ns: int
     """Round trip between two data centers."""
     demand: float = 2.0

@@ -74,18 +74,18 @@ class Handler(Protocol):
 
 
 Accept: TypeAlias = Callable[[Connection], Handler]
-"""Called for each incoming connection before its `on_open`."""
+"""Function called for each incoming connection before its `on_open`."""
 
 
 OnSealed: TypeAlias = Callable[[bytes, Address], None]
-"""Called with a datagram that is not QUIC, and its sender."""
+"""Function called with a datagram that is not QUIC, and the address of its sender."""
 
 
 class Timer(Protocol):
     """Call scheduled by `Transport.call_at`."""
 
     def cancel(self) -> None:
-        """Cancel the call; harmless when it has already been made."""
+        """Cancel the call; has no effect when the call has already been made."""
 
 
 class Transport(Protocol):
@@ -97,7 +97,7 @@ class Transport(Protocol):
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """How often input was not accepted, by cause."""
+        """Number of rejected inputs, by cause."""
 
     @property
     def held_up_ns(self) -> int:
@@ -132,10 +132,10 @@ class Transport(Protocol):
         """Send what handlers and callers have queued."""
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call `call` after all tasks that are ready now have run; then flush."""
+        """Plan `call` for after the tasks that are ready now; then flush."""
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Call `call` at `when` on the clock of `now`; then flush."""
+        """Plan `call` for the instant `when` on the clock of `now`; then flush."""
 
     def report(self, error: Exception) -> None:
         """Report an exception that a user of this transport has contained."""

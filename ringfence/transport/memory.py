@@ -1,8 +1,8 @@
 """Transports in one process, over a network whose faults the test decides.
 
-Decides delays, cuts and crashes as a connection sees them: messages in order and none lost while it
-lives, silence when the other side cannot be heard. Time is the runtime's, so a virtual clock
-makes it instant. There are no packets and no certificates inside: `endpoint` has those.
+It simulates delays, cuts and crashes. Messages of an open connection arrive in order, and none is
+lost. A connection over a cut link receives nothing. The runtime supplies the clock, so tests with a
+virtual clock need no real time. There are no packets and no certificates; `quic` has those.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ __all__ = ["MemoryNetwork", "MemoryTransport"]
 
 
 class MemoryNetwork:
-    """The links between addresses. One seed and one order of calls give one history."""
+    """Network of links between addresses. The same seed and the same calls give the same events."""
 
     def __init__(
         self,
@@ -46,10 +46,11 @@ class MemoryNetwork:
         settings: Settings | None = None,
         clock: Callable[[], float] = runtime.current_time,
     ) -> None:
-        """A message takes `delay` seconds, and by chance up to `jitter` more; none overtakes.
+        """A message takes `delay` seconds, plus a random time up to `jitter`; messages stay in
+        order.
 
-        `loss` and `repeats` are the shares of datagrams that are lost or arrive twice, on links
-        without a share of their own.
+        `loss` and `repeats` are the shares of datagrams that are lost or arrive twice. They apply
+        to links without their own share.
         """
         self.now = clock
         self._loss = loss
@@ -62,51 +63,51 @@ class MemoryNetwork:
         self._losses: dict[frozenset[Address], float] = {}
         self._repeats: dict[frozenset[Address], float] = {}
         self._cuts: dict[tuple[Address, Address], dict[MemoryConnection, None]] = {}
-        """Ways, from and to, that carry nothing, with the ends that wait for them."""
+        """Cut links (from, to), with the connections that wait for them."""
         self._running: dict[Address, MemoryTransport] = {}
         self._silent: set[Address] = set()
-        """Addresses of crashed transports: whoever asks there hears nothing."""
+        """Addresses of crashed transports, which send no answer."""
         self._ends: dict[MemoryConnection, None] = {}
         self._numbers = count(1)
 
     def transport(
         self, address: Address, *, on_bug: OnBug, accept: Accept | None = None
     ) -> "MemoryTransport":
-        """Make a transport at `address`; it can be reached once it runs, with an `accept`."""
+        """Create a transport at `address`; with `accept`, it is reachable while it runs."""
         return MemoryTransport(self, address, on_bug, accept)
 
     def set_delay(self, a: Address, b: Address, delay: float) -> None:
-        """From now on, messages between the two take `delay` seconds."""
+        """Set the delay in seconds of messages between two addresses."""
         self._delays[frozenset((a, b))] = delay
 
     def set_loss(self, a: Address, b: Address, share: float) -> None:
-        """From now on, this share of the sealed datagrams between the two is lost."""
+        """Set the share of sealed datagrams between two addresses that is lost."""
         self._losses[frozenset((a, b))] = share
 
     def set_repeats(self, a: Address, b: Address, share: float) -> None:
-        """From now on, this share of the sealed datagrams between the two comes twice."""
+        """Set the share of sealed datagrams between two addresses that arrives twice."""
         self._repeats[frozenset((a, b))] = share
 
     def cut(self, a: Address, b: Address) -> None:
-        """Carry nothing between the two; messages wait, and after the idle timeout it is over.
+        """Cut a link: messages wait, and connections close after the idle timeout.
 
-        Sealed datagrams do not wait: they are lost.
+        Sealed datagrams are lost.
         """
         self.cut_one_way(a, b)
         self.cut_one_way(b, a)
 
     def cut_one_way(self, a: Address, b: Address) -> None:
-        """Carry nothing from `a` to `b`, as `cut`; what `b` sends still arrives.
+        """Cut the link from `a` to `b` only; messages from `b` to `a` still arrive.
 
-        Since QUIC does not live without acknowledgements, no new connection comes about, and both
-        sides of the old ones end by the idle timeout.
+        QUIC needs acknowledgements. So no new connection can open, and both sides of existing
+        connections close after the idle timeout.
         """
         if (a, b) not in self._cuts:
             self._cuts[a, b] = {}
             self._grow_silent(lambda end: end.link == frozenset((a, b)))
 
     def heal(self, a: Address, b: Address) -> None:
-        """Undo `cut` and `cut_one_way`: what waited goes on its way."""
+        """Undo `cut` and `cut_one_way`: waiting messages are sent."""
         for way in ((a, b), (b, a)):
             for end in self._cuts.pop(way, {}):
                 end.depart()
@@ -116,15 +117,16 @@ class MemoryNetwork:
                 end.hear_again()
 
     def reset(self, a: Address, b: Address) -> None:
-        """Break the connections between the two, as when something on the way forgets them.
+        """Close the connections between two addresses, as a failing middlebox does.
 
-        Both sides learn of it at once, and what was under way is lost.
+        Both sides are notified at once, and messages in flight are lost.
         """
         for end in [end for end in self._ends if end.link == frozenset((a, b))]:
             end.lose(TransportCode.UNREACHABLE, "the connection was reset")
 
     def crash(self, address: Address) -> None:
-        """Stop the transport at `address` without a word; a new one may take its place."""
+        """Stop the transport at `address` without notice to peers; a new transport may use the
+        address."""
         transport = self._running.pop(address, None)
         if transport is not None:
             transport.is_alive = False
@@ -134,42 +136,43 @@ class MemoryNetwork:
             self._grow_silent(lambda end: end.peer is not None and end.peer.home is transport)
 
     def pause(self, address: Address) -> None:
-        """Halt the transport at `address`, as when its host stands still: what comes waits, timers
-        too, and what it should send."""
+        """Pause the transport at `address`, as a suspended host does.
+
+        Received messages, timers and messages to send wait."""
         transport = self._running.get(address)
         if transport is not None:
             transport.is_paused = True
 
     def resume(self, address: Address) -> None:
-        """Undo `pause`: everything that is due happens now."""
+        """Undo `pause`: process everything that is due."""
         transport = self._running.get(address)
         if transport is not None and transport.is_paused:
             transport.is_paused = False
             transport.call_soon(transport.go_on)
 
     def start(self, transport: "MemoryTransport") -> None:
-        """Take note that `transport` runs. Raises `ConfigError` when its address is taken."""
+        """Register a running transport. Raises `ConfigError` when its address is in use."""
         if transport.address in self._running:
             raise ConfigError(f"cannot listen on {format_address(transport.address)}: it is in use")
         self._running[transport.address] = transport
         self._silent.discard(transport.address)
 
     def stop(self, transport: "MemoryTransport") -> None:
-        """Take note that `transport` has closed its connections and runs no more."""
+        """Remove a transport that has closed its connections and stopped."""
         if self._running.get(transport.address) is transport:
             del self._running[transport.address]
 
     def next_binding(self) -> bytes:
-        """Return the binding of a new connection, different from all others."""
+        """Return a unique binding for a new connection."""
         return b"connection %d" % next(self._numbers)
 
     def knock(self, end: MemoryConnection) -> None:
-        """Carry a new connection's first packet to where it is meant for."""
+        """Deliver the first packet of a new connection."""
         target = self._running.get(end.address)
         there, back = (end.home.address, end.address), (end.address, end.home.address)
         is_silent = end.address in self._silent or there in self._cuts or back in self._cuts
         if end.is_closed or is_silent:
-            return  # The handshake timeout will tell.
+            return  # The handshake timeout reports it.
         if target is None or target.accept is None:
             reason = f"no process listens at {format_address(end.address)}"
             end.later(partial(end.lose, TransportCode.UNREACHABLE, reason))
@@ -177,7 +180,8 @@ class MemoryNetwork:
             target.call_at(self.now(), partial(target.take, end))
 
     def carry(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
-        """Carry a sealed datagram, if the link does; it may overtake others."""
+        """Deliver a sealed datagram, unless the link is cut or loses it. Datagrams may be
+        reordered."""
         link = frozenset((sender.address, address))
         target = self._running.get(address)
         if target is None or (sender.address, address) in self._cuts:
@@ -186,12 +190,12 @@ class MemoryNetwork:
             return
         twice = self._random.random() < self._repeats.get(link, self._repeated)
         for _ in range(1 + twice):
-            # Planned by the receiver: what has left arrives, whatever becomes of the sender.
+            # The receiver plans the call, so the datagram arrives even if the sender stops.
             land = partial(target.take_sealed, datagram, sender.address)
             target.call_at(self.arrival(link, 0.0), land)
 
     def is_cut(self, end: MemoryConnection) -> bool:
-        """Whether the way of `end` is cut; if so, it goes on when that heals."""
+        """Return whether the link from `end` is cut; if it is, `heal` will resume sending."""
         waiting = self._cuts.get((end.home.address, end.address))
         if waiting is not None:
             waiting[end] = None
@@ -202,26 +206,26 @@ class MemoryNetwork:
         return self._delays.get(link, self._delay)
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
-        """When what leaves now arrives, at the earliest at `not_before`."""
+        """Return the arrival time of a message that is sent now, at least `not_before`."""
         delay = self.delay(link)
         if self._jitter:
             delay += self._random.uniform(0.0, self._jitter)
         return max(not_before, self.now() + delay)
 
     def queued_s(self, address: Address) -> float:
-        """Seconds that the latest arrival waits in the queue of a busy host."""
+        """Return the seconds that the latest message waits in the queue of a busy host."""
         return 0.0
 
     def ends_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
-        """List its sides of all connections that are not closed."""
+        """Return the transport's sides of all connections that are not closed."""
         return [end for end in self._ends if end.home is transport]
 
     def add(self, end: MemoryConnection) -> None:
-        """Take note of one end of a connection."""
+        """Register one side of a connection."""
         self._ends[end] = None
 
     def remove(self, end: MemoryConnection) -> None:
-        """Take note that this end is closed."""
+        """Remove one side of a connection after it closed."""
         self._ends.pop(end, None)
 
     def _grow_silent(self, concerns: Callable[[MemoryConnection], bool]) -> None:
@@ -238,27 +242,27 @@ class MemoryTransport:
         self.network = network
         self.accept = accept
         self.is_alive = False
-        """Whether it runs and has not crashed."""
+        """Whether the transport runs and has not crashed."""
         self.is_paused = False
-        """Whether its host stands still."""
+        """Whether the transport is paused."""
         self._on_sealed: OnSealed | None = None
         self.held_up_ns = 0
-        """Delay of the present call, in ns: more than 0 after a pause."""
+        """Delay of the current call in ns; more than 0 after a pause."""
         self._address = address
         self._on_bug = on_bug
         self._calls: runtime.TimedCalls | None = None
         self._held: list[_Call] = []
-        """Calls that were due while the host stood still."""
+        """Calls that were due during a pause."""
         self._unsent: dict[MemoryConnection, None] = {}
 
     @property
     def address(self) -> Address:
-        """The address it was made for."""
+        """Address of the transport."""
         return self._address
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """None: there are no packets that could be wrong."""
+        """Empty, because there are no packets that could be invalid."""
         return {}
 
     async def run(
@@ -280,11 +284,12 @@ class MemoryTransport:
             self.network.stop(self)
 
     def now(self) -> float:
-        """The runtime's clock."""
+        """Return the time of the runtime's clock."""
         return self.network.now()
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Begin a connection; its first packet leaves at the next flush. No certificates here."""
+        """Begin a connection; its first packet is sent at the next flush. There are no
+        certificates."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
         end = MemoryConnection(self, address, handler)
@@ -292,17 +297,17 @@ class MemoryTransport:
         return end
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """See `Transport`."""
+        """Call `handler` with each received sealed datagram; None refuses them."""
         self._on_sealed = handler
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
-        """See `Transport`."""
+        """Send one sealed datagram without a connection."""
         check_sealed(datagram)
         if self.is_alive and not self.is_paused:
             self.network.carry(self, datagram, address)
 
     def flush(self) -> None:
-        """Send now what handlers and callers have queued."""
+        """Send all queued messages now."""
         if self.is_paused:
             return
         unsent, self._unsent = self._unsent, {}
@@ -310,23 +315,23 @@ class MemoryTransport:
             end.depart()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Make `call` once all tasks that are ready now have run; then flush."""
+        """Plan `call` for after the tasks that are ready now; then flush."""
         if self._calls is not None:
             self._calls.call_soon(_Call(self, self.now(), call))
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Make `call` at `when` on the clock of `now`; then flush."""
+        """Plan `call` for the instant `when` on the clock of `now`; then flush."""
         assert self._calls is not None, "the transport is not running"
         planned = _Call(self, when, call)
         planned.timer = self._calls.call_at(when, planned)
         return planned
 
     def hold(self, call: "_Call") -> None:
-        """Keep a call that is due until the host goes on."""
+        """Keep a call that is due until the host resumes."""
         self._held.append(call)
 
     def go_on(self) -> None:
-        """Make the calls that were due while the host stood still, and send what waits."""
+        """Make the calls that were due during a pause, and send waiting messages."""
         if not self.is_paused:
             held, self._held = self._held, []
             for call in held:
@@ -334,7 +339,7 @@ class MemoryTransport:
             self.flush()
 
     def take(self, visitor: MemoryConnection) -> None:
-        """Answer a connection that arrives."""
+        """Answer an incoming connection."""
         end = MemoryConnection(self, visitor.home.address, None)
         end.peer, visitor.peer = visitor, end
         end.binding = visitor.binding = self.network.next_binding()
@@ -342,16 +347,16 @@ class MemoryTransport:
         visitor.later(visitor.open)
 
     def take_sealed(self, datagram: bytes, source: Address) -> None:
-        """Hand on a sealed datagram that arrives."""
+        """Pass a received sealed datagram to the handler."""
         if self._on_sealed is not None:
             self._on_sealed(datagram, source)
 
     def will_send(self, end: MemoryConnection) -> None:
-        """Take note that `end` has something for the next flush."""
+        """Record that a connection has messages for the next flush."""
         self._unsent[end] = None
 
     def make(self, call: Callable[[], None]) -> None:
-        """Make a call, unless crashed, and send what it leaves behind."""
+        """Make a call and flush, unless the transport has crashed."""
         if self.is_alive:
             try:
                 call()
@@ -360,7 +365,7 @@ class MemoryTransport:
             self.flush()
 
     def report(self, error: Exception) -> None:
-        """Tell of an exception that should not have been raised."""
+        """Report an unexpected exception."""
         self._on_bug(error)
 
 
@@ -374,10 +379,10 @@ class _Call:
         self._when = when
         self._call: Callable[[], None] | None = call
         self.timer: Timer | None = None
-        """What cancels it in the runtime."""
+        """Timer of the runtime, which cancels the call."""
 
     def cancel(self) -> None:
-        """Do not make the call."""
+        """Cancel the call."""
         self._call = None
         if self.timer is not None:
             self.timer.cancel()

@@ -1,7 +1,7 @@
-"""One side of a connection of the memory transport, as its owner holds it.
+"""One side of a connection of the memory transport.
 
-Decides in which order things reach the other side and when a connection is over. What the link in
-between does to them is `memory`'s.
+It determines the order of messages and the end of a connection. `memory` simulates the link between
+the two sides.
 """
 
 from collections import deque
@@ -82,35 +82,35 @@ class MemoryConnection:
         self._handler = handler
         self._is_open = False
         self.binding = b""
-        """See `Connection`; the network numbers its connections."""
+        """Secret of this connection, see `Connection`; unique in the network."""
         self.is_closed = False
-        """Whether either side has ended it, or silence has."""
+        """Whether the connection ended, by either side or by a timeout."""
         self._queue: deque[bytes] = deque()
         self._goodbye: tuple[int, str] | None = None
         self._unsent = 0
         self._last_arrival = 0.0
         self._patience: Timer | None = None
         self._is_waiting_for_signs = False
-        """Whether `_patience` runs because the peer went silent."""
+        """Whether `_patience` runs because the peer cannot reach this side."""
         home.network.add(self)
 
     @property
     def address(self) -> Address:
-        """Where the peer is."""
+        """Address of the peer."""
         return self._address
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake is done and nobody has closed."""
+        """Whether the handshake is done and neither side has closed."""
         return self._is_open
 
     @property
     def unsent(self) -> int:
-        """Bytes that have not arrived."""
+        """Number of bytes that have not arrived."""
         return 0 if self.is_closed else self._unsent
 
     def send(self, payload: bytes) -> None:
-        """Queue one message; dropped when the connection is closed."""
+        """Queue one message; a closed connection drops it."""
         size = len(frame(payload))
         if not self.is_closed:
             self._queue.append(payload)
@@ -118,7 +118,7 @@ class MemoryConnection:
             self.home.will_send(self)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close once what was sent before has left; the handler hears nothing more."""
+        """Close after the messages sent before; the handler gets no further call."""
         if not self.is_closed:
             self._handler = None
             self._shut()
@@ -126,7 +126,7 @@ class MemoryConnection:
             self.home.will_send(self)
 
     def knock(self, timeout: float) -> None:
-        """Ask the peer for a connection."""
+        """Send the peer a request for a connection."""
         reason = f"handshake timed out (no answer from {format_address(self._address)})"
         self._wait(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
         self.home.call_at(
@@ -134,7 +134,7 @@ class MemoryConnection:
         )
 
     def open(self) -> None:
-        """The peer has answered, or this is the answer."""
+        """Open this side: the peer has answered, or this side is the answering one."""
         if self.is_closed:
             return
         self._is_open = True
@@ -147,7 +147,7 @@ class MemoryConnection:
         self.home.will_send(self)
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make `call` at this side, after the time a message takes."""
+        """Plan `call` on this side for after the delay of one message."""
         self._last_arrival = self.home.network.arrival(self.link, self._last_arrival)
         queued = self.home.network.queued_s(self.home.address)
         if queued:
@@ -159,7 +159,7 @@ class MemoryConnection:
         call()
 
     def depart(self) -> None:
-        """Send what is queued, if the link carries it; else it waits for the link."""
+        """Send the queued messages, unless the link is cut."""
         peer = self.peer
         if peer is None or not (self._is_open or self._goodbye) or self.home.network.is_cut(self):
             return
@@ -171,7 +171,7 @@ class MemoryConnection:
             self._goodbye = None
 
     def lose(self, code: int, reason: str) -> None:
-        """The connection is over, not by this side's wish."""
+        """End the connection for a reason that this side did not cause."""
         if self.is_closed:
             return
         self._shut()
@@ -180,14 +180,14 @@ class MemoryConnection:
             self._guard(lambda: handler.on_close(code, reason))
 
     def grow_silent(self, timeout: float) -> None:
-        """Nothing comes from the peer any more; give up after `timeout`, unless it does again."""
+        """Start the idle timeout, because the peer can no longer reach this side."""
         if self._is_open and not self._is_waiting_for_signs:
             self._is_waiting_for_signs = True
             reason = f"idle timeout: {format_address(self._address)} went silent"
             self._wait(timeout, ErrorCode.IDLE, reason)
 
     def hear_again(self) -> None:
-        """Undo `grow_silent`."""
+        """Undo `grow_silent`: the peer can reach this side again."""
         if self._is_waiting_for_signs and self._patience is not None:
             self._is_waiting_for_signs = False
             self._patience.cancel()
@@ -211,7 +211,7 @@ class MemoryConnection:
             self._guard(lambda: call(handler))
 
     def _guard(self, call: Callable[[], None]) -> None:
-        """A bug in a handler ends its connection and no other."""
+        """Make a call of the handler; an exception ends only this connection."""
         try:
             call()
         except Exception as error:  # noqa: BLE001

@@ -30,8 +30,8 @@ class Settings:
     receive_window: int = 2 << 20
     """Flow-control window: bytes that a peer may have in flight to us, per connection."""
     untrusted_receive_window: int = 64 << 10
-    """The same for an incoming connection, until we send on it for the first time. Anyone can
-    finish a handshake, and each connection may hold this many bytes and one message."""
+    """Flow-control window of an incoming connection until we send on it for the first time. Any
+    client can finish a handshake, and each connection may hold this many bytes and one message."""
     max_untrusted_message: int = 1 << 10
     """Maximum size of a message on such a connection; a longer one closes it."""
     max_datagram: int = 1200

@@ -26,7 +26,7 @@ class ErrorCode(IntEnum):
     BAD_CREDENTIAL = 3
     """The cluster key's proof or the token is wrong, or no token has that name."""
     NOT_PERMITTED = 4
-    """The credential is good, but its scopes do not cover what was asked."""
+    """The credential is valid, but its scopes do not permit the request."""
     TOO_LARGE = 5
     """The answer does not fit into one message."""
     OVERLOADED = 6

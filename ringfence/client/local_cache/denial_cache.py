@@ -39,7 +39,7 @@ class Denial:
     retry_after_ns: int
     reset_after_ns: int
     node: Hashable
-    """The link whose node reports an early end."""
+    """Link to the node that reports an early end of the denial."""
     repeats: int = 0
     """Decisions by this denial that `LocalCache.collect` has not counted yet."""
     decision: Decision | None = None

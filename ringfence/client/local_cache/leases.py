@@ -57,7 +57,7 @@ class Lease:
     extra_units: int = 0
     """Units spent beyond one per check."""
     counted: int = 0
-    """Checks that `count` has returned."""
+    """Number of checks that `count` has already returned."""
 
     def count(self) -> int:
         """Return the number of checks by this lease since the last call.
@@ -83,7 +83,7 @@ class LeaseAsk:
     leases: tuple[int, ...] = ()
     spent: tuple[int, ...] = ()
     node: Hashable | None = None
-    """The link that lent the leases that end; None means the owner of the key."""
+    """Link to the node that lent the ending leases; None means the owner of the key."""
 
 
 def _ignore_spent(key: bytes, checks: int) -> None:

@@ -33,7 +33,7 @@ class UnmatchedChecks:
         self._known = self._unknown = 0
         self._expected: dict[_Kind, None] = {}
         self._rules: RuleSet | None = None
-        """The rules for which `_reported` and `_found` are right."""
+        """Rules from which `_reported` and `_found` were computed."""
         self._reported: set[str] = set()
         self._found: dict[tuple[_Kind, ...], str] = {}
         """Problem of each kind of request; empty where a rule can match it."""

@@ -1,1 +1,1 @@
-"""What all integrations share: policy, effects and their runner, settings and their checks."""
+"""Code that all integrations share: policy, effects and their runner, settings and their checks."""

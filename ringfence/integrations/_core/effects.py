@@ -1,4 +1,4 @@
-"""Effects: the calls that a policy wants from a limiter, as values. `run_steps` performs them.
+"""Effects: calls of a limiter that a policy requests, as values. `run_steps` performs them.
 
 The classes are not frozen: several instances are made per request, and frozen ones take longer.
 """
@@ -46,7 +46,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class RuleAsk:
-    """Counters of the rules that descriptors match."""
+    """Selection of the counters of rules that match descriptors."""
 
     domain: str
     descriptors: dict[str, str] | list[dict[str, str]]
@@ -55,7 +55,7 @@ class RuleAsk:
 
 @dataclass(slots=True)
 class LimitAsk:
-    """Counter of an ad-hoc limit."""
+    """Selection of the counter of an ad-hoc limit."""
 
     limit: Limit
     key: tuple[str, ...]
@@ -66,7 +66,7 @@ Ask: TypeAlias = RuleAsk | LimitAsk
 
 @dataclass(slots=True)
 class Check:
-    """Check: spend if allowed."""
+    """Effect that spends units if the check is allowed."""
 
     ask: Ask
     cost: int
@@ -74,7 +74,7 @@ class Check:
 
 @dataclass(slots=True)
 class Charge:
-    """Charge: spend unconditionally."""
+    """Effect that spends units unconditionally."""
 
     ask: Ask
     cost: int
@@ -82,7 +82,7 @@ class Charge:
 
 @dataclass(slots=True)
 class Refund:
-    """Refund units that were spent."""
+    """Effect that refunds spent units."""
 
     ask: Ask
     cost: int
@@ -90,14 +90,14 @@ class Refund:
 
 @dataclass(slots=True)
 class Release:
-    """Release the slots held under a concurrency limit."""
+    """Effect that releases the slots of a concurrency limit."""
 
     decision: Decision
 
 
 @dataclass(slots=True)
 class Pause:
-    """Wait for the delay of a queueing limit."""
+    """Effect that waits for the delay of a queueing limit."""
 
     seconds: float
 
@@ -108,4 +108,4 @@ Steps: TypeAlias = Generator[Effect, Decision | None, Refusal | None]
 
 
 class LimiterFailed(Exception):
-    """The limiter failed. Thrown into the steps in place of a decision."""
+    """Exception for a failed limiter, thrown into the steps in place of a decision."""

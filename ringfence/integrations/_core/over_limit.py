@@ -7,11 +7,11 @@ __all__ = ["OverLimit"]
 
 
 class OverLimit(RingfenceError):
-    """A call was not made because it would exceed a limit."""
+    """Error for a call that was not made, because it would exceed a limit."""
 
     def __init__(self, what: str, decision: Decision) -> None:
         self.decision = decision
-        """The denial: limit, remaining, `retry_after`, source."""
+        """Denied decision, with limit, remaining, `retry_after` and source."""
         wait = (
             "its cost is above the limit, so no wait helps"
             if decision.retry_after is None

@@ -1,4 +1,4 @@
-"""Policy of an integration: which limits a request meets, and what is charged after its response.
+"""Policy of an integration: the limits of a request, and the final charge after its response.
 
 Synchronous and without I/O: the methods are generators that yield effects and receive decisions.
 `run_steps` performs the effects, awaiting or blocking, so all frameworks share this code. When the
@@ -99,7 +99,7 @@ class Policy:
         return self._keys.paths
 
     def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:
-        """Report a domain or keys that no rule can match in the log.
+        """Log a warning for a domain or keys that no rule can match.
 
         Raises `ConfigError` instead when the settings are strict and the rules are known.
         """

@@ -23,7 +23,7 @@ _WAITS = ("Retry-After", "X-RateLimit-Retry-After")
 
 @dataclass(slots=True)
 class Spent:
-    """A check that was allowed."""
+    """Allowed check with its charge."""
 
     settle: "Callable[[Spent, Request, Response], Steps] | None"
     """Settles the check after the response; None when nothing is to be settled."""
@@ -40,11 +40,11 @@ class RequestState:
     request: Request
     decisions: list[Decision] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
-    """What may have to be given back or added when the answer is known."""
+    """Open charges, which the response may still change."""
     has_failed: bool = False
-    """A limiter failed, and the request was let through."""
+    """Whether a limiter failed, so that the request was allowed."""
     reported_cost: int | None = None
-    """What the application has told by `set_cost`."""
+    """Cost that the application reported by `set_cost`."""
 
     @property
     def decision(self) -> Decision | None:

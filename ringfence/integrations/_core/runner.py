@@ -42,7 +42,7 @@ __all__ = [
 logger = logging.getLogger("ringfence.integrations")
 
 Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
-"""Performs one effect."""
+"""Function that performs one effect."""
 
 _RETRY_AFTER_REFUSAL = 1.0
 """Pause after a refused token or address, in seconds: each attempt costs a connection."""

@@ -19,9 +19,9 @@ class Response:
     """Status and headers of the response that the application has sent."""
 
     status: int
-    """500 when the application failed."""
+    """Status code; 500 when the application failed."""
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Response headers, with names in lower case."""
 
 
 LimitSpec: TypeAlias = (
@@ -81,7 +81,7 @@ class Settings:
     exempt_paths: Collection[str] = _HEALTH
     """Paths without limits; `/static/*` is every path with this prefix."""
     exempt_methods: Collection[str] = ("HEAD", "OPTIONS")
-    """Methods without limits."""
+    """HTTP methods without limits."""
     exempt_when: Callable[[Request], bool] | None = None
     """Returns True for requests without limits."""
     headers: str | None = "ietf"
@@ -95,7 +95,7 @@ class Settings:
     strict: bool = False
     """Raise `ConfigError` at the start for a domain or keys that no rule can match."""
     enabled: bool = True
-    """False turns all limits off."""
+    """Whether the limits apply; False turns all limits off."""
 
 
 class ViewOptions(TypedDict, total=False):

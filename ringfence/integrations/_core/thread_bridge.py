@@ -1,4 +1,4 @@
-"""Bridge between event loops: waits in one for a call that runs in another."""
+"""Bridge between event loops: one loop waits for a call that runs in another loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

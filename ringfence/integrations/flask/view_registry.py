@@ -43,7 +43,7 @@ class MarkedTargets:
     def __init__(self) -> None:
         self.blueprints: dict[object, TargetMarks] = {}
         self.views: list[tuple[str, TargetMarks]] = []
-        """By name, for the warning about limits without an endpoint."""
+        """Marked views with their names, for the warning about limits without an endpoint."""
 
     def of(self, target: Callable[..., object] | Blueprint) -> TargetMarks:
         """Return the marks of a view, a method of a view class, or a blueprint."""

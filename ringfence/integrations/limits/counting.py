@@ -21,9 +21,9 @@ __all__ = ["Counting", "Window"]
 
 _NAMESPACE = "limits"
 _UNREACHED = 2**53 - 1
-"""An amount that is never reached: `limits` counts hits that it denies itself."""
+"""Amount that is never reached, because `limits` itself denies hits and counts them."""
 _FOREVER_NS = 2**61
-"""73 years."""
+"""Period of 73 years, which never ends in practice."""
 _GENERATIONS = Limit.of_ns(_UNREACHED, _FOREVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
 _GENERATION_TTL = 1.0
 """Seconds for which the generation is cached. Another process may have reset the storage."""

@@ -179,7 +179,7 @@ class SharedWindow(Counter, Shared):
         self.own.charge(units, now, age_ns)
 
     def numbers(self, now: int) -> _Numbers:
-        """See `Shared`."""
+        """Return the relevant slots."""
         inner = self.scheme.inner
         if isinstance(inner, SlidingWindowScheme):
             slot = now // inner.slot_ns
@@ -188,7 +188,7 @@ class SharedWindow(Counter, Shared):
         return _Numbers(inner.number(start), inner.number(start), inner.number(end))
 
     def local_counts(self, now: int) -> list[int]:
-        """See `Shared`."""
+        """Return this data center's counts: alternating window numbers and counts."""
         own = self.own
         if isinstance(own, FixedWindow):
             return own.state(now) if own.used(now) else []
@@ -196,11 +196,11 @@ class SharedWindow(Counter, Shared):
         return in_turns({own.slot - back: count for back, count in enumerate(own.counts) if count})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """See `Shared`."""
+        """Merge another data center's counts; return the number of rejected cells."""
         return self._merge(writer, cells, now)[0]
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """See `Shared`."""
+        """Restore remote counts of the counter that this one continues."""
         self.merge_remote(writer, cells, now)
 
     @property
@@ -315,23 +315,23 @@ class SharedBucket(Bucket, Shared):
         return [*super().state(now), *self.local_counts(now)]
 
     def numbers(self, now: int) -> _Numbers:
-        """See `Shared`."""
+        """Return the relevant period numbers."""
         current = now // self.scheme.limit.period_ns
         return _Numbers(current - 1, current, current + 1)
 
     def local_counts(self, now: int) -> list[int]:
-        """See `Shared`."""
+        """Return this data center's counts: alternating period numbers and counts."""
         oldest = self.numbers(now).oldest
         return in_turns({n: units for n, units in self.admitted.items() if n >= oldest})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """See `Shared`."""
+        """Merge another data center's counts; return the number of rejected cells."""
         refused, increase = self._merge(writer, cells, now)
         super().charge(increase, now, 0)
         return refused
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """See `Shared`: the level already includes these units."""
+        """Restore remote counts; the level already includes these units."""
         self._merge(writer, cells, now)
 
     def note(self, units: int, now: int, age_ns: int) -> None:

@@ -25,7 +25,7 @@ __all__ = ["SlidingWindow", "SlidingWindowScheme"]
 _POINTER_BYTES = 8
 _COUNT_BYTES = _POINTER_BYTES + 32
 _LARGEST_CACHED = 256
-"""Python keeps one object for each integer up to here."""
+"""Maximum integer for which Python shares one object."""
 _Counts: TypeAlias = tuple[int, ...]
 """Hits per slot, the current slot first, the weighted one last: one more than there are slots."""
 

@@ -46,7 +46,7 @@ _OVERLOADED = (ErrorCode.OVERLOADED, ErrorCode.TOO_LATE)
 _MOST_ATTEMPTS = 16
 """Attempts after which the pause no longer grows, whatever the settings are."""
 _STALL_S = 0.05
-"""A timer that fires so late shows that this process was stopped or is far behind."""
+"""Delay of a timer, in seconds, that shows that this process was stopped or is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)

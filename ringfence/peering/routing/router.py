@@ -50,7 +50,7 @@ class Router:
         self.hedging = HedgingBudget()
         """Hedging budget, which counts the checks and the hedged checks."""
         self.routes: Routes | None = None
-        """None until the members are known; until then the fallback decides."""
+        """Current routes. None until the members are known; until then the fallback decides."""
         self._refunds = Refunds(fallback, lambda: self.routes)
         self._fallback = fallback
         self._undecided = undecided

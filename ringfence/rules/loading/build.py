@@ -181,7 +181,7 @@ def _set_policy(domain: _DomainBuilder, cursor: Cursor, line: int, policy: OnFai
 
 
 class _FileReader:
-    """Reads the descriptors of one file into its domain."""
+    """Reader of the descriptors of one file, which adds them to a domain."""
 
     def __init__(self, domain: _DomainBuilder, defaults: Defaults) -> None:
         self._domain = domain

@@ -16,13 +16,13 @@ class Problem:
 
     file: str
     line: int
-    """From 1; 0 when the problem concerns the whole file."""
+    """Line number from 1; 0 when the problem concerns the whole file."""
     place: str
     """`domain > key=value > ...`; empty above all domains."""
     what: str
-    """What is wrong."""
+    """Description of the problem."""
     fix: str
-    """How to correct it."""
+    """Instruction to correct the problem."""
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""

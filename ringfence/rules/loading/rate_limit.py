@@ -73,17 +73,17 @@ class Defaults:
 
     algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     slots: int = 1
-    """For `sliding_window`."""
+    """Number of slots of `sliding_window` limits."""
     queue: bool = False
-    """For `leaky_bucket`."""
+    """Whether `leaky_bucket` limits use queue mode."""
     calendar: bool = False
-    """For `fixed_window` with a unit of a day or longer."""
+    """Whether `fixed_window` limits with a unit of a day or longer use calendar windows."""
     timezone: str = "UTC"
-    """For calendar windows."""
+    """Time zone of calendar windows."""
     soft_permille: int = 0
     on_failure: OnFailure = OnFailure.ALLOW
     scope: str = "datacenter"
-    """As in `Rule`."""
+    """Scope of the rules, as in `Rule.scope`."""
     home: str = ""
     leases: bool = True
 
@@ -93,11 +93,11 @@ class RateLimit:
     """Contents of one `rate_limit` map; meaningless when it had errors."""
 
     limit: Limit | None
-    """None when unlimited."""
+    """Limit of the rule; None when unlimited."""
     unit: str
     name: str
     replaces: tuple[tuple[str, int], ...]
-    """Names with their lines."""
+    """Names of the replaced rules, each with its line."""
     on_failure: OnFailure
     scope: str
     home: str

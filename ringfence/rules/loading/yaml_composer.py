@@ -108,9 +108,9 @@ class _BoundedComposer(Composer):
 class _Converted(NamedTuple):
     item: Item
     size: int
-    """Number of values, aliases expanded."""
+    """Number of values, with aliases expanded."""
     height: int
-    """Levels of maps and lists, aliases expanded."""
+    """Number of levels of maps and lists, with aliases expanded."""
 
 
 class _Converter:

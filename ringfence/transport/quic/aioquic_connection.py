@@ -99,7 +99,7 @@ class AioquicConnection(QuicConnection):
     def close(
         self, error_code: int = 0, frame_type: int | None = None, reason_phrase: str = ""
     ) -> None:
-        """See aioquic, which also calls this method for every protocol violation that it finds."""
+        """Close the connection; aioquic also calls this method for every protocol violation."""
         if self._close_event is None:
             self.closed_locally = True
         super().close(error_code, frame_type, reason_phrase)

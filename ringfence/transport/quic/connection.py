@@ -138,7 +138,7 @@ class QuicConnection:
 
     @property
     def binding(self) -> bytes:
-        """See `Connection`."""
+        """Secret of this connection that only its two sides have; see `Connection`."""
         return b"" if self.state is not State.OPEN or self.quic is None else self.quic.binding
 
     @property
@@ -191,7 +191,8 @@ class QuicConnection:
             self._events.on_sendable(self)
 
     def tick(self, now: float) -> None:
-        """Run the timers that are due, except the one of the handshake; harmless when early."""
+        """Run the timers that are due, except the handshake timer; has no effect when called
+        early."""
         quic = self.quic
         if quic is not None:
             due = quic.get_timer()

@@ -34,7 +34,7 @@ from ringfence.wire.errors import ErrorCode
 __all__ = ["Endpoint", "OnBug"]
 
 OnBug: TypeAlias = Callable[[Exception], None]
-"""Called with an exception of our own code; must not raise."""
+"""Function that receives exceptions of our own code; must not raise."""
 
 
 class Endpoint:
@@ -60,7 +60,7 @@ class Endpoint:
         self._accept = accept
         self._on_sealed: OnSealed | None = None
         self.refusals: Counter[str] = Counter()
-        """How often input was not accepted, by cause."""
+        """Number of rejected inputs, by cause."""
         secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
         self._acceptor = Acceptor(entropy, self._reset_key)
@@ -126,7 +126,7 @@ class Endpoint:
             self.dialer.on_unreachable(connection, now)
 
     def tick(self, now: float) -> None:
-        """Run the timers that are due; harmless when early."""
+        """Run the timers that are due; has no effect when called early."""
         self._table.dispose_removed()
         while (connection := self._timers.take_due(now)) is not None:
             if connection in self._sendable and connection.state is State.CLOSED:
@@ -164,11 +164,11 @@ class Endpoint:
     # Events of connections.
 
     def on_sendable(self, connection: QuicConnection) -> None:
-        """See `ConnectionEvents`."""
+        """Record that the connection may have datagrams to send."""
         self._sendable[connection] = None
 
     def on_deadline_changed(self, connection: QuicConnection) -> None:
-        """See `ConnectionEvents`."""
+        """Update the deadline of the connection."""
         deadline = connection.next_deadline()
         if connection.state is State.CLOSED and (deadline == inf or not connection.is_incoming):
             self._remove(connection)
@@ -176,15 +176,15 @@ class Endpoint:
             self._timers.schedule(connection, deadline)
 
     def on_cid_added(self, cid: bytes, connection: QuicConnection) -> None:
-        """See `ConnectionEvents`."""
+        """Route datagrams for `cid` to the connection."""
         self._table.add_cid(cid, connection)
 
     def on_cid_removed(self, cid: bytes) -> None:
-        """See `ConnectionEvents`."""
+        """Stop routing datagrams for `cid`."""
         self._table.remove_cid(cid)
 
     def on_open(self, connection: QuicConnection) -> Handler | None:
-        """See `ConnectionEvents`."""
+        """Return the handler of a connection whose handshake is done; None to refuse."""
         self._table.set_open(connection)
         if not connection.is_incoming or self._accept is None:
             return None
@@ -196,17 +196,17 @@ class Endpoint:
             return None
 
     def on_closed(self, connection: QuicConnection) -> None:
-        """See `ConnectionEvents`."""
+        """Record that the connection is closed."""
         if self._table.set_closed(connection):
             self._failed_handshakes.count_failure()
         self.on_sendable(connection)
 
     def count_refusal(self, cause: str) -> None:
-        """See `ConnectionEvents`."""
+        """Count input that was not accepted."""
         self.refusals[cause] += 1
 
     def report(self, error: Exception) -> None:
-        """See `ConnectionEvents`."""
+        """Report an exception of our own code or of aioquic."""
         self._on_bug(error)
 
     # Incoming datagrams.

@@ -19,7 +19,7 @@ _MAX_NAMES = 4096
 class _Entry:
     expires_at: float
     resolved: Address | None
-    """None until the name has been resolved once."""
+    """Last numeric address; None until the name has been resolved once."""
 
 
 class NameCache:

@@ -27,7 +27,7 @@ class AsyncioUdp(UdpTransport):
     """A `Transport` for asyncio; nothing happens before `run`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """Set while `run` runs."""
+    """Event loop while `run` runs, else None."""
     _resolving: set[asyncio.Task[None]]
     """Tasks that resolve names."""
     _timer: asyncio.TimerHandle | None = None

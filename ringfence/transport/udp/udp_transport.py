@@ -88,7 +88,7 @@ class UdpTransport(ABC):
         self._delay = ReceiveDelay()
         self._has_stamps = False
         self.held_up_ns = 0
-        """See `Transport`."""
+        """Time that the datagram of the current call waited in the kernel; see `Transport`."""
 
     @property
     def address(self) -> Address:
@@ -99,7 +99,7 @@ class UdpTransport(ABC):
 
     @property
     def refusals(self) -> Counter[str]:
-        """How often input was not accepted, by cause."""
+        """Number of rejected inputs, by cause."""
         return self._endpoint.refusals
 
     @property
@@ -128,7 +128,7 @@ class UdpTransport(ABC):
         self._endpoint.change_tls(client, server)
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """See `Transport`. A name is resolved meanwhile, and its addresses are tried in turn."""
+        """Begin a connection. A name is resolved first, and its addresses are tried in order."""
         if self._socket is None:
             raise LocalProtocolError("the transport must be running; start `run` first")
         dialer = self._endpoint.dialer
@@ -142,11 +142,13 @@ class UdpTransport(ABC):
         return connection
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """See `Transport`."""
+        """Call `handler` with each received sealed datagram; None refuses them."""
         self._endpoint.receive_sealed(handler)
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
-        """See `Transport`. A datagram to a name is lost until the name has been resolved."""
+        """Send one datagram without a connection.
+
+        A datagram to a name is lost until the name has been resolved."""
         check_sealed(datagram)
         if self._socket is None:
             return
@@ -168,18 +170,18 @@ class UdpTransport(ABC):
             self._wake_by(deadline)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """See `Transport`."""
+        """Plan `call` for after the tasks that are ready now; then flush."""
         self._soon.append(call)
         self._wake_flusher()
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """See `Transport`."""
+        """Plan `call` for the instant `when`; then flush."""
         timer = self._timers.plan(when, call)
         self._wake_by(when)
         return timer
 
     def report(self, error: Exception) -> None:
-        """See `Transport`."""
+        """Report an exception that a user of this transport has contained."""
         self._on_bug(error)
 
     def _read(self) -> None:
@@ -299,7 +301,8 @@ class UdpTransport(ABC):
                 self._endpoint.on_unreachable(plain_address(address), quoted, now)
 
     def _on_unroutable(self, address: Address, quoted: bytes) -> None:
-        """Report it in a later turn: the caller may be in the middle of sending."""
+        """Report an unreachable address in a later call, because the caller may still be
+        sending."""
         self.call_soon(partial(self._endpoint.on_unreachable, address, quoted, self.now()))
 
 

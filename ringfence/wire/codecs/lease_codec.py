@@ -119,4 +119,4 @@ LEASE_READERS: dict[int, tuple[type[LeaseMessage], int, Callable[[list[object]],
     _LEASE_RECALL: (LeaseRecall, 2, _read_lease_recall),
     _SLOTS_FREE: (SlotsFree, 2, _read_slots_free),
 }
-"""By type number: message class, number of fields, and the function that reads them."""
+"""Message class, number of fields and reader function of each message, by type number."""

@@ -372,4 +372,4 @@ _READERS: dict[int, tuple[type[Message], int, Callable[[list[object]], Message]]
     **LEASE_READERS,
     **METRIC_READERS,
 }
-"""By type number: message class, number of fields, and the function that reads them."""
+"""Message class, number of fields and reader function of each message, by type number."""

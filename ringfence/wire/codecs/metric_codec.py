@@ -112,4 +112,4 @@ METRIC_READERS: dict[
     ),
     _THROTTLED: (Throttled, 8, _read_throttled),
 }
-"""By type number: message class, number of fields, and the function that reads them."""
+"""Message class, number of fields and reader function of each message, by type number."""

@@ -430,4 +430,4 @@ PEER_READERS: dict[int, tuple[type[PeerMessage], int, Callable[[list[object]], P
     ),
     _TAKEN_OVER: (TakenOver, 3, _read_taken_over),
 }
-"""By type number: message class, number of fields, and the function that reads them."""
+"""Message class, number of fields and reader function of each message, by type number."""

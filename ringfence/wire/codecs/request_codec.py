@@ -1,7 +1,8 @@
-"""`Request` and `Answer` as arrays: the two messages that every check pays for.
+"""Encoding and decoding of `Request` and `Answer`, the messages of every check.
 
-Decides their layout and what makes their columns fit each other. Both directions raise
-`BadMessage`; `codec` knows whose fault that is.
+It defines the layout of the arrays, and checks that the columns of a message are consistent. Both
+directions raise `BadMessage`. `message_codec` converts it to `LocalProtocolError` when encoding
+fails.
 """
 
 from operator import lt
@@ -50,7 +51,7 @@ ANSWER_FIELDS = 14
 _ID_COLUMNS = 3
 _FIELDS_BEFORE_KEYS = 7
 _PEEKED_BYTES = 64
-"""Bytes that hold these fields and the number of keys, at most 44."""
+"""Number of bytes that `peek_request` reads. The fields that it needs end within 44 bytes."""
 _ONLY_BYTES = {bytes}
 _OPS = {op.value: op for op in Op}
 _LAST_OP = max(Op)
@@ -60,7 +61,7 @@ _LAST_SOURCE = len(Source) - 1
 
 
 def write_request(message: Request) -> list[object]:
-    """Lay a request out."""
+    """Return the fields of a request."""
     batch = message.batch
     keys = batch.keys
     count = len(keys)
@@ -88,7 +89,7 @@ def write_request(message: Request) -> list[object]:
 
 
 def read_request(fields: list[object]) -> Request:
-    """Take a request out of its `REQUEST_FIELDS` fields."""
+    """Build a request from its `REQUEST_FIELDS` fields."""
     _, seq, op, view, deadline, hops, as_standby, keys, costs, groups, *extras = fields
     limits, which, ages, leases, ids = extras
     checked = _read_keys(keys)
@@ -118,9 +119,10 @@ def read_request(fields: list[object]) -> Request:
 
 
 def peek_request(payload: bytes) -> tuple[int, int] | None:
-    """Read number and row count of an encoded request; None when it is no plausible request.
+    """Return the number and the row count of an encoded request; None when it is no plausible
+    request.
 
-    The cost does not depend on the size of the payload. The rest is not checked.
+    The cost does not depend on the size of the payload. Other fields are not checked.
     """
     unpacker = Unpacker(max_array_len=MAX_ITEMS)
     unpacker.feed(payload[:_PEEKED_BYTES])
@@ -137,7 +139,7 @@ def peek_request(payload: bytes) -> tuple[int, int] | None:
 
 
 def write_answer(message: Answer) -> list[object]:
-    """Lay an answer out."""
+    """Return the fields of an answer."""
     results = message.results
     outcomes = results.outcomes
     count = len(outcomes)
@@ -160,7 +162,7 @@ def write_answer(message: Answer) -> list[object]:
 
 
 def read_answer(fields: list[object]) -> Answer:
-    """Take an answer out of its `ANSWER_FIELDS` fields."""
+    """Build an answer from its `ANSWER_FIELDS` fields."""
     (
         _,
         seq,
@@ -247,7 +249,7 @@ def _read_limits(wire: object, count: int) -> list[Limit]:
 
 
 def _write_extras(batch: Batch, count: int) -> list[object]:
-    """Lay out the four columns that most requests do without."""
+    """Encode the four columns that are empty in most requests."""
     _check_extras(batch)
     limits, which, ages, leases = batch.limits, batch.which, batch.ages_ns, batch.leases
     return [
@@ -272,7 +274,7 @@ def _read_ids(wire: object, count: int) -> list[CheckId]:
 
 
 def _check_extras(batch: Batch) -> None:
-    """Refuse columns that this request must not have, or lacks."""
+    """Raise `BadMessage` for forbidden columns, and for missing ones."""
     limits, which = batch.limits, batch.which
     if len(limits) > len(batch.keys):
         raise bad_field("Request.limits", "no more than the keys")

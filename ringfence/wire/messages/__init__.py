@@ -1,7 +1,7 @@
 """Messages that nodes and clients exchange, as values; `Message` is the union of all.
 
-No message contains an instant, since the monotonic clocks of two hosts do not compare. Deadlines
-and ages are durations.
+No message contains an instant, because the monotonic clocks of two hosts differ. Deadlines and ages
+are durations.
 """
 
 from typing import TypeAlias

@@ -22,11 +22,11 @@ class Report:
     keys: list[bytes]
     """Keys of counters, or 8-byte rule ids. No decision is counted in two rows."""
     codes: list[int]
-    """Per key, a `Code`."""
+    """`Code` of the decisions on each key."""
     sources: list[int]
-    """Per key, a `Source`: `LOCAL`, `POLICY`, `CACHE`, `LEASE` or `SHED`."""
+    """`Source` of the decisions on each key: `LOCAL`, `POLICY`, `CACHE`, `LEASE` or `SHED`."""
     counts: list[int]
-    """Per key, the number of decisions."""
+    """Number of decisions on each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Throttled:
     keys: list[bytes]
     """Keys that were denied most often, in descending order."""
     counts: list[int]
-    """Per key, an upper bound of its denials."""
+    """Upper bound of the denials of each key."""
     errors: list[int]
-    """Per key, the maximum error of the count."""
+    """Maximum error of the count of each key."""
     rules: list[str]
     """Names of the rules with the most denials since the node started, in descending order."""
     results: list[int]
-    """Per rule three numbers: allowed, denied, and denied in shadow or quota mode."""
+    """Three numbers for each rule: allowed, denied, and denied in shadow or quota mode."""

@@ -55,23 +55,23 @@ class Counts:
 
     keys: list[bytes]
     states: list[list[int]]
-    """Per key, the state as `Engine.snapshot` returns it: durations, window numbers and counts."""
+    """State of each key, as `Engine.snapshot` returns it: durations, window numbers and counts."""
     limits: list[Limit]
     """Limits of the keys."""
     which: list[int]
-    """Per key, an index into `limits`."""
+    """Index into `limits` for each key."""
     remote_counts: list[dict[str, list[int]]]
-    """Per key, window counts by data center; empty when no key has any."""
+    """Window counts by data center for each key; empty when no key has any."""
 
 
 class Holding(IntEnum):
-    """What a node has of a requested shard."""
+    """State of a requested shard at a node."""
 
     NOTHING = 0
     COPY = 1
-    """A replica, at most one replication interval old; its holder keeps it."""
+    """Replica, at most one replication interval old. The sender keeps it as well."""
     HELD = 2
-    """The counters themselves: the node that receives them decides from now on."""
+    """Original counters: the node that receives them decides from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class Pull:
 
     seq: int
     shards: list[int]
-    """Ascending; at least one."""
+    """Requested shards in ascending order; at least one."""
     part: int
     """Number of the part, from 0. Later parts are requested for one shard at a time."""
     gift: int = 0
-    """The transfer that a later part belongs to, as `ShardGroup.gift` names it; 0 for part 0."""
+    """Number of the transfer (`ShardGroup.gift`) that a later part belongs to; 0 for part 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class ShardGroup:
     """Shards of a `Pulled` with the same properties."""
 
     shards: list[int]
-    """Ascending; at least one."""
+    """Shards of the group in ascending order; at least one."""
     sizes: list[int]
-    """Per shard, how many of the message's keys belong to it, in the order of the keys."""
+    """Number of keys of each shard. The keys of the message are in the order of the shards."""
     hold: Holding
     parts: int
     """Number of parts of each shard, at least 1."""
     moved_to: str
-    """Member that has the counters, as far as the sender has seen, when `hold` is less than
+    """Member that has the counters, by the information of the sender, when `hold` is less than
     `HELD`; else empty."""
     replica_at: str
     """Member that may have a replica of the counters, when `hold` is `HELD` and they were taken
@@ -111,7 +111,7 @@ class ShardGroup:
     """Number of the transfer; a repeated number means the same counters again. 0 for a replica in
     one part, and when nothing is sent."""
     is_from_before: bool = False
-    """Whether they were taken over before the last start of `taken_from`."""
+    """Whether the counters were taken over before the last start of `taken_from`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class Pulled:
     groups: list[ShardGroup]
     counts: Counts
     tallies: list[list[int]]
-    """Per key, admissions since its shard was taken over: age in ns and units, alternating. Empty
-    when no shard was taken over."""
+    """Admissions of each key since its shard was taken over: alternating ages in ns and units.
+    Empty when no shard was taken over."""
     decided: list[DecidedCheck] = field(default_factory=list)
     """Recent decisions on these shards, whose checks may arrive again on another path."""
 
@@ -166,7 +166,8 @@ class TransferAck:
     seq: int
     shards: list[int]
     gift: int
-    """The transfer that is acknowledged, as `ShardGroup.gift` names it; it covers no other one."""
+    """Number of the acknowledged transfer (`ShardGroup.gift`); other transfers are not
+    acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class WindowCounts:
     """The sender's data center."""
     keys: list[bytes]
     cells: list[list[int]]
-    """Per key: window number and count, alternating."""
+    """Alternating window numbers and counts for each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class RecoverCounts:
 
     seq: int
     shards: list[int]
-    """Ascending; at least one."""
+    """Requested shards in ascending order; at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class RecoverCountsReply:
     """Shards that are complete in this answer; the others must be requested again."""
     keys: list[bytes]
     cells: list[list[int]]
-    """Per key: window number and count, alternating."""
+    """Alternating window numbers and counts for each key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,12 @@ __all__ = [
 ]
 
 CheckId: TypeAlias = tuple[int, int, int]
-"""Session of the sender that asked first, number of that request, row in that request."""
+"""Identity of a check: session of the first sender, number of its request, row in that request."""
 NO_ID: CheckId = (0, 0, 0)
-"""Identity of a row that no earlier request has asked for."""
+"""Identity of a row that no earlier request contains."""
 OutcomeRow: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""Code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease, source."""
+"""Row of results: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
+source."""
 CODE, LEASE, SOURCE = 0, 6, 7
 """Positions in an `OutcomeRow`."""
 
@@ -50,7 +51,8 @@ class Op(IntEnum):
     RESET = 2
     """Forget the counter of the key; answered like a peek."""
     CHARGE = 3
-    """Spend unconditionally; the answer has whether the limit still holds. Cost 0 only asks."""
+    """Spend unconditionally. The answer states whether the limit still holds. Cost 0 spends
+    nothing."""
     RENEW = 4
     """Extend a slot of a concurrency limit by a period from now; denied when it has ended."""
 
@@ -86,31 +88,32 @@ BY_POLICY = (Source.POLICY, Source.SHED)
 class Batch:
     """Checks, charges, refunds or resets, column by column.
 
-    Not frozen, since one is made per request and freezing its fields costs more than decoding them.
-    Only the code that made a batch changes it.
+    The class is not frozen, because freezing costs more time than decoding the fields. Only the
+    code that created a batch may change it.
     """
 
     op: Op
     keys: list[bytes]
     costs: list[int]
-    """As long as `keys`."""
+    """Cost of each key."""
     groups: list[int] = field(default_factory=list)
-    """Run lengths of all-or-nothing groups, summing to `len(keys)`; empty when each key stands
-    alone."""
+    """Run lengths of all-or-nothing groups, with the sum `len(keys)`; empty when there are no
+    groups."""
     limits: list[Limit] = field(default_factory=list)
     """Limits carried by ad-hoc checks and request overrides; empty when every rule is the owner's
     own."""
     which: list[int] = field(default_factory=list)
-    """Per key, 1 + index into `limits`, or 0 for the owner's own rule; empty when `limits` is."""
+    """Limit of each key: 1 + an index into `limits`, or 0 for the owner's rule. Empty without
+    `limits`."""
     ages_ns: list[int] = field(default_factory=list)
-    """`REFUND` only: per key, at most how long ago the cost was charged; empty otherwise."""
+    """`REFUND` only: per key, the maximum time since the charge; empty otherwise."""
     leases: list[int] = field(default_factory=list)
     """`REFUND` and `RENEW`: per key, the concurrency lease to release or to renew, 0 for none.
     `CHECK`: per key, the ticket under which the sender waits for a slot when the check is denied, 0
     when it does not wait; with cost 0 the sender waits no longer. Empty otherwise."""
     ids: list[CheckId] = field(default_factory=list)
-    """Per key, the identity of the check that this request repeats on another path; empty when
-    the checks are asked for the first time."""
+    """Identity of each check that this request repeats on another path; empty when no earlier
+    request contained the checks."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -154,10 +157,10 @@ class Results:
 
     outcomes: Outcomes
     sources: list[int]
-    """Per key, a `Source`."""
+    """`Source` of each row."""
     refusal: AccessDenied | None = None
-    """Why a member refused to decide; None when none refused. The rows that it was asked for are
-    undecided."""
+    """Error of a member that refused to decide, so that its rows are undecided; None without a
+    refusal."""
 
     def slice(self, start: int, stop: int) -> "Results":
         """Return the rows from `start` up to `stop`."""
@@ -219,7 +222,7 @@ class Results:
         self.sources[index] = source
 
     def put_row(self, index: int, row: OutcomeRow) -> None:
-        """Set one row, as `row` gives it."""
+        """Set one row to values in the format that `row` returns."""
         all_ = self.outcomes
         (
             all_.codes[index],
@@ -266,7 +269,7 @@ def empty_results(count: int) -> Results:
 
 
 def join_results(parts: Sequence[tuple[Sequence[int], Results]], count: int) -> Results | None:
-    """Join parts, each with the places of its rows, into `count` rows.
+    """Join parts, each with the indexes of its rows, into `count` rows.
 
     Returns None unless the parts have each row exactly once.
     """

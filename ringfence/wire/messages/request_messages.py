@@ -20,7 +20,7 @@ class DecidedCheck:
     age_ns: int
     """Time since the decision."""
     row: OutcomeRow
-    """The outcome, which also answers repetitions of the check."""
+    """Result of the check, which also answers repetitions of the check."""
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class Request:
 
     seq: int
     view: int
-    """View hash by which the sender chose the receiver."""
+    """Hash of the view from which the sender chose the receiver."""
     deadline_ms: int
     """Time that the sender waits for the answer, at most 60 000."""
     hops: int
-    """0 from a client, 1 when a node has forwarded it; 2 when the next node has, too."""
+    """Number of nodes that forwarded the request: 0 from a client, at most 2."""
     as_standby: bool
     """Whether the owner could not be reached, so that the receiver decides as its standby."""
     batch: Batch
