@@ -118,6 +118,8 @@ class ClusterClock:
         """Move towards the target at the bounded rate."""
         passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
         self._moved_at = now
+        if self._offset == self._target:
+            return
         most = passed * _SLEW_NS_PER_S // _NS
         self._offset += max(-most, min(most, self._target - self._offset))
 

@@ -59,6 +59,7 @@ class Membership:
         others = self._prober, self._exchanges, self._local_member
         self._states = MemberStates(*parts, *others, settings, random, counters)
         self._late_until = now
+        self._lag_ns = round(settings.lag * _NS)
         self._start_timers(now)
 
     # -- state ---------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class Membership:
         """Reset probes and suspicions after a pause of this process."""
         due = self.next_deadline()
         lag = now - max(due, self._late_until)
-        if lag <= round(self._settings.lag * _NS):
+        if lag <= self._lag_ns:
             return
         self._late_until = now
         self._health.change(1)

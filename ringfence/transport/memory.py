@@ -308,7 +308,7 @@ class MemoryTransport:
 
     def flush(self) -> None:
         """Send all queued messages now."""
-        if self.is_paused:
+        if self.is_paused or not self._unsent:
             return
         unsent, self._unsent = self._unsent, {}
         for end in unsent:

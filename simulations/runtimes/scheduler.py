@@ -403,17 +403,14 @@ class Scheduler:
         with run_on(self):
             root = _Scope(self)
             _Task(self, main(), root, None).make_ready()
+            ready = self._ready
             while not self._has_ended:
-                self._run_ready()
+                while ready:
+                    ready.popleft()()
                 if not self._has_ended:
                     self._run_next_call()
         if self._failure is not None:
             raise self._failure
-
-    def _run_ready(self) -> None:
-        ready = self._ready
-        while ready:
-            ready.popleft()()
 
     def _run_next_call(self) -> None:
         heap = self._heap
