@@ -44,7 +44,7 @@ class FallbackLog:
         """Remove the units of another log, each from its part of the period."""
         for key, (_, theirs) in other._units.items():
             _, parts = self._units.get(key, (0, {}))
-            for number in theirs.keys() & parts.keys():
+            for number in sorted(theirs.keys() & parts.keys()):
                 parts[number] -= min(parts[number], theirs[number])
                 if not parts[number]:
                     del parts[number]
