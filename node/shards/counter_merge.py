@@ -2,13 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hashring import NodeId
 from node.metrics.counters import Counters
+from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
+from node.shards.outgoing_transfers import Given, OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 
-__all__ = ["CounterMerge", "add_logs", "without_checks"]
+__all__ = ["CounterMerge", "CrossedTransfers", "add_logs", "without_checks"]
+
+_ACKNOWLEDGED_NS = 15_000_000_000
+"""Time after which no acknowledgement of a crossed transfer is expected."""
 
 
 class CounterMerge:
@@ -52,6 +58,19 @@ class CounterMerge:
         """Charge what a log has of keys."""
         self.charge({key: log.row(key, now) for key in keys}, now)
 
+    def refund_log(self, log: FallbackLog, now: int) -> None:
+        """Give back what `charge_log` has charged for a log."""
+        keys: list[bytes] = []
+        units: list[int] = []
+        ages_ns: list[int] = []
+        for key in log.keys:
+            row = log.row(key, now)
+            keys += [key] * (len(row) // 2)
+            ages_ns += row[::2]
+            units += row[1::2]
+        self._engine.refund(keys, units, ages_ns, [0] * len(keys), (), (), now)
+        self._changed.update(keys)
+
     def refund(self, checks: Sequence[DecidedCheck], now: int) -> None:
         """Give back the units of checks that another member has charged, too."""
         self._engine.refund(
@@ -88,6 +107,64 @@ class CounterMerge:
         """Mark keys that arrived as changed, and report that they are counted here."""
         self._changed.update(keys)
         self._on_arrived(keys)
+
+
+class CrossedTransfers:
+    """Transfers of covered shards that crossed a transfer by their receiver, the owner.
+
+    The owner's counters lack what was admitted here in its place. The receipt of this node's
+    transfer may have failed, so its log is charged here. If it did arrive, the receiver returns the
+    log, and the charge here is given back.
+    """
+
+    def __init__(
+        self,
+        transfers: OutgoingTransfers,
+        merge: CounterMerge,
+        decided_checks: DecidedChecks,
+        held: bytes | bytearray,
+    ) -> None:
+        self._transfers = transfers
+        self._merge = merge
+        self._decided_checks = decided_checks
+        self._held = held
+        self._charged: dict[int, tuple[Given, FallbackLog]] = {}
+        """Transfer and its log that was charged here, by shard."""
+
+    def find(self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]) -> Given | None:
+        """Return the transfer of a shard that a transfer by `sender` has crossed, if any.
+
+        A sender that had received the transfer has its checks among the `decided` ones.
+        """
+        given = self._transfers.get(shard)
+        if given is None or not given.parts or not given.taken_from or given.to != sender:
+            return None
+        sent = {check.id for part in given.parts for check in part.decided}
+        return None if any([check.id in sent for check in decided]) else given
+
+    def charge(self, shard: int, given: Given, now: int) -> None:
+        """Charge the log of a crossed transfer on top of the owner's counters."""
+        log = FallbackLog()
+        for part in given.parts:
+            add_logs(log, part.counts, part.tallies, given.at)
+        self._merge.charge_log(log, log.keys, now)
+        self._charged[shard] = given, log
+
+    def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
+        """Give back the logs of crossed transfers that `receiver` has acknowledged."""
+        for shard in shards if self._charged else ():
+            found = self._charged.get(shard)
+            if found is not None and (found[0].to, found[0].number) == (receiver, number):
+                del self._charged[shard]
+                if self._held[shard]:
+                    self._merge.refund_log(found[1], now)
+                    self._decided_checks.charges_left(shard, found[0].at)
+
+    def expire(self, now: int) -> None:
+        """Forget transfers whose acknowledgement is overdue."""
+        old = [s for s, (given, _) in self._charged.items() if now - given.at > _ACKNOWLEDGED_NS]
+        for shard in old:
+            del self._charged[shard]
 
 
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:

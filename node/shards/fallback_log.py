@@ -40,6 +40,11 @@ class FallbackLog:
             if not parts[number]:
                 del parts[number]
 
+    @property
+    def keys(self) -> list[bytes]:
+        """Return the keys that have units."""
+        return [key for key, (_, parts) in self._units.items() if parts]
+
     def subtract(self, other: "FallbackLog") -> None:
         """Remove the units of another log, each from its part of the period."""
         for key, (_, theirs) in other._units.items():

@@ -280,7 +280,7 @@ class Handoff:
 
     def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
         """Drop the parts of shards that a peer has acknowledged."""
-        self._ownership.acknowledge(taker, shards, gift)
+        self._ownership.acknowledge(taker, shards, gift, self._clock())
         if self._ownership.is_empty:
             self._emptied.set()
 

@@ -17,7 +17,7 @@ from node.requests.client_leases import Lender
 from node.requests.deduplication.decided_checks import DecidedChecks
 from node.requests.sessions.node_api import Caller
 from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
-from node.shards.counter_merge import add_logs, without_checks
+from node.shards.counter_merge import CrossedTransfers, add_logs, without_checks
 from node.shards.outgoing_transfers import Given, append_row
 from node.shards.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.replicas import Replicas
@@ -84,6 +84,7 @@ class ShardOwnership:
         self._on_started = on_started
         self._lender = lender
         self._regained_at = 0
+        self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
         self._left: set[NodeId] = set()
         """Members that have left: they have transferred their shards."""
         self._accepted: dict[int, tuple[NodeId, int]] = {}
@@ -279,8 +280,7 @@ class ShardOwnership:
         """
         if not self._is_new(shard, group, sender):
             return
-        if not group.taken_from:
-            self._note_crossing(shard)
+        crossed = None if group.taken_from else self._crossed.find(shard, sender, decided)
         logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
@@ -289,32 +289,27 @@ class ShardOwnership:
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_asked else []
         since = now - max([check.age_ns for check in decided], default=0)
         self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
+        if crossed is not None:
+            self._crossed.charge(shard, crossed, now)
         if replica:
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
         self._counters.add("keys_pulled", len(counts.keys))
 
-    def accept_empty(self, shards: Iterable[int], group: ShardGroup, sender: NodeId) -> list[int]:
+    def accept_empty(
+        self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
+    ) -> list[int]:
         """Count shards that `sender` owned and has transferred without any counter.
 
         Returns those that were not counted here; use `accept` for the others.
         """
         new = [shard for shard in shards if not self.held[shard]]
         arrived = [shard for shard in new if self._is_new(shard, group, sender)]
-        for shard in arrived:
-            self._note_crossing(shard)
+        crossed = {shard: self._crossed.find(shard, sender, ()) for shard in arrived}
         self._states.apply_to_all(arrived, Event.TRANSFER)
+        for shard, given in crossed.items():
+            if given is not None:
+                self._crossed.charge(shard, given, now)
         return new
-
-    def _note_crossing(self, shard: int) -> None:
-        """Note which charges are not here when the owner's counters arrive.
-
-        This node has sent its own counters of the shard without an acknowledgement. The two
-        transfers may have crossed: then the owner's counters lack what was decided here.
-        """
-        if self.transfers.is_unconfirmed(shard):
-            given = self.transfers.get(shard)
-            assert given is not None
-            self.decided_checks.charges_left(shard, given.at)
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
         """Note a transfer; return False when it was accepted before."""
@@ -453,7 +448,7 @@ class ShardOwnership:
         """Stop counting shards that have no counters and are not covered."""
         self._states.apply_to_all(shards, Event.SEND)
 
-    def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int) -> None:
+    def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:
         """Drop the parts of shards whose receiver has acknowledged this transfer.
 
         A shard that was taken back meanwhile is covered here. The receiver has counted the log of
@@ -464,6 +459,7 @@ class ShardOwnership:
             cover = self._covers.get(shard)
             if cover is not None:
                 cover.confirm_sent(receiver, number)
+        self._crossed.confirm(shards, receiver, number, now)
         self._states.apply_to_all(
             self.transfers.confirm(shards, receiver, number), Event.ACKNOWLEDGE
         )
@@ -471,6 +467,7 @@ class ShardOwnership:
     def expire(self, now: int) -> None:
         """Forget old transfers, unused replicas and old regained units."""
         self._states.apply_to_all(self.transfers.expire(now), Event.FORGET)
+        self._crossed.expire(now)
         self.replicas.expire(now)
         if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
             self._regained_at = 0

@@ -114,7 +114,7 @@ class ShardSearch:
                     for shard, size in zip(group.shards, group.sizes, strict=True)
                     if not size and name in self._left.get(shard, ())
                 ]
-                held = self._ownership.accept_empty(empty, group, name)
+                held = self._ownership.accept_empty(empty, group, name, self._clock())
                 for shard in held:
                     del self._left[shard]
                 self._on_received(held)

@@ -199,7 +199,7 @@ def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> 
     stand_in.spend(1)
 
     owner.take(stand_in, gift)
-    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], gift.groups[0].gift)
+    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], gift.groups[0].gift, NOW)
     owner.copy_to(stand_in)
     assert (owner.used, stand_in.used) == (5, 6)
     owner.take(stand_in, owner.ask(stand_in))

@@ -409,9 +409,9 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     assert (second.hold, second.parts) == (Holding.HELD, 2)
     assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Holding.NOTHING
     assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Holding.HELD
-    giver.ownership.acknowledge(B, [SHARD], first.gift)
+    giver.ownership.acknowledge(B, [SHARD], first.gift, NOW)
     assert giver.ownership.transfers.unconfirmed() == [(SHARD, C)]
-    giver.ownership.acknowledge(C, [SHARD], second.gift)
+    giver.ownership.acknowledge(C, [SHARD], second.gift, NOW)
     assert giver.ownership.transfers.unconfirmed() == []
 
 
@@ -439,9 +439,9 @@ def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> No
     giver.ownership.take_over(SHARD, B, [], NOW)
     second = of(giver.give(B))
 
-    giver.ownership.acknowledge(B, [SHARD], first.gift)
+    giver.ownership.acknowledge(B, [SHARD], first.gift, NOW)
     assert giver.ownership.transfers.is_unconfirmed(SHARD)
-    giver.ownership.acknowledge(B, [SHARD], second.gift)
+    giver.ownership.acknowledge(B, [SHARD], second.gift, NOW)
     assert not giver.ownership.transfers.is_unconfirmed(SHARD)
 
 
@@ -450,7 +450,7 @@ def test_only_the_receiver_acknowledges_a_transfer() -> None:
     giver.fill(*KEYS)
     gift = of(giver.give(B)).gift
 
-    giver.ownership.acknowledge(C, [SHARD], gift)
+    giver.ownership.acknowledge(C, [SHARD], gift, NOW)
 
     assert giver.ownership.transfers.unconfirmed() == [(SHARD, B)]
     assert not giver.ownership.is_empty

@@ -412,6 +412,31 @@ def test_checks_count_once_when_transfers_of_owner_and_standby_cross() -> None:
     assert len(standby.hits(NOW + 6)) == 2
 
 
+@pytest.mark.parametrize("is_received", [False, True])
+def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
+    *, is_received: bool
+) -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW)
+    standby.take_over_from(owner, NOW + 1)
+    standby.decide((1, 6, 0), NOW + 2)
+    from_owner, from_standby = (
+        owner.release_to(standby, NOW + 3),
+        standby.release_to(owner, NOW + 3),
+    )
+    owner.deliver(from_owner, standby, NOW + 4)
+    assert len(standby.hits(NOW + 4)) == 2
+    if is_received:
+        standby.deliver(from_standby, owner, NOW + 5)
+        [about] = from_standby.groups
+        standby.ownership.acknowledge(owner.name, [SHARD], about.gift, NOW + 5)
+        assert len(standby.hits(NOW + 5)) == 1
+        owner.give_to(standby, NOW + 6)
+
+    assert len(standby.hits(NOW + 6)) == 2
+
+
 def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
