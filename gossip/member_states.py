@@ -23,7 +23,7 @@ __all__ = ["MemberStates"]
 
 
 class MemberStates:
-    """Applies records and probe results to the member table."""
+    """State machine that applies records and probe results to the member table."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class MemberStates:
         was_alone = self._table.is_alone
         self._table.put(record)
         if was_alone:
-            # Nobody received our record while we were alone.
+            # No other member received our record while we were alone.
             self._outbox.disseminate(self._table.me, now)
             self._exchanges.ask_again_soon(now)
         self.suspicion_timers.drop(record.name)

@@ -39,7 +39,7 @@ class Rejected(ValueError):
 
 
 class Seal:
-    """Seals with the first key, and opens datagrams that any of the keys sealed."""
+    """Cipher that seals with the first key, and opens datagrams that any of the keys sealed."""
 
     def __init__(self, keys: Sequence[bytes], cluster: str, sender: int) -> None:
         """`sender` is a 64-bit number drawn at boot. Raises `ValueError` without 1 or 2 keys."""

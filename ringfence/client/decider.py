@@ -73,7 +73,7 @@ class Decider(Protocol):
         """Return the release requests of all slots that are renewed."""
 
     async def aclose(self) -> None:
-        """Report what was decided locally, and close all connections."""
+        """Report the local decisions, and close all connections."""
 
 
 def is_never_denying(row: int) -> bool:

@@ -231,7 +231,8 @@ class Limiter:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Give `cost` back to every counter that a request matches, at most what it has spent.
+        """Give `cost` back to every counter that a request matches, at most the units that it has
+        spent.
 
         The newest units are given back: of the current window, or the last hits of a log. The
         decision is that of a later peek.

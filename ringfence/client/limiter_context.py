@@ -16,7 +16,7 @@ _Params = ParamSpec("_Params")
 
 
 class LimiterContext(AbstractAsyncContextManager[Limiter]):
-    """Opens a limiter for a block: `async with ... as limiter`. It may be entered again later."""
+    """Context manager that opens a limiter for a block. It may be entered again later."""
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]], name: str) -> None:
         self._make = make

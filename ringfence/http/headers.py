@@ -176,7 +176,7 @@ class LimitHeaders:
 def policy_name(rule: Rule) -> str:
     """Return the public name of a limit: its `name`, or else its place among the rules.
 
-    A limit that stands in no rule is called what it is: `100/minute`.
+    An ad-hoc limit, which is in no rule, has its text as its name, such as `100/minute`.
     """
     if not rule.domain and not rule.name and rule.limit is not None:
         return format_limit(rule.limit)

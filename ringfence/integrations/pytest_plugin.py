@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ringfence_rules() -> "RuleSet | Mapping[str, object] | str | Path":
-    """Rules of the fake cluster: none. Define a fixture of this name to use other rules."""
+    """Provide no rules for the fake cluster. Define a fixture of this name to use other rules."""
     return {}
 
 
@@ -26,7 +26,7 @@ def ringfence_rules() -> "RuleSet | Mapping[str, object] | str | Path":
 def ringfence_cluster(
     ringfence_rules: "RuleSet | Mapping[str, object] | str | Path",
 ) -> "Iterator[FakeCluster]":
-    """A new fake cluster, to which all limiters connect during the test.
+    """Provide a new fake cluster, to which all limiters connect during the test.
 
     It has `advance(seconds)`, `reset()`, `is_off` and `limiter`.
     """
@@ -38,11 +38,11 @@ def ringfence_cluster(
 
 @pytest.fixture
 def ringfence_clock(ringfence_cluster: "FakeCluster") -> "FakeClock":
-    """Clock of `ringfence_cluster`; only `advance(seconds)` moves it."""
+    """Provide the clock of `ringfence_cluster`; only `advance(seconds)` moves it."""
     return ringfence_cluster.clock
 
 
 @pytest.fixture
 def ringfence_limiter(ringfence_cluster: "FakeCluster") -> "BlockingLimiter":
-    """A blocking limiter over `ringfence_cluster`, to spend units or read counters in a test."""
+    """Provide a blocking limiter over `ringfence_cluster`, to spend or read units in a test."""
     return ringfence_cluster.limiter

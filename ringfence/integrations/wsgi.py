@@ -84,7 +84,7 @@ class WsgiRequest:
         return self._environ
 
     def header(self, name: str) -> str | None:
-        """A request header by its name; None when absent."""
+        """Return a request header by its name; None when absent."""
         key = name.upper().replace("-", "_")
         if key in _UNPREFIXED:  # Empty where the client sent none.
             return self._environ.get(key) or None

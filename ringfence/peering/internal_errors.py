@@ -23,7 +23,7 @@ _Cause: TypeAlias = tuple[str, type[Exception], str, int]
 
 
 class InternalErrors:
-    """Counts internal errors by place, and logs each cause with a traceback once a minute."""
+    """Counter of internal errors by place. It logs each cause with a traceback once a minute."""
 
     def __init__(
         self, logger: logging.Logger, seconds: Callable[[], float], on_error: OnError | None = None

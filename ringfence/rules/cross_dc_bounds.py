@@ -100,7 +100,8 @@ def shortest_ns(rtt_ns: int) -> int:
 
 
 def _unseen(limit: Limit, datacenters: int, late_ns: int, demand: float) -> tuple[int, int]:
-    """Return what one data center admits in this time, and what it may hold back."""
+    """Return the units that one data center admits in this time, and those that it may not
+    report yet."""
     most = limit.ceiling
     admitted = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
     return min(most, -(-admitted.numerator // admitted.denominator)), max(1, most // _SHARE)

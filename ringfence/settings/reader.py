@@ -22,7 +22,7 @@ _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class SettingsReader(Generic[_Settings]):
-    """Reads the settings of one program into a msgspec struct."""
+    """Reader of the settings of one program, which fills a msgspec struct."""
 
     kind: type[_Settings]
     prefix: str

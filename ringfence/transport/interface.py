@@ -64,13 +64,13 @@ class Handler(Protocol):
     """Callbacks of the owner of a connection."""
 
     def on_open(self, connection: Connection) -> None:
-        """The handshake is done."""
+        """Handle the end of the handshake."""
 
     def on_message(self, payload: bytes) -> None:
-        """One complete message arrived."""
+        """Handle one complete message."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """The peer closed, the handshake failed, or the peer was idle. Called at most once."""
+        """Handle a close by the peer, a failed handshake, or an idle peer; called at most once."""
 
 
 Accept: TypeAlias = Callable[[Connection], Handler]

@@ -46,8 +46,9 @@ class MemoryNetwork:
         settings: Settings | None = None,
         clock: Callable[[], float] = runtime.current_time,
     ) -> None:
-        """A message takes `delay` seconds, plus a random time up to `jitter`; messages stay in
-        order.
+        """Set the defaults: a message takes `delay` seconds, plus a random time up to `jitter`.
+
+        Messages stay in order.
 
         `loss` and `repeats` are the shares of datagrams that are lost or arrive twice. They apply
         to links without their own share.

@@ -234,7 +234,7 @@ class Leases:
             self._on_spent(lease.key, checks)
 
     def _end(self, lease: Lease, now: float) -> None:
-        """Replace a lease by the next one, and send the owner what was spent.
+        """Replace a lease by the next one, and report the spent units to the owner.
 
         A lease that was hardly used is not renewed. The next one is smaller when this one lasted
         longer than its time.

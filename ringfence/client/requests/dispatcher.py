@@ -1,4 +1,4 @@
-"""General path of requests: match, decide, retry with unknown rules, refund what was denied.
+"""General path of requests: match, decide, retry with unknown rules, refund denied requests.
 
 A single plain check takes the shorter path of `Limiter.check`, and comes here only when something
 is unusual: unknown rules, an outage, several counters.

@@ -91,7 +91,7 @@ class AsgiRequest:
         return self._scope
 
     def header(self, name: str) -> str | None:
-        """A request header by its name, lines joined by commas; None when absent."""
+        """Return a request header by its name, with lines joined by commas; None when absent."""
         wanted = name.lower().encode("latin-1")
         lines = [value for key, value in self._scope["headers"] if key == wanted]
         return b", ".join(lines).decode("latin-1") if lines else None

@@ -1,7 +1,7 @@
 """State of one request: the decisions about it so far, its open charges, and its headers.
 
-A request may meet several limits, of the middleware and of its view. Each adds its decision here,
-so that the response gets one set of headers.
+Several limits may apply to a request, those of the middleware and of its view. Each adds its
+decision here, so that the response gets one set of headers.
 """
 
 from collections.abc import Callable, Iterable

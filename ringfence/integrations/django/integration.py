@@ -87,7 +87,7 @@ class DjangoRequest:
         return str(user.pk) if user is not None and user.is_authenticated else None
 
     def header(self, name: str) -> str | None:
-        """A request header by its name; None when absent."""
+        """Return a request header by its name; None when absent."""
         return self.native.headers.get(name)
 
     @property

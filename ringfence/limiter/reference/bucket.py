@@ -120,7 +120,7 @@ class Bucket(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund what is left of a charge that may have drained for `age_ns`.
+        """Refund the remaining units of a charge that may have drained for `age_ns`.
 
         Drained units are not refunded: if the bucket was idle since the charge, a full refund
         would remove units of other charges.

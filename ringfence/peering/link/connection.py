@@ -51,7 +51,7 @@ _STALL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvents:
-    """Callbacks for what a connection learns about its member."""
+    """Callbacks for changes of the member of a connection."""
 
     on_versions: Callable[[int, int], None]
     """Receives the member's view hash and rules version, with each of its answers."""

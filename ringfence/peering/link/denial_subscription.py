@@ -1,4 +1,4 @@
-"""Subscription of a client to the denials and leases that a member ends early."""
+"""Subscription of a client to notices of denials and leases that a member ends early."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -39,7 +39,7 @@ class LocalDecisions(Protocol):
 
 
 class DenialSubscription:
-    """Passes results and revocations of one member to the local cache while it is subscribed."""
+    """Subscription that passes results and revocations of one member to the local cache."""
 
     def __init__(self, member: Hashable, cache: LocalDecisions | None) -> None:
         """`member` identifies the member in the cache; without a cache nothing is subscribed."""

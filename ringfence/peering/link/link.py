@@ -30,13 +30,13 @@ class LinkListener(Protocol):
     """Callbacks for changes of the member of a link."""
 
     def on_versions(self, link: "Link", view: int, rules: int) -> None:
-        """The member sent its view hash and rules version; each of its answers has them."""
+        """Receive the member's view hash and rules version; each answer contains them."""
 
     def on_reachable(self, link: "Link", reachable: bool) -> None:
-        """The member came within reach, or was lost."""
+        """Report that the member became reachable, or was lost."""
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """The member keeps slots for these waiters."""
+        """Report that the member keeps slots for these waiters."""
 
 
 class Link:

@@ -1,4 +1,4 @@
-"""Send queue of one member: batches and calls that wait, and the frames made of them.
+"""Send queue of one member: waiting batches and calls, and the frames made from them.
 
 Decides which batches share a frame, its number and its deadline, and which of them have waited too
 long. `frames_in_flight` decides what happens to a frame after it was sent.

@@ -10,7 +10,7 @@ __all__ = ["TimeoutWatcher"]
 
 
 class TimeoutWatcher:
-    """Marks pending batches as late when they are not answered in time."""
+    """Watcher that marks pending batches as late when they are not answered in time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -68,7 +68,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRules:
-    """Rules, with warnings about what is legal in their files but probably a mistake."""
+    """Rules, with warnings about entries in their files that are legal but probably mistakes."""
 
     rules: RuleSet
     warnings: tuple[Problem, ...]

@@ -1,4 +1,4 @@
-"""Cursor over the values of a rule file: reads typed fields and reports what is wrong with them.
+"""Cursor over the values of a rule file, which reads typed fields and reports problems.
 
 Methods do not raise. They add problems to the findings, so that one run reports all of them.
 Which keys a map may have is decided by the callers.
@@ -48,7 +48,7 @@ class Cursor:
     ) -> dict[str, Item]:
         """Return the fields of a map with known keys; report unknown and repeated keys.
 
-        `refused` maps keys that are wrong here to what is wrong and the fix. Fields without a
+        `refused` maps each forbidden key to the problem and the fix. Fields without a
         value are left out unless `keep_null` is set.
         """
         fields: dict[str, Item] = {}

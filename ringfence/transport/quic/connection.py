@@ -54,10 +54,10 @@ class ConnectionEvents(Protocol):
     """Events that a connection reports to its endpoint."""
 
     def on_sendable(self, connection: "QuicConnection") -> None:
-        """The connection may have datagrams to send."""
+        """Report that the connection may have datagrams to send."""
 
     def on_deadline_changed(self, connection: "QuicConnection") -> None:
-        """The connection has nothing to send, but its deadline may be earlier."""
+        """Report that the deadline may be earlier; there is nothing to send."""
 
     def on_cid_added(self, cid: bytes, connection: "QuicConnection") -> None:
         """Datagrams for `cid` belong to the connection."""
@@ -66,10 +66,10 @@ class ConnectionEvents(Protocol):
         """`cid` is no longer in use."""
 
     def on_open(self, connection: "QuicConnection") -> Handler | None:
-        """The handshake is done: return the handler of an incoming connection, None to refuse."""
+        """Return the handler of an incoming connection after its handshake; None to refuse."""
 
     def on_closed(self, connection: "QuicConnection") -> None:
-        """The connection is closed; its QUIC state may have a last datagram to send."""
+        """Report that the connection is closed; there may be a last datagram to send."""
 
     def count_refusal(self, cause: str) -> None:
         """Count input that was not accepted."""

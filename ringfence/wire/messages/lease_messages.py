@@ -63,7 +63,7 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecall:
-    """Recall of leases: the client must stop to spend them and report what it spent."""
+    """Recall of leases: the client must stop spending them and report the spent units."""
 
     keys: list[bytes]
     """Empty for all leases of the sender."""
