@@ -29,8 +29,6 @@ __all__ = ["Released", "ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
-_RETURNED_WITHIN_NS = 5_000_000_000
-"""Time in which a covered shard is transferred to an owner that has sent a replica."""
 _NO_LIMIT = Limit.of_ns(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 
@@ -67,8 +65,7 @@ class ShardOwnership:
         that are counted here from now on, `on_started` with shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
-        if decided_checks is None:
-            decided_checks = DecidedChecks(_no_answers)
+        decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
         self.decided_checks = decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
         self._states = ShardStates(me, engine, counters, self.changed, self.replicas, on_arrived)
@@ -150,16 +147,6 @@ class ShardOwnership:
     def covered_for(self, owner: NodeId) -> list[int]:
         """Return the shards that are counted in place of `owner`, ascending."""
         return sorted([shard for shard, cover in self._covers.items() if cover.owner == owner])
-
-    def is_owner_counting(self, shard: int, now: int) -> bool:
-        """Return whether the owner of a shard that is covered here counts it, too.
-
-        The checks that both decided are in the counters twice, until the shard is transferred.
-        """
-        cover = self._covers.get(shard)
-        if cover is None or cover.copied_at is None:
-            return False
-        return 0 <= now - cover.copied_at < _RETURNED_WITHIN_NS
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return which members may have counters of covered shards that are marked in `ours`.

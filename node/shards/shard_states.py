@@ -20,6 +20,8 @@ _ANNOUNCED = frozenset(
     {Action.RESTORE, Action.JOIN, Action.MERGE_REPLICA, Action.CHARGE_SENDERS_LOG}
 )
 """Actions after which the keys that arrived are counted here."""
+_RETURNED_WITHIN_NS = 5_000_000_000
+"""Time in which a covered shard is transferred to an owner that has sent a replica."""
 _REJECTED = 255
 _NEXT = {
     event: bytes(
@@ -52,6 +54,13 @@ class Cover:
     """Receiver and number of the transfer that was taken back. It may have arrived."""
     sent_log: FallbackLog = field(default_factory=FallbackLog)
     """The part of `log` that this transfer had."""
+
+    def is_owner_counting(self, now: int) -> bool:
+        """Return whether the owner of the shard counts it, too.
+
+        The checks that both decided are in the counters twice, until the shard is transferred.
+        """
+        return self.copied_at is not None and 0 <= now - self.copied_at < _RETURNED_WITHIN_NS
 
     def confirm_sent(self, receiver: NodeId, number: int) -> None:
         """Remove what a transfer had from the log: its receiver has counted it after all."""
