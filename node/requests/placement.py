@@ -69,7 +69,7 @@ class ShardPlacement:
         """Whether this node owns a key, and does not count it in another owner's place."""
         shard = shard_of(key)
         ownership = self._ownership
-        is_whole = bool(ownership.held[shard]) and ownership.cover_of(shard) is None
+        is_whole = bool(ownership.held[shard]) and ownership.covers.get(shard) is None
         return is_whole and self.is_ours(shard)
 
     def missing(self, batch: Batch) -> list[int]:

@@ -74,7 +74,8 @@ class StandbyTakeover:
         only a new silence has further shards taken over.
         """
         self._returned_at[owner] = self._now()
-        return self._ownership.covered_for(owner)
+        covers = self._ownership.covers.items()
+        return sorted([shard for shard, cover in covers if cover.owner == owner])
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
         """Ask an owner for a caller that could not; None when it does not answer."""

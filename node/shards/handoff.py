@@ -221,7 +221,7 @@ class Handoff:
                 shard, group, sender, counts, transfer.tallies, now, transfer.decided
             )
             return True
-        cover = self._ownership.cover_of(shard)
+        cover = self._ownership.covers.get(shard)
         if cover is None or sender != cover.owner:
             self._ownership.replica_answered(shard, sender, counts, now)
         elif group.moved_to and group.moved_to != self._me:

@@ -136,17 +136,9 @@ class ShardOwnership:
         return not self.count and self.transfers.are_confirmed
 
     @property
-    def covered_count(self) -> int:
-        """Number of shards that are counted in place of their owner."""
-        return len(self._covers)
-
-    def cover_of(self, shard: int) -> Cover | None:
-        """Return the data of a shard that is counted in place of its owner, else None."""
-        return self._covers.get(shard)
-
-    def covered_for(self, owner: NodeId) -> list[int]:
-        """Return the shards that are counted in place of `owner`, ascending."""
-        return sorted([shard for shard, cover in self._covers.items() if cover.owner == owner])
+    def covers(self) -> Mapping[int, Cover]:
+        """Data of the shards that are counted in place of their owners."""
+        return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return which members may have counters of covered shards that are marked in `ours`.

@@ -109,7 +109,7 @@ class Replication:
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
-            cover = self._ownership.cover_of(shard)
+            cover = self._ownership.covers.get(shard)
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
                 continue  # It may have more than the base of the cover; it will be asked for that.

@@ -195,7 +195,7 @@ class ShardSender:
     def _empty_of(self, shards: Sequence[int]) -> list[int]:
         """Return the counted shards without any counter or lease."""
         has_leases = self._lender is not None and len(self._lender)
-        if self._index is None or self._ownership.covered_count or has_leases:
+        if self._index is None or self._ownership.covers or has_leases:
             return []
         held = self._ownership.held
         return [shard for shard in shards if held[shard] and shard not in self._index]
@@ -209,7 +209,7 @@ class ShardSender:
         if self._lender is not None and len(self._lender):
             lent = self._lender.write_off(lambda key: shard_of(key) == shard, now)
             keys = sorted({*keys, *lent})
-        if not keys and not self._ownership.covered_count:
+        if not keys and not self._ownership.covers:
             self._ownership.release_empty([shard])
             self._transfers.add([shard], Given(to, now, number, [NOTHING], ""))
             return

@@ -19,7 +19,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem != "modules"),
 ]
 SHOWN_AS_VALUES = {"wire-protocol.md"}
-"""Its Python blocks are messages with their bytes; `tests/wire` decodes them."""
+"""Its Python blocks are messages with their bytes; `tests/ringfence/wire` decodes them."""
 
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.M | re.S

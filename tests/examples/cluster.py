@@ -8,8 +8,8 @@ from pathlib import Path
 from hashring import Member, NodeId, Ring, shard_of
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.loading.yaml_files import load_path
-from tests.gateway.processes import Gateway, gateway
 from tests.node.end_to_end.test_serve import NodeProcess, started
+from tests.ringfence.gateway.processes import Gateway, gateway
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("a", "b", "c")

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tests.examples.cluster import EXAMPLES
-from tests.gateway.processes import (
+from tests.node.end_to_end.test_serve import PATIENCE, rules_of, started
+from tests.programs import SYSTEM_PATH, require
+from tests.ringfence.gateway.processes import (
     Gateway,
     Reply,
     fetch,
@@ -23,8 +25,6 @@ from tests.gateway.processes import (
     program,
     until,
 )
-from tests.node.end_to_end.test_serve import PATIENCE, rules_of, started
-from tests.programs import SYSTEM_PATH, require
 
 __all__ = ["Proxies", "hanging", "running_envoy", "serving_proxies"]
 

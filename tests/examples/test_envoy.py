@@ -14,7 +14,7 @@ import pytest
 
 from tests.examples.cluster import EXAMPLES, Cluster, cluster
 from tests.examples.proxies import running_envoy
-from tests.gateway.processes import Reply, fetch, until
+from tests.ringfence.gateway.processes import Reply, fetch, until
 
 FOLDER = EXAMPLES / "envoy"
 MOST_AT_ONCE = 8

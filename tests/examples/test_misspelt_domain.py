@@ -8,8 +8,8 @@ import pytest
 
 from tests.examples.cluster import EXAMPLES
 from tests.examples.proxies import Proxies, running_envoy
-from tests.gateway.processes import fetch, gateway, is_up, until
 from tests.node.end_to_end.test_serve import started
+from tests.ringfence.gateway.processes import fetch, gateway, is_up, until
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import time
 from random import Random
 
-from tests.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
+from tests.ringfence.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
 
 __all__ = ["run"]
 

@@ -16,7 +16,7 @@ from aioquic.tls import Epoch
 
 from ringfence.transport.quic.aioquic_connection import STREAM
 from tests.fuzz.bytes_to_histories import Choices, main
-from tests.transport.quic.test_fast_path import CLIENT, World
+from tests.ringfence.transport.quic.test_fast_path import CLIENT, World
 
 __all__ = ["run"]
 

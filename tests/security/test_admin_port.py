@@ -13,8 +13,8 @@ import trio
 
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
-from tests.gateway.processes import fetch, free_tcp_ports, is_up
 from tests.node.end_to_end.test_serve import rules_of, started, until
+from tests.ringfence.gateway.processes import fetch, free_tcp_ports, is_up
 
 PROBES = 8
 PROBE_TIMEOUT = 3.0

@@ -37,7 +37,7 @@ from tests.node.cluster import (
     ring_of,
     world,
 )
-from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
+from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
 # One shared limit
 

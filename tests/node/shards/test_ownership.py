@@ -91,12 +91,12 @@ class Host:
 
     @property
     def covered_owner(self) -> NodeId | None:
-        cover = self.ownership.cover_of(shard_of(KEY))
+        cover = self.ownership.covers.get(shard_of(KEY))
         return None if cover is None else cover.owner
 
     @property
     def to_ask(self) -> list[NodeId]:
-        cover = self.ownership.cover_of(shard_of(KEY))
+        cover = self.ownership.covers.get(shard_of(KEY))
         return [] if cover is None else [*cover.to_ask]
 
     @property

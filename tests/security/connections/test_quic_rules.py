@@ -8,7 +8,7 @@ from aioquic.tls import Epoch
 from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection
 from ringfence.transport.quic.fast_path.established_state import EstablishedState
 from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
-from tests.transport.quic.test_fast_path import World
+from tests.ringfence.transport.quic.test_fast_path import World
 
 AES_GCM_LIMIT = 1 << 23
 """Packets that may be sent with one key (RFC 9001, section 6.6)."""

@@ -13,7 +13,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from hpack import Encoder
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.gateway.processes import PATIENCE, Gateway, gateway, until
+from tests.ringfence.gateway.processes import PATIENCE, Gateway, gateway, until
 
 __all__ = [
     "HEALTH",

@@ -5,8 +5,8 @@ import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tests.gateway.processes import PATIENCE, fetch, gateway, until
 from tests.node.end_to_end.test_serve import started
+from tests.ringfence.gateway.processes import PATIENCE, fetch, gateway, until
 
 PER_CALLER = 250
 """What docs/guides/gateway.md says."""

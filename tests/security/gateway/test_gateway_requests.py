@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from ringfence.integrations.asgi import RateLimitMiddleware
-from tests.gateway.processes import Gateway, gateway
-from tests.integrations.asgi.app import hello, in_process
-from tests.integrations.asgi.client import living, statuses
 from tests.node.end_to_end.test_serve import nodes
+from tests.ringfence.gateway.processes import Gateway, gateway
+from tests.ringfence.integrations.asgi.app import hello, in_process
+from tests.ringfence.integrations.asgi.client import living, statuses
 
 SPELLINGS = [
     "/static/..;/login",

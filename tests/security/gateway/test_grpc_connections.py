@@ -5,7 +5,7 @@ import resource
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.gateway.processes import fetch, until
+from tests.ringfence.gateway.processes import fetch, until
 from tests.security.gateway.http2_client import (
     HEALTH,
     IN_TOTAL,

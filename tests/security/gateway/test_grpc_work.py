@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.gateway.processes import PATIENCE, Gateway
+from tests.ringfence.gateway.processes import PATIENCE, Gateway
 from tests.security.gateway.http2_client import HEALTH, Caller, lone_gateway
 
 CALM = 11

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from tests.gateway.processes import PATIENCE
 from tests.programs import require
+from tests.ringfence.gateway.processes import PATIENCE
 from tests.security.gateway.http2_client import lone_gateway
 
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.gateway.processes import fetch, until
+from tests.ringfence.gateway.processes import fetch, until
 from tests.security.gateway.http2_client import (
     IN_TOTAL,
     PER_ADDRESS,

@@ -1,0 +1,251 @@
+"""Reads the imports of every folder: arrows point down only, and cores touch no world."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FLOORS = {
+    "ringfence.errors": 0,
+    "ringfence.runtime": 0,
+    "hashring": 1,
+    "gossip": 1,
+    "ringfence.limiter": 1,
+    "ringfence.rules": 2,
+    "ringfence.wire": 3,
+    "ringfence.transport": 3,
+    "ringfence.peering": 3.5,
+    "ringfence.client": 4,
+    "ringfence.http": 4,
+    "ringfence": 4,  # what applications import: the client and its front doors
+    "ringfence.settings": 4.25,
+    "ringfence.integrations": 4.5,
+    "ringfence.gateway": 4.5,
+    "node": 5,
+    "simulations": 6,
+}
+BESIDE = {
+    ("ringfence.transport", "ringfence.wire"),  # a transport carries the frames of the wire
+    ("ringfence", "ringfence.client"),
+    ("ringfence.http", "ringfence.client"),  # headers and bodies tell of a `Decision`
+}
+"""Who may import whom on one floor."""
+STRANGERS_TO_ERRORS = {"hashring", "gossip"}
+"""These stand alone, with errors of their own: not even the leaf is theirs to import."""
+
+CORES = ("hashring", "gossip", "ringfence.limiter", "ringfence.rules", "ringfence.wire")
+CORE_MODULES = ("ringfence.transport.quic.endpoint",)
+SHELLS = ("ringfence.rules.loading.yaml_files",)
+"""Modules in a core's folder that only nodes and tools import."""
+WORLD = {
+    "trio",
+    "anyio",
+    "asyncio",
+    "sniffio",
+    "socket",
+    "select",
+    "selectors",
+    "signal",
+    "subprocess",
+    "threading",
+    "time",
+}
+"""Modules that wait, read a clock or do I/O."""
+WORLD_NAMES = {
+    "os.environ",
+    "os.environb",
+    "os.getenv",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "date.today",
+}
+
+
+def modules(folder: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def folder_of(module: str) -> str | None:
+    """Name the folder of the table that a module lives in; None when it is not ours."""
+    parts = module.split(".")
+    known = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in known if name in FLOORS), None)
+
+
+def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Give line and dotted name of everything that is imported, wherever it stands."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import():
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            case ast.ImportFrom(level=level):
+                parents = module.split(".") if is_package else module.split(".")[:-1]
+                base = parents[: len(parents) - level + 1] if level else []
+                origin = ".".join([*base, *([node.module] if node.module else [])])
+                # `from ringfence import errors` imports the module `ringfence.errors`.
+                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def upward_imports(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    home = folder_of(module)
+    assert home is not None
+    found = []
+    for line, target in imports(module, source, is_package=is_package):
+        other = folder_of(target)
+        if other is None or other == home or (home, other) in BESIDE:
+            continue
+        if FLOORS[other] >= FLOORS[home] or home in STRANGERS_TO_ERRORS:
+            found.append(f"{module}, line {line}: {home} imports {target} of {other}")
+    return found
+
+
+def worldly_uses(module: str, source: str) -> list[str]:
+    found = []
+    for line, target in imports(module, source):
+        package, _, name = target.partition(".")
+        if package in WORLD or target in WORLD_NAMES:
+            found.append(f"{module}, line {line}: a core imports {target}")
+        elif package == "random" and name not in ("", "Random"):
+            found.append(f"{module}, line {line}: a core imports {target}; inject a random.Random")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            used = ".".join(ast.unparse(node).split(".")[-2:])
+            is_shared_chance = used.startswith("random.") and used != "random.Random"
+            is_module = isinstance(node.value, ast.Name)
+            if used in WORLD_NAMES or (is_shared_chance and is_module and _imports_random(source)):
+                found.append(f"{module}, line {node.lineno}: a core uses {used}")
+    return found
+
+
+def _imports_random(source: str) -> bool:
+    """Whether the name `random` is the module here, not an injected generator."""
+    return any(target == "random" for _, target in imports("any", source))
+
+
+def is_core(module: str) -> bool:
+    if module in SHELLS:
+        return False
+    return module in CORE_MODULES or folder_of(module) in CORES
+
+
+@pytest.mark.parametrize("folder", ["hashring", "gossip", "ringfence", "node", "simulations"])
+def test_imports_point_down(folder: str) -> None:
+    found = [
+        upward
+        for module, path in modules(folder)
+        for upward in upward_imports(
+            module, path.read_text("utf-8"), is_package=path.name == "__init__.py"
+        )
+    ]
+
+    assert not found, found[0]
+
+
+@pytest.mark.parametrize("folder", ["hashring", "gossip", "ringfence"])
+def test_cores_touch_no_clock_no_socket_no_shared_chance_and_no_environment(folder: str) -> None:
+    found = [
+        use
+        for module, path in modules(folder)
+        if is_core(module)
+        for use in worldly_uses(module, path.read_text("utf-8"))
+    ]
+
+    assert not found, found[0]
+
+
+def test_importing_ringfence_loads_neither_the_node_nor_what_only_nodes_need() -> None:
+    heavy = ["node", "gossip", "simulations", "yaml", "click", "rich", "msgspec"]
+    heavy += ["h11", "prometheus_client"]
+    program = f"import sys, ringfence; print(*(sys.modules.keys() & set({heavy})))"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert loaded.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("hashring.ring", "import ringfence"),
+        ("hashring.ring", "from ringfence.errors import ConfigError"),
+        ("gossip.core", "from hashring import Ring"),
+        ("ringfence.limiter.limit", "from ringfence.rules import model"),
+        ("ringfence.rules.model", "from ringfence.client import Limiter"),
+        ("ringfence.rules.model", "from ringfence import connect"),
+        ("ringfence.wire.codecs.message_codec", "from ringfence.transport import interface"),
+        ("ringfence.client.url", "def late():\n    import node.config.settings"),
+        ("ringfence.client.url", "from ..gateway import serve"),
+        ("ringfence.blocking", "import simulations"),
+        ("node.service", "from simulations.world import World"),
+    ],
+)
+def test_an_upward_import_is_found(module: str, source: str) -> None:
+    (found,) = upward_imports(module, source)
+
+    assert found.startswith(f"{module}, line ")
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ringfence.limiter.limit", "from ringfence.errors import ConfigError"),
+        ("ringfence.limiter.limit", "from .outcome import Code"),
+        ("ringfence.rules.model", "from ringfence import errors"),
+        ("ringfence.transport.quic.aioquic_connection", "from ringfence.wire import MAX_MESSAGE"),
+        ("ringfence.client.url", "import hashring, ringfence.transport.interface, trio"),
+        ("ringfence.blocking", "from ringfence.client import limiter"),
+        ("node.service", "from ringfence.peering.link import Link"),
+        ("simulations.world", "from node.service import Service"),
+    ],
+)
+def test_a_downward_import_is_left_alone(module: str, source: str) -> None:
+    assert upward_imports(module, source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from time import monotonic",
+        "import trio.socket",
+        "from random import choice",
+        "import random\nrandom.shuffle([])",
+        "import os\nos.environ['HOME']",
+        "from os import environ",
+        "import datetime\ndatetime.datetime.now()",
+        "def late():\n    import asyncio",
+    ],
+)
+def test_a_core_that_touches_the_world_is_found(source: str) -> None:
+    assert len(worldly_uses("hashring.ring", source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from random import Random",
+        "import random\ndef draw(rng: random.Random): return rng.random()",
+        "from zoneinfo import ZoneInfo",
+        "from datetime import datetime\ndatetime.fromtimestamp(0)",
+        "class Core:\n    def next(self): return self.random.choice([1])",
+    ],
+)
+def test_a_core_may_take_time_and_chance_as_arguments(source: str) -> None:
+    assert worldly_uses("hashring.ring", source) == []
+
+
+def test_only_the_loader_of_files_is_exempt_from_the_rule_of_cores() -> None:
+    assert is_core("ringfence.rules.ruleset")
+    assert is_core("ringfence.transport.quic.endpoint")
+    assert not is_core("ringfence.rules.loading.yaml_files")
+    assert not is_core("ringfence.transport.quic_trio")

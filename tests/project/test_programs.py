@@ -1,0 +1,38 @@
+"""A test whose program is missing is skipped, or fails where all programs must be there."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import programs
+
+
+def test_a_missing_program_skips_and_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(programs, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.delenv("RINGFENCE_ALL_PROGRAMS", raising=False)
+
+    with pytest.raises(pytest.skip.Exception, match=r"nginx is not installed.* nginx-light"):
+        programs.require("nginx")
+
+
+def test_a_missing_program_fails_where_all_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.setenv("RINGFENCE_ALL_PROGRAMS", "1")
+
+    with pytest.raises(pytest.fail.Exception, match="caddy is not installed"):
+        programs.require("caddy")
+
+
+def test_every_program_that_tests_need_is_installed_before_them() -> None:
+    run = (Path(__file__).parents[2] / ".ci" / "run").read_text("utf-8")
+
+    assert [name for name in programs._INSTALL if f"\n{name} " not in run] == ["h2spec"]
+    assert "go build -o h2spec " in run
+
+
+def test_a_program_that_is_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(programs._INSTALL, "sh", "apt-get install dash")
+
+    assert programs.require("sh").endswith("/sh")

@@ -1,0 +1,399 @@
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import ringfence
+from ringfence.blocking import BlockingLimiter, connect, local
+from ringfence.client.blocking.background_thread import BackgroundThread
+from ringfence.errors import ConfigError
+from tests.ringfence.client.blocking.programs import RULES_OF_USERS, run_python
+
+RULES = {
+    "domain": "d",
+    "descriptors": [
+        {"key": "user", "rate_limit": {"requests_per_unit": 5, "unit": "hour"}},
+        {
+            "key": "job",
+            "rate_limit": {"requests_per_unit": 2, "unit": "hour", "algorithm": "concurrency"},
+        },
+    ],
+}
+
+
+def threads():
+    return len(background())
+
+
+def background():
+    return [thread for thread in threading.enumerate() if thread.name == "ringfence"]
+
+
+def test_every_call_blocks_until_it_is_decided():
+    with local(RULES) as limiter:
+        user = {"user": "a"}
+
+        assert limiter.check("d", user, 2).remaining == 3
+        assert limiter.peek("d", user).remaining == 3
+        assert limiter.refund("d", user, 1).remaining == 4
+        assert [each.remaining for each in limiter.check_many("d", [user] * 2, timeout=5)] == [3, 2]
+        assert limiter.reset("d", user).remaining == 5
+        assert limiter.acquire("d", user, 5, max_wait=1)
+        assert limiter.check_limit("2/hour", "key").remaining == 1
+        assert limiter.refund_limit("2/hour", "key").remaining == 2
+        assert limiter.reset_limit("2/hour", "key").remaining == 2
+        assert limiter.rules.domains == ("d",)
+
+
+def test_several_questions_can_cross_over_at_once():
+    async def spend_twice(limiter):
+        return [(await limiter.check("d", {"user": "a"}, cost)).remaining for cost in (1, 2)]
+
+    with local(RULES) as limiter:
+        assert limiter.run(spend_twice) == [4, 2]
+
+
+def test_a_call_that_was_started_can_be_cancelled():
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_for_ever(limiter):
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    with local(RULES) as limiter:
+        future = limiter.start(wait_for_ever)
+        assert begun.wait(5)
+        assert future.cancel()
+        assert ended.wait(5)
+
+
+def test_an_interrupted_wait_cancels_and_undoes_its_call():
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_long(limiter):
+        begun.set()
+        try:
+            return await limiter.acquire_limit("1/hour queue burst 2", "a", max_wait=1e6)
+        finally:
+            ended.set()
+
+    def interrupt():
+        begun.wait(5)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def raise_interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, raise_interrupt)
+    with local(RULES) as limiter:
+        assert limiter.check_limit("1/hour queue burst 2", "a")
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                limiter.run(wait_long)
+        finally:
+            interrupter.join()
+            signal.signal(signal.SIGUSR1, before)
+        assert ended.wait(5)
+        assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
+
+
+def test_an_interrupt_while_a_call_starts_cancels_it(monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_long(limiter):
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    def start_interrupted(background, *given):
+        start(background, *given)
+        begun.wait(5)
+        raise KeyboardInterrupt
+
+    start = BackgroundThread.start
+    with local(RULES) as limiter:
+        limiter.check("d", {"user": "a"})
+        monkeypatch.setattr(BackgroundThread, "start", start_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.run(wait_long)
+
+        assert ended.wait(5)
+
+
+def test_the_future_of_a_started_call_raises_its_error():
+    async def fail(limiter):
+        raise ZeroDivisionError
+
+    with local(RULES) as limiter:
+        with pytest.raises(ZeroDivisionError):
+            limiter.start(fail).result(timeout=5)
+        assert limiter.check("d", {"user": "a"})
+
+
+async def test_a_thread_with_its_own_event_loop_can_start_calls():
+    limiter = local(RULES)
+    limiter.start(lambda each: each.check("d", {"user": "a"})).result(timeout=5)
+    limiter.close()
+
+    assert threads() == 0
+    with pytest.raises(ConfigError, match="closed"):
+        limiter.start(lambda each: each.check("d", {"user": "a"}))
+
+
+def test_a_place_is_held_while_the_block_runs():
+    with local(RULES) as limiter:
+        with limiter.hold("d", {"job": "x"}) as held:
+            assert held
+            assert limiter.peek("d", {"job": "x"}).remaining == 1
+        assert limiter.peek("d", {"job": "x"}).remaining == 2
+
+
+def test_a_place_is_given_back_when_the_block_fails():
+    with local(RULES) as limiter:
+        with pytest.raises(ZeroDivisionError), limiter.hold("d", {"job": "x"}):
+            raise ZeroDivisionError
+        assert limiter.peek("d", {"job": "x"}).remaining == 2
+
+
+def test_a_thread_waits_for_the_slot_that_another_one_releases():
+    with local(RULES) as limiter, ThreadPoolExecutor(2) as pool:
+        first = limiter.check("d", {"job": "x"}, 2)
+        waiting = pool.submit(limiter.acquire, "d", {"job": "x"}, max_wait=30)
+        also = pool.submit(limiter.acquire, "d", {"job": "x"}, max_wait=30)
+        while limiter.run(waiters) < 2:
+            time.sleep(0.01)
+        limiter.release(first)
+        assert waiting.result(5)
+        assert also.result(5)
+
+
+async def waiters(limiter):
+    return len(limiter._decider._slots)
+
+
+def test_hold_raises_without_a_slot_for_rules_and_ad_hoc_limits():
+    with local(RULES) as limiter, limiter.hold("d", {"job": "x"}, 2):
+        with (
+            pytest.raises(ringfence.SlotUnavailable),
+            limiter.hold("d", {"job": "x"}, max_wait=0.05),
+        ):
+            raise AssertionError
+        with limiter.hold("d", {"job": "x"}, max_wait=0, raise_on_denied=False) as denied:
+            assert not denied
+        with limiter.hold_limit("1 concurrent", "key") as held:
+            limiter.keep(held)
+            assert limiter.peek_limit("1 concurrent", "key").remaining == 0
+        assert limiter.peek_limit("1 concurrent", "key").remaining == 1
+        with pytest.raises(ConfigError), limiter.hold_limit("1/s", "key"):
+            raise AssertionError
+
+
+def test_what_a_daemon_thread_holds_is_released_when_the_process_exits():
+    code = """
+import threading, ringfence, ringfence.blocking as b
+limiter = b.local({'domain': 'd', 'descriptors': []})
+held = threading.Event()
+def hold():
+    with limiter.hold_limit('1 concurrent', 'key'):
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+release = ringfence.Limiter.release_held
+async def told(inner):
+    await release(inner)
+    print((await inner.peek_limit('1 concurrent', 'key')).remaining)
+ringfence.Limiter.release_held = told
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_a_limit_without_slots_cannot_be_held():
+    with local(RULES) as limiter:
+        with (
+            pytest.raises(ConfigError, match="algorithm concurrency"),
+            limiter.hold("d", {"user": "a"}),
+        ):
+            raise AssertionError
+        assert limiter.peek("d", {"user": "a"}).remaining == 5
+
+
+def test_the_first_call_starts_what_entering_would():
+    limiter = local(RULES)
+    try:
+        assert threads() == 0
+        assert not limiter.is_open
+        assert limiter.check("d", {"user": "a"})
+        assert threads() == 1
+        assert limiter.is_open
+    finally:
+        limiter.close()
+    assert threads() == 0
+
+
+def test_a_foreign_event_loop_begins_calls_without_waiting_for_them():
+    limiter = local(RULES)
+    assert not limiter.is_open
+    with limiter:
+        assert limiter.is_open
+        calls = [limiter.start(lambda inner: inner.check("d", {"user": "a"})) for _ in range(6)]
+        assert [call.result(timeout=10).allowed for call in calls].count(True) == 5
+    assert not limiter.is_open
+
+
+def test_closing_twice_or_before_the_first_call_is_harmless():
+    limiter = local(RULES)
+    limiter.close()
+    with limiter:
+        pass
+    limiter.close()
+
+    assert threads() == 0
+
+
+def test_a_limiter_that_was_closed_never_connects_by_itself():
+    used, unused = local(RULES), local(RULES)
+    with used:
+        used.check("d", {"user": "a"})
+    unused.close()
+
+    for limiter in (used, unused):
+        for call in (
+            lambda: limiter.check("d", {"user": "a"}),  # noqa: B023 - called within the loop
+            lambda: limiter.rules,  # noqa: B023
+        ):
+            with pytest.raises(ConfigError, match="limiter must be open"):
+                call()
+    assert threads() == 0
+
+
+def test_a_limiter_can_be_entered_again_after_it_was_closed():
+    limiter = local(RULES)
+    for _ in range(2):
+        with limiter:
+            assert limiter.check("d", {"user": "a"}).remaining == 4
+
+
+def test_threads_share_one_limiter_and_one_budget():
+    with local(RULES) as limiter, ThreadPoolExecutor(8) as pool:
+        decisions = list(pool.map(lambda _: limiter.check("d", {"user": "a"}), range(40)))
+
+    assert sum(decision.allowed for decision in decisions) == 5
+
+
+def test_a_local_limiter_is_called_in_the_callers_thread():
+    """To cross over to another thread and back takes twenty times as long as to decide."""
+    asked_by = set()
+
+    class Clock:
+        def now(self):
+            asked_by.add(threading.current_thread())
+            return 0
+
+    with local(RULES, clock=Clock()) as limiter:
+        for number in range(100):  # More than an event loop lets pass without another's turn.
+            limiter.check("d", {"user": f"{number}"})
+            limiter.check("d", {"nobody": "limits this"})
+            limiter.check_limit("5/s", f"{number}")
+        decision = limiter.acquire("d", {"job": "a"})
+        assert asked_by == {threading.current_thread(), *background()}
+        asked_by.clear()
+        limiter.release(decision)
+        limiter.check_many("d", [{"user": "a"}, {"user": "b"}])
+        limiter.peek("d", {"user": "a"})
+        limiter.refund("d", {"user": "a"})
+        limiter.reset("d", {"user": "a"})
+        limiter.refund_limit("5/s", "1")
+        limiter.reset_limit("5/s", "1")
+
+    assert asked_by == {threading.current_thread()}
+
+
+def test_threads_that_come_first_together_start_it_once():
+    limiter = local(RULES)
+    barrier = threading.Barrier(8)
+
+    def check(_):
+        barrier.wait()
+        return limiter.check("d", {"user": "a"}).remaining, threads()
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(check, range(8)))
+    limiter.close()
+
+    assert sorted(remaining for remaining, _ in found) == [0, 0, 0, 0, 1, 2, 3, 4]
+    assert {count for _, count in found} == {1}
+
+
+def test_errors_of_a_call_reach_the_caller_unchanged():
+    with local(RULES) as limiter, pytest.raises(ConfigError, match="whole number"):
+        limiter.check("d", {"user": "a"}, -1)
+
+
+def test_errors_of_the_start_reach_the_caller_unchanged(tmp_path):
+    limiter = local(tmp_path / "missing.yaml")
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"missing\.yaml"):
+            limiter.check("d", {"user": "a"})
+    assert threads() == 0
+
+
+def test_a_wrong_address_raises_at_the_first_call():
+    limiter = connect("http://a:1")
+
+    with pytest.raises(ConfigError, match="must begin with ringfence://"):
+        limiter.check("d", {"user": "a"})
+
+
+def test_calls_in_progress_end_before_it_closes():
+    begun = threading.Event()
+
+    @asynccontextmanager
+    async def slow():
+        async with ringfence.local(RULES) as limiter:
+            yield Announcing(limiter, begun)
+
+    limiter = BlockingLimiter(slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limiter.acquire, "d", {"user": "a"}, max_wait=1)
+        begun.wait()
+        limiter.close()
+
+        assert waiting.result()
+
+
+class Announcing:
+    """A limiter that tells when a call has arrived."""
+
+    def __init__(self, limiter, begun):
+        self._limiter = limiter
+        self._begun = begun
+
+    async def acquire(self, *arguments, **options):
+        self._begun.set()
+        return await self._limiter.acquire(*arguments, **options)
+
+
+def test_a_program_that_never_closes_its_limiter_ends():
+    code = (
+        f"import ringfence.blocking as b; limiter = b.local({RULES_OF_USERS});"
+        "print(limiter.check('d', {'user': 'a'}).allowed)"
+    )
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

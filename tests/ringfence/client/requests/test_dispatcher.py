@@ -1,0 +1,229 @@
+"""Unknown rules, outages and refusals of an owner elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from ringfence.client.limiter import Limiter
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
+from ringfence.limiter import Code, Engine, Outcome
+from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.rules import RuleSet
+from ringfence.wire import Batch, Op, Results, Source
+from tests.ringfence.client.limiters import SECOND, described, left, limiter_of, rules_of
+
+
+class Elsewhere:
+    """A decider whose owner may have other rules than the client, and may be out of reach."""
+
+    def __init__(self, known, held):
+        self.rules = known
+        self._held = held
+        self._engine = Engine(max_keys=1000)
+        self._engine.set_rules(engine_rules(held.rules()))
+        self.is_lost = False
+        self.denial = None
+        self.knows_rules = True
+        self.refusal = None
+        self.refreshed = 0
+
+    async def decide(self, batch, vetoes, within):
+        await trio.lowlevel.checkpoint()
+        verdicts = Results(decide_by(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch))
+        if self.is_lost:
+            verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
+        verdicts.refusal = self.denial
+        return verdicts
+
+    async def ask(self, key, cost, within):
+        verdicts = await self.decide(Batch(Op.CHECK, [key], [cost]), None, None)
+        if verdicts.refusal is not None:
+            raise verdicts.refusal
+        return verdicts.row(0)
+
+    async def refresh_rules(self):
+        self.refreshed += 1
+        self.rules = self._held
+
+    def time(self):
+        return 0.0
+
+    def refund(self, batch, rows, verdicts, asked_at):
+        back = replace(batch.take(rows), op=Op.REFUND, groups=[])
+        decide_by(self._engine, back, 30 * SECOND)
+
+    def outage(self):
+        return self.refusal
+
+
+OLD = described("user", 5), described("old", 5)
+NEW = described("user", 5), described("new", 5)
+
+
+async def test_an_owner_with_newer_rules_makes_the_client_fetch_them():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*NEW))
+    limiter = Limiter(decider)
+
+    dropped = await limiter.check("d", {"old": "a"})
+    added = await limiter.check("d", {"new": "a"})
+
+    assert dropped
+    assert dropped.source is Source.NO_RULE
+    assert added.remaining == 4
+    assert decider.refreshed == 1
+
+
+async def test_an_owner_with_older_rules_counts_by_the_limit_that_comes_along():
+    class Ahead(Elsewhere):
+        async def refresh_rules(self):
+            self.refreshed += 1
+
+    limiter = Limiter(Ahead(rules_of(*NEW), rules_of(*OLD)))
+
+    decisions = [await limiter.check("d", {"new": "a"}) for _ in range(6)]
+
+    assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0, 0]
+    assert not decisions[5]
+    assert not any(status.is_unknown for each in decisions for status in each.statuses)
+
+
+class AheadForGood(Elsewhere):
+    """The client's rules are newer, and nobody has newer ones."""
+
+    async def refresh_rules(self):
+        self.refreshed += 1
+
+
+async def test_a_known_rule_beside_an_unknown_one_is_charged_once():
+    limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
+    both = [{"user": "a"}, {"new": "a"}]
+
+    decision = await limiter.check("d", both)
+
+    assert [status.remaining for status in decision.statuses] == [4, 4]
+
+
+async def test_a_known_rule_beside_an_unknown_one_is_refunded_once():
+    limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
+    both = [{"user": "a"}, {"new": "a"}]
+    await limiter.check("d", both, cost=4)
+
+    decision = await limiter.refund("d", both)
+
+    assert [status.remaining for status in decision.statuses] == [2, 2]
+
+
+async def test_only_requests_with_unknown_rules_are_asked_again():
+    decider = AheadForGood(rules_of(*NEW), rules_of(*OLD))
+    limiter = Limiter(decider)
+
+    decisions = await limiter.check_many("d", [{"user": "a"}, {"new": "a"}, {"user": "a"}])
+
+    assert [decision.remaining for decision in decisions] == [4, 4, 3]
+    assert decider.refreshed == 1
+
+
+async def test_rules_that_a_client_brings_along_keep_shadow_and_quota_apart():
+    shadowed = rules_of(described("user", 5), described("new", 1, shadow_mode=True))
+    limiter = Limiter(Elsewhere(shadowed.as_carried(), RuleSet()))
+    both = [{"user": "a"}, {"new": "a"}]
+
+    decisions = [await limiter.check("d", both) for _ in range(3)]
+
+    assert [decision.over_shadow for decision in decisions] == [False, True, True]
+    assert [decision.statuses[0].remaining for decision in decisions] == [4, 3, 2]
+
+
+async def test_rules_that_a_client_brings_along_charge_nothing_when_they_deny():
+    own = rules_of(described("user", 9), described("new", 9, shadow_mode=True), described("few", 1))
+    limiter = Limiter(Elsewhere(own.as_carried(), RuleSet()))
+    request = [{"user": "a"}, {"new": "a"}, {"few": "a"}]
+
+    for _ in range(3):
+        await limiter.check("d", request)
+
+    assert await left(limiter, user="a") == 8
+    assert await left(limiter, new="a") == 8
+
+
+# -- outages ---------------------------------------------------------------------------------------
+
+
+async def test_an_outage_is_a_decision_unless_asked_otherwise():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider.is_lost = True
+
+    assert (await Limiter(decider).check("d", {"user": "a"})).source is Source.POLICY
+    with pytest.raises(PeerUnavailable):
+        await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
+
+
+async def test_an_outage_by_rejection_raises_its_reason():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider.is_lost = True
+    decider.refusal = AccessDenied("the token lacks the scope 'reset'")
+
+    with pytest.raises(AccessDenied, match="scope"):
+        await Limiter(decider, raise_on_outage=True).reset("d", {"user": "a"})
+
+
+async def test_a_missing_scope_raises_access_denied_and_is_no_outage():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider.is_lost = True
+    decider.denial = AccessDenied("the token lacks the scope 'check'")
+    limiter = Limiter(decider)
+    user = {"user": "a"}
+
+    for call in (
+        limiter.check("d", user),
+        limiter.check_many("d", [user, user]),
+        limiter.peek("d", user),
+        limiter.refund("d", user),
+        limiter.reset("d", user),
+        limiter.acquire("d", user),
+        limiter.check_limit("5/s", "key"),
+        limiter.refund_limit("5/s", "key"),
+        limiter.reset_limit("5/s", "key"),
+    ):
+        with pytest.raises(AccessDenied, match="the scope 'check'"):
+            await call
+
+
+async def test_decisions_without_known_rules_come_from_the_policy():
+    decider = Elsewhere(RuleSet(), RuleSet())
+    decider.knows_rules = False
+
+    decision = await Limiter(decider).check("d", {"user": "a"})
+
+    assert decision
+    assert decision.source is Source.POLICY
+    with pytest.raises(PeerUnavailable, match="has sent its rules"):
+        await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
+    async with Limiter(decider).hold("d", {"job": "a"}) as held:
+        assert held
+
+
+async def test_a_limiter_raises_after_its_block():
+    async with limiter_of(described("user", 5)) as limiter:
+        decision = await limiter.check("d", {"user": "a"})
+
+    for call in (
+        limiter.check("d", {"user": "a"}),
+        limiter.check("d", {"path": "/"}),
+        limiter.check_limit("5/s", "key"),
+        limiter.release(decision),
+    ):
+        with pytest.raises(ConfigError, match="limiter must be open"):
+            await call
+
+
+async def test_a_check_that_raises_has_charged_nothing():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    limiter = Limiter(decider, raise_on_outage=True)
+    decider.is_lost = True
+    with pytest.raises(PeerUnavailable):
+        await limiter.check_many("d", [{"user": "a"}, {"user": "b"}])
+    decider.is_lost = False
+
+    assert await left(limiter, user="b") == 5

@@ -1,0 +1,329 @@
+"""Tests of the gRPC port with the client of grpcio over a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+import pytest
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hpack import Encoder
+
+import ringfence
+from ringfence.errors import ConfigError
+from ringfence.gateway.grpc.headers import HeaderBlock
+from ringfence.gateway.grpc.http2_sender import field, frame
+from ringfence.gateway.grpc.port import GrpcPort, Refusal, Status
+from ringfence.gateway.grpc.server import GrpcServer
+from ringfence.gateway.process.tokens import Tokens
+from ringfence.gateway.process.worker import make_rls
+from tests.ringfence.gateway.gateway import RULES, HandClock, settings_of
+
+PATIENCE = 10.0
+METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+HERE = ("127.0.0.1", 0)
+S = health_pb2.HealthCheckResponse
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(3 * PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def server() -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
+    async with ringfence.local(RULES, clock=HandClock()) as limiter:
+        settings = settings_of()
+        served = GrpcServer(make_rls(limiter, settings), Tokens(), settings, HERE)
+        port = await served.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield served, channel
+        await served.stop()
+
+
+@asynccontextmanager
+async def opened(
+    answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]], patience: float = 5.0
+) -> AsyncIterator[tuple[int, list[str]]]:
+    """A port, and what it has turned away."""
+    refusals: list[str] = []
+    made = GrpcPort(answer, settings_of(body_timeout=patience), refusals.append)
+    yield await made.start(HERE, None), refusals
+    await made.stop(0.5)
+
+
+@asynccontextmanager
+async def port(
+    answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]],
+) -> AsyncIterator[tuple[grpc.aio.Channel, list[str]]]:
+    """A channel to a port, and what that has turned away."""
+    async with (
+        opened(answer) as (number, refusals),
+        grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel,
+    ):
+        yield channel, refusals
+
+
+async def echo(head: HeaderBlock, message: bytes) -> bytes:
+    return message
+
+
+def about(client: str) -> bytes:
+    request = RateLimitRequest(domain="api")
+    request.descriptors.add().entries.add(key="client", value=client)
+    written: bytes = request.SerializeToString()
+    return written
+
+
+async def code_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str | None]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+def test_concurrent_calls_on_one_connection_are_all_answered() -> None:
+    async def main() -> None:
+        async with server() as (served, channel):
+            ask = channel.unary_unary(METHOD, response_deserializer=RateLimitResponse.FromString)
+            answers = await asyncio.gather(
+                *[ask(about(str(number % 20)), timeout=PATIENCE) for number in range(100)]
+            )
+            codes = [answer.overall_code for answer in answers]
+            assert codes.count(RateLimitResponse.OK) == 60, "3 for each of 20 clients"
+            assert served.counters["grpc"] == 100
+
+    run(main)
+
+
+def test_messages_above_the_maximum_size_are_refused() -> None:
+    async def main() -> None:
+        async with port(echo) as (channel, refusals):
+            ask = channel.unary_unary("/x/y")
+            for size in (0, 1, 16_384, 65_536):
+                assert await ask(bytes(size), timeout=PATIENCE) == bytes(size)
+            code, _ = await code_of(ask(bytes(65_537), timeout=PATIENCE))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await ask(b"on", timeout=PATIENCE) == b"on"
+            assert refusals == ["too_large"]
+
+    run(main)
+
+
+def test_a_refusal_message_may_contain_any_characters() -> None:
+    why = "100 % nö: line\nbreak"
+
+    async def refuse(head: HeaderBlock, message: bytes) -> bytes:
+        raise Refusal(Status.INVALID_ARGUMENT, why)
+
+    async def main() -> None:
+        async with port(refuse) as (channel, _):
+            told = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
+        assert told == (grpc.StatusCode.INVALID_ARGUMENT, why)
+
+    run(main)
+
+
+def test_unknown_or_compressed_calls_are_unimplemented_and_exceptions_internal() -> None:
+    async def stumble(head: HeaderBlock, message: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with server() as (_, channel):
+            code, _ = await code_of(channel.unary_unary("/no/such")(b"", timeout=PATIENCE))
+            assert code is grpc.StatusCode.UNIMPLEMENTED
+            zipped = channel.unary_unary(METHOD)(
+                about("x" * 1000), timeout=PATIENCE, compression=grpc.Compression.Gzip
+            )
+            code, _ = await code_of(zipped)
+            assert code is grpc.StatusCode.UNIMPLEMENTED
+        async with port(stumble) as (channel, refusals):
+            code, _ = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
+            assert (code, refusals) == (grpc.StatusCode.INTERNAL, ["bugs"])
+
+    run(main)
+
+
+def test_a_client_can_cancel_its_call() -> None:
+    begun: asyncio.Queue[bytes] = asyncio.Queue()
+    cancelled: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def hang(head: HeaderBlock, message: bytes) -> bytes:
+        begun.put_nowait(message)
+        try:
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            cancelled.put_nowait(message)
+            raise
+
+    async def main() -> None:
+        async with port(hang) as (channel, _):
+            code, _ = await code_of(channel.unary_unary("/x/y")(b"a", timeout=0.05))
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert await cancelled.get() == b"a"
+            hanging = channel.unary_unary("/x/y")(b"b", timeout=PATIENCE)
+            assert await begun.get() == b"a"
+            assert await begun.get() == b"b"
+            hanging.cancel()
+            assert await cancelled.get() == b"b"
+
+    run(main)
+
+
+def test_health_can_be_checked_listed_and_watched_until_the_stop() -> None:
+    async def main() -> None:
+        async with server() as (served, channel):
+            stub = health_pb2_grpc.HealthStub(channel)
+            known, unknown = [
+                health_pb2.HealthCheckRequest(service=name) for name in ("ratelimit", "else")
+            ]
+            watched, stranger = stub.Watch(known), stub.Watch(unknown)
+            assert (await watched.read()).status == S.NOT_SERVING
+            assert (await stranger.read()).status == S.SERVICE_UNKNOWN
+            assert (await stub.Check(known)).status == S.NOT_SERVING
+
+            await served.set_ready()
+
+            assert (await watched.read()).status == S.SERVING
+            assert (await stub.Check(known)).status == S.SERVING
+            listed = (await stub.List(health_pb2.HealthListRequest())).statuses
+            assert {each.status for each in listed.values()} == {S.SERVING}
+            code, _ = await code_of(stub.Check(unknown))
+            assert code is grpc.StatusCode.NOT_FOUND
+            stranger.cancel()
+
+            stopping = asyncio.create_task(served.stop())
+            assert (await watched.read()).status == S.NOT_SERVING
+            code, _ = await code_of(watched.read())
+            assert code is grpc.StatusCode.UNAVAILABLE
+            await stopping
+
+    run(main)
+
+
+def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
+    async def main() -> None:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def answer(head: HeaderBlock, message: bytes) -> bytes:
+            begun.set()
+            await go.wait()
+            return message
+
+        made = GrpcPort(answer, settings_of(), print)
+        number = await made.start(HERE, None)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
+            call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=PATIENCE))
+            await begun.wait()
+            stopping = asyncio.create_task(made.stop(PATIENCE))
+            await asyncio.sleep(0)
+            go.set()
+            assert await call == b"a"
+            await stopping
+
+    run(main)
+
+
+def test_connections_without_grpc_or_without_data_are_closed() -> None:
+    async def main() -> None:
+        async with opened(echo, patience=0.2) as (number, refusals):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert b"the connection preface of HTTP/2 is missing" in await reader.read()
+            writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            await reader.read()  # Until it is closed.
+            writer.close()
+        assert refusals[0] == "bad_http2"
+
+    run(main)
+
+
+def test_an_error_names_a_port_that_is_already_in_use() -> None:
+    async def main() -> None:
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        where = taken.sockets[0].getsockname()
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{where[1]} for gRPC"):
+            await GrpcPort(echo, settings_of(), print).start(where, None)
+        taken.close()
+
+    run(main)
+
+
+def test_the_deadline_of_a_call_is_enforced() -> None:
+    cancelled = asyncio.Event()
+
+    async def hang(head: HeaderBlock, message: bytes) -> bytes:
+        try:
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def main() -> None:
+        async with opened(hang) as (number, refusals):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            for stream, timeout in ((1, "20m"), (3, "soon"), (5, "123456789m")):
+                fields = [(":method", "POST"), (":scheme", "http"), (":path", "/x/y")]
+                fields += [("content-type", "application/grpc"), ("grpc-timeout", timeout)]
+                block = Encoder().encode(fields)
+                call = frame(1, 4, stream, block) + frame(0, 1, stream, bytes(5))
+                preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if stream == 1 else b""
+                writer.write(preface + call)
+            received = b""
+            while received.count(b"grpc-status") < 3:
+                received += await reader.read(65_536)
+            assert field(b"grpc-status", b"4") in received
+            assert received.count(field(b"grpc-status", b"3")) == 2
+            await cancelled.wait()
+            assert sorted(refusals) == ["bad_body", "bad_body", "deadline"]
+            writer.close()
+
+    run(main)
+
+
+def test_watches_per_connection_are_bounded() -> None:
+    async def main() -> None:
+        async with server() as (_, channel):
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest(service="ratelimit")
+            watches = [stub.Watch(request) for _ in range(5)]
+            told = await asyncio.gather(*[each.read() for each in watches], return_exceptions=True)
+            [refused] = [each for each in told if isinstance(each, grpc.aio.AioRpcError)]
+            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            for each in watches:
+                each.cancel()
+            await stub.Check(request)
+            assert (await stub.Watch(request).read()).status == S.NOT_SERVING
+
+    run(main)
+
+
+def test_under_memory_pressure_the_connection_with_most_bytes_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ringfence.gateway.grpc.port._MOST_KEPT", 100_000)
+
+    async def main() -> None:
+        async with opened(echo) as (number, refusals):
+            connections = []
+            for size in (30_000, 60_000, 20_000):
+                reader, writer = await asyncio.open_connection("127.0.0.1", number)
+                fields = [(":method", "POST"), (":scheme", "http"), (":path", "/x/y")]
+                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                writer.write(frame(1, 4, 1, Encoder().encode(fields)))
+                for at in range(0, size, 10_000):
+                    writer.write(frame(0, 0, 1, bytes(min(10_000, size - at))))
+                connections.append((reader, writer))
+                await asyncio.sleep(0.05)
+            with suppress(ConnectionError):
+                while await connections[1][0].read(65_536):
+                    pass
+            assert refusals == ["memory"]
+            for _, writer in connections:
+                writer.close()
+
+    run(main)

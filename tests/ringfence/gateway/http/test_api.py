@@ -1,0 +1,231 @@
+"""The HTTP API as programs in other languages use it."""
+
+import json
+
+import msgspec
+import pytest
+import trio
+
+from ringfence.gateway.http.http_types import Response
+from tests.ringfence.gateway.gateway import api, ask, header, post, told
+
+X = {"domain": "api", "descriptors": [{"client": "x"}]}
+
+
+async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
+    async with api() as gateway:
+        answers = [told(await post(gateway, "/v1/check", X)) for _ in range(4)]
+
+    assert [each["remaining"] for each in answers] == [2, 1, 0, 0]
+    assert [each["allowed"] for each in answers] == [True, True, True, False]
+    denied = answers[3]
+    assert (denied["limit"], denied["retry_after"], denied["source"]) == (3, 30.0, "local")
+    assert (denied["rule"], denied["permanent"]) == ("api > client", False)
+    assert [each["allowed"] for each in denied["statuses"]] == [False]
+
+
+async def test_several_descriptors_are_all_or_nothing() -> None:
+    both = {"domain": "api", "descriptors": [{"client": "x"}, {"wide": "w"}], "cost": 3}
+    async with api() as gateway:
+        assert told(await post(gateway, "/v1/check", both))["allowed"]
+        assert not told(await post(gateway, "/v1/check", both))["allowed"]
+        left = told(
+            await post(gateway, "/v1/peek", {"domain": "api", "descriptors": [{"wide": "w"}]})
+        )
+
+    assert left["remaining"] == 7
+
+
+async def test_the_order_of_the_entries_is_that_of_the_body() -> None:
+    async with api() as gateway:
+        right = await post(
+            gateway, "/v1/check", b'{"domain":"api","descriptors":[{"path":"/a","client":"x"}]}'
+        )
+        wrong = await post(
+            gateway, "/v1/check", b'{"domain":"api","descriptors":[{"client":"x","path":"/a"}]}'
+        )
+
+    assert (told(right)["limit"], told(wrong)["limit"]) == (2, None)
+
+
+async def test_many_checks_of_several_domains_come_back_in_order() -> None:
+    other = {"domain": "nobody", "descriptors": [{"client": "x"}]}
+    dear = {**X, "cost": 2}
+    async with api() as gateway:
+        answer = told(await post(gateway, "/v1/check", {"checks": [X, other, dear, X]}))
+
+    assert [each["limit"] for each in answer["decisions"]] == [3, None, 3, 3]
+    assert [each["allowed"] for each in answer["decisions"]] == [True, True, True, False]
+
+
+async def test_all_operations_accept_a_limit_outside_of_rules() -> None:
+    mine = {"limit": "5/minute", "key": ["user", "42"]}
+    async with api() as gateway:
+        steps = [
+            await post(gateway, "/v1/check", {**mine, "cost": 4}),
+            await post(gateway, "/v1/peek", mine),
+            await post(gateway, "/v1/refund", {**mine, "cost": 2}),
+            await post(gateway, "/v1/reset", mine),
+        ]
+
+    assert [told(each)["remaining"] for each in steps] == [1, 1, 3, 5]
+
+
+async def test_a_charge_beyond_the_limit_is_counted_and_reported() -> None:
+    mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
+    async with api() as gateway:
+        by_rule = [told(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
+        denied = told(await post(gateway, "/v1/check", X))
+        by_limit = told(await post(gateway, "/v1/charge", {**mine, "cost": 9}))
+        back = told(await post(gateway, "/v1/refund", {**X, "cost": 5}))
+        wrong = await post(gateway, "/v1/charge", {**X, "cost": -1})
+
+    assert [each["allowed"] for each in by_rule] == [True, False, False]
+    assert [each["remaining"] for each in by_rule] == [1, 0, 0]
+    assert by_rule[2]["retry_after"] == denied["retry_after"] == 30.0
+    assert (by_limit["allowed"], by_limit["limit"]) == (False, 5)
+    assert back["remaining"] == 2
+    assert wrong.status == 400
+
+
+async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
+    async with api() as gateway:
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+        steps = [
+            await post(gateway, "/v1/peek", X),
+            await post(gateway, "/v1/peek", {"checks": [X]}),
+            await post(gateway, "/v1/refund", X),
+            await post(gateway, "/v1/reset", X),
+        ]
+
+    peeked, many, refunded, reset = [told(each) for each in steps]
+    assert (peeked["allowed"], peeked["remaining"]) == (False, 0)
+    assert [each["allowed"] for each in many["decisions"]] == [False]
+    assert (refunded["remaining"], reset["remaining"]) == (1, 3)
+
+
+@pytest.mark.parametrize(("asked", "longest"), [(3600, 5.0), (5, 60.0)])
+async def test_acquire_waits_at_most_its_maximum(autojump_clock, asked, longest) -> None:
+    async with api(max_wait=longest) as gateway:
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+        began = trio.current_time()
+        answer = told(await post(gateway, "/v1/acquire", {**X, "max_wait": asked}))
+        waited = trio.current_time() - began
+
+    assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most that it waits"
+    assert waited == 0, "what 5 s would not do is answered at once"
+
+
+async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_clock) -> None:
+    body = {**X, "max_wait": 40}
+    async with (
+        api(max_wait=60.0, max_waiting=3, max_waiting_per_caller=2) as gateway,
+        trio.open_nursery() as nursery,
+    ):
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+
+        async def acquire(peer: str) -> Response:
+            return await ask(gateway, "POST", "/v1/acquire", body, peer=peer)
+
+        for peer in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            nursery.start_soon(acquire, peer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await acquire("127.0.0.1")).status == 429
+        refused = await acquire("127.0.0.2")
+        assert (refused.status, header(refused, "Retry-After")) == (503, "1")
+        assert gateway.counters["refused_waiting"] == 2
+        nursery.cancel_scope.cancel()
+
+    async with api(max_wait=60.0, max_waiting=1) as gateway:
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+        for _ in range(2):
+            assert (await ask(gateway, "POST", "/v1/acquire", body)).status == 200
+
+
+async def test_should_allow_request_has_the_shape_of_the_textbook() -> None:
+    async with api() as gateway:
+        sent = {"clientId": "c", "timestamp": 1640995200}
+        answers = [told(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
+
+    assert answers == [{"allowed": True}] * 3 + [{"allowed": False}]
+
+
+async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
+    body = msgspec.msgpack.encode(X)
+    kind = {"Content-Type": "application/msgpack"}
+    async with api() as gateway:
+        packed = await post(gateway, "/v1/check", body, kind)
+        plain = await post(gateway, "/v1/check", body, {**kind, "Accept": "application/json"})
+
+    assert packed.content_type == "application/msgpack"
+    assert msgspec.msgpack.decode(packed.body)["remaining"] == 2
+    assert (plain.content_type, told(plain)["remaining"]) == ("application/json", 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "truncated"),
+        (b'{"domain"', "truncated"),
+        (b"\xff\xfe", "malformed"),
+        (b"[" * 20_000, "recursion"),
+        ({"domain": "api"}, "descriptors"),
+        ({**X, "cost": -1}, "cost"),
+        ({**X, "cost": 2**53}, "cost"),
+        ({**X, "cost": True}, "cost"),
+        ({**X, "kost": 1}, "kost"),
+        ({"domain": "api", "descriptors": []}, "descriptors"),
+        ({"domain": "api", "descriptors": [{}]}, "descriptors"),
+        ({"domain": "api", "descriptors": [{"client": 7}]}, "descriptors"),
+        ({"limit": "5 a minute", "key": ["x"]}, "limit"),
+        ({"limit": "5/minute", "key": []}, "key"),
+        ({"checks": []}, "checks"),
+        ({"limit": "5/minute", "key": "x"}, 'key is a list of strings, as in ["user", "42"]'),
+        ({"limit": "5 per minute", "key": ["x"]}, 'limit is AMOUNT/PERIOD, as in "100/minute"'),
+        ({"checks": [{"limit": "5/minute", "key": ["x"]}]}, "ask for a limit alone"),
+        ({"checks": [{"domain": "api"}]}, "checks"),
+    ],
+)
+async def test_the_error_of_an_invalid_body_states_the_position(body: object, word: str) -> None:
+    async with api() as gateway:
+        response = await post(gateway, "/v1/check", body)
+
+        assert (response.status, response.content_type) == (400, "application/problem+json")
+        assert word in told(response)["detail"]
+        assert gateway.counters["refused_bad_body"] == 1
+
+
+async def test_other_client_errors_have_standard_http_statuses() -> None:
+    async with api(max_checks=2) as gateway:
+        nowhere = await ask(gateway, "GET", "/v2/check")
+        wrong_way = await ask(gateway, "GET", "/v1/check")
+        wrong_kind = await post(gateway, "/v1/check", X, {"Content-Type": "text/csv"})
+        too_many = await post(gateway, "/v1/check", {"checks": [X] * 3})
+
+    assert [each.status for each in (nowhere, wrong_way, wrong_kind, too_many)] == [
+        404,
+        405,
+        415,
+        413,
+    ]
+    assert header(wrong_way, "Allow") == "POST"
+
+
+async def test_health_counters_and_the_answer_to_head() -> None:
+    async with api() as gateway:
+        await post(gateway, "/v1/check", X)
+        alive, ready = [await ask(gateway, "GET", path) for path in ("/healthz", "/readyz")]
+        head = await ask(gateway, "HEAD", "/healthz")
+        counters = told(await ask(gateway, "GET", "/v1/counters"))
+
+    assert (told(alive), told(ready)) == ({"status": "alive"}, {"status": "ready"})
+    assert (head.status, head.body) == (200, b"")
+    assert counters["/v1/check"] == 1
+
+
+async def test_the_document_names_every_path() -> None:
+    async with api(max_checks=7) as gateway:
+        document = json.loads((await ask(gateway, "GET", "/openapi.json")).body)
+
+    assert {"/v1/check", "/json", "/metrics"} <= set(document["paths"])
+    assert document["components"]["schemas"]["AskMany"]["properties"]["checks"]["maxItems"] == 7

@@ -1,0 +1,78 @@
+"""The gateway reports domains and keys that no rule can match."""
+
+import pytest
+
+import ringfence
+from ringfence.errors import ConfigError
+from ringfence.gateway.process.worker import require_rules
+from tests.ringfence.gateway.gateway import RULES, api, ask, post, rls, settings_of
+from tests.ringfence.gateway.grpc.test_rls import request
+from tests.ringfence.gateway.process.test_metrics import samples
+
+METRIC = "ringfence_gateway_unmatched_checks_total"
+
+
+@pytest.mark.parametrize("quota", [False, True])
+async def test_a_domain_of_envoy_without_rules_is_a_warning_once(
+    quota: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rls(quota=quota) as service:
+        for _ in range(3):
+            asked = request("client=x")
+            asked.domain = "apo"
+            await service.should_rate_limit(asked)
+
+    assert len(caplog.messages) == 1
+    assert "domain 'apo' has no rules" in caplog.text
+    assert "did you mean 'api'?" in caplog.text
+
+
+async def test_unmatched_checks_are_counted_by_known_or_unknown_domain() -> None:
+    async with api() as gateway:
+        await post(gateway, "/v1/check", {"domain": "apo", "descriptors": [{"client": "x"}]})
+        for key in ("client", "nothing", "path"):
+            await post(gateway, "/v1/check", {"domain": "api", "descriptors": [{key: "x"}]})
+        told = await samples(gateway)
+
+    assert (told[METRIC, "unknown"], told[METRIC, "known"]) == (1, 2)
+
+
+async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with api(domain="apo") as gateway:
+        for _ in range(2):
+            assert (await ask(gateway, "GET", "/v1/auth", peer="203.0.113.1")).status == 200
+
+    assert len(caplog.messages) == 1
+    assert "domain 'apo' has no rules" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "report"),
+    [
+        ({"domain": "apo"}, "domain 'apo' has no rules"),
+        ({"auth": ["client=ip", "ip"]}, "no rule for descriptor key 'ip'"),
+    ],
+)
+async def test_unmatchable_settings_cause_a_warning_or_an_error_at_start(
+    told: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ringfence.local(RULES) as limiter:
+        require_rules(limiter, settings_of(**told))
+        assert len(caplog.messages) == 1
+        assert report in caplog.text
+        with pytest.raises(ConfigError, match=report):
+            require_rules(limiter, settings_of(**told, strict=True))
+
+
+async def test_default_settings_and_settings_with_rules_cause_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = {"domain": "web", "descriptors": []}
+    async with ringfence.local(other) as limiter:
+        require_rules(limiter, settings_of(strict=True))
+    async with ringfence.local(RULES) as limiter:
+        require_rules(limiter, settings_of(auth=["path+client=ip"], strict=True))
+
+    assert caplog.messages == []

@@ -1,0 +1,141 @@
+"""Settings, their form as keyword arguments, and what importing an integration loads."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringfence import ConfigError
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.settings import Options, Settings, ViewOptions
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_every_setting_can_be_given_by_name() -> None:
+    names = {field.name for field in fields(Settings)}
+
+    assert names == set(Options.__annotations__) | set(ViewOptions.__annotations__)
+    assert names - set(ViewOptions.__annotations__) == {"limit"}
+
+
+def test_plain_asgi_and_wsgi_need_no_framework() -> None:
+    frameworks = ["starlette", "fastapi", "flask", "werkzeug", "django", "litestar"]
+    program = (
+        "import sys, ringfence.integrations.asgi, ringfence.integrations.wsgi; "
+        f"print(*(sys.modules.keys() & set({frameworks})))"
+    )
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert loaded.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"domain": 5}, "domain must be the name of a domain.*, got 5"),
+        ({"limit": 5}, "limit must be '5/minute'.*, got 5"),
+        ({"limit": b"5/m"}, "limit must be .*, got b'5/m'"),
+        ({"limit": ["5/m", 5]}, "limit must be '5/minute'.*, got .'5/m', 5."),
+        ({"scope": 5}, "scope must be text.*, got 5"),
+        ({"namespace": 5}, "namespace must be text.*, got 5"),
+        ({"cost": "5"}, "cost must be a whole number.*, got '5'"),
+        ({"cost": 1.5}, "cost must be a whole number.*, got 1.5"),
+        ({"cost": {"/": "5"}}, "cost must be a whole number.*, got {'/': '5'}"),
+        ({"deduct_when": 401}, "deduct_when must be a function of the response.*, got 401"),
+        ({"cost_after": 3}, "cost_after must be a function.*, got 3"),
+        ({"user": "ann"}, "user must be a function.*, got 'ann'"),
+        ({"trusted_proxies": None}, "trusted_proxies must be .*, got None"),
+        (
+            {"exempt_paths": "/ping"},
+            r"exempt_paths must be a list, such as \['/ping'\], got '/ping'",
+        ),
+        ({"exempt_paths": None}, "exempt_paths must be a list.*, got None"),
+        ({"exempt_methods": "HEAD"}, "exempt_methods must be a list.*, got 'HEAD'"),
+        ({"exempt_methods": [7]}, "exempt_methods must be a list.*, got .7."),
+        ({"exempt_when": True}, "exempt_when must be a function.*, got True"),
+        ({"template": "x.html"}, "template must be a function.*, got 'x.html'"),
+        ({"timeout": "x"}, "timeout must be seconds.*, got 'x'"),
+        ({"timeout": -1}, "timeout must be seconds.*, got -1"),
+        ({"enabled": "no"}, "enabled must be True or False, got 'no'"),
+        ({"keys": None}, "keys None is neither"),
+        ({"keys": {"a": 3}}, "key 'a' 3 is no function"),
+        ({"keys": {3: "ip"}}, "key 3 is not text"),
+        ({"key": "ip"}, "unknown setting 'key'; did you mean 'keys'"),
+        ({"costs": 2}, "unknown setting 'costs'; did you mean 'cost'"),
+        ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are cost, "),
+    ],
+)
+def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Policy(Settings(**options))
+    with pytest.raises(ConfigError, match=told):
+        Policy(Settings()).for_view("view", options.get("limit", "5/m"), without_limit(options))
+
+
+def without_limit(options: dict[str, object]) -> Any:
+    return {name: value for name, value in options.items() if name != "limit"}
+
+
+async def awaited(*_: object) -> None: ...
+
+
+def yielding(*_: object) -> Iterator[None]:
+    yield
+
+
+class Awaited:
+    async def __call__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [awaited, partial(awaited, 1), Awaited(), yielding])
+@pytest.mark.parametrize(
+    "setting",
+    ["limit", "keys", "cost", "deduct_when", "cost_after", "user", "exempt_when", "template"],
+)
+def test_coroutine_functions_are_refused_as_callbacks(setting: str, function: object) -> None:
+    options: Any = {setting: function}
+    with pytest.raises(ConfigError, match="must be a plain function") as caught:
+        Policy(Settings(**options))
+
+    assert setting in str(caught.value) or setting == "keys"
+
+
+def test_an_asynchronous_function_among_entries_of_keys_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"key 'tenant' 'awaited' must be a plain function"):
+        Policy(Settings(keys=["ip", {"tenant": awaited}]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "function", "wanted"),
+    [
+        ("user", lambda: 1, "request"),
+        ("limit", lambda: "5/m", "request"),
+        ("cost", lambda request, response: 1, "request"),
+        ("exempt_when", lambda: True, "request"),
+        ("deduct_when", lambda request, response: True, "response"),
+        ("cost_after", lambda response: 1, "request, response"),
+        ("template", lambda: "no", "refusal"),
+        ("keys", lambda: "key", "request"),
+        ("keys", {"tenant": lambda a, b: "acme"}, "request"),
+    ],
+)
+def test_functions_with_another_number_of_arguments_are_refused(
+    setting: str, function: object, wanted: str
+) -> None:
+    options: Any = {setting: function}
+    with pytest.raises(ConfigError, match=rf"can be called with {wanted}, got '.*lambda.*\("):
+        Policy(Settings(**options))
+
+
+def test_callbacks_with_defaults_or_an_unknown_signature_are_accepted() -> None:
+    Policy(Settings(user=lambda request, fallback=None: "ada", cost_after=lambda *_: 1))
+    Policy(Settings(keys={"path": str}, exempt_when=dict))  # type: ignore[arg-type]

@@ -1,0 +1,227 @@
+"""Costs that are known when the answer ends: they count in full, past the limit too."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from flask import Flask, Response, request
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.types import Receive, Scope, Send
+
+import ringfence
+import ringfence.blocking
+from ringfence import ConfigError, Limiter
+from ringfence.blocking import BlockingLimiter
+from ringfence.client.decision import UNDECIDED, decide
+from ringfence.integrations import fastapi as for_fastapi
+from ringfence.integrations import flask as for_flask
+from ringfence.integrations.asgi import RateLimitMiddleware
+from ringfence.integrations.costs import reported_cost, set_cost
+from ringfence.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
+from tests.ringfence.integrations.asgi.client import ask, living, scope_of, statuses
+
+RULES = {
+    "domain": "llm",
+    "descriptors": [
+        {
+            "key": "tenant",
+            "rate_limit": {"unit": "hour", "requests_per_unit": 1000, "algorithm": "fixed_window"},
+        },
+        {
+            "key": "streams",
+            "rate_limit": {"unit": "hour", "requests_per_unit": 5, "algorithm": "concurrency"},
+        },
+    ],
+}
+TENANT = {"tenant": "acme"}
+BY_TENANT: Any = {"domain": "llm", "keys": {"tenant": lambda _: "acme"}}
+
+
+async def answer_of_300(scope: Scope, receive: Receive, send: Send) -> None:
+    """A stream that knows its tokens with its last part."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"Once", "more_body": True})
+    set_cost(scope, 300)
+    await send({"type": "http.response.body", "body": b"."})
+
+
+def left(limiter: BlockingLimiter) -> int | None:
+    return limiter.peek("llm", TENANT).remaining
+
+
+@pytest.fixture
+def limiter() -> Iterator[BlockingLimiter]:
+    with ringfence.blocking.local(RULES) as opened:
+        yield opened
+
+
+async def test_answers_of_300_close_a_budget_of_1000_with_the_fourth() -> None:
+    app = RateLimitMiddleware(
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        cost=1,
+        cost_after=reported_cost,
+        **BY_TENANT,
+    )
+    async with living(app), app.limits.opened() as opened:
+        assert await statuses(app, ["/"] * 5) == [200] * 4 + [429]
+        await opened.refund("llm", TENANT, 201)
+        assert (await opened.peek("llm", TENANT)).remaining == 1
+
+
+async def test_an_unreported_cost_keeps_the_reserved_cost() -> None:
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"."})
+
+    app = RateLimitMiddleware(
+        silent, partial(ringfence.local, RULES), cost=250, cost_after=reported_cost, **BY_TENANT
+    )
+    async with living(app), app.limits.opened() as opened:
+        await ask(app)
+        assert (await opened.peek("llm", TENANT)).remaining == 750
+
+
+async def test_beside_a_slot_the_tokens_are_charged_and_the_slot_comes_back() -> None:
+    keys: Any = [BY_TENANT["keys"], {"streams": lambda _: "acme"}]
+    app = RateLimitMiddleware(
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        domain="llm",
+        keys=keys,
+        cost_after=reported_cost,
+    )
+    async with living(app), app.limits.opened() as opened:
+        await ask(app)
+
+        assert (await opened.peek("llm", TENANT)).remaining == 700
+        assert (await opened.peek("llm", {"streams": "acme"})).remaining == 5
+
+
+async def test_a_slot_alone_is_released_and_not_charged() -> None:
+    app = RateLimitMiddleware(
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        domain="llm",
+        keys={"streams": lambda _: "acme"},
+        cost_after=reported_cost,
+    )
+    async with living(app), app.limits.opened() as opened:
+        assert (await ask(app)).status == 200
+        assert (await opened.peek("llm", {"streams": "acme"})).remaining == 5
+
+
+async def test_of_a_request_that_no_node_decided_the_whole_cost_is_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def undecided(*_: object, **__: object) -> ringfence.Decision:
+        return decide([UNDECIDED])
+
+    app = RateLimitMiddleware(
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        cost=100,
+        cost_after=reported_cost,
+        **BY_TENANT,
+    )
+    async with living(app), app.limits.opened() as opened:
+        with monkeypatch.context() as patched:
+            patched.setattr(Limiter, "check", undecided)
+            await ask(app)
+        assert (await opened.peek("llm", TENANT)).remaining == 700
+
+
+async def test_a_fastapi_stream_reports_its_cost_behind_other_middlewares() -> None:
+    app = FastAPI()
+    limits = for_fastapi.RateLimits(
+        partial(ringfence.local, RULES), cost_after=reported_cost, **BY_TENANT
+    )
+
+    @app.get("/")
+    async def complete(request: Request) -> StreamingResponse:
+        async def parts() -> AsyncIterator[str]:
+            yield "Once"
+            set_cost(request, 1200)
+
+        return StreamingResponse(parts())
+
+    async def passes(request: Request, call_next: Any) -> Any:
+        return await call_next(request)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=passes)
+    limits.install(app)
+    async with living(app):
+        assert await statuses(app, ["/", "/"]) == [200, 429]
+
+
+def test_a_flask_stream_reports_its_cost_after_its_context_has_ended(
+    limiter: BlockingLimiter,
+) -> None:
+    app = Flask(__name__)
+    limits = for_flask.RateLimits(limiter=limiter, cost_after=reported_cost, **BY_TENANT)
+
+    @app.get("/")
+    def complete() -> Response:
+        environ = request.environ
+
+        def parts() -> Iterator[str]:
+            yield "Once"
+            set_cost(environ, 400)
+
+        return Response(parts())
+
+    limits.init_app(app)
+
+    with app.test_client().get("/") as answer:
+        assert answer.data == b"Once"
+    assert left(limiter) == 600
+
+
+def test_a_flask_view_reports_its_cost(limiter: BlockingLimiter) -> None:
+    app = Flask(__name__)
+    limits = for_flask.RateLimits(limiter=limiter, cost_after=reported_cost, **BY_TENANT)
+
+    @app.get("/")
+    def complete() -> str:
+        set_cost(request, 70)
+        set_cost(request, 1700)
+        return "Once."
+
+    limits.init_app(app)
+
+    assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_wsgi_application_reports_its_cost(limiter: BlockingLimiter) -> None:
+    def plain(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        start("200 OK", [])
+        set_cost(environ, 999)
+        return [b"Once."]
+
+    app = WsgiMiddleware(plain, limiter, cost_after=reported_cost, **BY_TENANT)
+    environ: WSGIEnvironment = {"REMOTE_ADDR": "203.0.113.9"}
+    setup_testing_defaults(environ)
+
+    chunks = app(environ, lambda *_: lambda _: None)
+    b"".join(chunks)
+    chunks.close()  # type: ignore[attr-defined]
+
+    assert left(limiter) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "cost", "named"),
+    [
+        (object(), 3, "request must be a framework's request, an ASGI scope or a WSGI environ"),
+        (scope_of(), -3, "got -3"),
+        (scope_of(), 1.5, "got 1.5"),
+    ],
+)
+def test_invalid_arguments_are_reported(place: object, cost: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        set_cost(place, cost)

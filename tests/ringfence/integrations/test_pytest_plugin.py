@@ -1,0 +1,230 @@
+import subprocess
+import sys
+import time
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+import trio
+from limits import parse
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
+
+import ringfence
+import ringfence.blocking
+import ringfence.integrations.limits
+from ringfence.integrations.httpx import AsyncWaitingTransport, WaitingTransport
+from ringfence.integrations.testing import FakeCluster
+from ringfence.rules.loading.mapping import load_mapping
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[3]
+PLUGIN = "ringfence.integrations.pytest_plugin"
+RULES = {
+    "domain": "api",
+    "descriptors": [{"key": "user", "rate_limit": {"unit": "minute", "requests_per_unit": 2}}],
+}
+
+
+@pytest.fixture
+def cluster():
+    with FakeCluster(RULES).installed() as made:
+        yield made
+
+
+def run(pytester, *flags):
+    """Run the tests there; an installed Ringfence brings its plug-in by itself."""
+    installed = entry_points(group="pytest11", name="ringfence")
+    return pytester.runpytest_inprocess(*flags, *([] if installed else ["-p", PLUGIN]))
+
+
+def test_an_application_s_tests_find_a_cluster_wherever_they_connect_to(pytester):
+    pytester.makeconftest(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def ringfence_rules():
+            return {RULES!r}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import ringfence.blocking
+
+        def app(user):
+            with ringfence.blocking.connect("ringfence://prod:7101") as limiter:
+                return limiter.check("api", {"user": user}).allowed
+
+        def test_time(ringfence_cluster, ringfence_clock):
+            assert [app("a"), app("a"), app("a")] == [True, True, False]
+            ringfence_clock.advance(120)
+            assert app("a")
+
+        def test_every_test_starts_with_empty_counters(ringfence_cluster, ringfence_limiter):
+            assert ringfence_limiter.peek("api", {"user": "a"}).remaining == 2
+            assert app("a")
+            assert ringfence_limiter.peek("api", {"user": "a"}).remaining == 1
+        """
+    )
+
+    run(pytester, "-q").assert_outcomes(passed=2)
+
+
+def test_without_rules_there_are_only_ad_hoc_limits(pytester):
+    pytester.makepyfile(
+        """
+        def test_none(ringfence_limiter):
+            assert ringfence_limiter.check("api", {"user": "a"}).limit is None
+            assert not [ringfence_limiter.check_limit("1/s", "a") for _ in range(2)][1]
+        """
+    )
+
+    run(pytester, "-q").assert_outcomes(passed=1)
+
+
+def test_the_plug_in_is_announced_to_pytest():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+    assert project["entry-points"]["pytest11"] == {"ringfence": PLUGIN}
+
+
+def test_loading_the_plug_in_does_not_import_dependencies_of_its_fixtures():
+    program = f"import sys, {PLUGIN}; print('ringfence.integrations.testing' in sys.modules)"
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert told.stdout.strip() == "False"
+
+
+async def test_limiters_of_all_kinds_count_together(cluster):
+    async with ringfence.connect() as limiter:
+        assert await limiter.check("api", {"user": "a"})
+        assert cluster.limiter.check("api", {"user": "a"})
+        assert not await limiter.check("api", {"user": "a"})
+
+
+async def test_rules_of_ones_own_travel_with_the_checks(cluster):
+    raised = load_mapping(
+        {
+            "domain": "api",
+            "descriptors": [
+                {"key": "user", "rate_limit": {"unit": "minute", "requests_per_unit": 9}}
+            ],
+        }
+    ).rules
+    async with ringfence.connect(rules=raised) as limiter:
+        assert (await limiter.check("api", {"user": "a"})).remaining == 8
+    assert cluster.limiter.peek("api", {"user": "a"}).remaining == 1
+
+
+def test_a_reset_forgets_all_counters_and_leaves_the_clock(cluster):
+    before = cluster.clock.now()
+    cluster.limiter.check("api", {"user": "a"}, 2)
+
+    cluster.reset()
+
+    assert cluster.limiter.peek("api", {"user": "a"}).remaining == 2
+    assert cluster.clock.now() == before
+
+
+def test_while_it_is_off_everything_passes_uncounted(cluster):
+    cluster.is_off = True
+    told = [cluster.limiter.check("api", {"user": "a"}) for _ in range(3)]
+    assert [(each.allowed, each.remaining) for each in told] == [(True, 2)] * 3
+    assert cluster.limiter.check_limit("1/s", "a", cost=7).remaining == 1
+
+    cluster.is_off = False
+    assert cluster.limiter.peek("api", {"user": "a"}).remaining == 2
+
+
+async def test_waiting_advances_the_fake_clock_without_real_time(cluster):
+    began, fake = trio.current_time(), cluster.clock.now()
+    async with ringfence.connect("ringfence://prod") as limiter:
+        for _ in range(3):
+            assert await limiter.acquire_limit("1/hour token_bucket", "a", max_wait=4000)
+
+    assert cluster.clock.now() - fake == 7200 * 10**9
+    assert trio.current_time() - began < 60
+
+
+def busy_once():
+    answers = [httpx.Response(429, headers={"Retry-After": "25"}), httpx.Response(200)]
+    return httpx.MockTransport(lambda request: answers.pop(0))
+
+
+def test_a_retry_after_is_waited_out_on_the_clock(cluster):
+    began, fake = time.monotonic(), cluster.clock.now()
+    with ringfence.blocking.connect("ringfence://prod") as limiter:
+        transport = WaitingTransport(
+            limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+        )
+        with httpx.Client(transport=transport) as client:
+            assert client.get("http://up.test/").status_code == 200
+
+    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_retry_after_is_waited_out_on_the_clock_in_any_loop(cluster, backend):
+    async def ask():
+        async with ringfence.connect("ringfence://prod") as limiter:
+            transport = AsyncWaitingTransport(
+                limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+            )
+            async with httpx.AsyncClient(transport=transport) as client:
+                return (await client.get("http://up.test/")).status_code
+
+    began, fake = time.monotonic(), cluster.clock.now()
+    assert anyio.run(ask, backend=backend) == 200
+    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert time.monotonic() - began < 20
+
+
+async def test_requests_that_were_denied_in_part_are_given_back(cluster):
+    shadowed = {
+        "domain": "api",
+        "descriptors": [
+            {"key": "user", "rate_limit": {"unit": "minute", "requests_per_unit": 0}},
+            {
+                "key": "all",
+                "shadow_mode": True,
+                "rate_limit": {"unit": "minute", "requests_per_unit": 9},
+            },
+        ],
+    }
+    with FakeCluster(shadowed).installed() as other:
+        assert not other.limiter.check("api", [{"user": "a"}, {"all": "x"}])
+        assert other.limiter.peek("api", {"all": "x"}).remaining == 9
+
+
+def test_the_storage_of_limits_finds_it_too(cluster):
+    storage = storage_from_string("ringfence://prod")
+    limiter = FixedWindowRateLimiter(storage)
+
+    assert [limiter.hit(parse("2/minute"), "a") for _ in range(3)] == [True, True, False]
+    cluster.advance(60)
+    assert limiter.hit(parse("2/minute"), "a")
+    storage.close()
+
+
+def test_time_does_not_go_back(cluster):
+    with pytest.raises(ValueError, match="cannot go back by 1 s"):
+        cluster.advance(-1)
+
+
+def test_connections_after_the_test_do_not_use_the_fake():
+    with FakeCluster({}).installed():
+        pass
+
+    with pytest.raises(ringfence.PeerUnavailable):
+        ringfence.blocking.connect(
+            "ringfence://127.0.0.1:9", connect_timeout=0.05, raise_on_outage=True
+        ).check("api", {"a": "b"})

@@ -1,0 +1,144 @@
+"""Shared counters across transfers and changed rules."""
+
+from dataclasses import replace
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    Algorithm,
+    Calendar,
+    EngineRule,
+    Limit,
+    Snapshot,
+)
+from tests.ringfence.limiter.reference.shared_sites import (
+    KEY,
+    NOW,
+    SECOND,
+    ask,
+    assert_equivalent,
+    engine_of,
+    hear_all,
+    histories,
+    limits,
+    quick,
+    tellings,
+    windows,
+)
+
+
+@given(limit=windows, history=histories, told=tellings, later=st.integers(0, 50))
+@quick
+def test_a_transferred_counter_keeps_its_remote_counts(limit, history, told, later) -> None:
+    stayed, moved = engine_of(limit), engine_of(limit)
+    hear_all(stayed, limit, told)
+    for now, _, cost in history:
+        ask(stayed, cost, now)
+    now = (history[-1][0] if history else NOW) + later
+
+    moved.restore(stayed.snapshot([KEY], now), now)
+
+    if stayed.used(KEY, now):
+        assert moved.local_counts([KEY], now) == stayed.local_counts([KEY], now)
+    assert_equivalent(moved, stayed, now)
+
+
+@given(limit=limits, before=tellings, after=tellings)
+@example(Limit.of_ns(2, 14, slots=2), [], [("east", [(-2, 6)]), ("west", [(-2, 1)])])
+@quick
+def test_remote_counts_on_both_sides_of_a_transfer_count_once(limit, before, after) -> None:
+    giver, taker, stayed = engine_of(limit), engine_of(limit), engine_of(limit)
+    for engine in (giver, stayed):
+        ask(engine, 1, NOW)
+        hear_all(engine, limit, before)
+    for engine in (taker, stayed):
+        hear_all(engine, limit, after)
+
+    taker.restore(giver.snapshot([KEY], NOW), NOW)
+
+    assert_equivalent(taker, stayed)
+    hear_all(taker, limit, before + after)
+    assert taker.used(KEY, NOW) >= 1
+
+
+def test_a_snapshot_without_remote_counts_has_an_empty_column() -> None:
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
+    ask(engine, 2, NOW)
+
+    assert engine.snapshot([KEY], NOW) == Snapshot(
+        [KEY], [[100, 2]], [Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW)], [0], []
+    )
+
+
+@given(limit=limits, other=limits, is_shared=st.booleans(), told=tellings, spent=st.integers(0, 5))
+@quick
+def test_a_changed_rule_keeps_all_counts(limit, other, is_shared, told, spent) -> None:
+    engine = engine_of(limit)
+    hear_all(engine, limit, told)
+    ask(engine, spent, NOW * limit.period_ns)
+    before = engine.used(KEY, NOW * limit.period_ns)
+
+    engine.set_rules({0: EngineRule(other, is_shared=is_shared)})
+    ask(engine, 0, NOW * limit.period_ns)
+
+    assert engine.used(KEY, NOW * limit.period_ns) == before
+
+
+@given(limit=limits, history=histories)
+@quick
+def test_sharing_a_rule_changes_no_counts(limit, history) -> None:
+    alone, joined = engine_of(limit, is_shared=False), engine_of(limit, is_shared=False)
+    for now, _, cost in history:
+        ask(alone, cost, now)
+        ask(joined, cost, now)
+    now = history[-1][0] if history else NOW
+
+    joined.set_rules({0: EngineRule(limit, is_shared=True)})
+
+    assert sum(joined.local_counts([KEY], now)[0][1::2]) >= joined.used(KEY, now)
+    assert_equivalent(joined, alone, now)
+
+
+def test_a_new_amount_keeps_counts_by_data_center() -> None:
+    limit = Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW)
+    engine = engine_of(limit)
+    ask(engine, 2, NOW)
+    engine.merge_remote("east", [KEY], [[100, 3]], NOW)
+
+    engine.set_rules({0: EngineRule(replace(limit, amount=20), is_shared=True)})
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW)
+
+    assert engine.local_counts([KEY], NOW) == [[100, 2]]
+    assert ask(engine, 0, NOW).remaining == [14]
+
+
+def test_counts_of_other_windows_are_converted_but_not_listed() -> None:
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
+    ask(engine, 2, NOW)
+    engine.merge_remote("east", [KEY], [[100, 3]], NOW)
+
+    engine.set_rules({0: EngineRule(Limit.of_ns(9, 50, slots=5), is_shared=True)})
+
+    assert engine.local_counts([KEY], NOW) == [[]]
+    assert engine.used(KEY, NOW) == 5
+
+
+def test_calendar_windows_are_numbered_by_their_first_second() -> None:
+    daily = Limit.of_ns(
+        9,
+        86_400 * SECOND,
+        Algorithm.FIXED_WINDOW,
+        calendar=Calendar.DAY,
+        timezone="America/New_York",
+    )
+    midnight, next_midnight = 1_699_156_800, 1_699_246_800  # A day of 25 hours.
+    now = (midnight + 3600) * SECOND
+    engine = engine_of(daily)
+    ask(engine, 2, now)
+    cells = [midnight - 86_400, 8, midnight, 3, midnight + 1, 8, next_midnight, 4]
+
+    assert engine.local_counts([KEY], now) == [[midnight, 2]]
+    assert engine.merge_remote("east", [KEY], [cells], now) == 1
+    assert engine.used(KEY, now) == 5
+    assert engine.used(KEY, next_midnight * SECOND) == 4

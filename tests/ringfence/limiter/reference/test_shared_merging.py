@@ -1,0 +1,203 @@
+"""Merging counts of other data centers into shared counters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    Algorithm,
+    Engine,
+    EngineRule,
+    Limit,
+)
+from tests.ringfence.limiter.reference.shared_sites import (
+    KEY,
+    NOW,
+    ask,
+    assert_equivalent,
+    engine_of,
+    fixed,
+    hear_all,
+    histories,
+    limits,
+    merge_remote,
+    quick,
+    tellings,
+    windows,
+)
+
+
+@given(limit=limits, told=tellings, data=st.data())
+@quick
+def test_remote_counts_may_arrive_in_any_order(limit, told, data) -> None:
+    in_order, shuffled = engine_of(limit), engine_of(limit)
+    for engine in (in_order, shuffled):
+        ask(engine, 2, NOW)
+
+    hear_all(in_order, limit, told)
+    hear_all(shuffled, limit, data.draw(st.permutations(told)))
+
+    assert_equivalent(in_order, shuffled)
+
+
+@given(limit=limits, told=tellings)
+@quick
+def test_many_messages_equal_one_combined_message(limit, told) -> None:
+    apart, together = engine_of(limit), engine_of(limit)
+
+    hear_all(apart, limit, told)
+    hear_all(
+        together,
+        limit,
+        [
+            (writer, [cell for name, cells in told if name == writer for cell in cells])
+            for writer in ("east", "west")
+        ],
+    )
+
+    assert_equivalent(apart, together)
+
+
+@given(limit=limits, told=tellings, spent=st.integers(0, 3))
+@quick
+def test_repeated_remote_counts_count_once(limit, told, spent) -> None:
+    once, twice = engine_of(limit), engine_of(limit)
+    for engine in (once, twice):
+        hear_all(engine, limit, told)
+        ask(engine, spent, NOW)
+
+    hear_all(twice, limit, told)
+
+    assert_equivalent(once, twice)
+
+
+@given(limit=limits, told=tellings, history=histories)
+@quick
+def test_repeated_merges_do_not_delay_resets(limit, told, history) -> None:
+    """gubernator#225: whoever was told of a count began its time anew, and the count went on."""
+    once, always = engine_of(limit), engine_of(limit)
+    told = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in told]
+    for engine in (once, always):
+        hear_all(engine, limit, told)
+
+    for now, _, cost in history:
+        for writer, cells in told:
+            current = NOW // (limit.period_ns // limit.slots)
+            numbers = [part for number, count in cells for part in (current + number, count)]
+            always.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
+        assert ask(always, cost, now) == ask(once, cost, now)
+
+
+@given(limit=fixed, tellings=st.lists(tellings, max_size=4), spent=st.integers(1, 4))
+@quick
+def test_remote_counts_do_not_move_the_end_of_a_window(limit, tellings, spent) -> None:
+    """gubernator#225, for counts that rise between two checks."""
+    engine = engine_of(limit)
+    end = (NOW // limit.period_ns + 1) * limit.period_ns
+
+    for now, told in zip(range(NOW, end), tellings, strict=False):
+        hear_all(engine, limit, told)
+        reset_after = ask(engine, spent, now).reset_after_ns[0]
+        assert not reset_after or now + reset_after == end
+
+
+@given(limit=limits, told=tellings, more=tellings)
+@quick
+def test_more_remote_counts_never_lower_the_units_in_use(limit, told, more) -> None:
+    engine = engine_of(limit)
+    hear_all(engine, limit, told)
+    before = engine.used(KEY, NOW)
+
+    hear_all(engine, limit, more)
+
+    assert engine.used(KEY, NOW) >= before
+
+
+@given(limit=windows, cells=st.lists(st.tuples(st.integers(-9, 3), st.integers(1, 9))))
+@quick
+def test_future_windows_are_rejected_and_expired_ones_ignored(limit, cells) -> None:
+    engine = engine_of(limit)
+
+    refused = merge_remote(engine, limit, "east", cells)
+
+    assert refused == sum(1 for number in dict(cells) if number > 1)
+    if all(number > 1 or number < -limit.slots for number, _ in cells):
+        assert not engine.has(KEY)
+
+
+def test_cells_of_unknown_or_unshared_rules_are_rejected() -> None:
+    engine = Engine(max_keys=10)
+    log = Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG)
+    engine.set_rules(
+        {0: EngineRule(Limit.of_ns(5, 10)), 1: EngineRule(log, is_shared=True)},
+    )
+    keys = [number.to_bytes(8, "big") for number in range(3)]
+
+    refused = engine.merge_remote("east", keys, [[100, 1], [100, 1, 101, 1], [100, 1]], NOW)
+
+    assert (refused, engine.keys()) == (4, [])
+    assert engine.local_counts(keys, NOW) == [[], [], []]
+
+
+@pytest.mark.parametrize("cells", [[100], [100, -1], [-1, 1], [100, 2**61]])
+def test_invalid_cells_are_rejected_as_a_whole(cells) -> None:
+    engine = engine_of(Limit.of_ns(5, 10))
+
+    assert engine.merge_remote("east", [KEY], [cells], NOW) == 1
+    assert engine.keys() == []
+
+
+@given(limit=limits, told=tellings)
+@quick
+def test_keys_with_only_remote_counts_expire_with_their_windows(limit, told) -> None:
+    engine = engine_of(limit)
+    hear_all(engine, limit, told)
+    much_later = NOW * limit.period_ns + 20 * limit.period_ns + 500
+
+    for number in range(3):
+        engine.decide([KEY + b"%d" % number], [1], [], [], [], much_later)
+
+    assert not engine.has(KEY)
+
+
+def test_a_count_of_the_next_window_is_kept_until_it_starts() -> None:
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
+    engine.merge_remote("east", [KEY], [[101, 4]], NOW)
+    engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW)
+
+    assert engine.snapshot([KEY], NOW).remote_counts == [{"east": [101, 4]}]
+    assert [engine.used(KEY, now) for now in (NOW + 9, NOW + 10, NOW + 20)] == [0, 4, 0]
+
+
+def test_old_remote_counts_do_not_fill_a_drained_bucket() -> None:
+    engine = engine_of(Limit.of_ns(10, 10, Algorithm.TOKEN_BUCKET))
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW)
+    ask(engine, 1, NOW)
+    engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW + 5)
+
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW + 5)
+
+    assert engine.used(KEY, NOW + 5) == 0
+    assert engine.local_counts([KEY], NOW + 5) == [[100, 1]]
+
+
+def test_merging_many_keys_respects_the_key_bound() -> None:
+    engine = Engine(max_keys=20)
+    engine.set_rules({0: EngineRule(Limit.of_ns(9, 10), is_shared=True)})
+
+    keys = [KEY + b"%d" % number for number in range(50)]
+    engine.merge_remote("east", keys, [[100, 1]] * 50, NOW)
+
+    assert len(engine) <= 20
+
+
+@given(limit=limits, steps=st.lists(st.tuples(st.integers(0, 60), tellings), max_size=8))
+@quick
+def test_a_counter_keeps_only_cells_of_active_windows(limit, steps) -> None:
+    engine = engine_of(limit)
+    now = NOW * limit.period_ns
+    for gap, told in steps:
+        now += gap
+        hear_all(engine, limit, told, now)
+        for heard in engine.snapshot([KEY], now).remote_counts:
+            assert all(len(cells) <= 2 * (limit.slots + 2) for cells in heard.values())

@@ -1,0 +1,317 @@
+"""Batches that are handed to a link: frames, bounds, and one answer each."""
+
+from random import Random
+
+import pytest
+import trio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ringfence.limiter import Limit
+from ringfence.peering.target import SHED
+from ringfence.wire import (
+    MAX_KEYS,
+    Batch,
+    ErrorCode,
+    Goodbye,
+    Op,
+    Pong,
+    Refused,
+    Role,
+)
+from tests.ringfence.peering.link.linked_world import (
+    DELAY,
+    HERE,
+    THERE,
+    TIMEOUT,
+    AskedBatch,
+    ask,
+    call,
+    key,
+    world,
+)
+
+
+async def test_the_first_batch_connects_sends_a_hello_and_is_answered(autojump_clock):
+    async with world() as w:
+        asked = ask(w.link, "a")
+        await trio.sleep(10 * DELAY)
+
+        assert asked.is_answered
+        assert [(hello.role, hello.name, hello.credential) for hello in w.peer.hellos] == [
+            (Role.CLIENT, "web", b"secret")
+        ]
+        assert w.link.name == "n1"
+        assert w.listener.reachable == [True]
+        assert w.listener.versions == [(11, 22), (11, 22)]
+
+
+async def test_a_link_can_be_opened_before_it_is_needed(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(10 * DELAY)
+
+        assert w.link.is_ready
+        assert w.peer.requests == []
+
+
+async def test_a_lone_batch_is_sent_at_once(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        begun = trio.current_time()
+        asked = ask(w.link, "a")
+        await trio.sleep(1)
+
+        assert asked.at == [pytest.approx(begun + 2 * DELAY)]
+
+
+async def test_batches_that_wait_together_share_a_frame(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        several = [ask(w.link, name, f"{name}2") for name in "abcdef"]
+        await trio.sleep(1)
+
+        assert all(asked.is_answered for asked in several)
+        assert w.peer.rows == [2, 10]
+
+
+async def test_batches_of_different_kinds_have_separate_frames(autojump_clock):
+    async with world() as w:
+        several = [
+            ask(w.link, "a"),
+            ask(w.link, "b", op=Op.RESET),
+            ask(w.link, "c", op=Op.RESET, as_standby=True),
+            ask(w.link, "d", as_standby=True),
+            ask(w.link, "e", as_standby=True),
+        ]
+        await trio.sleep(1)
+
+        assert all(asked.is_answered for asked in several)
+        assert [(request.batch.op, request.as_standby) for request in w.peer.requests] == [
+            (Op.CHECK, False),
+            (Op.RESET, False),
+            (Op.RESET, True),
+            (Op.CHECK, True),
+        ]
+
+
+async def test_a_frame_holds_no_more_rows_than_the_wire_allows(autojump_clock):
+    async with world() as w:
+        half = [f"{number}" for number in range(MAX_KEYS // 2 + 1)]
+        several = [ask(w.link, *half) for _ in range(3)]
+        await trio.sleep(1)
+
+        assert all(asked.is_answered for asked in several)
+        assert w.peer.rows == [len(half)] * 3
+
+
+async def test_a_request_has_the_view_and_the_deadline(autojump_clock):
+    async with world() as w:
+        ask(w.link, "a")
+        await trio.sleep(1)
+        ask(w.link, "b")
+        await trio.sleep(1)
+
+        first, second = w.peer.requests
+        assert (first.view, first.hops) == (11, 0)
+        assert 1 <= first.deadline_ms < second.deadline_ms == round(TIMEOUT * 1000)
+
+
+COLUMNS = st.lists(
+    st.tuples(
+        st.integers(1, 3),
+        st.lists(st.integers(0, 2), min_size=3, max_size=3),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=6,
+)
+LIMITS = [Limit.of_ns(amount, 10**9) for amount in (1, 2)]
+
+
+@given(COLUMNS)
+@settings(max_examples=25, deadline=None)
+def test_a_joined_request_has_the_rows_of_each_batch(plans):
+    async def run():
+        async with world() as w:
+            several = []
+            for place, (rows, which, is_grouped, is_aged) in enumerate(plans):
+                carries = any(which[:rows])
+                several.append(
+                    ask(
+                        w.link,
+                        *[f"{place}.{row}" for row in range(rows)],
+                        op=Op.REFUND,
+                        groups=[rows] if is_grouped else [],
+                        limits=LIMITS[place % 2 :] + LIMITS[: place % 2] if carries else [],
+                        which=which[:rows] if carries else [],
+                        ages_ns=[place + 1] * rows if is_aged else [],
+                        leases=[place + 7] * rows if is_aged else [],
+                    )
+                )
+            await trio.sleep(1)
+            assert all(asked.is_answered for asked in several)
+            batches = [asked.batch for asked in several]
+            sent = [request.batch for request in w.peer.requests]
+            assert all_of(rows_of, sent) == all_of(rows_of, batches)
+            assert all_of(runs_of, sent) == all_of(runs_of, batches)
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+def rows_of(columns):
+    return [
+        (
+            columns.keys[row],
+            columns.costs[row],
+            columns.limits[columns.which[row] - 1]
+            if columns.which and columns.which[row]
+            else None,
+            columns.ages_ns[row] if columns.ages_ns else 0,
+            columns.leases[row] if columns.leases else 0,
+        )
+        for row in range(len(columns.keys))
+    ]
+
+
+def runs_of(columns):
+    return columns.groups or [1] * len(columns.keys)
+
+
+def all_of(part, asked):
+    return [each for columns in asked for each in part(columns)]
+
+
+async def test_a_batch_that_cannot_be_encoded_fails_alone(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        good = [ask(w.link, "a"), ask(w.link, "b")]
+        bad = AskedBatch(Batch(Op.CHECK, [key("c")], [-1]))
+        w.link.ask(bad.batch, done=bad)
+        good.append(ask(w.link, "d"))
+        await trio.sleep(1)
+
+        assert bad.received == [None]
+        assert all(asked.is_answered for asked in good)
+        assert w.link.is_ready
+
+
+async def test_batches_beyond_max_waiting_are_shed_at_once(autojump_clock):
+    async with world(max_waiting=3) as w:
+        kept = ask(w.link, "a", "b")
+        refused = ask(w.link, "c", "d")
+        fits = ask(w.link, "e")
+
+        assert refused.received == [SHED]
+        await trio.sleep(1)
+        assert kept.is_answered
+        assert fits.is_answered
+        assert ask(w.link, "f", "g", "h").received == []
+
+
+async def test_at_most_max_frames_are_in_flight_and_the_rest_follows(autojump_clock):
+    async with world(max_frames=2) as w:
+        w.link.open()
+        await trio.sleep(1)
+        several = []
+        for number in range(6):
+            several.append(ask(w.link, number, as_standby=bool(number % 2)))
+            await wait_all_tasks_blocked()
+        await trio.sleep(1.5 * DELAY)
+        assert len(w.peer.requests) == 2
+
+        await trio.sleep(1)
+        assert all(asked.is_answered for asked in several)
+
+
+async def test_a_waiting_batch_is_sent_when_a_frame_expires(autojump_clock):
+    async with world(max_frames=1) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.reply = lambda request: Pong(10**6)
+        first = ask(w.link, "a")
+        await trio.sleep(TIMEOUT - 2 * DELAY)
+        second = ask(w.link, "b", as_standby=True)
+        w.peer.reply = w.peer.answer
+        await trio.sleep(TIMEOUT)
+
+        assert first.received == [None]
+        assert second.is_answered
+
+
+async def test_refusals_of_an_overloaded_member_shed_and_keep_the_member(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        refusals = []
+        for code in (ErrorCode.TOO_LATE, ErrorCode.OVERLOADED, ErrorCode.NOT_HERE):
+            w.peer.reply = lambda request, code=code: Refused(request.seq, code, "behind")
+            refusals.append(ask(w.link, "a"))
+            await trio.sleep(3 * DELAY)
+
+        assert [each.received for each in refusals] == [[SHED], [SHED], [None]]
+        assert w.link.is_ready
+
+
+FAULTS = ("cut", "heal", "crash", "hang up", "goodbye", "mute", "speak", "refuse", "accept")
+
+
+@given(st.integers(0, 2**32))
+@example(1161)  # An answer after the member was found busy, and its frame was shed.
+@settings(max_examples=30, deadline=None)
+def test_under_random_faults_each_batch_gets_one_answer_and_one_count(seed):
+    random = Random(seed)
+
+    async def run():
+        async with world(max_frames=4, max_waiting=200) as w:
+            several, replies = [], []
+            for number in range(120):
+                await trio.sleep(random.choice((0, 0, DELAY / 3, DELAY, 0.1, 0.4)))
+                if random.random() < 0.15:
+                    await disturb(w, random.choice(FAULTS))
+                names = [f"{number}.{row}" for row in range(random.choice((1, 1, 3)))]
+                several.append(ask(w.link, *names, as_standby=random.random() < 0.3))
+                if random.random() < 0.1:
+                    replies.append(call(w.link))
+            for fault in ("heal", "speak", "accept"):
+                await disturb(w, fault)
+            await trio.sleep(10)
+
+            assert all(asked.is_answered in (None, True) for asked in several)
+            assert all(len(reply) == 1 for reply in replies)
+            assert len(set(w.peer.counted)) == len(w.peer.counted)
+            await trio.sleep(60)
+            last = ask(w.link, "last")
+            await trio.sleep(1)
+            assert last.is_answered
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+async def disturb(w, fault):
+    peer = w.peer
+    match fault:
+        case "cut":
+            w.network.cut(HERE, THERE)
+        case "heal":
+            w.network.heal(HERE, THERE)
+        case "crash":
+            w.crash()
+            await w.serve()
+        case "hang up" if peer.connections:
+            peer.hang_up()
+        case "goodbye" if peer.connections:
+            peer.send(Goodbye("leaving"))
+        case "mute":
+            peer.answers = peer.answers_pings = False
+        case "speak":
+            peer.answers = peer.answers_pings = True
+        case "refuse":
+            peer.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no")
+        case "accept":
+            peer.refusal = None

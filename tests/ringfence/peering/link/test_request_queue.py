@@ -1,0 +1,187 @@
+"""The send queue of a link: frames, deadlines and bounds."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.peering.link.settings import LinkSettings
+from ringfence.peering.target import SHED
+from ringfence.wire import (
+    AskMembers,
+    Batch,
+    Done,
+    Op,
+    Request,
+    TransferOffer,
+)
+from tests.ringfence.peering.link.queue_sender import (
+    SESSION,
+    TIMEOUT,
+    VIEW,
+    Sender,
+    answer_to,
+    batch_of,
+)
+
+
+def test_waiting_batches_share_a_frame_and_calls_have_their_own():
+    sender = Sender()
+    sender.ask("a")
+    sender.ask("b", "c")
+    sender.call()
+
+    call, request = sender.flush(0.1)
+
+    assert call == AskMembers(1)
+    assert (request.seq, request.view, request.deadline_ms) == (2, VIEW, 900)
+    assert len(request.batch.keys) == 3
+    assert sender.flush() == []
+
+
+def test_at_most_max_frames_are_sent():
+    sender = Sender(max_frames=1)
+    sender.ask("a")
+    assert len(sender.flush()) == 1
+    sender.ask("b")
+    assert sender.flush() == []
+    assert sender.queue.has_batches
+
+    sender.in_flight.answer(answer_to(1, 1))
+
+    assert len(sender.flush()) == 1
+
+
+def test_only_messages_that_cannot_be_encoded_fail():
+    sender = Sender()
+    bad, good = (
+        sender.call(lambda seq: TransferOffer(seq, [])),
+        sender.call(lambda seq: TransferOffer(seq, [1])),
+    )
+    short = []
+    batch = Batch(Op.CHECK, [b"short"], [1])
+    sender.queue.add(batch, 0, False, short.append, 0.0)
+    fine = sender.ask("a")
+
+    sent = sender.flush()
+
+    assert [type(message) for message in sent] == [TransferOffer, Request]
+    assert bad == short == [None]
+    assert good == fine == []
+
+
+def test_each_batch_and_call_expires_after_its_own_time_out():
+    sender = Sender()
+    flying, patient = sender.ask("a", now=0.0), sender.call(now=0.0, timeout=2.0)
+    sender.flush(0.1)
+    unsent, waiting = sender.call(now=0.2), sender.ask("b", now=0.3)
+
+    assert sender.queue.first_due() == pytest.approx(0.1 + TIMEOUT)
+    assert [len(frame.batches) for frame in sender.queue.expire(0.1 + TIMEOUT, -1.0)] == [1]
+    assert (flying, unsent, waiting, patient) == ([], [], [], []), "overdue, but not failed yet"
+    assert sender.queue.expire(0.3 + TIMEOUT, -1.0) == []
+    assert (unsent, waiting, patient) == ([None], [None], [])
+    assert sender.queue.first_due() == pytest.approx(0.1 + 2 * TIMEOUT)
+    assert len(sender.queue.expire(0.1 + 2 * TIMEOUT, -1.0)) == 1
+    assert (flying, patient) == ([None], [])
+    assert sender.queue.first_due() == 2.0
+    assert len(sender.queue.expire(2.0, -1.0)) == 1
+    assert patient == [None]
+    assert sender.queue.is_empty
+    assert sender.queue.first_due() == float("inf")
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_under_random_events_each_batch_gets_one_answer(seed):
+    random = Random(seed)
+    sender = Sender(max_frames=3)
+    received = []
+    now = 0.0
+    for _ in range(60):
+        now += random.choice((0.0, 0.05, 0.3))
+        match random.randrange(6):
+            case 0:
+                received.append(sender.ask("a", now=now))
+            case 1:
+                received.append(sender.call(now=now, timeout=random.choice((TIMEOUT, 1.0))))
+            case 2:
+                sender.flush(now)
+            case 3 if sender.in_flight.by_seq:
+                seq, frame = random.choice(list(sender.in_flight.by_seq.items()))
+                rows = sum(len(ask.batch) for ask in frame.batches)
+                sender.in_flight.answer(answer_to(seq, rows)) if rows else sender.in_flight.reply(
+                    Done(seq)
+                )
+            case 4:
+                sender.queue.expire(now, -1.0)
+            case 5 if random.random() < 0.2:
+                sender.queue.fail_unsent()
+    sender.queue.fail_all()
+
+    assert all(len(each) == 1 for each in received)
+    assert sender.queue.is_empty
+    assert sender.queue.has_room(LinkSettings().max_waiting)
+
+
+def test_a_check_is_identified_by_session_frame_and_row():
+    sender = Sender()
+    asks = [sender.queue.add(batch_of(*names), 0, False, print, 0.0) for names in ("ab", "c")]
+    sender.flush()
+
+    assert [ask.identify() for ask in asks] == [(SESSION, 1, 0), (SESSION, 1, 2)]
+
+
+def test_an_unsent_batch_is_withdrawn_when_its_identity_is_asked_for():
+    sender = Sender()
+    received = []
+    ask = sender.queue.add(batch_of("a"), 0, False, received.append, 0.0)
+
+    assert ask.identify() is None
+    assert (received, sender.flush(), sender.queue.is_empty) == ([None], [], True)
+    assert ask.identify() is None
+
+
+def test_silence_begins_with_the_first_unanswered_frame():
+    sender = Sender()
+    assert sender.queue.waits_since(float("-inf")) is None
+    sender.ask("a", now=0.0)
+    assert sender.queue.waits_since(float("-inf")) == 0.0, "it waits for a connection"
+    sender.flush(1.0)
+    sender.ask("b", now=2.0)
+    sender.flush(2.0)
+
+    assert sender.queue.waits_since(float("-inf")) == 1.0
+    assert sender.queue.waits_since(1.5) == 1.5
+    sender.queue.expire(9.0, -1.0)
+    assert sender.queue.waits_since(0.5) == 1.0, "what was given up is silence, too"
+    assert sender.queue.waits_since(3.0) is None
+
+
+def test_requests_carry_the_time_left_until_the_deadline():
+    hasty, usual = Sender(deadline=0.011), Sender()
+
+    received = []
+    for sender in (hasty, usual):
+        for as_standby in (False, True):
+            sender.queue.add(Batch(Op.CHECK, [b"12345678"], [1]), 0, as_standby, print, 0.0)
+            [request] = sender.flush(now=0.001)
+            received.append(request.deadline_ms)
+
+    assert received == [10, 10, 999, 999]
+
+
+def test_checks_past_their_deadline_are_shed_instead_of_sent():
+    sender = Sender(deadline=0.25)
+    old, young = sender.ask("old", now=0.0), sender.ask("young", now=0.1)
+
+    [request] = sender.flush(now=0.3)
+
+    assert (request.batch.keys, request.deadline_ms) == ([b"   young"], 50)
+    assert (old, young) == ([SHED], [])
+    assert sender.queue.has_room(LinkSettings().max_waiting - 1)
+
+    sender.queue.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
+    [refund] = sender.flush(now=0.3)
+    assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 1)

@@ -1,0 +1,269 @@
+"""Refunds of denied groups, late answers and cancelled calls."""
+
+import trio
+
+from ringfence.limiter import Code
+from ringfence.wire import Batch, Op, Source
+from tests.ringfence.peering.routing.cluster import (
+    DENY,
+    LOCAL,
+    SHADOW,
+    SLOTS,
+    UNKNOWN,
+    Cluster,
+    codes,
+    denies_group,
+    key_of,
+)
+
+
+async def test_an_allowed_check_stays_counted_when_its_owner_answers_late(autojump_clock):
+    cluster = Cluster()
+    key = key_of("a")
+    owner = cluster.owner(key)
+    owner.held_answers = []
+
+    await cluster.check([key], within=0.1)
+    owner.release_answers()
+
+    assert cluster.left(key) == 2
+
+
+async def test_a_denied_check_is_refunded_when_its_owner_allows_it_late(autojump_clock):
+    cluster = Cluster()
+    key = key_of("a", DENY)
+    owner = cluster.owner(key)
+    owner.held_answers = []
+
+    assert codes(await cluster.check([key], within=0.1)) == [Code.DENIED]
+    owner.release_answers()
+
+    assert cluster.left(key) == 3
+
+
+async def test_a_slot_that_is_granted_too_late_is_released(autojump_clock):
+    cluster = Cluster()
+    key = key_of("a", SLOTS)
+    owner = cluster.owner(key)
+    owner.held_answers = []
+
+    await cluster.check([key], within=0.1)
+    assert owner.left(key) == 2
+    owner.release_answers()
+
+    assert owner.left(key) == 3
+
+
+async def test_the_owner_of_a_whole_group_decides_it_alone():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("a", skip=1)]
+
+    results = await cluster.check(keys, [2], [1, 4])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert [cluster.left(key) for key in keys] == [3, 3]
+    assert len(cluster.members["a"].asked) == 1
+
+
+async def test_a_denied_group_of_several_owners_is_refunded():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("b"), key_of("c")]
+
+    results = await cluster.check(keys, [3], [1, 4, 2])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER, Code.UNCHARGED]
+    assert results.outcomes.remaining == [3, 3, 3]
+    assert [cluster.left(key) for key in keys] == [3, 3, 3]
+
+
+async def test_only_the_denied_group_is_refunded():
+    cluster = Cluster()
+    groups = [
+        [key_of("a"), key_of("b")],
+        [key_of("a", skip=1), key_of("b", skip=1)],
+        [key_of("c")],
+    ]
+
+    results = await cluster.check(
+        [key for group in groups for key in group], [2, 2, 1], [1, 1, 1, 4, 1]
+    )
+
+    assert codes(results) == [Code.ALLOWED, Code.ALLOWED, Code.UNCHARGED, Code.NEVER, Code.ALLOWED]
+    assert [[cluster.left(key) for key in group] for group in groups] == [[2, 2], [3, 3], [2]]
+
+
+async def test_a_denial_by_a_shadow_rule_refunds_nothing():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("b", SHADOW)]
+
+    results = await cluster.check(keys, [2], [1, 4])
+
+    assert codes(results) == [Code.ALLOWED, Code.NEVER]
+    assert cluster.left(keys[0]) == 2
+
+
+async def test_an_unknown_rule_at_one_owner_refunds_the_group():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("b", UNKNOWN)]
+
+    results = await cluster.check(keys, [2])
+
+    assert codes(results) == [Code.UNCHARGED, Code.UNKNOWN_RULE]
+    assert cluster.left(keys[0]) == 3
+
+
+async def test_a_group_denied_by_the_failure_policy_is_refunded_at_its_owners():
+    cluster = Cluster()
+    reached, lost = key_of("a"), key_of("b", DENY, standby="c")
+    cluster.members["b"].is_lost = cluster.members["c"].is_lost = True
+
+    results = await cluster.check([reached, lost], [2])
+
+    assert codes(results) == [Code.UNCHARGED, Code.DENIED]
+    assert cluster.left(reached) == 3
+
+
+async def test_a_denied_group_is_refunded_in_this_process_too():
+    cluster = Cluster()
+    here, there = key_of("b", LOCAL, standby="c"), key_of("a")
+    cluster.members["b"].is_lost = cluster.members["c"].is_lost = True
+
+    for _ in range(5):
+        denied = await cluster.check([here, there], [2], [1, 4])
+        assert codes(denied) == [Code.UNCHARGED, Code.NEVER]
+    allowed = await cluster.check([here, there], [2], [3, 1])
+
+    assert codes(allowed) == [Code.ALLOWED, Code.ALLOWED]
+    assert allowed.sources == [Source.LOCAL, Source.OWNER]
+
+
+async def test_charges_of_a_standby_are_refunded_at_the_standby():
+    cluster = Cluster()
+    moved, denied = key_of("b", standby="c"), key_of("a")
+    cluster.members["b"].is_lost = True
+
+    results = await cluster.check([moved, denied], [2], [1, 4])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert cluster.members["c"].left(moved) == 3
+    assert [as_standby for *_, as_standby in cluster.members["c"].asked] == [True, True]
+
+
+async def test_a_slot_in_a_denied_group_is_released():
+    cluster = Cluster()
+    place, denied = key_of("a", SLOTS), key_of("b")
+
+    results = await cluster.check([place, denied], [2], [1, 4])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert results.outcomes.leases == [0, 0]
+    assert cluster.left(place) == 3
+
+
+async def test_a_late_answer_to_a_denied_group_is_refunded(autojump_clock):
+    cluster = Cluster()
+    slow, denied = key_of("a"), key_of("b")
+    owner = cluster.owner(slow)
+    owner.held_answers = []
+
+    results = await cluster.check([slow, denied], [2], [1, 4], within=0.1)
+    owner.release_answers()
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert cluster.left(slow) == 3
+
+
+async def test_a_refund_carries_the_longest_age_of_its_charge(autojump_clock):
+    cluster = Cluster()
+    quick, slow = key_of("a"), key_of("b")
+    cluster.owner(slow).held_answers = []
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.check, [quick, slow], [2], [1, 4])
+        await trio.sleep(0.25)
+        cluster.owner(slow).release_answers()
+
+    refund, hops, _ = cluster.owner(quick).asked[-1]
+    assert (refund.op, refund.costs, hops) == (Op.REFUND, [1], 0)
+    assert refund.ages_ns == [300_000_000]  # It may be slower on its way than the check was.
+
+
+async def test_a_cancelled_check_spends_nothing_although_it_is_answered_later(autojump_clock):
+    cluster = Cluster()
+    key = key_of("a")
+    owner = cluster.owner(key)
+    owner.held_answers = []
+
+    with trio.move_on_after(0.1) as scope:
+        await cluster.check([key])
+    owner.release_answers()
+
+    assert scope.cancelled_caught
+    assert cluster.left(key) == 3
+
+
+async def test_a_cancelled_group_is_refunded_at_all_its_members(autojump_clock):
+    cluster = Cluster()
+    quick, slow = key_of("a"), key_of("b")
+    owner = cluster.owner(slow)
+    owner.held_answers = []
+
+    with trio.move_on_after(0.1):
+        await cluster.check([quick, slow], [2])
+
+    assert cluster.left(quick) == 3
+    owner.release_answers()
+    assert cluster.left(slow) == 3
+
+
+async def test_a_cancelled_refund_is_not_undone(autojump_clock):
+    cluster = Cluster()
+    key = key_of("a")
+    await cluster.check([key], costs=[2])
+    cluster.owner(key).held_answers = []
+    refund = Batch(Op.REFUND, [key], [2])
+
+    with trio.move_on_after(0.1):
+        await cluster.router.decide(refund, denies_group(refund))
+    cluster.owner(key).release_answers()
+
+    assert cluster.left(key) == 3
+
+
+async def test_late_answers_of_owner_and_standby_refund_nothing(autojump_clock):
+    cluster = Cluster(hedge_after=0.007)
+    key = key_of("a")
+    cluster.owner(key).held_answers, cluster.standby(key).held_answers = [], []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def answer_both():
+            await trio.sleep(0.015)
+            cluster.owner(key).release_answers()
+            cluster.standby(key).release_answers()
+
+        results = await cluster.check([key], within=0.018)
+
+    assert results.sources == [Source.OWNER]
+    assert len(cluster.owner(key).asked) == len(cluster.standby(key).asked) == 1
+
+
+async def test_refunds_are_never_hedged(autojump_clock):
+    cluster = Cluster(hedge_after=0.007)
+    key = key_of("a")
+    await cluster.check([key])
+    cluster.owner(key).held_answers = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def answer_late():
+            await trio.sleep(0.1)
+            cluster.owner(key).release_answers()
+
+        refund = Batch(Op.REFUND, [key], [1])
+        results = await cluster.router.decide(refund, denies_group(refund))
+
+    assert results.sources == [Source.OWNER]
+    assert cluster.standby(key).asked == []

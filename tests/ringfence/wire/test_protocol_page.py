@@ -1,0 +1,42 @@
+"""The examples in docs/reference/wire-protocol.md are what the codec reads and writes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ringfence.wire
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Outcomes
+from ringfence.wire import Cause, ErrorCode, Message, decode, encode
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "wire-protocol.md").read_text(
+    encoding="utf-8"
+)
+NAMES = {**vars(ringfence.wire), "Limit": Limit, "Outcomes": Outcomes}
+EXAMPLES = re.findall(r"```text\n([0-9a-f\s]+)\n```\n\n```python\n(.*?)\n```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("hexadecimal", "value"), EXAMPLES)
+def test_an_example_is_the_bytes_of_its_value(hexadecimal, value):
+    payload = bytes.fromhex(hexadecimal)
+    message = eval(value, NAMES)
+
+    assert decode(payload) == message
+    assert encode(message) == payload
+
+
+def test_every_message_has_an_example():
+    shown = {type(decode(bytes.fromhex(hexadecimal))) for hexadecimal, _ in EXAMPLES}
+
+    assert shown == set(Message.__args__)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_every_error_code_is_in_the_table(code):
+    assert f"| {code.value} | `{code.name}` |" in PAGE
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_every_cause_is_in_the_table(cause):
+    assert f"| `{cause}` |" in PAGE
