@@ -233,7 +233,7 @@ class CrossDcCounts:
                 shard = shard_of(each[0])
                 owner = ring.owner(shard)
                 # Counts never shrink elsewhere, so they are not sent while they may be too large.
-                cover = self._ownership.cover_of(shard)
+                cover = self._ownership.covers.get(shard)
                 is_counted_twice = cover is not None and cover.is_owner_counting(clock)
                 if owner in self._in_flight or is_counted_twice:
                     spread.on_lost(each[0], each[2])  # Together with what changes meanwhile.
