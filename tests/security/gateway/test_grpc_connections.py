@@ -62,7 +62,7 @@ def test_errors_of_accepting_are_logged_and_counted_and_do_not_last(tmp_path: Pa
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (open_files(gate) + 4, before[1]))
         for _ in range(20):
             stack.enter_context(Caller(gate.grpc_port))
-        until(lambda: "accepting a gRPC connection failed" in gate.log)
+        until(lambda: "grpc port: accept failed" in gate.log)
 
         resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
 
