@@ -15,7 +15,7 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import GoogleDocstring
 
-from node.shards.ownership_table import describe
+from node.shards.ownership.ownership_table import describe
 
 _DOCS = Path(__file__).parent
 _PACKAGES = ("hashring", "gossip", "ringfence", "node", "simulations", "benchmarks")

@@ -60,5 +60,5 @@ class Containment(InternalErrors):
                 return
             if runtime.current_time() - began > _MOST_PAUSE:
                 pause = _LEAST_PAUSE
-            await runtime.sleep(pause)
+            await runtime.sleep(pause)  # A task that fails at once must not fill the log.
             pause = min(_MOST_PAUSE, 2 * pause)

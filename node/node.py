@@ -53,11 +53,11 @@ from node.requests.sessions.unacknowledged import UnacknowledgedBytes
 from node.requests.slot_waiters import SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.changed_keys import ChangedKeys
-from node.shards.handoff import Handoff
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
-from node.shards.shard_sender import ShardSender
 from node.shards.stall_recovery import STALLED_NS, StallRecovery
+from node.shards.transfers.handoff import Handoff
+from node.shards.transfers.shard_sender import ShardSender
 from ringfence import runtime
 from ringfence.errors import ConfigError
 from ringfence.peering.clock import Clock
@@ -412,7 +412,7 @@ class Node:
                     await self._handoff.wait_empty()
                 self._gossip_driver.left()
                 if self._ring.members:
-                    await runtime.sleep(_LINGER)
+                    await runtime.sleep(_LINGER)  # Clients with an older view still ask here.
         await self._drain(self._transport)
 
     async def _drain(self, transport: Transport) -> None:
@@ -487,12 +487,12 @@ class Node:
             seeds = [seed for seed in await resolve() if seed != self._settings.advertise_at]
             if seeds and self._gossip_driver is not None:
                 self._gossip_driver.join(seeds)
-            await runtime.sleep(_RESOLVE_EVERY)
+            await runtime.sleep(_RESOLVE_EVERY)  # Name servers send no event for changes.
 
     async def _forget_denials(self) -> None:
         """Start a new period of the denied keys at regular intervals."""
         while True:
-            await runtime.sleep(PERIOD)
+            await runtime.sleep(PERIOD)  # A period of the metric, not a wait for an event.
             if self._metrics.active is not None:
                 self._metrics.active.throttled.turn()
 
@@ -500,7 +500,7 @@ class Node:
         """Leave the ring while this node's clock is far from the clocks of other members."""
         was_suspect = False
         while True:
-            await runtime.sleep(1.0)
+            await runtime.sleep(1.0)  # Clocks drift without an event.
             # A node that is alone in its data center stays: it cannot forward.
             others = [each for each in self._ring.members[:2] if each.name != self.name]
             is_suspect = self._cluster_clock.is_suspect and bool(others)

@@ -151,7 +151,7 @@ def wait_up(*listening: int) -> None:
                 break
             except OSError:
                 assert time.monotonic() < give_up, f"nobody listens on port {port}"
-                time.sleep(0.05)  # A starting process sends no event.
+                time.sleep(0.05)  # Another program's port: there is no event to wait for.
 
 
 def ports(count: int) -> list[int]:

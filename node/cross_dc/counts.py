@@ -18,7 +18,7 @@ from node.containment import Containment
 from node.cross_dc.recovery import CountRecovery
 from node.cross_dc.split import share_of
 from node.metrics.counters import Counters
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
 from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
 from ringfence.peering.link import Link
@@ -209,6 +209,7 @@ class CrossDcCounts:
         await self._has_others.wait()
         digest_at = runtime.current_time() + _DIGEST_EVERY
         while True:
+            # Rounds are periodic; the random part keeps nodes from sending at the same time.
             await runtime.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
             self.flush()
             if runtime.current_time() >= digest_at:

@@ -10,7 +10,7 @@ from itertools import islice
 
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import NodeId, Ring, shard_of
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence.limiter import Engine, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import RecoverCounts, RecoverCountsReply

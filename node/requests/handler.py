@@ -17,8 +17,8 @@ from node.requests.placement import ShardPlacement
 from node.requests.request_parts import Part
 from node.requests.slot_waiters import SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
-from node.shards.handoff import Handoff
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.handoff import Handoff
 from ringfence import runtime
 from ringfence.limiter import Code
 from ringfence.peering.clock import Clock

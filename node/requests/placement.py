@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hashring import NodeId, Ring, pick, shard_of, shards_of
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence.peering.routing import Routes
 from ringfence.wire import Batch
 

@@ -9,7 +9,7 @@ from math import inf
 
 from hashring import NodeId
 from node.requests.placement import ShardPlacement
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.peering.link import Link

@@ -7,7 +7,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.outgoing_transfers import Given, OutgoingTransfers
+from node.shards.transfers.outgoing_transfers import Given, OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 

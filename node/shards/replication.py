@@ -10,9 +10,9 @@ from itertools import compress, islice
 from hashring import SHARDS, NodeId, Ring, shard_of
 from node.containment import Containment
 from node.metrics.counters import Counters
-from node.shards.outgoing_transfers import BYTES_PER_PART, size_of
-from node.shards.ownership import ShardOwnership
-from node.shards.shard_sender import ShardSender
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.outgoing_transfers import BYTES_PER_PART, size_of
+from node.shards.transfers.shard_sender import ShardSender
 from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link
@@ -84,7 +84,7 @@ class Replication:
     async def _send_rounds(self) -> None:
         while True:
             await self._changed.wait()  # An idle node does not wake.
-            await runtime.sleep(INTERVAL)
+            await runtime.sleep(INTERVAL)  # Changes of one interval leave in one frame.
             self.flush()
 
     def flush(self) -> None:

@@ -52,7 +52,7 @@ COUNTS = (
         ("two-centers-full",),
     ),
     Mutant(
-        "told-off-by-one",
+        "counts-of-the-wrong-window",
         "counts are sent with the number of the previous window",
         (
             Edit(
@@ -76,7 +76,7 @@ COUNTS = (
         ("two-centers",),
     ),
     Mutant(
-        "nothing-told",
+        "counts-not-sent",
         "counts are not sent to other data centers",
         (
             Edit(

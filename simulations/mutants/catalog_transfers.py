@@ -10,7 +10,7 @@ MOVES = (
         "a key in a frame of its own is not marked for replication",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.record_decided",
+                "node.shards.ownership.ownership:ShardOwnership.record_decided",
                 "if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:",
                 "if len(keys) == 1:\n    keys = []\nelif max(codes) > _LAST_CHARGED:",
             ),
@@ -34,7 +34,7 @@ MOVES = (
         "a standby acknowledges a replica and does not store it",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.keep_replica",
+                "node.shards.ownership.ownership:ShardOwnership.keep_replica",
                 "self.replicas.keep(sender, counts, now)",
                 "pass",
             ),
@@ -94,7 +94,7 @@ MOVES = (
         "a takeover of a dead owner's shard starts with empty counters",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.take_over",
+                "node.shards.ownership.ownership:ShardOwnership.take_over",
                 "copies = [(min(at, now), counts) for at, counts in replica]",
                 "copies = []",
             ),
@@ -106,7 +106,7 @@ MOVES = (
         "a restarted node does not fetch the replicas from its standby",
         (
             Edit(
-                "node.shards.shard_search:ShardSearch._give_up",
+                "node.shards.transfers.shard_search:ShardSearch._give_up",
                 "copies.append((now, found))",
                 "pass",
             ),
@@ -118,7 +118,7 @@ MOVES = (
         "a transferred shard is held without its counters",
         (
             Edit(
-                "node.shards.shard_states:ShardStates._perform",
+                "node.shards.ownership.shard_states:ShardStates._perform",
                 "for at, counts in copies:\n    merge.restore(counts, at)",
                 "pass",
             ),
@@ -130,7 +130,7 @@ MOVES = (
         "the giver of a shard keeps deciding for it",
         (
             Edit(
-                "node.shards.shard_states:ShardStates._perform",
+                "node.shards.ownership.shard_states:ShardStates._perform",
                 "self.held[shard] = 0",
                 "pass",
             ),
@@ -154,7 +154,7 @@ MOVES = (
         "hits admitted for an unreachable owner are not logged",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership._log",
+                "node.shards.ownership.ownership:ShardOwnership._log",
                 "log.add(key, cost, period_ns, now)",
                 "pass",
             ),
@@ -166,7 +166,7 @@ MOVES = (
         "after a split, hits of the other side are not charged",
         (
             Edit(
-                "node.shards.shard_states:ShardStates._perform",
+                "node.shards.ownership.shard_states:ShardStates._perform",
                 "merge.charge(dict(zip(counts.keys, arrival.logs, strict=True)), now)",
                 "pass",
             ),

@@ -39,7 +39,7 @@ class Edit:
     """Replacement of some code in one function."""
 
     target: str
-    """Module and qualified name of the function, such as `node.shards.handoff:Handoff.run`."""
+    """Module and qualified name of the function, such as `node.serve:serve`."""
     old: str
     """Code that occurs once in the function, apart from white space and consistent renames."""
     new: str

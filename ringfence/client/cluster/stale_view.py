@@ -105,7 +105,7 @@ class StaleViewRefresher:
                 await self.refresh()
             except Exception as error:  # noqa: BLE001 - checks continue by what is known
                 self._report_error(error)
-            await runtime.sleep(_REFRESH_PAUSE)
+            await runtime.sleep(_REFRESH_PAUSE)  # Bounds the refreshes during a change.
 
     async def refresh(self) -> None:
         """Fetch the members, and the rules if they may have changed."""

@@ -24,7 +24,7 @@ class AcquireLoop:
 
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
-        await runtime.sleep(seconds)
+        await runtime.sleep(seconds)  # The delay that the limit demands.
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
         """Wait until the owner offers a slot, at most for `seconds`."""

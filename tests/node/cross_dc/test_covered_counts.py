@@ -7,7 +7,7 @@ from typing import cast
 from hashring import Member, NodeId, View, shard_of
 from node.cross_dc.counts import CrossDcCounts
 from node.metrics.counters import Counters
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence.limiter import Engine
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link

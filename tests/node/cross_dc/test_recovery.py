@@ -6,7 +6,7 @@ from typing import cast
 from hashring import Member, NodeId, Ring, shard_of
 from node.cross_dc.recovery import CountRecovery
 from node.metrics.counters import Counters
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import RecoverCounts, RecoverCountsReply

@@ -10,10 +10,10 @@ from trio.testing import MockClock
 from gossip import Record, Status
 from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
-from node.shards.handoff import Handoff
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
-from node.shards.shard_sender import ShardSender
+from node.shards.transfers.handoff import Handoff
+from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link

@@ -8,7 +8,7 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.ownership_table import (
+from node.shards.ownership.ownership_table import (
     ACTION_MEANINGS,
     BLIND,
     COUNTED,
@@ -22,8 +22,8 @@ from node.shards.ownership_table import (
     arrival_of,
     describe,
 )
+from node.shards.ownership.shard_states import Arrival, Cover, ShardStates
 from node.shards.replicas import Replicas
-from node.shards.shard_states import Arrival, Cover, ShardStates
 from ringfence.limiter import Engine, EngineRule, Limit, Snapshot
 from ringfence.wire import Holding, ShardGroup
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.shards.shard_receiver import IncomingTransfer, transfers_of
+from node.shards.transfers.shard_receiver import IncomingTransfer, transfers_of
 from ringfence.limiter import Limit
 from ringfence.wire import Counts, Holding, Pulled, ShardGroup
 

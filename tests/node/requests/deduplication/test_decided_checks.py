@@ -12,10 +12,10 @@ from trio.testing import MockClock
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication.decided_checks import DecidedChecks
-from node.shards.ownership import ShardOwnership
+from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
-from node.shards.shard_receiver import transfers_of
-from node.shards.shard_sender import ShardSender
+from node.shards.transfers.shard_receiver import transfers_of
+from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.peering.engine_choice import decide_by
 from ringfence.wire import (

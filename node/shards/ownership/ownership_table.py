@@ -362,7 +362,7 @@ def describe() -> str:
         "# Shard ownership",
         "",
         "Each node has one state for each of the 16384 shards. This page is generated from",
-        "`node/shards/ownership_table.py`; `node/shards/ownership.py` applies the table.",
+        "`ownership_table.py` in `node/shards/ownership/`; `ownership.py` there applies the table.",
         "An event that is not in the row of a state is rejected: nothing changes.",
     ]
     for title, meanings in (

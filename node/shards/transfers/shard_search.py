@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from hashring import NodeId
-from node.shards.ownership import ShardOwnership
-from node.shards.shard_receiver import IncomingTransfer, ShardReceiver
-from node.shards.shard_sources import ShardSources
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
+from node.shards.transfers.shard_sources import ShardSources
 from ringfence import runtime
 from ringfence.limiter import Snapshot
 from ringfence.wire import Holding, Pulled

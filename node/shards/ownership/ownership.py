@@ -18,10 +18,10 @@ from node.requests.deduplication.decided_checks import DecidedChecks
 from node.requests.sessions.node_api import Caller
 from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers, add_logs, without_checks
-from node.shards.outgoing_transfers import Given, append_row
-from node.shards.ownership_table import BLIND, Event, State, arrival_of
+from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
+from node.shards.ownership.shard_states import Arrival, Cover, ShardStates, others
 from node.shards.replicas import Replicas
-from node.shards.shard_states import Arrival, Cover, ShardStates, others
+from node.shards.transfers.outgoing_transfers import Given, append_row
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 

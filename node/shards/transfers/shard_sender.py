@@ -13,7 +13,9 @@ from node.requests.client_leases import Lender
 from node.requests.sessions.node_api import Caller
 from node.shards.counter_merge import add_logs
 from node.shards.fallback_log import FallbackLog
-from node.shards.outgoing_transfers import (
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.ownership.shard_states import Cover
+from node.shards.transfers.outgoing_transfers import (
     BYTES_PER_PART,
     NOTHING,
     Given,
@@ -23,8 +25,6 @@ from node.shards.outgoing_transfers import (
     add_decided,
     cut,
 )
-from node.shards.ownership import ShardOwnership
-from node.shards.shard_states import Cover
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import Pull, Pulled
 

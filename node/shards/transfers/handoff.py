@@ -12,11 +12,11 @@ from operator import gt
 from hashring import SHARDS, NodeId, Ring
 from node.containment import Containment
 from node.metrics.counters import Counters
-from node.shards.ownership import ShardOwnership
-from node.shards.shard_receiver import IncomingTransfer, ShardReceiver
-from node.shards.shard_search import ShardSearch
-from node.shards.shard_sender import ShardSender
-from node.shards.shard_sources import ShardSources, has_more
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
+from node.shards.transfers.shard_search import ShardSearch
+from node.shards.transfers.shard_sender import ShardSender
+from node.shards.transfers.shard_sources import ShardSources, has_more
 from ringfence import runtime
 from ringfence.limiter import Engine
 from ringfence.peering.link import Link
@@ -170,7 +170,7 @@ class Handoff:
             part = wanted[start : start + _SHARDS_PER_PULL]
             await self.acquire(part)
             if any([self._sources.of(shard) for shard in part]):
-                await runtime.sleep(_PULL_PAUSE)
+                await runtime.sleep(_PULL_PAUSE)  # Requests are served between two pulls.
         logger.info("shards fetched: counted_here=%d", self._ownership.count)
         self._fetched.set()
 

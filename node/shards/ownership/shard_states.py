@@ -8,9 +8,9 @@ from node.metrics.counters import Counters
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge, add_logs
 from node.shards.fallback_log import FallbackLog
-from node.shards.outgoing_transfers import OutgoingTransfers
-from node.shards.ownership_table import COUNTED, TABLE, Action, Event, State
+from node.shards.ownership.ownership_table import COUNTED, TABLE, Action, Event, State
 from node.shards.replicas import Replicas
+from node.shards.transfers.outgoing_transfers import OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import ShardGroup
 

@@ -1,0 +1,1 @@
+"""Transfers of shards: search, sending, receipt, and those that wait for acknowledgement."""
