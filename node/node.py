@@ -834,12 +834,12 @@ class Node:
 
     def on_slots_free(self, tickets: list[int]) -> None:
         """Forward to clients that another member keeps slots for them."""
-        told: dict[Caller, list[int]] = {}
+        free_tickets: dict[Caller, list[int]] = {}
         for ticket in tickets:
             sender = self._waiters.pop(ticket, None)
             if sender is not None and sender.session is not None:
-                told.setdefault(sender.session, []).append(ticket)
-        for session, passed_on in told.items():
+                free_tickets.setdefault(sender.session, []).append(ticket)
+        for session, passed_on in free_tickets.items():
             self._call_waiters(session, passed_on)
 
     async def _forward(self, sender: Sender[Caller], request: Request, part: Part) -> None:

@@ -120,12 +120,12 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
     rows: list[Json] = []
     domain = ""
     for row in describe(rules, where=where):
-        told = asdict(row)
+        entry = asdict(row)
         if row.depth == 0:
             domain = row.label
-        told["domain"] = domain
-        told["keys"] = keys.get(int(row.identity, 16), 0) if row.identity else None
-        rows.append(told)
+        entry["domain"] = domain
+        entry["keys"] = keys.get(int(row.identity, 16), 0) if row.identity else None
+        rows.append(entry)
     return {
         "version": rules.version,
         "count": len(rules.rules()),

@@ -215,9 +215,9 @@ async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
         counters: dict[str, dict[str, int] | None] = {}
 
         async def ask(row: MemberRow) -> None:
-            told = await _peers_of(cluster, row)
-            if told is not None:
-                lists[row.name] = told
+            listed = await _peers_of(cluster, row)
+            if listed is not None:
+                lists[row.name] = listed
                 counters[row.name] = await cluster.admin.stats(row)
 
         known = cluster.members
@@ -239,11 +239,11 @@ async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
 
 
 async def _peers_of(cluster: Cluster, row: MemberRow) -> dict[str, _Peer] | None:
-    told = await cluster.admin.peers(row)
-    if told is None:
+    listed = await cluster.admin.peers(row)
+    if listed is None:
         return None
     try:
-        return {peer.name: peer for peer in msgspec.convert(told, list[_Peer])}
+        return {peer.name: peer for peer in msgspec.convert(listed, list[_Peer])}
     except msgspec.ValidationError as error:
         raise RemoteProtocolError(
             f"member {row.name!r} sent a member list that cannot be decoded: {error}"

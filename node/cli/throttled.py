@@ -96,22 +96,22 @@ def throttled(
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            told = list(pool.map(lambda url: _ask(opener, url, headers, count), urls))
+            reports = list(pool.map(lambda url: _ask(opener, url, headers, count), urls))
     else:
         if token_file is not None or ca is not None:
             raise ConfigError(
                 "--token-file and --ca belong to the URL of an admin port; write "
                 "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
             )
-        told = [trio.run(_ask_cluster, need_cluster(cluster))]
-    _show(told, count, json_)
+        reports = [trio.run(_ask_cluster, need_cluster(cluster))]
+    _show(reports, count, json_)
 
 
-def _show(told: Sequence[_Told], count: int, json_: bool) -> None:
+def _show(reports: Sequence[_Told], count: int, json_: bool) -> None:
     """Print the merged lists; a node that two admin ports report counts once."""
     totals: dict[str, int] = {}
     keys: dict[str, _Key] = {}
-    for each in told:
+    for each in reports:
         totals |= each.nodes or {each.asked: each.denied}
         for key in each.keys:
             key.nodes = key.nodes or {each.asked: key.denied}
@@ -120,11 +120,11 @@ def _show(told: Sequence[_Told], count: int, json_: bool) -> None:
             before.denied = sum(before.nodes.values())
             before.error = max(before.error, key.error)
     found = sorted(keys.values(), key=lambda key: (-key.denied, key.error, key.key))[:count]
-    missing = sorted({name for each in told for name in each.missing} - totals.keys())
+    missing = sorted({name for each in reports for name in each.missing} - totals.keys())
     total = sum(totals.values())
     if json_:
         rows = [{"node": _decider(key), **msgspec.to_builtins(key)} for key in found]
-        asked = [each.asked for each in told]
+        asked = [each.asked for each in reports]
         as_json({"asked": asked, "missing": missing, "denied": total, "keys": rows})
         return
     if found:
@@ -269,7 +269,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
 
 def _reason(error: HTTPError) -> str:
     try:
-        told = json.loads(error.read(_LONGEST_ANSWER))
-        return f"{told['title']}; {told['detail']}"
+        problem = json.loads(error.read(_LONGEST_ANSWER))
+        return f"{problem['title']}; {problem['detail']}"
     except (OSError, ValueError, KeyError, TypeError):
         return f"it answers {error.code}; is this an admin port?"

@@ -51,7 +51,7 @@ def without_record(text: str, name: str) -> str:
     while end > begin + 1 and end < len(lines) and _is_of_the_next(lines[end - 1]):
         end -= 1
     rest = "".join(lines[:begin] + lines[end:])
-    if _tokens(rest) != {each: told for each, told in before.items() if each != name}:
+    if _tokens(rest) != {each: entry for each, entry in before.items() if each != name}:
         raise ConfigError(f"token {name!r} must have a table of its own; remove it by hand")
     return rest
 

@@ -284,10 +284,10 @@ class CrossDcCounts:
 
     def _facts(self, keys: Sequence[bytes]) -> list[KeyCounts]:
         now = self._clock()
-        told = self._engine.local_counts(keys, now)
+        local = self._engine.local_counts(keys, now)
         return [
             KeyCounts(cells, self._engine.used(key, now), self._engine.ceiling(key))
-            for key, cells in zip(keys, told, strict=True)
+            for key, cells in zip(keys, local, strict=True)
         ]
 
     # -- receiving -------------------------------------------------------------------------------
@@ -341,12 +341,12 @@ class CrossDcCounts:
                 if link is not None:
                     self._send_digest(link, spread, sums)
         self._recovery.forget(lambda key, number: self._is_over(key, number, now))
-        for heard in self._heard.values():
-            for shard, rows in list(heard.items()):
+        for remote in self._heard.values():
+            for shard, rows in list(remote.items()):
                 for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
                     del rows[key]
                 if not rows:
-                    del heard[shard]
+                    del remote[shard]
 
     def _send_digest(self, link: Link, spread: CountDissemination, sums: Mapping[int, int]) -> None:
         shards = sorted(sums)
@@ -367,11 +367,11 @@ class CrossDcCounts:
         """Return the shards in which counts of the sender are missing here."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
-        heard = self._heard.get(message.writer, {})
+        remote = self._heard.get(message.writer, {})
         differing = [
             shard
             for shard, total in zip(message.shards, message.sums, strict=True)
-            if _sum_of(heard.get(shard, {})) != total
+            if _sum_of(remote.get(shard, {})) != total
         ]
         return DigestMismatch(message.seq, differing)
 

@@ -113,7 +113,7 @@ class CountRecovery:
         return RecoverCountsReply(message.seq, shards, [], [])
 
     def answer(
-        self, writer: str, message: RecoverCounts, heard: Mapping[int, Iterable[bytes]]
+        self, writer: str, message: RecoverCounts, remote_keys: Mapping[int, Iterable[bytes]]
     ) -> RecoverCountsReply:
         """Return the counts of a data center; `heard` has the keys that it sent, by shard.
 
@@ -125,11 +125,11 @@ class CountRecovery:
         for shard in message.shards:
             if held[shard] and len(keys) < _KEYS_PER_ANSWER:
                 shards.append(shard)
-                keys += islice(heard.get(shard, ()), _KEYS_PER_ANSWER)
+                keys += islice(remote_keys.get(shard, ()), _KEYS_PER_ANSWER)
         cells = self._engine.remote_counts(writer, keys, self._clock())
-        told = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
+        known = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
         return RecoverCountsReply(
-            message.seq, shards, [key for key, _ in told], [row for _, row in told]
+            message.seq, shards, [key for key, _ in known], [row for _, row in known]
         )
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:

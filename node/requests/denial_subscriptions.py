@@ -81,20 +81,20 @@ class DenialSubscriptions(Generic[WhoT]):
         """Revoke the denials of keys that were refunded or reset."""
         if not self._until:
             return
-        told: dict[WhoT, list[bytes]] = {}
+        revoked: dict[WhoT, list[bytes]] = {}
         for key in dict.fromkeys(keys):
             for who in list(self._holders.get(key, ())):
                 self._drop((key, who))
-                told.setdefault(who, []).append(key)
-        for who, lifted in told.items():
+                revoked.setdefault(who, []).append(key)
+        for who, lifted in revoked.items():
             self._tell(who, lifted)
 
     def lift_all(self) -> None:
         """Revoke all denials of all clients."""
-        told = dict.fromkeys(who for _, who in self._until)
+        revoked = dict.fromkeys(who for _, who in self._until)
         self._until.clear()
         self._holders.clear()
-        for who in told:
+        for who in revoked:
             self._tell(who, [])
 
     def _tidy(self, now: int) -> None:

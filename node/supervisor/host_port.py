@@ -20,7 +20,7 @@ from node.admin.throttle import Throttle
 from node.config.access import KeyDir
 from node.containment import Containment
 from node.supervisor.host_members import Host, HostMember
-from node.supervisor.member_query import Told, ask_member
+from node.supervisor.member_query import MemberResponse, ask_member
 from node.supervisor.merged_metrics import merged
 from ringfence.transport.interface import Address
 
@@ -92,10 +92,10 @@ class _Page:
         async with self._asking:  # Concurrent probes share one query of the members.
             known = [(member.name, member.is_up) for member in staying]
             if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
-                told = await self._ask_all(request, staying)
+                answers = await self._ask_all(request, staying)
                 self._not_ready = [
                     member.name
-                    for member, each in zip(staying, told, strict=True)
+                    for member, each in zip(staying, answers, strict=True)
                     if each is None or each.status != 200
                 ]
                 self._told_of, self._told_at = known, trio.current_time()
@@ -110,9 +110,9 @@ class _Page:
 
     async def _metrics(self, request: AdminRequest) -> AdminResponse:
         members = self._host.members
-        told = await self._ask_all(request, members, accept=OPEN_METRICS.encode("ascii"))
+        answers = await self._ask_all(request, members, accept=OPEN_METRICS.encode("ascii"))
         pages = {}
-        for member, each in zip(members, told, strict=True):
+        for member, each in zip(members, answers, strict=True):
             if each is not None and each.status in (401, 403):
                 return _passed_back(each)
             if each is not None and each.status == 200:
@@ -135,26 +135,28 @@ class _Page:
     async def _from_one(self, request: AdminRequest) -> AdminResponse:
         """Pass a question on to the first member that answers: they know the same of the others."""
         for member in self._host.members:
-            told = await _ask(member, request)
-            if told is not None:
-                return _passed_back(told)
+            answers = await _ask(member, request)
+            if answers is not None:
+                return _passed_back(answers)
         raise HttpProblem(503, "no member answers", "ask again in a moment")
 
     async def _ask_all(
         self, request: AdminRequest, members: Sequence[HostMember], accept: bytes = b""
-    ) -> list[Told | None]:
-        told: list[Told | None] = [None] * len(members)
+    ) -> list[MemberResponse | None]:
+        answers: list[MemberResponse | None] = [None] * len(members)
 
         async def one(place: int, member: HostMember) -> None:
-            told[place] = await _ask(member, request, accept)
+            answers[place] = await _ask(member, request, accept)
 
         async with trio.open_nursery() as nursery:
             for place, member in enumerate(members):
                 nursery.start_soon(one, place, member)
-        return told
+        return answers
 
 
-async def _ask(member: HostMember, request: AdminRequest, accept: bytes = b"") -> Told | None:
+async def _ask(
+    member: HostMember, request: AdminRequest, accept: bytes = b""
+) -> MemberResponse | None:
     if member.operator_address is None or not member.is_up:
         return None
     headers = [(name, value) for name, value in request.headers.items() if name in _PASSED_ON]
@@ -167,8 +169,8 @@ async def _ask(member: HostMember, request: AdminRequest, accept: bytes = b"") -
     return await ask_member(member.operator_address, method, target, headers)
 
 
-def _passed_back(told: Told) -> AdminResponse:
-    headers = dict(told.headers)
-    kept = [(name, value) for name, value in told.headers if name in _PASSED_BACK]
+def _passed_back(answers: MemberResponse) -> AdminResponse:
+    headers = dict(answers.headers)
+    kept = [(name, value) for name, value in answers.headers if name in _PASSED_BACK]
     content_type = headers.get(b"content-type", b"application/json").decode("latin-1")
-    return AdminResponse(told.body, content_type, told.status, kept)
+    return AdminResponse(answers.body, content_type, answers.status, kept)

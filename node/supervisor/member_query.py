@@ -8,7 +8,7 @@ import trio
 
 from ringfence.transport.interface import Address
 
-__all__ = ["Told", "ask_member"]
+__all__ = ["MemberResponse", "ask_member"]
 
 _PATIENCE = 5.0
 _MOST = 32 << 20
@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemberResponse:
     """HTTP response of a member."""
 
     status: int
@@ -28,7 +28,7 @@ class Told:
 
 async def ask_member(
     address: Address, method: bytes, target: bytes, headers: Headers
-) -> Told | None:
+) -> MemberResponse | None:
     """Send a request and return the response; None after five seconds without one."""
     with trio.move_on_after(_PATIENCE):
         try:
@@ -45,24 +45,24 @@ async def ask_member(
 
 async def _converse(
     stream: trio.SocketStream, method: bytes, target: bytes, headers: Headers
-) -> Told | None:
+) -> MemberResponse | None:
     talk = h11.Connection(h11.CLIENT)
     request = h11.Request(
         method=method, target=target, headers=[*headers, (b"connection", b"close")]
     )
     await stream.send_all((talk.send(request) or b"") + (talk.send(h11.EndOfMessage()) or b""))
-    status, told, body = 0, list[tuple[bytes, bytes]](), bytearray()
+    status, answer, body = 0, list[tuple[bytes, bytes]](), bytearray()
     while True:
         match talk.next_event():
             case h11.NEED_DATA:
                 talk.receive_data(await stream.receive_some())
             case h11.Response() as response:
-                status, told = response.status_code, list(response.headers)
+                status, answer = response.status_code, list(response.headers)
             case h11.Data() as part:
                 body += part.data
                 if len(body) > _MOST:
                     return None
             case h11.EndOfMessage():
-                return Told(status, told, bytes(body))
+                return MemberResponse(status, answer, bytes(body))
             case _:
                 return None

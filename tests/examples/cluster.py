@@ -50,9 +50,9 @@ def _two(key: bytes) -> tuple[str, ...]:
 @contextmanager
 def cluster(directory: Path, rules: Path, *flags: str) -> Iterator[Cluster]:
     """Start it; `flags` go to each gateway."""
-    told = {name: ("--name", name, "--rules", str(rules)) for name in NAMES}
+    reported = {name: ("--name", name, "--rules", str(rules)) for name in NAMES}
     with ExitStack() as stack:
-        nodes = stack.enter_context(started(directory, told))
+        nodes = stack.enter_context(started(directory, reported))
         gateways = {
             name: stack.enter_context(gateway(directory, node.url, *flags, ready=False))
             for name, node in nodes.items()

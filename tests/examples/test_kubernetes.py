@@ -193,11 +193,11 @@ def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> 
             assert node.poll() is None, log.read_text("utf-8")
             assert time.monotonic() < give_up, log.read_text("utf-8")
             time.sleep(0.02)
-        told = subprocess.run(
+        reported = subprocess.run(
             ["sh", "-c", here(hook())], env=environment, capture_output=True, text=True, check=False
         )
-        assert told.stderr == ""
-        assert told.stdout.startswith("ringfence-0 has handed over and left")
+        assert reported.stderr == ""
+        assert reported.stdout.startswith("ringfence-0 has handed over and left")
         assert node.wait(20) == 0
     finally:
         node.send_signal(signal.SIGKILL)

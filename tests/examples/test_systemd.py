@@ -73,14 +73,14 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     # The program is not installed here; another one in its place lets the rest be verified.
     unit.write_text(UNIT.read_text("utf-8").replace(PROGRAM, sys.executable), "utf-8")
 
-    told = subprocess.run(
+    reported = subprocess.run(
         [require("systemd-analyze"), "verify", "--man=no", unit],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    ours = [line for line in told.stderr.splitlines() if unit.name in line]
+    ours = [line for line in reported.stderr.splitlines() if unit.name in line]
     assert ours == []
 
 

@@ -26,9 +26,9 @@ def test_two_workers_send_everything_and_together_no_faster_than_the_limit() -> 
     jobs = [[f"{worker}{n}@slow.test" for n in range(6)] for worker in "ab"]
     with running_cluster(FOLDER / "rules.yaml", ("a",)) as cluster:
         workers = [work(cluster.url, [*each, f"{each[0]}.quick.test"]) for each in jobs]
-        told = [worker.communicate(timeout=30)[0].splitlines() for worker in workers]
+        reported = [worker.communicate(timeout=30)[0].splitlines() for worker in workers]
 
-    sent = sorted(line.split() for lines in told for line in lines)
+    sent = sorted(line.split() for lines in reported for line in lines)
     slow = [(float(at), how) for at, how, address in sent if address.endswith("@slow.test")]
     assert {address for _, _, address in sent} >= {*jobs[0], *jobs[1]}
     assert len(sent) == 14

@@ -79,7 +79,7 @@ def _step(pair: Pair, read: _Choices) -> int:
             carried = read.below(len(LIMITS) + 1) if read.below(2) else 0
             pair.charge(*where, COSTS[read.below(9)], GAPS_NS[read.below(9)], carried)
         case 27:
-            pair.hear(*where, [read.below(99) for _ in range(read.below(5))])
+            pair.deliver(*where, [read.below(99) for _ in range(read.below(5))])
         case 28:
             pair.reset(*where)
         case 29:

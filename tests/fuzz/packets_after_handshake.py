@@ -33,7 +33,7 @@ class _Server:
         self.world.now = 20.0  # The same for both: acknowledgements tell delays.
         self.quic = self.world.server.quic
         self.is_fast = is_fast
-        self.heard = b""
+        self.received = b""
         self.is_over = False
 
     def send(self, size: int) -> None:
@@ -55,7 +55,7 @@ class _Server:
             self.quic._fast_path = None
         self.quic.receive_datagram(datagram, CLIENT, self.world.now)
         while (event := self.quic.next_event()) is not None:
-            self.heard += getattr(event, "data", b"")
+            self.received += getattr(event, "data", b"")
             # Our connections close then.
             self.is_over = self.is_over or isinstance(event, StreamReset | StopSendingReceived)
         self.is_over = self.is_over or self.quic.closing is not None
@@ -67,7 +67,7 @@ class _Server:
         closing = self.quic.closing
         return {
             "closing": closing and (closing.error_code, closing.reason_phrase),
-            "heard": self.heard,
+            "heard": self.received,
             "over": self.is_over,
             "delivered": receiver.starting_offset(),
             "used": self.quic._local_max_data.used,

@@ -65,5 +65,5 @@ def run(core, seconds):
     return effects
 
 
-def hear(core, *records, sender="b", source=HOME, now=0):
+def deliver(core, *records, sender="b", source=HOME, now=0):
     return core.receive(Gossip(sender, 1, records), source, now)

@@ -37,13 +37,13 @@ def run(
         for host in hosts:
             other = random.choice([each for each in hosts if each is not host])
             forth = random.randrange(rtt)
-            sent, heard, back = (
+            sent, received, back = (
                 host.time(true),
                 other.time(true + forth),
                 host.time(true + rtt),
             )
             name = str(hosts.index(other))
-            host.clock.sample(name, heard - (sent + back) // 2, rtt, host.host(true + rtt))
+            host.clock.sample(name, received - (sent + back) // 2, rtt, host.host(true + rtt))
 
 
 def spread(hosts: list[Host], true: int = 5000 * S) -> int:

@@ -6,14 +6,14 @@ from gossip import (
     Conflict,
     Status,
 )
-from tests.gossip.membership_calls import NS, changes, hear, run
+from tests.gossip.membership_calls import NS, changes, deliver, run
 
 
 def test_a_suspected_member_refutes_with_a_higher_incarnation(core, record):
     member = core("a")
     accusation = record("a", incarnation=4, status=Status.SUSPECT, accuser="b")
 
-    effects = hear(member, accusation)
+    effects = deliver(member, accusation)
 
     assert (member.me.incarnation, member.me.status) == (5, Status.ALIVE)
     assert member.me in changes(effects)
@@ -23,7 +23,7 @@ def test_a_suspected_member_refutes_with_a_higher_incarnation(core, record):
 def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(core, record):
     member = core("a")
 
-    hear(member, record("a", incarnation=(1 << 32) - 1, status=Status.DEAD))
+    deliver(member, record("a", incarnation=(1 << 32) - 1, status=Status.DEAD))
 
     assert (member.me.generation, member.me.incarnation) == (2, 0)
 
@@ -31,7 +31,7 @@ def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(c
 def test_a_suspicion_of_a_later_generation_is_refuted(core, record):
     member = core("a", generation=5)
 
-    hear(member, record("a", generation=99, status=Status.DEAD, accuser="b"))
+    deliver(member, record("a", generation=99, status=Status.DEAD, accuser="b"))
 
     assert member.me.generation == 100
 
@@ -41,7 +41,7 @@ def test_with_two_nodes_of_one_name_the_smaller_address_stops(core, record):
     conflicts = [
         effect
         for twin, other in (twins, reversed(twins))
-        for effect in hear(twin, other.me, sender="c")
+        for effect in deliver(twin, other.me, sender="c")
         if isinstance(effect, Conflict)
     ]
 
@@ -51,7 +51,7 @@ def test_with_two_nodes_of_one_name_the_smaller_address_stops(core, record):
 def test_a_later_node_with_the_same_name_makes_this_one_stop(core, record):
     member = core("a", host="h2")
 
-    (effect,) = hear(member, record("a", host="h1", generation=2), sender="c")
+    (effect,) = deliver(member, record("a", host="h1", generation=2), sender="c")
 
     assert effect == Conflict(record("a", host="h1", generation=2), steps_down=True)
     assert member.me.generation == 1
@@ -59,14 +59,14 @@ def test_a_later_node_with_the_same_name_makes_this_one_stop(core, record):
 
 def test_three_suspicions_keep_a_member_out_of_the_ring_for_a_minute(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcd"])
+    deliver(member, *[record(name) for name in "bcd"])
     for accuser in "bcd":
-        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
 
     out = []
     for second in range(63):
         alive = [record(name, incarnation=second + 1) for name in "bcd"]
-        hear(member, *alive, now=second * NS)
+        deliver(member, *alive, now=second * NS)
         run(member, second)
         out.append(member.me.forward_only)
     assert out == [True] * 60 + [False] * 3
@@ -74,40 +74,40 @@ def test_three_suspicions_keep_a_member_out_of_the_ring_for_a_minute(core, recor
 
 def test_damping_does_not_empty_half_of_the_ring(core, record):
     member = core("a")
-    hear(member, *[record(name, forward_only=True) for name in "bcd"])
+    deliver(member, *[record(name, forward_only=True) for name in "bcd"])
     for accuser in "bcd":
-        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
 
     assert not member.me.forward_only
 
 
 def test_suspicions_from_other_data_centers_cause_no_damping(core, record):
     member = core("a")
-    hear(member, record("b"), *[record(name, datacenter="dc2") for name in "cde"])
+    deliver(member, record("b"), *[record(name, datacenter="dc2") for name in "cde"])
     for accuser in "cde":
-        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
 
     assert not member.me.forward_only
 
 
 def test_damped_members_return_rather_than_leave_the_ring_empty(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcd"])
+    deliver(member, *[record(name) for name in "bcd"])
     for accuser in "bcd":
-        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
     assert member.me.forward_only
 
-    hear(member, *[record(name, forward_only=True, incarnation=1) for name in "bcd"])
+    deliver(member, *[record(name, forward_only=True, incarnation=1) for name in "bcd"])
 
     assert not member.me.forward_only
 
 
 def test_forward_only_by_setting_outlasts_the_damping(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcd"])
+    deliver(member, *[record(name) for name in "bcd"])
     member.set_forward_only(True, 0)
     for accuser in "bcd":
-        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
     run(member, 100)
     assert member.me.forward_only
 

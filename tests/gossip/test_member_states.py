@@ -12,15 +12,15 @@ from gossip import (
     Settings,
     Status,
 )
-from tests.gossip.membership_calls import HOME, NS, changes, hear, run, sent
+from tests.gossip.membership_calls import HOME, NS, changes, deliver, run, sent
 
 
 def test_a_confirmed_suspicion_times_out_sooner(core, record):
     def seconds_to_death(*accusers):
         member = core("a")
-        effects = hear(member, *[record(name) for name in "bcdef"])
+        effects = deliver(member, *[record(name) for name in "bcdef"])
         for accuser in accusers:
-            effects += hear(member, record("b", status=Status.SUSPECT, accuser=accuser))
+            effects += deliver(member, record("b", status=Status.SUSPECT, accuser=accuser))
         now = 0
         while member.records["b"].status is Status.SUSPECT:
             for ping in sent(effects, Ping):
@@ -36,8 +36,8 @@ def test_a_confirmed_suspicion_times_out_sooner(core, record):
 
 def test_a_refutation_ends_the_suspicion(core, record):
     member = core("a")
-    hear(member, record("b", status=Status.SUSPECT, accuser="c"))
-    hear(member, record("b", incarnation=1))
+    deliver(member, record("b", status=Status.SUSPECT, accuser="c"))
+    deliver(member, record("b", incarnation=1))
 
     assert member.records["b"].status is Status.ALIVE
     assert not [each for each in changes(run(member, 0.4)) if each.name == "b"]
@@ -48,7 +48,7 @@ def test_a_suspect_that_sends_a_message_receives_the_suspicion(core, record, sta
     """memberlist#311: the accused never heard, so it could not refute."""
     member = core("a")
     accusation = record("b", status=status, accuser="c")
-    hear(member, accusation, sender="c", source=("host-c", 1))
+    deliver(member, accusation, sender="c", source=("host-c", 1))
 
     (answer,) = sent(member.receive(Nack("b", 1, 0), HOME, 1), Gossip)
     (ack,) = sent(member.receive(Ping("b", 1, 1, "a", 0), HOME, 1), Ack)
@@ -61,7 +61,7 @@ def test_members_that_consider_each_other_dead_do_not_loop(core, record):
     """After a split of two each one's accusation was answered with an accusation, and so on."""
     members = {"a": core("a"), "b": core("b")}
     for name, other in (("a", "b"), ("b", "a")):
-        hear(members[name], record(other, status=Status.DEAD, accuser=name), sender="c")
+        deliver(members[name], record(other, status=Status.DEAD, accuser=name), sender="c")
     message, to = Gossip("a", 1, (members["a"].records["b"],)), "b"
 
     for _ in range(3):
@@ -78,27 +78,27 @@ def test_an_outdated_alive_record_is_answered_with_the_suspicion(core, record):
     """memberlist#311: a restarted member said it was alive, in vain, by too low an incarnation."""
     member = core("a")
     accusation = record("b", incarnation=100, status=Status.DEAD)
-    hear(member, accusation, sender="c", source=("host-c", 1))
+    deliver(member, accusation, sender="c", source=("host-c", 1))
 
-    effects = hear(member, record("b", incarnation=1), source=("elsewhere", 1))
+    effects = deliver(member, record("b", incarnation=1), source=("elsewhere", 1))
 
-    told = [effect.to for effect in effects if effect.message.updates == (accusation,)]
-    assert ("elsewhere", 1) in told
+    reported = [effect.to for effect in effects if effect.message.updates == (accusation,)]
+    assert ("elsewhere", 1) in reported
 
 
 def test_a_suspicion_of_an_unknown_member_is_disseminated(core, record):
     """memberlist#311: members that had just been started swallowed it."""
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     accusation = record("x", incarnation=100, status=Status.DEAD)
-    hear(member, accusation)
+    deliver(member, accusation)
 
     assert any(accusation in each.updates for each in sent(run(member, 0.3), Gossip))
 
 
 def test_an_exchanged_dead_record_of_a_living_member_starts_a_suspicion(core, record):
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     member.merge([record("b", status=Status.DEAD)], 0)
 
     assert member.records["b"].status is Status.SUSPECT
@@ -108,7 +108,7 @@ def test_an_exchanged_dead_record_of_a_living_member_starts_a_suspicion(core, re
 def test_dead_members_are_forgotten_despite_exchanges(core, record):
     """foca#31: identities that nobody could get rid of grew without bound."""
     member = core("a")
-    hear(member, record("b", status=Status.DEAD))
+    deliver(member, record("b", status=Status.DEAD))
     run(member, 901)
     assert "b" not in member.records
 
@@ -123,8 +123,8 @@ def test_dead_members_are_forgotten_despite_exchanges(core, record):
 def test_dead_members_are_contacted_rarely_until_forgotten(core, record):
     """corrosion#573: each that had gone was called for two days, at an address nobody answers."""
     member = core("a")
-    hear(member, record("b"))
-    hear(member, *[record(f"gone{number}", status=Status.DEAD) for number in range(50)])
+    deliver(member, record("b"))
+    deliver(member, *[record(f"gone{number}", status=Status.DEAD) for number in range(50)])
     run(member, Settings.lan().gossip_to_dead)
 
     calls = calls_of_the_dead(run(member, 850))
@@ -144,9 +144,9 @@ def calls_of_the_dead(effects):
 
 def test_a_dead_seed_is_remembered_for_longer(core, record):
     member = core("a")
-    hear(member, record("b", status=Status.ALIVE))
+    deliver(member, record("b", status=Status.ALIVE))
     member.join([HOME], 0)
-    hear(member, record("b", status=Status.DEAD))
+    deliver(member, record("b", status=Status.DEAD))
 
     run(member, 3000)
     assert "b" in member.records
@@ -157,9 +157,9 @@ def test_a_dead_seed_is_remembered_for_longer(core, record):
 def test_records_of_an_earlier_boot_do_not_affect_the_new_one(core, record):
     """Late words of the old process must not bury the new one."""
     member = core("a")
-    hear(member, record("b", generation=2))
+    deliver(member, record("b", generation=2))
 
-    hear(member, *[record("b", incarnation=9, status=status) for status in Status])
+    deliver(member, *[record("b", incarnation=9, status=status) for status in Status])
 
     assert member.records["b"] == record("b", generation=2)
 
@@ -167,7 +167,7 @@ def test_records_of_an_earlier_boot_do_not_affect_the_new_one(core, record):
 def test_a_restart_at_another_address_replaces_the_old_record(core, record):
     """memberlist#157, #189: a name stayed bound to the address it once had."""
     member = core("a")
-    hear(member, record("b"))
-    hear(member, record("b", generation=2, host="new"))
+    deliver(member, record("b"))
+    deliver(member, record("b", generation=2, host="new"))
 
     assert member.records["b"].address == ("new", 7600)

@@ -11,7 +11,7 @@ from gossip import (
     Status,
     encode,
 )
-from tests.gossip.membership_calls import HOME, NS, changes, hear, others, run, sent
+from tests.gossip.membership_calls import HOME, NS, changes, deliver, others, run, sent
 
 
 @given(st.lists(others, max_size=20))
@@ -19,16 +19,16 @@ def test_a_record_never_falls_back_to_an_older_one(core, listed):
     member = core("me")
     for record in listed:
         before = member.records.get(record.name)
-        hear(member, record)
+        deliver(member, record)
         assert before is None or member.records[record.name].rank >= before.rank
 
 
 @given(st.lists(others, max_size=12), st.randoms())
 def test_updates_may_arrive_in_any_order_and_repeatedly(core, listed, random):
     one, other = core("me"), core("me")
-    hear(one, *listed)
+    deliver(one, *listed)
     shuffled = random.sample(listed, len(listed))
-    hear(other, *shuffled, *shuffled)
+    deliver(other, *shuffled, *shuffled)
 
     assert {name: each.rank for name, each in one.records.items()} == {
         name: each.rank for name, each in other.records.items()
@@ -40,7 +40,7 @@ def test_updates_may_arrive_in_any_order_and_repeatedly(core, listed, random):
 def test_a_member_never_suspects_itself_and_bounds_its_queue(core, listed):
     member = core("a")
     for record in listed:
-        hear(member, record, sender="z")
+        deliver(member, record, sender="z")
         member.merge([record], 0)
         assert member.me.status is Status.ALIVE
         assert member.pending <= 2 * len(member.records)
@@ -50,18 +50,20 @@ def test_the_longest_updates_leave_the_queue_among_many_short_ones(core, record)
     """alertmanager#1412: what was larger than the room in a datagram waited for ever."""
     member = core("m" * 255, host="h")
     long = record("n" * 255, host="h" * 60, accuser="o" * 255, status=Status.SUSPECT)
-    hear(member, record("b"), long, *[record(f"short{number}") for number in range(100)])
+    deliver(member, record("b"), long, *[record(f"short{number}") for number in range(100)])
 
-    told = [each for message in sent(run(member, 60), Gossip | Ping) for each in message.updates]
+    reported = [
+        each for message in sent(run(member, 60), Gossip | Ping) for each in message.updates
+    ]
 
-    assert long in told
+    assert long in reported
     assert member.pending == 0
 
 
 @given(st.integers(1, 300), st.integers(1, 90))
 def test_no_message_is_larger_than_a_datagram(core, record, count, length):
     member = core("me")
-    effects = hear(member, *[record(f"{number:0{length}}") for number in range(count)])
+    effects = deliver(member, *[record(f"{number:0{length}}") for number in range(count)])
     effects += run(member, 2)
 
     for message in sent(effects, Gossip | Ping):
@@ -76,7 +78,7 @@ def test_a_member_with_too_long_texts_is_rejected(core):
 def test_the_longest_allowed_record_is_sent_and_suspected(core, record):
     long = record("n" * 255, host="h")
     member = core("m" * 255, host="h")
-    hear(member, long, sender="n" * 255, source=long.address)
+    deliver(member, long, sender="n" * 255, source=long.address)
 
     effects = run(member, 1)
 
@@ -87,30 +89,32 @@ def test_the_longest_allowed_record_is_sent_and_suspected(core, record):
 
 def test_a_leave_is_sent_to_the_local_data_center_at_once(core, record):
     member = core("a")
-    hear(member, *[record(f"n{number}") for number in range(40)], record("far", datacenter="dc2"))
+    deliver(
+        member, *[record(f"n{number}") for number in range(40)], record("far", datacenter="dc2")
+    )
 
     effects = member.leave(0)
 
-    told = {effect.to for effect in effects if isinstance(effect, Send)}
-    assert told == {(f"host-n{number}", 7600) for number in range(40)}
+    reported = {effect.to for effect in effects if isinstance(effect, Send)}
+    assert reported == {(f"host-n{number}", 7600) for number in range(40)}
     assert member.me.is_routed
     assert not member.me.is_placed
 
 
 def test_a_member_that_has_left_sends_and_accepts_nothing(core, record):
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     member.left(0)
 
     assert member.receive(Ping("b", 1, 1, "a", 0), HOME, 1) == []
-    assert hear(member, record("a", incarnation=9, status=Status.DEAD)) == []
+    assert deliver(member, record("a", incarnation=9, status=Status.DEAD)) == []
     assert member.tick(member.next_deadline()) == []
     assert member.me.status is Status.LEFT
 
 
 def test_an_early_tick_has_no_effect(core, record):
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     run(member, 1)
     deadline = member.next_deadline()
 
@@ -120,8 +124,8 @@ def test_an_early_tick_has_no_effect(core, record):
 
 def test_after_its_own_pause_a_member_declares_nobody_dead(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcdef"])
-    hear(member, *[record("b", status=Status.SUSPECT, accuser=each) for each in "cde"])
+    deliver(member, *[record(name) for name in "bcdef"])
+    deliver(member, *[record("b", status=Status.SUSPECT, accuser=each) for each in "cde"])
 
     effects = member.tick(30 * NS)
 
@@ -133,8 +137,8 @@ def test_after_its_own_pause_a_member_declares_nobody_dead(core, record):
 
 def test_a_short_lag_extends_suspicions(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcdef"])
-    hear(member, *[record("b", status=Status.SUSPECT, accuser=each) for each in "cdef"])
+    deliver(member, *[record(name) for name in "bcdef"])
+    deliver(member, *[record("b", status=Status.SUSPECT, accuser=each) for each in "cdef"])
     while member.next_deadline() < 1.2 * NS:
         member.tick(member.next_deadline())
 
@@ -145,12 +149,12 @@ def test_a_short_lag_extends_suspicions(core, record):
 
 def test_a_suspicion_that_a_confirmation_ends_in_the_past_is_no_pause(core, record):
     member = core("me")
-    hear(member, *[record(name) for name in "bcdef"])
-    hear(member, record("b", status=Status.SUSPECT, accuser="c"))
+    deliver(member, *[record(name) for name in "bcdef"])
+    deliver(member, record("b", status=Status.SUSPECT, accuser="c"))
     run(member, 5.0)
     # Nobody but the one accuser so far: patient. Three more, and it is over since 1.5 s.
     accusations = [record("b", status=Status.SUSPECT, accuser=each) for each in "def"]
-    hear(member, *accusations, now=5 * NS)
+    deliver(member, *accusations, now=5 * NS)
     member.tick(5 * NS)
     assert member.records["b"].status is Status.DEAD
     assert member.counters["own_pauses"] == 0

@@ -69,11 +69,15 @@ def test_a_zone_that_changes_moves_no_shard():
 
 
 def test_the_first_member_gains_and_the_last_member_loses_every_shard():
-    nobody, alone = Ring.of([]), Ring.of([Member(NodeId("a"))])
+    no_member, alone = Ring.of([]), Ring.of([Member(NodeId("a"))])
 
-    assert moved(nobody, alone) == tuple(Move(shard, None, NodeId("a")) for shard in range(SHARDS))
-    assert moved(alone, nobody) == tuple(Move(shard, NodeId("a"), None) for shard in range(SHARDS))
-    assert moved(nobody, nobody) == ()
+    assert moved(no_member, alone) == tuple(
+        Move(shard, None, NodeId("a")) for shard in range(SHARDS)
+    )
+    assert moved(alone, no_member) == tuple(
+        Move(shard, NodeId("a"), None) for shard in range(SHARDS)
+    )
+    assert moved(no_member, no_member) == ()
 
 
 def test_a_join_of_ten_moves_about_a_tenth():

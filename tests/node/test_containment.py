@@ -254,13 +254,13 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
     async with world("a", "b") as w:
         link = w.nodes["b"]._link_to(NodeId("a"))
         assert link is not None
-        told: list[object] = []
+        reported: list[object] = []
         link.call(Ping, broken)
-        link.call(broken, told.append)  # type: ignore[arg-type]
-        link.call(Ping, told.append)
+        link.call(broken, reported.append)  # type: ignore[arg-type]
+        link.call(Ping, reported.append)
         await trio.sleep(1)
 
-        assert [type(reply) for reply in told] == [type(None), Pong]
+        assert [type(reply) for reply in reported] == [type(None), Pong]
         assert contained(w, "b", "transport") == 2
 
 

@@ -46,8 +46,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
         yield Port(port, token)
         assert fetch(f"http://127.0.0.1:{port}/metrics").status == 401
         bearer = {"Authorization": f"Bearer {token}"}
-        told = fetch(f"http://127.0.0.1:{port}/metrics", headers=bearer)
-        assert b'cause="http_bug"' not in told.body
+        reported = fetch(f"http://127.0.0.1:{port}/metrics", headers=bearer)
+        assert b'cause="http_bug"' not in reported.body
 
 
 @pytest.fixture
@@ -162,13 +162,13 @@ async def test_connections_of_one_address_do_not_end_those_of_another(opened: Po
 async def is_answered(stream: trio.SocketStream, token: str) -> bool:
     asked = f"GET /v1/ring HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
     await stream.send_all(asked.encode("ascii"))
-    heard = b""
-    while b"\r\n\r\n" not in heard:
+    received = b""
+    while b"\r\n\r\n" not in received:
         some = await stream.receive_some()
         if not some:
             return False
-        heard += some
-    head, _, body = heard.partition(b"\r\n\r\n")
+        received += some
+    head, _, body = received.partition(b"\r\n\r\n")
     [length] = re.findall(rb"content-length: (\d+)", head)
     while len(body) < int(length):
         body += await stream.receive_some()

@@ -181,11 +181,11 @@ def test_a_crash_is_a_violation() -> None:
 
 
 def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     mutants = [MUTANTS["merge-by-sum"], MUTANTS["cost-ignored"]]
 
     results = hunt(
-        mutants, (1, 2), 2, lambda result, done, of: told.append((result.name, done, of))
+        mutants, (1, 2), 2, lambda result, done, of: reported.append((result.name, done, of))
     )
 
     assert [result.mutant for result in results] == [None, None, *mutants]
@@ -194,8 +194,8 @@ def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
     assert results[2].kill is not None
     assert (results[2].kill.scenario, results[2].kill.seed) == ("two-centers", 1)
     assert results[2].kill.violation == "agreement"
-    assert sorted(told)[-1][0] == "merge-by-sum"
-    assert [(done, of) for _, done, of in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert sorted(reported)[-1][0] == "merge-by-sum"
+    assert [(done, of) for _, done, of in reported] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert summary(results) == {"planted": 2, "found": 2, "survivors": [], "false_alarms": []}
 
 

@@ -35,10 +35,10 @@ class ShardSources:
             self.stood_by.discard(shard)
         if not has_more(self.ours, held):
             return
-        nobody = (None,) * SHARDS
-        before = old.owner_by_shard or nobody
-        copied = old.standby_by_shard or nobody
-        standing_by = new.standby_by_shard or nobody
+        no_owners = (None,) * SHARDS
+        before = old.owner_by_shard or no_owners
+        copied = old.standby_by_shard or no_owners
+        standing_by = new.standby_by_shard or no_owners
         seen: dict[object, tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self.ours, held)):
             known = self.by_shard.get(shard, ())

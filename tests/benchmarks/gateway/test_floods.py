@@ -28,13 +28,13 @@ def test_the_ratio_compares_the_slowest_hundredth_of_both_phases() -> None:
     flooded = phase(*[1.0] * 98, 8.0, 60.0, failed=3)
     found = Found(quiet, flooded, 3 << 20, 1, 0.5, 0.25, 100)
 
-    told = {each.name: each.value for each in figures_of("p4_hellos", [found])}
+    reported = {each.name: each.value for each in figures_of("p4_hellos", [found])}
 
-    assert told["floods.p4_hellos.p99_ratio"] == pytest.approx(4.0)
-    assert told["floods.p4_hellos.p99_ms"] == pytest.approx(8.0)
-    assert told["floods.p4_hellos.rss_growth_mb"] == 3.0
-    assert told["floods.p4_hellos.failed"] == 3.0
-    assert told["floods.p4_hellos.suspicions"] == 1.0
+    assert reported["floods.p4_hellos.p99_ratio"] == pytest.approx(4.0)
+    assert reported["floods.p4_hellos.p99_ms"] == pytest.approx(8.0)
+    assert reported["floods.p4_hellos.rss_growth_mb"] == 3.0
+    assert reported["floods.p4_hellos.failed"] == 3.0
+    assert reported["floods.p4_hellos.suspicions"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from gossip import (
     Ping,
     Status,
 )
-from tests.gossip.membership_calls import HOME, LAN, NS, SEEDS, hear, is_word_to, run
+from tests.gossip.membership_calls import HOME, LAN, NS, SEEDS, deliver, is_word_to, run
 
 
 def test_a_lone_member_contacts_seeds_until_it_knows_another_member(core, record):
@@ -35,7 +35,7 @@ def test_seeds_may_be_replaced(core):
 def test_only_unknown_seeds_are_contacted_while_members_are_known(core, record):
     """cortex#4931: islands that each had grown around a seed never met."""
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
 
     asked = [
         effect.with_
@@ -65,7 +65,7 @@ def test_members_that_booted_together_contact_dead_members_at_different_times(co
     spoken_at, now = set(), 0
     for seed in range(4):
         member, dead = core("a", seed=seed), record("dead", status=Status.DEAD)
-        hear(member, record("b"), dead)
+        deliver(member, record("b"), dead)
         run(member, LAN.gossip_to_dead)
         while not any(is_word_to(each, dead) for each in member.tick(now)):
             now = member.next_deadline()
@@ -77,7 +77,7 @@ def test_members_that_booted_together_contact_dead_members_at_different_times(co
 def test_a_lasting_digest_mismatch_causes_rare_exchanges(core, record):
     """After five rounds of gossip, which take news everywhere if they do not miss a member."""
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     asked_at = [
         tenth / 10
         for tenth in range(200)
@@ -93,7 +93,7 @@ def test_a_lasting_digest_mismatch_causes_rare_exchanges(core, record):
 def test_a_matching_digest_does_not_clear_another_mismatch(core, record):
     """Members of one data center agree, and yet they may all lack news of another one."""
     member = core("a")
-    hear(member, record("b"), record("c"))
+    deliver(member, record("b"), record("c"))
 
     asked = [
         effect.with_

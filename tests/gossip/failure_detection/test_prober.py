@@ -10,7 +10,7 @@ from gossip import (
     Settings,
     Status,
 )
-from tests.gossip.membership_calls import HOME, NS, changes, first_ping, hear, run, sent
+from tests.gossip.membership_calls import HOME, NS, changes, deliver, first_ping, run, sent
 
 
 def test_an_ack_carries_the_digest_and_the_clock(core):
@@ -30,7 +30,7 @@ def test_a_ping_for_another_member_is_not_answered(core):
 
 def test_each_member_is_probed_once_a_round(core, record):
     member = core("a")
-    hear(member, record("b"), record("c"), record("d"))
+    deliver(member, record("b"), record("c"), record("d"))
     probed = []
     while len(probed) < 9:
         now = member.next_deadline()
@@ -43,7 +43,7 @@ def test_each_member_is_probed_once_a_round(core, record):
 
 def test_an_ack_yields_round_trip_and_clock_offset(core, record):
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     began, ping = first_ping(member)
     ack = Ack("b", 1, ping.seq, member.digest, began + 50_000_042, delay=80)
 
@@ -56,7 +56,7 @@ def test_an_ack_yields_round_trip_and_clock_offset(core, record):
 def test_a_probe_during_a_clock_change_yields_no_offset(core, record):
     """All clocks of a host farm were set at once, and one found itself a minute behind."""
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
     began, ping = first_ping(member)
     minute = 60 * NS
     member._prober._clock.ahead = minute
@@ -70,7 +70,7 @@ def test_a_probe_during_a_clock_change_yields_no_offset(core, record):
 
 def test_a_silent_member_is_probed_indirectly_then_suspected_then_dead(core, record):
     member = core("a")
-    hear(member, *[record(name) for name in "bcdef"])
+    deliver(member, *[record(name) for name in "bcdef"])
 
     effects = run(member, 60)
 
@@ -83,7 +83,7 @@ def test_a_silent_member_is_probed_indirectly_then_suspected_then_dead(core, rec
 
 def test_one_lost_datagram_causes_no_suspicion_without_helpers(core, record):
     member = core("a")
-    hear(member, record("b"))
+    deliver(member, record("b"))
 
     def pings():
         found = []
@@ -104,7 +104,7 @@ def test_one_lost_datagram_causes_no_suspicion_without_helpers(core, record):
 def test_nacks_of_helpers_keep_the_local_health_good(core, record):
     def health_after_a_failed_probe(*, nacks):
         member = core("a")
-        hear(member, *[record(name) for name in "bcdef"])
+        deliver(member, *[record(name) for name in "bcdef"])
         requests = []
         while member.counters["probes_failed"] == 0:
             requests = sent(member.tick(member.next_deadline()), PingReq)
@@ -118,7 +118,7 @@ def test_nacks_of_helpers_keep_the_local_health_good(core, record):
 
 def test_a_helper_relays_an_ack_or_sends_a_nack(core, record):
     helper = core("c")
-    hear(helper, record("a"), record("b"))
+    deliver(helper, record("a"), record("b"))
     request = PingReq("a", 1, 9, "b", HOME)
 
     (ping,) = sent(helper.receive(request, ("host-a", 7600), 0), Ping)
@@ -132,7 +132,7 @@ def test_a_helper_relays_an_ack_or_sends_a_nack(core, record):
 
 def test_an_unreachable_member_is_probed_at_once(core, record):
     member = core("a")
-    hear(member, record("b"), record("c"))
+    deliver(member, record("b"), record("c"))
 
     (ping,) = sent(member.report_unreachable("c", 1), Ping)
 
@@ -142,7 +142,7 @@ def test_an_unreachable_member_is_probed_at_once(core, record):
 
 def test_members_of_other_data_centers_are_probed_more_slowly(core, record):
     member = core("a")
-    hear(member, record("b", datacenter="dc2"))
+    deliver(member, record("b", datacenter="dc2"))
     suspected = dead = 0.0
     while not dead:
         now = member.next_deadline()
@@ -157,6 +157,6 @@ def test_members_of_other_data_centers_are_probed_more_slowly(core, record):
 def test_without_the_buddy_system_pings_carry_no_suspicion(core, record):
     plain = core("a", settings=Settings.lan().without_lifeguard())
     accusation = record("b", status=Status.SUSPECT, accuser="c")
-    hear(plain, accusation, sender="c", source=("host-c", 1))
+    deliver(plain, accusation, sender="c", source=("host-c", 1))
 
     assert plain.receive(Nack("b", 1, 0), HOME, 1) == []

@@ -96,11 +96,11 @@ async def test_the_rules_view_shows_identity_bound_and_keys(autojump_clock: Mock
     async with world("a") as made, made.client("a") as limiter:
         await limiter.check("api", {"client": "x"})
         app = app_of(made.nodes["a"])
-        told = (await ask(app, "/v1/rules")).json
+        reported = (await ask(app, "/v1/rules")).json
         [rule] = [each for each in made.rules.rules() if each.path == (("client", None),)]
 
-    rows = {row["label"]: row for row in told["rules"] if row["depth"]}
-    assert told["count"] == len(rows) == 5
+    rows = {row["label"]: row for row in reported["rules"] if row["depth"]}
+    assert reported["count"] == len(rows) == 5
     assert rows["client"]["identity"] == f"{rule.id:016x}"
     assert rows["client"]["limit"] == "5/minute fixed_window"
     assert rows["client"]["worst"] == 10
@@ -118,10 +118,10 @@ descriptors:
         await made.start("b", datacenter="dc2")
         await made.settle()
         await trio.sleep(10)  # until b has been probed
-        told = (await ask(app_of(made.nodes["a"]), "/v1/rules")).json
+        reported = (await ask(app_of(made.nodes["a"]), "/v1/rules")).json
 
-    assert told["datacenters"]["count"] == 2
-    [row] = [row for row in told["rules"] if row["depth"]]
+    assert reported["datacenters"]["count"] == 2
+    [row] = [row for row in reported["rules"] if row["depth"]]
     assert row["scope"] == "global"
     assert 100 < row["cross_dc"]["bound"] <= row["cross_dc"]["ceiling"] == 200
 
@@ -135,22 +135,22 @@ async def test_any_node_can_show_a_key_of_any_owner(
         for _ in range(3):
             await limiter.check("api", descriptor)
         value = descriptor["client"]
-        told = (await ask(app_of(made.nodes["a"]), f"/v1/keys/api?client={value}")).json
+        reported = (await ask(app_of(made.nodes["a"]), f"/v1/keys/api?client={value}")).json
         shard = shard_of(counter(made.rules, "client", value))
 
-    assert (told["owner"], told["here"], told["shard"]) == (owner, is_here, shard)
-    assert told["rule"] == "api > client"
-    assert told["counter"] == [["client", value]]
-    state = told["state"]
+    assert (reported["owner"], reported["here"], reported["shard"]) == (owner, is_here, shard)
+    assert reported["rule"] == "api > client"
+    assert reported["counter"] == [["client", value]]
+    state = reported["state"]
     assert (state["decided_by"], state["limit"], state["remaining"]) == ("owner", 5, 2)
 
 
 async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         app = app_of(made.nodes["a"])
-        told = [(await ask(app, "/v1/keys/api?client=x")).json["state"] for _ in range(9)]
+        reported = [(await ask(app, "/v1/keys/api?client=x")).json["state"] for _ in range(9)]
 
-    assert {state["remaining"] for state in told} == {5}
+    assert {state["remaining"] for state in reported} == {5}
 
 
 async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockClock) -> None:
@@ -159,10 +159,10 @@ async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockCloc
         keys = {f"x{at}": counter(made.rules, "client", f"x{at}") for at in range(40)}
         theirs = next(value for value in keys if node.ring.owner(shard_of(keys[value])) == "b")
         await made.crash("b")
-        told = (await ask(app_of(node), f"/v1/keys/api?client={theirs}")).json
+        reported = (await ask(app_of(node), f"/v1/keys/api?client={theirs}")).json
 
-    assert (told["owner"], told["standby"]) == ("b", "a")
-    assert told["state"]["decided_by"] == "standby"
+    assert (reported["owner"], reported["standby"]) == ("b", "a")
+    assert reported["state"]["decided_by"] == "standby"
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,11 @@ async def test_the_throttled_view_names_the_denied_keys(autojump_clock: MockCloc
             for _ in range(times):
                 await limiter.check("api", {"client": client})
         await trio.sleep(1.0)
-        told = (await ask(app, "/v1/throttled")).json
+        reported = (await ask(app, "/v1/throttled")).json
         first = (await ask(app, "/v1/throttled?count=1")).json["keys"]
 
-    assert told["denied"] == 5
-    rows = [(row["rule"], row["counter"], row["denied"]) for row in told["keys"]]
+    assert reported["denied"] == 5
+    rows = [(row["rule"], row["counter"], row["denied"]) for row in reported["keys"]]
     assert rows == [
         ("api > client", [["client", "greedy"]], 4),
         ("api > client", [["client", "modest"]], 1),
@@ -232,16 +232,18 @@ async def test_the_overview_gathers_every_members_figures(autojump_clock: MockCl
         for name in made.nodes:
             for _ in range(6):
                 await limiter.check("api", owned(made.rules, "client", name))
-        told = (await ask(apps[0], "/v1/cluster")).json
+        reported = (await ask(apps[0], "/v1/cluster")).json
         throttled = (await ask(apps[0], "/v1/throttled")).json
 
-    assert told["state"] == "alive"
-    assert {name: row["denied"] for name, row in told["figures"].items()} == dict.fromkeys("abc", 1)
-    assert told["rules"] == [{"rule": "api > client", "allowed": 15, "denied": 3, "watched": 0}]
-    assert told["throttled"]["nodes"] == dict.fromkeys("abc", 1)
-    owners = [(row["owner"], row["denied"]) for row in told["throttled"]["keys"]]
+    assert reported["state"] == "alive"
+    assert {name: row["denied"] for name, row in reported["figures"].items()} == dict.fromkeys(
+        "abc", 1
+    )
+    assert reported["rules"] == [{"rule": "api > client", "allowed": 15, "denied": 3, "watched": 0}]
+    assert reported["throttled"]["nodes"] == dict.fromkeys("abc", 1)
+    owners = [(row["owner"], row["denied"]) for row in reported["throttled"]["keys"]]
     assert sorted(owners) == [("a", 1), ("b", 1), ("c", 1)]
-    assert throttled == told["throttled"]
+    assert throttled == reported["throttled"]
 
 
 async def test_the_worst_offender_of_all_nodes_comes_first_wherever_one_looks(
@@ -255,13 +257,13 @@ async def test_the_worst_offender_of_all_nodes_comes_first_wherever_one_looks(
                 for _ in range(times):
                     await limiter.check("api", owned(made.rules, "client", name))
             await trio.sleep(2.0)
-            told = (await ask(app, "/v1/throttled")).json
+            reported = (await ask(app, "/v1/throttled")).json
 
-    rows = [(row["owner"], row["denied"], row["error"]) for row in told["keys"]]
+    rows = [(row["owner"], row["denied"], row["error"]) for row in reported["keys"]]
     assert rows == [("c", 195, 0), ("a", 35, 0), ("b", 15, 0)]
-    assert told["denied"] == 245
-    assert told["missing"] == []
-    assert sum(told["keys"][0]["nodes"].values()) == 195
+    assert reported["denied"] == 245
+    assert reported["missing"] == []
+    assert sum(reported["keys"][0]["nodes"].values()) == 195
 
 
 async def test_a_key_of_a_removed_rule_keeps_its_name(autojump_clock: MockClock) -> None:
@@ -283,14 +285,17 @@ async def test_the_summary_shows_problems_of_the_cluster(
         app = app_of(made.nodes["a"])
         made.nodes["a"].rules_refusal = "api.yaml:3: unknown key"
         made.nodes["b"].change_rules(load_text("domain: other").rules)
-        told = (await ask(app, "/v1/cluster")).json
+        reported = (await ask(app, "/v1/cluster")).json
         await made.crash("b")
         await trio.sleep(30.0)
         later = {row["name"]: row for row in (await ask(app, "/v1/cluster")).json["members"]}
 
-    assert told["rules_refusal"] == "api.yaml:3: unknown key"
-    assert {name: row["rules_refused"] for name, row in told["figures"].items()} == {"a": 1, "b": 0}
-    assert told["figures"]["a"]["rules_hash"] != told["figures"]["b"]["rules_hash"]
+    assert reported["rules_refusal"] == "api.yaml:3: unknown key"
+    assert {name: row["rules_refused"] for name, row in reported["figures"].items()} == {
+        "a": 1,
+        "b": 0,
+    }
+    assert reported["figures"]["a"]["rules_hash"] != reported["figures"]["b"]["rules_hash"]
     assert later["b"]["state"] == "dead"
     assert 20 < later["b"]["state_for_s"] < 30
     assert later["a"]["state_for_s"] > 30
@@ -303,11 +308,11 @@ async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
         app = app_of(made.nodes["a"])
         await made.crash("b")
         began = trio.current_time()
-        told = (await ask(app, "/v1/cluster")).json
+        reported = (await ask(app, "/v1/cluster")).json
 
         assert trio.current_time() - began < 1
-    assert sorted(told["figures"]) == ["a"]
-    assert told["missing"] == ["b"]
+    assert sorted(reported["figures"]) == ["a"]
+    assert reported["missing"] == ["b"]
 
 
 async def test_the_page_may_run_and_load_nothing_but_itself(autojump_clock: MockClock) -> None:

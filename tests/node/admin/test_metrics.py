@@ -133,13 +133,15 @@ async def test_the_number_of_rule_labels_is_bounded(
                 await limiter.check("api", {f"key{number}": "x"})
         found = await scrape(node)
 
-    labels = {dict(told)["rule"] for name, told in found if name == "ringfence_decisions_total"}
+    labels = {
+        dict(reported)["rule"] for name, reported in found if name == "ringfence_decisions_total"
+    }
     assert len(labels) <= MOST_LABELS + 1
     named = {"result": "allowed", "source": "owner"}
     total = sum(
         count
-        for (name, told), count in found.items()
-        if name == "ringfence_decisions_total" and named.items() <= dict(told).items()
+        for (name, reported), count in found.items()
+        if name == "ringfence_decisions_total" and named.items() <= dict(reported).items()
     )
     assert total == MOST_LABELS + 50
     assert value(found, "ringfence_decisions_total", rule=OTHER_RULES, **named) >= 50

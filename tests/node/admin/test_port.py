@@ -52,10 +52,10 @@ async def connected(
 
 async def ask(stream: trio.SocketStream) -> None:
     await stream.send_all(b"GET /v1/ring HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    heard = b""
-    while b"}" not in heard:
-        heard += await stream.receive_some()
-    assert heard.startswith(b"HTTP/1.1 200")
+    received = b""
+    while b"}" not in received:
+        received += await stream.receive_some()
+    assert received.startswith(b"HTTP/1.1 200")
 
 
 async def test_the_port_answers_over_http() -> None:

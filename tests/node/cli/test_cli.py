@@ -70,8 +70,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr("sys.argv", ["ringfence", *map(str, words)])
         with pytest.raises(SystemExit) as left:
             command.main()
-        told = capsys.readouterr()
-        return Ran(int(left.value.code or 0), told.out, told.err)
+        reported = capsys.readouterr()
+        return Ran(int(left.value.code or 0), reported.out, reported.err)
 
     return run_it
 
@@ -156,14 +156,14 @@ def test_a_machine_reads_which_node_decided(run: Run, cluster: DemoCluster, name
     keys = [f"{name}-{number}" for number in range(24)]
     before = decided_by_node(run, cluster)
 
-    told = Counter(
+    reported = Counter(
         run("check", "api", key, "--json", "--cluster", cluster.url).row["node"] for key in keys
     )
 
-    assert told == decided_by_node(run, cluster) - before
-    assert set(told) == {"a", "b"}
+    assert reported == decided_by_node(run, cluster) - before
+    assert set(reported) == {"a", "b"}
     adhoc = run("check", "x", name, "--limit", "9/day", "--json", "--cluster", cluster.url).row
-    assert decided_by_node(run, cluster) - before - told == Counter([adhoc["node"]])
+    assert decided_by_node(run, cluster) - before - reported == Counter([adhoc["node"]])
     assert run("check", "api", "free=x", "--json", "--cluster", cluster.url).row["node"] is None
 
 
@@ -488,7 +488,7 @@ def test_members_are_a_tree_for_people(run: Run, cluster: DemoCluster) -> None:
     assert len(lines) == 5
 
 
-def _member(name: str, **told: object) -> dict[str, object]:
+def _member(name: str, **reported: object) -> dict[str, object]:
     counters = {"keys": 123_456, "checks": 12_345_678, "allowed": 11_111_111}
     return {
         "name": name,
@@ -504,13 +504,13 @@ def _member(name: str, **told: object) -> dict[str, object]:
         "clock_offset_ms": -1.25,
         "clock_suspect": False,
         "counters": counters,
-    } | told
+    } | reported
 
 
 def shown(width: int, *rows: dict[str, object]) -> list[str]:
-    told = StringIO()
-    show_members(Console(file=told, width=width), "node-north-1", list(rows))
-    return told.getvalue().splitlines()
+    reported = StringIO()
+    show_members(Console(file=reported, width=width), "node-north-1", list(rows))
+    return reported.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -541,9 +541,9 @@ def test_members_are_one_table_with_the_columns_that_the_screen_holds(
     assert lines[2].split()[1:] == columns.split()
     assert "203.0.113.107:17101" in lines[4]
     assert "alive, silent" in lines[4]
-    told = " ".join(lines[5:])
-    assert ("not shown for lack of width:" in told) is (width < 200)
-    assert ("version" in told) is (width < 200)
+    reported = " ".join(lines[5:])
+    assert ("not shown for lack of width:" in reported) is (width < 200)
+    assert ("version" in reported) is (width < 200)
 
 
 def test_members_stand_under_their_data_center() -> None:

@@ -52,8 +52,8 @@ def check(
         monkeypatch.setattr("sys.argv", ["ringfence", "rules", "check", *map(str, paths), *options])
         with pytest.raises(SystemExit) as left:
             command.main()
-        told = capsys.readouterr()
-        return int(left.value.code or 0), told.out, told.err
+        reported = capsys.readouterr()
+        return int(left.value.code or 0), reported.out, reported.err
 
     return run_it
 
@@ -75,11 +75,11 @@ def test_the_bound_of_every_global_rule_is_printed(check: Run) -> None:
 def test_a_machine_reads_the_bound(check: Run) -> None:
     row = json.loads(check([RULES], *FAR, "--json")[1])
 
-    [_, near, told, split, home] = row["rules"]
+    [_, near, reported, split, home] = row["rules"]
     assert near["cross_dc"] is None
-    assert (told["cross_dc"]["bound"], told["cross_dc"]["ceiling"]) == (616, 1800)
-    assert told["cross_dc"]["staleness_ns"] == 280_000_000
-    assert [rule["scope"] for rule in (near, told, split, home)] == [
+    assert (reported["cross_dc"]["bound"], reported["cross_dc"]["ceiling"]) == (616, 1800)
+    assert reported["cross_dc"]["staleness_ns"] == 280_000_000
+    assert [rule["scope"] for rule in (near, reported, split, home)] == [
         *("datacenter", "global", "split", "home")
     ]
     assert row["warnings"] == []

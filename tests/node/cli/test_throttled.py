@@ -16,7 +16,7 @@ from ringfence.errors import RingfenceError
 Serve = Callable[..., str]
 
 
-def told(node: str, *rows: tuple[str, int, int]) -> bytes:
+def reported(node: str, *rows: tuple[str, int, int]) -> bytes:
     keys = [
         {
             "rule": "api > client",
@@ -82,7 +82,7 @@ def rows_of(result: Result) -> Sequence[tuple[str, str, int]]:
 
 
 def test_the_lists_of_all_nodes_are_one(serve: Serve) -> None:
-    urls = [serve(told("a", ("x", 5, 0), ("y", 1, 0))), serve(told("b", ("z", 3, 1)))]
+    urls = [serve(reported("a", ("x", 5, 0), ("y", 1, 0))), serve(reported("b", ("z", 3, 1)))]
 
     result = run(*urls, "--json", "--count", "2")
 
@@ -91,7 +91,7 @@ def test_the_lists_of_all_nodes_are_one(serve: Serve) -> None:
 
 
 def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
-    result = run(serve(told("a", ("203.0.113.7", 1200, 0), ("x\x1b[2J", 40, 8))))
+    result = run(serve(reported("a", ("203.0.113.7", 1200, 0), ("x\x1b[2J", 40, 8))))
 
     lines = result.output.splitlines()
     assert lines[1].split() == ["1200", "client=203.0.113.7", "api", ">", "client", "a"]
@@ -100,7 +100,7 @@ def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
 
 
 def test_when_nobody_was_denied_that_is_said(serve: Serve) -> None:
-    assert run(serve(told("a"))).output == "no checks were denied lately\n"
+    assert run(serve(reported("a"))).output == "no checks were denied lately\n"
 
 
 def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path
     path = tmp_path / "ops.token"
     path.write_text("ops.00ff\n", "ascii")
 
-    run(serve(told("a"), seen=seen), "--token-file", str(path), "--count", "7")
+    run(serve(reported("a"), seen=seen), "--token-file", str(path), "--count", "7")
 
     assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
 
@@ -154,7 +154,7 @@ def test_files_for_an_operators_port_are_refused_without_one(tmp_path: Path) -> 
 
 
 def test_what_two_ports_say_of_one_key_is_counted_once(serve: Serve) -> None:
-    both = json.loads(told("a", ("x", 5, 0)))
+    both = json.loads(reported("a", ("x", 5, 0)))
     both["nodes"] = {"a": 2, "b": 4}
     both["keys"][0] |= {"nodes": {"a": 1, "b": 4}, "owner": "b"}
     other = json.dumps(both | {"asked": "b", "missing": ["c"]}).encode()

@@ -71,12 +71,12 @@ def test_the_certificate_of_another_node_is_refused(tmp_path: Path, shown: str) 
     (keys.path / f"{shown}.pem").write_bytes(keys.certificate_of("b").read_bytes())
     (keys.path / f"{shown}.key").write_bytes(keys.key_of("b").read_bytes())
 
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         load_node_tls(keys, "c", NOW)
 
     assert (
         "the certificate of node 'c' must name c.node.ringfence.internal, "
-        "got b.node.ringfence.internal" in str(told.value)
+        "got b.node.ringfence.internal" in str(reported.value)
     )
 
 

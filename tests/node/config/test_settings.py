@@ -40,8 +40,8 @@ def refusal(
     return str(caught.value)
 
 
-def of_pod(**told: str) -> dict[str, str]:
-    return {"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"} | told
+def of_pod(**reported: str) -> dict[str, str]:
+    return {"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"} | reported
 
 
 # What is read
@@ -327,10 +327,10 @@ def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7180", "10.0.0.1:7180", "[::]:7180", "node-a:7180"])
 def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
-    told = refusal(tmp_path, WHOLE, http=address)
+    reported = refusal(tmp_path, WHOLE, http=address)
 
-    assert "keys must be set when http is beyond loopback, got http = " in told
-    assert "ringfence keys new" in told
+    assert "keys must be set when http is beyond loopback, got http = " in reported
+    assert "ringfence keys new" in reported
     assert load(tmp_path, http=address, keys="keys").http_at
 
 

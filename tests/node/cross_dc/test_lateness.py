@@ -36,7 +36,7 @@ class Center:
     phase_ms: int
     spread: CountDissemination = field(default_factory=CountDissemination)
     admitted_ms: list[int] = field(default_factory=list)
-    heard: int = 0
+    received: int = 0
     """Units of the other that were heard of."""
     is_waiting: bool = False
 
@@ -68,8 +68,8 @@ class Pair:
         if is_admitted:
             center.admitted_ms.append(self.now_ms)
             center.spread.mark_changed(KEY, self.now_ms * MS)
-            if center.heard < len(other.admitted_ms):
-                self.worst_ms = max(self.worst_ms, self.now_ms - other.admitted_ms[center.heard])
+            if center.received < len(other.admitted_ms):
+                self.worst_ms = max(self.worst_ms, self.now_ms - other.admitted_ms[center.received])
         return is_admitted
 
     def run_to(self, instant_ms: int) -> None:
@@ -100,10 +100,10 @@ class Pair:
         for key, cells, since in rows:
             if not is_answer:
                 center.engine.merge_remote("other", [key], [cells], self.now_ms * MS)
-                center.heard = max(center.heard, sum(cells[1::2]))
+                center.received = max(center.received, sum(cells[1::2]))
                 continue
             center.is_waiting = False
-            if self.centers[1 - which].heard >= sum(cells[1::2]):
+            if self.centers[1 - which].received >= sum(cells[1::2]):
                 center.spread.on_acknowledged(key, cells)
             else:
                 center.spread.on_lost(key, since)

@@ -79,8 +79,8 @@ class _Line:
         if self._asker.datacenter == self._asked.datacenter:
             reply = self._asked.recalling.take_on(message)
         else:
-            heard = {SHARD: [KEY]}
-            reply = self._asked.recalling.answer(self._asker.datacenter, message, heard)
+            received = {SHARD: [KEY]}
+            reply = self._asked.recalling.answer(self._asker.datacenter, message, received)
         self._asker.waiting.append(lambda: on_reply(reply))
 
 
@@ -144,8 +144,8 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
     _, _, us = two_and_one_that_remembers(100)
     us.ownership.start([SHARD + 1])
-    heard = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
-    reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), heard)
+    received = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
+    reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), received)
 
     assert isinstance(reply, RecoverCountsReply)
     assert (reply.shards, len(reply.keys)) == ([SHARD], 1000)

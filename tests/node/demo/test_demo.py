@@ -42,22 +42,22 @@ def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
     with pytest.raises(SystemExit) as left:
         command.main()
 
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    reported = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert not left.value.code
-    assert told["lines"] == told["checks"] == LINES
-    assert told["allowed"] + told["denied"] == LINES
-    assert told["denied"] > 0
-    assert told["errors"] == 0
-    assert told["over_admitted"] == 0
-    assert told["judged_keys"] > 0
-    assert told["decisions_by_source"]["standby"] > 0
-    shares = told["decisions_by_node"]
+    assert reported["lines"] == reported["checks"] == LINES
+    assert reported["allowed"] + reported["denied"] == LINES
+    assert reported["denied"] > 0
+    assert reported["errors"] == 0
+    assert reported["over_admitted"] == 0
+    assert reported["judged_keys"] > 0
+    assert reported["decisions_by_source"]["standby"] > 0
+    shares = reported["decisions_by_node"]
     assert set("abc") <= shares.keys()
     for column in ("checks", "allowed", "denied"):
-        assert sum(share[column] for share in shares.values()) == told[column]
+        assert sum(share[column] for share in shares.values()) == reported[column]
     assert sum(share["as_standby"] for share in shares.values()) > 0
-    alive = {node["name"]: node["alive"] for node in told["nodes"]}
-    assert alive == {name: name != told["killed_node"] for name in "abc"}
+    alive = {node["name"]: node["alive"] for node in reported["nodes"]}
+    assert alive == {name: name != reported["killed_node"] for name in "abc"}
 
 
 def test_the_first_frame_comes_before_any_node_is_started(
@@ -73,9 +73,9 @@ def test_the_first_frame_comes_before_any_node_is_started(
         command.main()
 
     assert left.value.code == 3
-    told = capsys.readouterr()
-    assert told.err == "ringfence: nothing was started\n"
-    first, rule, *_, last = told.out.splitlines()
+    reported = capsys.readouterr()
+    assert reported.err == "ringfence: nothing was started\n"
+    first, rule, *_, last = reported.out.splitlines()
     assert first == "Three nodes on this host limit the log of a real web server."
     assert rule == "Rule: each client may make 20 requests in any 10 s."
     assert last == "starting nodes: 0 of 3 are up"
@@ -104,9 +104,9 @@ def halfway(**more: Any) -> Demo:
 
 
 def shown(seen: Demo, width: int) -> list[str]:
-    told = StringIO()
-    Console(file=told, width=width).print(picture(seen))
-    return told.getvalue().splitlines()
+    reported = StringIO()
+    Console(file=reported, width=width).print(picture(seen))
+    return reported.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width", [66, 80])

@@ -45,17 +45,17 @@ async def test_a_charge_through_any_node_counts_beyond_the_limit_at_the_owner(
 ) -> None:
     async with world() as w:
         client = owned(w.rules, "client", "b")
-        told: list[Decision] = []
+        reported: list[Decision] = []
         for seed in NAMES:
             async with w.client(seed, only=True) as limiter:
-                told.append(await limiter.charge("api", client, 3))
+                reported.append(await limiter.charge("api", client, 3))
         async with w.client() as limiter:
             peek = await limiter.peek("api", client)
 
-            assert of(told) == [True, False, False]
-            assert [each.remaining for each in told] == [2, 0, 0]
-            assert {each.source for each in told} == {Source.OWNER}
-            assert told[-1].retry_after == peek.retry_after == 30.0
+            assert of(reported) == [True, False, False]
+            assert [each.remaining for each in reported] == [2, 0, 0]
+            assert {each.source for each in reported} == {Source.OWNER}
+            assert reported[-1].retry_after == peek.retry_after == 30.0
             assert not peek.allowed
             assert [w.count(name, "forwarded") for name in NAMES] == [1, 0, 1]
             assert (w.count("b", "charges"), w.count("b", "overdrawn")) == (3, 2)
@@ -71,9 +71,9 @@ async def test_a_charge_reaches_the_owner_despite_a_cached_denial(
             await limiter.check("api", client)
         assert (await limiter.check("api", client)).source is Source.CACHE
 
-        told = await limiter.charge("api", client, 4)
+        reported = await limiter.charge("api", client, 4)
 
-        assert (told.source, told.allowed) == (Source.OWNER, False)
+        assert (reported.source, reported.allowed) == (Source.OWNER, False)
         assert await used(limiter, client) == 9
 
 
@@ -118,8 +118,8 @@ async def test_an_owner_receives_its_standbys_charges_after_a_cut(
         await trio.sleep(0.3)
         w.network.pause(address_of("b"))
 
-        told = await limiter.charge("api", client, 9)
-        assert told.source is Source.STANDBY
+        reported = await limiter.charge("api", client, 9)
+        assert reported.source is Source.STANDBY
         w.network.resume(address_of("b"))
         await trio.sleep(10)
 
@@ -172,11 +172,11 @@ async def test_a_charge_into_debt_recalls_the_leases_of_its_key(
         await heat(borrower, window)
         assert (await borrower.check("api", window)).source is Source.LEASE
 
-        told = await other.charge("api", window, 50_000)
+        reported = await other.charge("api", window, 50_000)
         await trio.sleep(0.02)
         after = await borrower.check("api", window)
 
-        assert not told.allowed
+        assert not reported.allowed
         assert (after.source, after.allowed) == (Source.OWNER, False)
 
 
@@ -187,10 +187,10 @@ async def test_a_borrower_spends_nothing_of_its_lease_for_a_charge(
         window = owned(w.rules, "window", "a")
         await heat(limiter, window, times=50)
 
-        told = await limiter.charge("api", window, 1000)
+        reported = await limiter.charge("api", window, 1000)
         await trio.sleep(3)
 
-        assert told.source is Source.OWNER
+        assert reported.source is Source.OWNER
         assert (await other.peek("api", window)).remaining == 10000 - 50 - 1000
 
 

@@ -744,7 +744,7 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
             ask = limiter.charge_limit if step.is_charge else limiter.check_limit
             decision = await ask(vector.limit, key, cost=step.cost)
 
-            told = {
+            reported = {
                 "admitted": decision.allowed,
                 "permanent": decision.is_permanent,
                 "over_soft": decision.over_soft,
@@ -765,8 +765,8 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
             said = {name: value for name, value in expected.items() if value is not None}
             if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
                 # The likely time of a free slot is never later than the guaranteed time.
-                assert told["retry_after"] <= said.pop("retry_after")
-            assert {name: told[name] for name in said} == said, f"step {number}"
+                assert reported["retry_after"] <= said.pop("retry_after")
+            assert {name: reported[name] for name in said} == said, f"step {number}"
         assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)
 
 

@@ -218,10 +218,10 @@ async def test_too_many_reports_are_rejected(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
         reports = [report_of((RULE_ID, *DENIED, 1), number=number) for number in range(1, 21)]
-        heard = await caller.say(*reports)
+        received = await caller.say(*reports)
         counters = w.node.stats(1).counters
 
-    codes = [each.code for each in heard if isinstance(each, Refused)]
+    codes = [each.code for each in received if isinstance(each, Refused)]
     assert codes == [ErrorCode.OVERLOADED] * 12
     assert counters["reported_denied"] == 8
     assert counters["refused_report_pace"] == 12
@@ -246,13 +246,13 @@ async def test_only_clients_that_may_check_may_report(autojump_clock: MockClock)
     tokens = {"app": replace(ACCESS.tokens["app"], scopes=frozenset({Scope.OBSERVE}))}
     async with running_node() as w:
         w.node.change_access(Access(ACCESS.cluster_keys, ACCESS.cluster, tokens))
-        heard = []
+        received = []
         for hello in (Hello(Role.CLIENT, "app", SECRET, 1), Hello(Role.NODE, "b", b"", 2)):
             caller = await w.call(hello)
-            heard += await caller.say(report_of((RULE_ID, *DENIED, 1)))
+            received += await caller.say(report_of((RULE_ID, *DENIED, 1)))
         counters = w.node.stats(1).counters
 
-    assert [each.code for each in heard if isinstance(each, Refused)] == [
+    assert [each.code for each in received if isinstance(each, Refused)] == [
         ErrorCode.NOT_PERMITTED,
         ErrorCode.NOT_PERMITTED,
     ]

@@ -361,11 +361,13 @@ def test_the_most_denied_key_of_a_cluster_is_listed_first(tmp_path: Path) -> Non
                         decision = limiter.check("api", {"client": client})
                         denied[client] += not decision.allowed
 
-            def told() -> Any:
+            def reported() -> Any:
                 return json.loads(asked("throttled", "--cluster", url, "--json")[1])
 
-            until(lambda: told()["denied"] >= denied.total())  # Each client reports once a second.
-            found = told()
+            until(
+                lambda: reported()["denied"] >= denied.total()
+            )  # Each client reports once a second.
+            found = reported()
 
     assert found["missing"] == []
     assert [(row["counter"][0][1], row["denied"]) for row in found["keys"]] == [

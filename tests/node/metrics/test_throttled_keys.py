@@ -35,9 +35,9 @@ def test_whoever_has_a_large_part_of_all_denials_is_told(frames: list[list[bytes
         throttled.denied(keys)
     exact = Counter(key for keys in frames for key in keys)
 
-    told = {row.key for row in throttled.most(10_000)}
+    reported = {row.key for row in throttled.most(10_000)}
 
-    assert {key for key, count in exact.items() if count > exact.total() / KEPT} <= told
+    assert {key for key, count in exact.items() if count > exact.total() / KEPT} <= reported
 
 
 def test_memory_is_bounded_whatever_is_denied() -> None:
@@ -54,10 +54,10 @@ def test_denials_are_told_for_a_period_and_the_one_after_it() -> None:
 
     throttled.turn()
     throttled.denied([b"x", b"y"])
-    told = [(row.key, row.denied, row.error) for row in throttled.most(5)]
+    reported = [(row.key, row.denied, row.error) for row in throttled.most(5)]
     throttled.turn()
 
-    assert told == [(b"x", 4, 0), (b"y", 1, 0)]
+    assert reported == [(b"x", 4, 0), (b"y", 1, 0)]
     assert [(row.key, row.denied) for row in throttled.most(5)] == [(b"x", 1), (b"y", 1)]
     throttled.turn()
     assert throttled.most(5) == []

@@ -89,8 +89,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr("sys.argv", ["ringfence", *map(str, words)])
         with pytest.raises(SystemExit) as left:
             command.main()
-        told = capsys.readouterr()
-        return Ran(int(left.value.code or 0), told.out, told.err)
+        reported = capsys.readouterr()
+        return Ran(int(left.value.code or 0), reported.out, reported.err)
 
     return run_it
 
@@ -345,9 +345,9 @@ def test_people_see_the_counts_and_who_was_throttled_most(
 def test_wishes_that_do_not_go_together_are_refused(
     run: Run, rules: Path, words: list[str], said: str
 ) -> None:
-    told = [str(rules) if word == "RULES" else word for word in words]
+    reported = [str(rules) if word == "RULES" else word for word in words]
 
-    ran = run("replay", TRACES / "semicomplete-2015-05.tsv.gz", *told)
+    ran = run("replay", TRACES / "semicomplete-2015-05.tsv.gz", *reported)
 
     assert ran.status == 2
     assert said in ran.err

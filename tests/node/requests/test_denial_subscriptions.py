@@ -7,8 +7,10 @@ SECOND = 10**9
 
 class World:
     def __init__(self, most=100):
-        self.told = []
-        self.watchers = DenialSubscriptions(lambda who, keys: self.told.append((who, keys)), most)
+        self.reported = []
+        self.watchers = DenialSubscriptions(
+            lambda who, keys: self.reported.append((who, keys)), most
+        )
         for who in ("one", "two"):
             self.watchers.listen(who)
 
@@ -31,7 +33,7 @@ def test_each_denied_client_is_notified_once_when_the_denial_ends():
     w.watchers.lift([b"k1", b"k3"])
     w.watchers.lift([b"k1"])
 
-    assert w.told == [("one", [b"k1"]), ("two", [b"k1"])]
+    assert w.reported == [("one", [b"k1"]), ("two", [b"k1"])]
 
 
 def test_revoking_all_denials_names_no_keys():
@@ -41,7 +43,7 @@ def test_revoking_all_denials_names_no_keys():
     w.watchers.lift_all()
     w.watchers.lift([b"k1"])
 
-    assert w.told == [("one", [])]
+    assert w.reported == [("one", [])]
 
 
 def test_only_denials_of_subscribed_clients_are_recorded():
@@ -54,7 +56,7 @@ def test_only_denials_of_subscribed_clients_are_recorded():
 
     w.watchers.lift([b"k1"])
 
-    assert w.told == []
+    assert w.reported == []
     assert len(w.watchers) == 0
 
 
@@ -65,7 +67,7 @@ def test_full_subscriptions_revoke_the_oldest_denial():
     w.deny("one", b"k1")
     w.deny("two", b"k3")
 
-    assert w.told == [("one", [b"k2"])]
+    assert w.reported == [("one", [b"k2"])]
     assert len(w.watchers) == 2
 
 
@@ -75,7 +77,7 @@ def test_expired_subscriptions_are_dropped_silently():
     w.deny("one", b"k3", now=10 * SECOND)
 
     assert len(w.watchers) == 1
-    assert w.told == []
+    assert w.reported == []
 
 
 def test_a_denial_of_another_node_expires_immediately():
@@ -85,4 +87,4 @@ def test_a_denial_of_another_node_expires_immediately():
     w.watchers.unwatched("one", *answer(b"k2", code=Code.ALLOWED))
     w.watchers.unwatched("deaf", *answer(b"k1"))
 
-    assert w.told == [("one", [b"k1"])]
+    assert w.reported == [("one", [b"k1"])]

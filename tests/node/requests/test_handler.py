@@ -88,7 +88,7 @@ async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
         assert await peer.say(check(6, key, hops=2, deadline_ms=200)) == []
         await trio.sleep(0.12)
 
-        [refused] = peer.heard[-1:]
+        [refused] = peer.received[-1:]
         assert isinstance(refused, Refused)
         assert (refused.seq, refused.code) == (6, ErrorCode.NOT_HERE)
 
@@ -103,7 +103,7 @@ async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
         assert await caller.say(check(6, key_of("b"), deadline_ms=200)) == []
         await trio.sleep(0.12)
 
-        [answer] = caller.heard[-1:]
+        [answer] = caller.received[-1:]
         assert isinstance(answer, Answer)
         assert answer.results.sources == [Source.POLICY]
 

@@ -11,7 +11,7 @@ from node.admin import AdminPort, open_port
 from node.config.access import Access
 from node.supervisor.host_members import Host, HostMember
 from node.supervisor.host_port import open_page
-from node.supervisor.member_query import Told, ask_member
+from node.supervisor.member_query import MemberResponse, ask_member
 from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.wire import token_digest
 from tests.node.cluster import World, world
@@ -46,22 +46,22 @@ class Page:
 
     async def ask(
         self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
-    ) -> Told:
+    ) -> MemberResponse:
         pairs = {"host": "localhost", **(headers or {})}
         raw = [(name.encode(), value.encode()) for name, value in pairs.items()]
-        told = await self._ask(method.encode(), path.encode(), raw)
-        assert told is not None
-        return told
+        reported = await self._ask(method.encode(), path.encode(), raw)
+        assert reported is not None
+        return reported
 
 
 async def test_metrics_are_those_of_all_members() -> None:
     async with host() as (_, _, page):
-        told = await page.ask("/metrics")
+        reported = await page.ask("/metrics")
 
-    assert told.status == 200
+    assert reported.status == 200
     for name in ("a", "b"):
-        assert f'ringfence_ready{{member="{name}"}} 1.0'.encode() in told.body
-        assert f'ringfence_process_up{{member="{name}"}} 1.0'.encode() in told.body
+        assert f'ringfence_ready{{member="{name}"}} 1.0'.encode() in reported.body
+        assert f'ringfence_process_up{{member="{name}"}} 1.0'.encode() in reported.body
 
 
 async def test_the_host_is_ready_when_all_are_that_have_not_left() -> None:
@@ -87,13 +87,13 @@ async def test_what_all_members_know_is_asked_of_the_first_that_answers() -> Non
         shard = await page.ask("/v1/ring?shard=77")
         live = await page.ask("/")
         found.members[1].is_up = False
-        nobody = await page.ask("/v1/members")
+        no_member = await page.ask("/v1/members")
         metrics = await page.ask("/metrics")
 
     assert [json.loads(each.body)["asked"] for each in (first, second)] == ["a", "b"]
     assert json.loads(shard.body)["shard"]["number"] == 77
     assert b"content-security-policy" in dict(live.headers)
-    assert (nobody.status, metrics.status) == (503, 503)
+    assert (no_member.status, metrics.status) == (503, 503)
 
 
 async def test_members_decide_who_may_look() -> None:
@@ -114,9 +114,9 @@ async def test_members_decide_who_may_look() -> None:
 
 async def test_all_members_are_asked_to_leave() -> None:
     async with host() as (made, _, page):
-        told = await page.ask("/v1/leave", "POST")
+        reported = await page.ask("/v1/leave", "POST")
 
-        assert (told.status, json.loads(told.body)["members"]) == (202, ["a", "b"])
+        assert (reported.status, json.loads(reported.body)["members"]) == (202, ["a", "b"])
         with trio.fail_after(10):
             for node in made.nodes.values():
                 await node.asked_to_leave.wait()

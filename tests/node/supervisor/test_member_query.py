@@ -7,38 +7,42 @@ from functools import partial
 import pytest
 import trio
 
-from node.supervisor.member_query import Told, ask_member
+from node.supervisor.member_query import MemberResponse, ask_member
 from ringfence.transport.interface import Address
 
 
 @asynccontextmanager
 async def member(answer: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
     """Somebody who answers every connection with these bytes and then hangs up."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def serve(stream: trio.SocketStream) -> None:
-        heard.append(await stream.receive_some())
+        received.append(await stream.receive_some())
         await stream.send_all(answer)
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
         [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
-        yield listener.socket.getsockname()[:2], heard
+        yield listener.socket.getsockname()[:2], received
         nursery.cancel_scope.cancel()
 
 
-async def asked(address: Address) -> Told | None:
+async def asked(address: Address) -> MemberResponse | None:
     return await ask_member(address, b"GET", b"/v1/ring?shard=7", [(b"host", b"localhost:7180")])
 
 
 async def test_a_whole_answer_is_passed_on_as_it_is() -> None:
     whole = b"HTTP/1.1 503 \r\nallow: GET\r\ntransfer-encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
-    async with member(whole) as (address, heard):
-        told = await asked(address)
+    async with member(whole) as (address, received):
+        reported = await asked(address)
 
-    assert told is not None
-    assert (told.status, told.body, dict(told.headers)[b"allow"]) == (503, b"no", b"GET")
-    assert heard[0].startswith(b"GET /v1/ring?shard=7 HTTP/1.1\r\nhost: localhost:7180\r\n")
+    assert reported is not None
+    assert (reported.status, reported.body, dict(reported.headers)[b"allow"]) == (
+        503,
+        b"no",
+        b"GET",
+    )
+    assert received[0].startswith(b"GET /v1/ring?shard=7 HTTP/1.1\r\nhost: localhost:7180\r\n")
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,10 @@ class HostProcess:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as told:
-                return told.status, told.read().decode()
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=10
+            ) as reported:
+                return reported.status, reported.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError:
@@ -117,13 +119,13 @@ class HostProcess:
 
     def pid_of(self, index: int) -> int:
         """The process of a member, found by its command line among the supervisor's children."""
-        told = f"--member\0{index}\0".encode()
+        reported = f"--member\0{index}\0".encode()
         children = [
             pid
             for path in Path(f"/proc/{self.process.pid}/task").glob("*/children")
             for pid in path.read_text("ascii").split()
         ]
-        [found] = [pid for pid in children if told in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        [found] = [pid for pid in children if reported in Path(f"/proc/{pid}/cmdline").read_bytes()]
         return int(found)
 
 
@@ -191,8 +193,8 @@ def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to
     with host(tmp_path) as web:
         web.wait_until_ready()
         asked = urllib.request.Request(f"http://127.0.0.1:{web.port + 2}/v1/leave", method="POST")
-        with urllib.request.urlopen(asked, timeout=10) as told:
-            assert told.status == 202
+        with urllib.request.urlopen(asked, timeout=10) as reported:
+            assert reported.status == 202
         until(lambda: "node web-1 has stopped" in web.log)
         until(lambda: web.get("/readyz")[0] == 200)
         assert web.figures("ringfence_process_up") == {"web-0": 1, "web-1": 0}

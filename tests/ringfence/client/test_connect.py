@@ -165,28 +165,28 @@ async def test_rules_of_the_client_replace_those_of_the_cluster(url):
 # -- when there is no cluster ----------------------------------------------------------------------
 
 
-def nobody():
+def no_member():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return f"ringfence://127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def test_without_a_cluster_everything_passes(autojump_clock):
-    async with ringfence.connect(nobody()) as limiter:
+    async with ringfence.connect(no_member()) as limiter:
         assert await limiter.check("d", {"user": "a"})
         assert (await limiter.check_limit("1/s", "key")).source is Source.POLICY
 
 
 async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
     with pytest.raises(PeerUnavailable, match="no node of the cluster answered within 5 s"):
-        async with ringfence.connect(nobody(), raise_on_outage=True):
+        async with ringfence.connect(no_member(), raise_on_outage=True):
             raise AssertionError
 
 
 async def test_an_address_may_set_the_answer_timeout(autojump_clock):
     begun = trio.current_time()
     with pytest.raises(PeerUnavailable, match="within 20 s"):
-        async with ringfence.connect(nobody(), raise_on_outage=True, connect_timeout=20):
+        async with ringfence.connect(no_member(), raise_on_outage=True, connect_timeout=20):
             raise AssertionError
     assert trio.current_time() == pytest.approx(begun + 20, abs=1)
 

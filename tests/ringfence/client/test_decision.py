@@ -15,20 +15,20 @@ def row(code, *, limit=10, remaining=3, retry=0, reset=0, delay=0, source=Source
     return Results(columns, [source])
 
 
-def told(code, *, of=None, **numbers):
+def reported(code, *, of=None, **numbers):
     return status_of(of or rule(), row(code, **numbers), 0)
 
 
 def denied(retry_s, **flags):
-    return told(Code.DENIED, of=rule(**flags), remaining=0, retry=retry_s * SECOND)
+    return reported(Code.DENIED, of=rule(**flags), remaining=0, retry=retry_s * SECOND)
 
 
 def allowed(remaining, **flags):
-    return told(Code.ALLOWED, of=rule(**flags), remaining=remaining)
+    return reported(Code.ALLOWED, of=rule(**flags), remaining=remaining)
 
 
 def test_a_status_has_seconds_and_its_source():
-    status = told(
+    status = reported(
         Code.DENIED, remaining=0, retry=1_500_000_000, reset=2 * SECOND, source=Source.STANDBY
     )
 
@@ -39,7 +39,7 @@ def test_a_status_has_seconds_and_its_source():
 
 
 def test_an_admitted_check_has_nothing_to_wait_for():
-    status = told(Code.ALLOWED, delay=SECOND // 2)
+    status = reported(Code.ALLOWED, delay=SECOND // 2)
 
     assert status.allowed
     assert status.retry_after == 0.0
@@ -47,7 +47,7 @@ def test_an_admitted_check_has_nothing_to_wait_for():
 
 
 def test_a_check_inside_the_soft_margin_is_allowed_and_marked():
-    status = told(Code.OVER_SOFT)
+    status = reported(Code.OVER_SOFT)
 
     assert status.allowed
     assert status.over_soft
@@ -55,7 +55,7 @@ def test_a_check_inside_the_soft_margin_is_allowed_and_marked():
 
 
 def test_a_cost_that_could_never_pass_is_denied_for_good():
-    decision = decide([told(Code.NEVER)])
+    decision = decide([reported(Code.NEVER)])
 
     assert not decision
     assert decision.retry_after is None
@@ -75,11 +75,11 @@ def test_a_shadow_rule_only_remarks_that_it_would_have_denied():
 
 
 def test_an_uncharged_counter_of_a_denied_group_is_allowed():
-    assert told(Code.UNCHARGED).allowed
+    assert reported(Code.UNCHARGED).allowed
 
 
 def test_a_status_of_an_unknown_rule_allows_without_numbers():
-    status = told(Code.UNKNOWN_RULE, limit=0, remaining=0)
+    status = reported(Code.UNKNOWN_RULE, limit=0, remaining=0)
 
     assert status.allowed
     assert status.is_unknown
@@ -119,7 +119,7 @@ def test_a_denied_request_shows_the_counter_to_wait_for_longest():
 
 
 def test_a_denial_for_good_outweighs_every_wait():
-    assert decide([denied(9), told(Code.NEVER)]).is_permanent
+    assert decide([denied(9), reported(Code.NEVER)]).is_permanent
 
 
 def test_quota_rules_deny_only_when_all_of_them_do():
@@ -140,13 +140,15 @@ def test_a_plain_denial_is_waited_for_whatever_the_quotas_say():
 
 
 def test_several_turns_are_waited_for_at_once():
-    decision = decide([told(Code.ALLOWED, delay=SECOND), told(Code.ALLOWED, delay=3 * SECOND)])
+    decision = decide(
+        [reported(Code.ALLOWED, delay=SECOND), reported(Code.ALLOWED, delay=3 * SECOND)]
+    )
 
     assert decision.delay == 3.0
 
 
 def test_a_denied_request_has_no_turn_to_wait_for():
-    assert decide([told(Code.ALLOWED, delay=SECOND), denied(1)]).delay == 0.0
+    assert decide([reported(Code.ALLOWED, delay=SECOND), denied(1)]).delay == 0.0
 
 
 def test_a_decision_is_true_when_allowed():
@@ -164,14 +166,14 @@ def test_a_status_made_by_hand_is_neither_soft_nor_shadowed_nor_unknown():
 
 
 def test_a_decision_is_one_line_for_people():
-    assert repr(decide([told(Code.ALLOWED, remaining=3)])) == (
+    assert repr(decide([reported(Code.ALLOWED, remaining=3)])) == (
         "Decision(allowed, 3 of 10 left, from owner, rule d.key)"
     )
     assert repr(decide([denied(1.5)])) == (
         "Decision(denied, 0 of 10 left, retry after 1.5 s, from owner, rule d.key)"
     )
     assert repr(NO_RULE) == "Status(allowed, from no_rule)"
-    assert "denied, 3 of 10 left, for good" in repr(told(Code.NEVER, of=rule(name="checkout")))
-    assert "rule checkout" in repr(told(Code.NEVER, of=rule(name="checkout")))
-    assert "over_soft" in repr(told(Code.OVER_SOFT, delay=SECOND))
-    assert "delay 1 s" in repr(told(Code.OVER_SOFT, delay=SECOND))
+    assert "denied, 3 of 10 left, for good" in repr(reported(Code.NEVER, of=rule(name="checkout")))
+    assert "rule checkout" in repr(reported(Code.NEVER, of=rule(name="checkout")))
+    assert "over_soft" in repr(reported(Code.OVER_SOFT, delay=SECOND))
+    assert "delay 1 s" in repr(reported(Code.OVER_SOFT, delay=SECOND))

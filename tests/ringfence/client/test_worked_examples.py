@@ -16,7 +16,7 @@ async def test_the_local_limiter_answers_every_worked_example(vector: Vector):
             ask = limiter.charge_limit if step.is_charge else limiter.check_limit
             decision = await ask(vector.limit, "key", cost=step.cost)
 
-            told = {
+            reported = {
                 "allowed": decision.allowed,
                 "permanent": decision.is_permanent,
                 "soft": decision.over_soft,
@@ -37,8 +37,8 @@ async def test_the_local_limiter_answers_every_worked_example(vector: Vector):
             expected = {name: value for name, value in stated.items() if value is not None}
             if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry" in expected:
                 # When a slot is likely to be free: never later than when one must be.
-                assert told["retry"] <= expected.pop("retry")
-            assert {name: told[name] for name in expected} == expected, f"step {number}: {step}"
+                assert reported["retry"] <= expected.pop("retry")
+            assert {name: reported[name] for name in expected} == expected, f"step {number}: {step}"
 
 
 def in_ns(seconds):

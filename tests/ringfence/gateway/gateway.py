@@ -62,20 +62,20 @@ class HandClock:
         return self.time
 
 
-def settings_of(**told: Any) -> GatewaySettings:
-    return GatewaySettings(**({"cluster": "ringfence://127.0.0.1:7101"} | told))
+def settings_of(**reported: Any) -> GatewaySettings:
+    return GatewaySettings(**({"cluster": "ringfence://127.0.0.1:7101"} | reported))
 
 
 @asynccontextmanager
-async def api(tokens: Tokens | None = None, **told: Any) -> AsyncIterator[Api]:
+async def api(tokens: Tokens | None = None, **reported: Any) -> AsyncIterator[Api]:
     async with ringfence.local(RULES, clock=HandClock()) as limiter:
-        yield make_api(limiter, settings_of(**told), tokens)
+        yield make_api(limiter, settings_of(**reported), tokens)
 
 
 @asynccontextmanager
-async def rls(**told: Any) -> AsyncIterator[RateLimitService]:
+async def rls(**reported: Any) -> AsyncIterator[RateLimitService]:
     async with ringfence.local(RULES, clock=HandClock()) as limiter:
-        yield make_rls(limiter, settings_of(**told))
+        yield make_rls(limiter, settings_of(**reported))
 
 
 async def ask(
@@ -104,7 +104,7 @@ async def post(
     return await ask(api, "POST", path, body, headers)
 
 
-def told(response: Response) -> Any:
+def reported(response: Response) -> Any:
     """The body as JSON."""
     return json.loads(response.body)
 

@@ -56,13 +56,13 @@ class GoService:
 
     def answer(self, asked: Asked, now: int) -> list[tuple[int, int]]:
         """Return code and remaining of each descriptor."""
-        told = []
+        reported = []
         for key, value, own in asked.descriptors:
             counter = key, value, now // MINUTE_NS
             self.counts[counter] += (asked.hits or 1) if own is None else own
             count = self.counts[counter]
-            told.append((OVER if count > LIMITS[key] else OK, max(0, LIMITS[key] - count)))
-        return told
+            reported.append((OVER if count > LIMITS[key] else OK, max(0, LIMITS[key] - count)))
+        return reported
 
 
 hits = st.sampled_from([0, 0, 0, 1, 2, 5, 300])
@@ -118,6 +118,6 @@ async def compare(service: RateLimitService, go: GoService, asked: Asked, now: i
     expected = go.answer(asked, now)
     answer = await service.should_rate_limit(asked.message())
 
-    told = [(status.code, status.limit_remaining) for status in answer.statuses]
-    assert told == expected, asked
+    reported = [(status.code, status.limit_remaining) for status in answer.statuses]
+    assert reported == expected, asked
     assert answer.overall_code == max(code for code, _ in expected)

@@ -32,9 +32,9 @@ async def test_unmatched_checks_are_counted_by_known_or_unknown_domain() -> None
         await post(gateway, "/v1/check", {"domain": "apo", "descriptors": [{"client": "x"}]})
         for key in ("client", "nothing", "path"):
             await post(gateway, "/v1/check", {"domain": "api", "descriptors": [{key: "x"}]})
-        told = await samples(gateway)
+        reported = await samples(gateway)
 
-    assert (told[METRIC, "unknown"], told[METRIC, "known"]) == (1, 2)
+    assert (reported[METRIC, "unknown"], reported[METRIC, "known"]) == (1, 2)
 
 
 async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(
@@ -56,14 +56,14 @@ async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(
     ],
 )
 async def test_unmatchable_settings_cause_a_warning_or_an_error_at_start(
-    told: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
+    reported: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ringfence.local(RULES) as limiter:
-        require_rules(limiter, settings_of(**told))
+        require_rules(limiter, settings_of(**reported))
         assert len(caplog.messages) == 1
         assert report in caplog.text
         with pytest.raises(ConfigError, match=report):
-            require_rules(limiter, settings_of(**told, strict=True))
+            require_rules(limiter, settings_of(**reported, strict=True))
 
 
 async def test_default_settings_and_settings_with_rules_cause_no_warning(

@@ -29,34 +29,34 @@ def test_without_trusted_proxies_the_peer_is_the_client(claim: str) -> None:
 def test_no_claim_moves_a_client_behind_a_listed_proxy(claim: str) -> None:
     chain = f"{claim}, {CLIENT}" if claim else CLIENT
 
-    told = ClientAddress([PROXY, INNER]).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+    reported = ClientAddress([PROXY, INNER]).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
 
-    assert told == CLIENT
+    assert reported == CLIENT
 
 
 @given(claim=claims)
 def test_no_claim_moves_a_client_behind_a_number_of_proxies(claim: str) -> None:
     chain = f"{claim}, {CLIENT}" if claim else CLIENT
 
-    told = ClientAddress(2).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+    reported = ClientAddress(2).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
 
-    assert told == CLIENT
+    assert reported == CLIENT
 
 
 @given(claim=claims)
 def test_address_headers_of_an_untrusted_peer_are_ignored(claim: str) -> None:
-    told = ClientAddress(["10.0.0.0/8"]).of(CLIENT, sent(x_forwarded_for=claim))
+    reported = ClientAddress(["10.0.0.0/8"]).of(CLIENT, sent(x_forwarded_for=claim))
 
-    assert told == CLIENT
+    assert reported == CLIENT
 
 
 @given(claim=claims)
 def test_only_the_configured_header_is_read(claim: str) -> None:
     addresses = ClientAddress(1, header="x-real-ip")
 
-    told = addresses.of(PROXY, sent(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim))
+    reported = addresses.of(PROXY, sent(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim))
 
-    assert told == CLIENT
+    assert reported == CLIENT
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_a_chain_shorter_than_configured_ends_at_its_first_entry() -> None:
 
 
 def test_the_client_is_the_first_entry_of_a_trusted_chain() -> None:
-    told = ClientAddress(["10.0.0.0/8"]).of(INNER, sent(x_forwarded_for="10.9.9.9, 10.0.0.7"))
+    reported = ClientAddress(["10.0.0.0/8"]).of(INNER, sent(x_forwarded_for="10.9.9.9, 10.0.0.7"))
 
-    assert told == "10.9.9.9"
+    assert reported == "10.9.9.9"
 
 
 def test_a_chain_without_end_is_not_followed_to_its_end() -> None:
@@ -118,9 +118,9 @@ def test_a_chain_without_end_is_not_followed_to_its_end() -> None:
 
 
 def test_a_proxy_seen_as_ipv4_in_ipv6_is_the_same_proxy() -> None:
-    told = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", sent(x_forwarded_for=CLIENT))
+    reported = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", sent(x_forwarded_for=CLIENT))
 
-    assert told == CLIENT
+    assert reported == CLIENT
 
 
 @pytest.mark.parametrize("peer", [None, ""])
@@ -134,9 +134,9 @@ def test_clients_without_address_share_one_counter_and_one_log_line(
 ) -> None:
     addresses = ClientAddress()
 
-    told = [addresses.of(None, sent(x_forwarded_for=CLIENT)) for _ in range(3)]
+    reported = [addresses.of(None, sent(x_forwarded_for=CLIENT)) for _ in range(3)]
 
-    assert told == ["unknown"] * 3
+    assert reported == ["unknown"] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "unix" in caplog.text
 
@@ -147,9 +147,9 @@ def test_a_proxy_without_client_address_is_logged_once_and_not_counted(
 ) -> None:
     addresses = ClientAddress(trusted)
 
-    told = [addresses.of(PROXY, sent(x_forwarded_for="rubbish")) for _ in range(3)]
+    reported = [addresses.of(PROXY, sent(x_forwarded_for="rubbish")) for _ in range(3)]
 
-    assert told == ["unknown"] * 3
+    assert reported == ["unknown"] * 3
     assert addresses.of(PROXY, sent()) == PROXY, "a request of the proxy's own"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "x-forwarded-for" in caplog.text

@@ -71,7 +71,7 @@ def test_html_is_sent_to_clients_that_prefer_it_to_json(accept: str | None, html
 def test_a_template_can_use_the_wait() -> None:
     refused = Refused.of(answer(denied(DAILY, 4.2)))
 
-    body = refused_body(refused, lambda told: f"<p>{told.retry_after} {told.policies[0]}</p>")
+    body = refused_body(refused, lambda seen: f"<p>{seen.retry_after} {seen.policies[0]}</p>")
 
     assert body == Body("text/html; charset=utf-8", b"<p>5 daily</p>")
 

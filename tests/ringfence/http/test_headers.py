@@ -83,9 +83,9 @@ def test_the_reset_epoch_advances_for_a_repeated_decision() -> None:
     headers = LimitHeaders("x", reset="epoch", wall_clock=lambda: next(times))
     decision = answer(allowed(MINUTE))
 
-    told = [dict(headers.of(decision))["X-RateLimit-Reset"] for _ in range(2)]
+    reported = [dict(headers.of(decision))["X-RateLimit-Reset"] for _ in range(2)]
 
-    assert told == ["1700000031", "1700000038"]
+    assert reported == ["1700000031", "1700000038"]
 
 
 def test_the_style_none_leaves_retry_after_alone() -> None:
@@ -102,10 +102,10 @@ def test_retry_after_is_a_positive_integer_and_never_too_early(
 ) -> None:
     fields = dict(LimitHeaders(style).of(answer(denied(MINUTE, wait, reset))))
 
-    told = int(fields["Retry-After"])
-    assert max(1, wait) <= told < max(1, wait) + 1
+    reported = int(fields["Retry-After"])
+    assert max(1, wait) <= reported < max(1, wait) + 1
     ((_, parameters),) = http_sf.parse(fields["RateLimit"].encode(), tltype="list")
-    assert parameters["t"] <= told
+    assert parameters["t"] <= reported
 
 
 @given(remaining=st.integers(0, 2**53), reset=st.floats(0, 1e12))

@@ -96,11 +96,11 @@ def test_the_plug_in_is_announced_to_pytest():
 def test_loading_the_plug_in_does_not_import_dependencies_of_its_fixtures():
     program = f"import sys, {PLUGIN}; print('ringfence.integrations.testing' in sys.modules)"
 
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    assert told.stdout.strip() == "False"
+    assert reported.stdout.strip() == "False"
 
 
 async def test_limiters_of_all_kinds_count_together(cluster):
@@ -136,8 +136,8 @@ def test_a_reset_forgets_all_counters_and_leaves_the_clock(cluster):
 
 def test_while_it_is_off_everything_passes_uncounted(cluster):
     cluster.is_off = True
-    told = [cluster.limiter.check("api", {"user": "a"}) for _ in range(3)]
-    assert [(each.allowed, each.remaining) for each in told] == [(True, 2)] * 3
+    reported = [cluster.limiter.check("api", {"user": "a"}) for _ in range(3)]
+    assert [(each.allowed, each.remaining) for each in reported] == [(True, 2)] * 3
     assert cluster.limiter.check_limit("1/s", "a", cost=7).remaining == 1
 
     cluster.is_off = False

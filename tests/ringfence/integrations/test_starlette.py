@@ -185,9 +185,9 @@ async def test_authenticated_users_have_separate_counters() -> None:
     async with living(app):
         ada = await statuses(app, ["/"] * 2, x_user="ada")
         bob = await statuses(app, ["/"] * 2, x_user="bob")
-        nobody = await statuses(app, ["/"] * 2)
+        no_member = await statuses(app, ["/"] * 2)
 
-    assert ada == bob == nobody == [200, 429]
+    assert ada == bob == no_member == [200, 429]
 
 
 async def test_a_limit_without_the_middleware_is_an_error() -> None:

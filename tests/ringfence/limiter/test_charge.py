@@ -226,14 +226,14 @@ def test_a_charge_counts_fully_and_returns_whether_the_limit_holds(
     engine, now = lived(limit, history, is_shared)
     before = engine.used(KEY, now)
 
-    told = charge_one(engine, cost, now)
+    reported = charge_one(engine, cost, now)
 
     used = engine.used(KEY, now)
     over = Code.OVERDRAWN if used > limit.ceiling else Code.OVER_SOFT
     assert used == before + cost
-    assert told.code == (Code.ALLOWED if used <= limit.hard_ceiling else over)
-    assert told.remaining == max(0, ask(engine, 0, now).remaining[0])
-    assert (told.retry_after_ns > 0) == (told.code == Code.OVERDRAWN)
+    assert reported.code == (Code.ALLOWED if used <= limit.hard_ceiling else over)
+    assert reported.remaining == max(0, ask(engine, 0, now).remaining[0])
+    assert (reported.retry_after_ns > 0) == (reported.code == Code.OVERDRAWN)
 
 
 @given(limit=chargeable, is_shared=sharing, history=mixed_histories, cost=st.integers(1, 8))
@@ -264,9 +264,9 @@ def test_a_charge_within_the_limit_leaves_what_a_check_leaves(
     if not ask(checked, cost, now).row(0).is_admitted:
         return
 
-    told = charge_one(charged, cost, now)
+    reported = charge_one(charged, cost, now)
 
-    assert told == replace(ask(checked, 0, now).row(0), code=told.code, retry_after_ns=0)
+    assert reported == replace(ask(checked, 0, now).row(0), code=reported.code, retry_after_ns=0)
     assert_equivalent(charged, checked, now)
 
 
@@ -288,11 +288,11 @@ def test_a_refund_at_once_undoes_a_charge(
 def test_debt_saturates_and_never_wraps(algorithm: Algorithm) -> None:
     engine = engine_of(Limit.of_ns(1, 10**9, algorithm))
 
-    told = [charge_one(engine, 2**53, 10**18) for _ in range(129)][-1]
+    reported = [charge_one(engine, 2**53, 10**18) for _ in range(129)][-1]
 
     assert engine.used(KEY, 10**18) == MOST_UNITS
-    assert told.code == Code.OVERDRAWN
-    assert 0 < told.retry_after_ns <= told.reset_after_ns <= 2**63 - 1
+    assert reported.code == Code.OVERDRAWN
+    assert 0 < reported.retry_after_ns <= reported.reset_after_ns <= 2**63 - 1
     assert not ask(engine, 1, 10**18).row(0).is_admitted
 
 
@@ -307,9 +307,9 @@ def test_charges_past_a_limit_of_zero_are_counted() -> None:
 def test_slots_in_flight_and_keys_of_unknown_rules_cannot_be_charged() -> None:
     engine = engine_of(Limit.of_ns(2, 100, Algorithm.CONCURRENCY))
 
-    told = engine.charge_now([KEY, UNKNOWN], [5, 5], [], [], 0)
+    reported = engine.charge_now([KEY, UNKNOWN], [5, 5], [], [], 0)
 
-    assert told.codes == [Code.UNKNOWN_RULE, Code.UNKNOWN_RULE]
+    assert reported.codes == [Code.UNKNOWN_RULE, Code.UNKNOWN_RULE]
     assert engine.keys() == []
 
 
@@ -318,9 +318,9 @@ def test_a_charge_by_the_rules_limit_converts_a_counter_of_the_limit_before() ->
     ask(engine, 2, 0)
     engine.set_rules({0: EngineRule(Limit.of_ns(9, 100, Algorithm.SLIDING_WINDOW_LOG))})
 
-    told = charge_one(engine, 10, 10)
+    reported = charge_one(engine, 10, 10)
 
-    assert (told.limit, told.code) == (9, Code.OVERDRAWN)
+    assert (reported.limit, reported.code) == (9, Code.OVERDRAWN)
     assert engine.used(KEY, 109) == 12
 
 
@@ -353,8 +353,8 @@ def test_the_compiled_engine_shares_entries_of_a_log_in_debt_as_the_reference_do
 
     for number in range(2500):
         now, cost = number * step, 1 + number % 3
-        told = [engine.charge_now([KEY], [cost], [], [], now) for engine in engines]
-        assert told[0] == told[1]
+        reported = [engine.charge_now([KEY], [cost], [], [], now) for engine in engines]
+        assert reported[0] == reported[1]
 
     assert reference.snapshot([KEY], now) == compiled.snapshot([KEY], now)
     assert compiled.bytes_in_use < 64 * 1024

@@ -109,10 +109,12 @@ GLOBAL = (
 
 def test_a_row_shows_scope_and_cross_dc_bounds():
     rows = {row.label: row for row in describe(load_text(GLOBAL).rules, (), FAR)}
-    told = rows["told"]
+    reported = rows["told"]
 
-    assert (told.scope, told.flags) == ("global", ("on_failure allow", "global"))
-    assert told.cross_dc == cross_dc_bounds(Limit.of_ns(600, MINUTE), "global", 3, 80_000_000, 2.0)
+    assert (reported.scope, reported.flags) == ("global", ("on_failure allow", "global"))
+    assert reported.cross_dc == cross_dc_bounds(
+        Limit.of_ns(600, MINUTE), "global", 3, 80_000_000, 2.0
+    )
     assert rows["home"].flags == ("on_failure allow", "home eu")
     assert (rows["here"].scope, rows["here"].cross_dc) == ("datacenter", None)
     assert rows["free"].cross_dc is None

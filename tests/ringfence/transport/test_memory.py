@@ -378,12 +378,12 @@ class Sealed:
     """What one transport hears beside its connections."""
 
     def __init__(self, transport: MemoryTransport) -> None:
-        self.heard: list[tuple[bytes, Address]] = []
+        self.received: list[tuple[bytes, Address]] = []
         self.times: list[float] = []
         transport.receive_sealed(self.take)
 
     def take(self, datagram: bytes, source: Address) -> None:
-        self.heard.append((datagram, source))
+        self.received.append((datagram, source))
         self.times.append(trio.current_time())
 
 
@@ -411,7 +411,7 @@ async def test_a_sealed_datagram_arrives_after_the_links_delay(autojump_clock: M
         a.send_sealed(b"\x00probe", B)
         await trio.sleep(1)
 
-        assert b.heard == [(b"\x00probe", A)]
+        assert b.received == [(b"\x00probe", A)]
         assert b.times == [pytest.approx(began + 0.2)]
 
 
@@ -425,7 +425,7 @@ async def test_what_a_sealed_datagram_must_not_be_is_our_own_fault(
         a.send_sealed(b"\x00" * MAX_SEALED, B)
         await trio.sleep(1)
 
-        assert b.heard == [(b"\x00" * MAX_SEALED, A)]
+        assert b.received == [(b"\x00" * MAX_SEALED, A)]
 
 
 async def test_sealed_datagrams_to_nobody_and_to_whoever_does_not_listen_vanish(
@@ -439,7 +439,7 @@ async def test_sealed_datagrams_to_nobody_and_to_whoever_does_not_listen_vanish(
         a.send_sealed(b"\x00myself", A)
         await trio.sleep(1)
 
-        assert b.heard == []
+        assert b.received == []
 
 
 async def test_a_share_of_sealed_datagrams_is_lost(autojump_clock: MockClock) -> None:
@@ -449,8 +449,8 @@ async def test_a_share_of_sealed_datagrams_is_lost(autojump_clock: MockClock) ->
             a.send_sealed(b"\x00%d" % i, B)
         await trio.sleep(1)
 
-        assert 700 < len(b.heard) < 800
-        assert len(set(b.heard)) == len(b.heard)
+        assert 700 < len(b.received) < 800
+        assert len(set(b.received)) == len(b.received)
 
 
 async def test_a_share_of_sealed_datagrams_comes_twice(autojump_clock: MockClock) -> None:
@@ -460,8 +460,8 @@ async def test_a_share_of_sealed_datagrams_comes_twice(autojump_clock: MockClock
             a.send_sealed(b"\x00%d" % i, B)
         await trio.sleep(1)
 
-        assert 1200 < len(b.heard) < 1300
-        assert len(set(b.heard)) == 1000
+        assert 1200 < len(b.received) < 1300
+        assert len(set(b.received)) == 1000
 
 
 async def test_sealed_datagrams_may_overtake_each_other(autojump_clock: MockClock) -> None:
@@ -470,8 +470,8 @@ async def test_sealed_datagrams_may_overtake_each_other(autojump_clock: MockCloc
             a.send_sealed(b"\x00%02d" % i, B)
         await trio.sleep(1)
 
-        assert sorted(b.heard) != b.heard
-        assert len(b.heard) == 20
+        assert sorted(b.received) != b.received
+        assert len(b.received) == 20
 
 
 async def test_over_a_cut_link_sealed_datagrams_are_lost_and_do_not_wait(
@@ -485,7 +485,7 @@ async def test_over_a_cut_link_sealed_datagrams_are_lost_and_do_not_wait(
         a.send_sealed(b"\x00found", B)
         await trio.sleep(1)
 
-        assert b.heard == [(b"\x00found", A)]
+        assert b.received == [(b"\x00found", A)]
 
 
 async def test_a_link_can_be_cut_one_way(autojump_clock: MockClock) -> None:
@@ -506,8 +506,8 @@ async def test_a_link_can_be_cut_one_way(autojump_clock: MockClock) -> None:
 
         assert w.accepted[0].messages == []
         assert log.messages == [b"arrives"]
-        assert there.heard == []
-        assert back.heard == [(b"\x00arrives", B)]
+        assert there.received == []
+        assert back.received == [(b"\x00arrives", B)]
 
         w.network.heal(A, B)
         await trio.sleep(60)
@@ -560,7 +560,7 @@ async def test_a_crashed_transport_neither_sends_nor_hears_sealed_datagrams(
         network.crash(A)
         a.send_sealed(b"\x00too late", B)
         await trio.sleep(1)
-        assert b.heard == [(b"\x00last", A)]
+        assert b.received == [(b"\x00last", A)]
 
         successor = network.transport(A, on_bug=raise_)
         hearer = Sealed(successor)
@@ -571,9 +571,9 @@ async def test_a_crashed_transport_neither_sends_nor_hears_sealed_datagrams(
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
 
-        assert b.heard[1:] == [(b"\x00back", A)]
-        assert hearer.heard == [(b"\x00to myself", A)]
-        assert back.heard == []
+        assert b.received[1:] == [(b"\x00back", A)]
+        assert hearer.received == [(b"\x00to myself", A)]
+        assert back.received == []
 
 
 async def test_a_bug_in_who_hears_sealed_datagrams_is_reported(autojump_clock: MockClock) -> None:
@@ -594,7 +594,7 @@ async def test_one_seed_gives_one_history_of_sealed_datagrams(autojump_clock: Mo
             for i in range(100):
                 a.send_sealed(b"\x00%d" % i, B)
             await trio.sleep(1)
-            histories.append(b.heard)
+            histories.append(b.received)
 
     assert histories[0] == histories[1]
     assert histories[0]

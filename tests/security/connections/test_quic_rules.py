@@ -40,8 +40,8 @@ def test_no_key_is_used_for_as_many_packets_as_aes_gcm_allows(fast_path: bool) -
             side.say(b"a few words")
             world.run(0.05)
 
-    assert world.server.heard == world.client.said
-    assert world.client.heard == world.server.said
+    assert world.server.received == world.client.said
+    assert world.client.received == world.server.said
     assert len({client_key for client_key, _ in keys}) == len(keys)
     assert len({server_key for _, server_key in keys}) == len(keys)
 
@@ -60,7 +60,7 @@ def test_a_key_that_the_peer_has_just_updated_is_not_updated_again() -> None:
 
     assert client._packet_number > AES_GCM_LIMIT // 2
     assert key_of(client) == before
-    assert world.server.heard == world.client.said
+    assert world.server.received == world.client.said
 
 
 @pytest.mark.parametrize("fast_path", [True, False])

@@ -56,11 +56,11 @@ async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
         frame = with_columns(check(1, *keys), limits=[FINE])
         before, _ = tracemalloc.get_traced_memory()
 
-        heard = await caller.say(frame)
+        received = await caller.say(frame)
 
         after, _ = tracemalloc.get_traced_memory()
         assert after - before < 2 << 20
-        assert "at most 60" in reason_of(heard, ErrorCode.NOT_PERMITTED)
+        assert "at most 60" in reason_of(received, ErrorCode.NOT_PERMITTED)
         assert not caller.closed
 
 

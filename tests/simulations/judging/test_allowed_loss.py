@@ -129,12 +129,12 @@ def test_faults_that_delay_no_replication_allow_no_loss(harmless: str) -> None:
 
 
 def test_shared_counts_survive_in_other_data_centers() -> None:
-    def told(*faults: str) -> list[tuple[float, float]]:
+    def reported(*faults: str) -> list[tuple[float, float]]:
         return unreplicated_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
 
-    assert told("crash@10-25 datacenter=dc3") == [(8.0, 10.1)]
-    assert told("cut@8-12 datacenter=dc3", "crash@10-25 datacenter=dc3") == [(-inf, 10.1)]
-    assert (-inf, 12.1) in told("crash@10-25 datacenter=dc3", "crash@12-25 datacenter=dc2")
+    assert reported("crash@10-25 datacenter=dc3") == [(8.0, 10.1)]
+    assert reported("cut@8-12 datacenter=dc3", "crash@10-25 datacenter=dc3") == [(-inf, 10.1)]
+    assert (-inf, 12.1) in reported("crash@10-25 datacenter=dc3", "crash@12-25 datacenter=dc2")
 
 
 def test_hosts_are_assigned_to_data_centers_and_then_to_zones() -> None:

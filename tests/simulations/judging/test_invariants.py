@@ -101,8 +101,8 @@ def test_a_bucket_in_debt_admits_nothing_until_it_has_drained():
 
     assert violations(rules, [*debt, answered(6.5)]) == ["over_admission"]
     assert violations(rules, [*debt, answered(8.1)]) == []
-    for told, found in ((6.0, []), (25.0, ["retry_after"])):
-        denied = answered(2.0, allowed=False, retry_after=told)
+    for reported, found in ((6.0, []), (25.0, ["retry_after"])):
+        denied = answered(2.0, allowed=False, retry_after=reported)
         assert violations(rules, [*debt, denied]) == found
 
 

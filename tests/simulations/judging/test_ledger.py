@@ -3,11 +3,11 @@ from simulations.judging.ledger import Answered, Ledger
 
 
 def answered(
-    asked, told=None, *, allowed=True, cost=1, refund_done_at=float("inf"), datacenter="dc1"
+    asked, reported=None, *, allowed=True, cost=1, refund_done_at=float("inf"), datacenter="dc1"
 ):
-    told = asked + 0.001 if told is None else told
+    reported = asked + 0.001 if reported is None else reported
     return Answered(
-        asked, told, datacenter, "k", cost, allowed, Source.OWNER, refund_done_at=refund_done_at
+        asked, reported, datacenter, "k", cost, allowed, Source.OWNER, refund_done_at=refund_done_at
     )
 
 

@@ -71,8 +71,8 @@ def test_one_holder_too_many_is_detected(monkeypatch):
     assert "over_admission" in properties(SMALL)
 
 
-def held(asked, told, until, *, is_held=True):
-    return HeldSlot(asked, told, "dc1", "k", 8.0, is_held, until, until)
+def held(asked, reported, until, *, is_held=True):
+    return HeldSlot(asked, reported, "dc1", "k", 8.0, is_held, until, until)
 
 
 def judged(*column, slots=1, **changes):

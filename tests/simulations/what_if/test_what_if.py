@@ -67,8 +67,8 @@ ask: Callable[..., WhatIf] = partial(
 )
 
 
-def denied_by_client(told: WhatIf) -> dict[str, int]:
-    return {row.client: row.denied for row in told.throttled}
+def denied_by_client(reported: WhatIf) -> dict[str, int]:
+    return {row.client: row.denied for row in reported.throttled}
 
 
 # Without count delay
@@ -85,16 +85,16 @@ def test_one_data_center_or_one_engine_decides_as_an_offline_replay_does(
 ) -> None:
     expected = denied_offline(log, lines, rate, algorithm)
 
-    told = ask(rules_of(rate, algorithm), entries_of(log, lines), top=10**6, **placed)
+    reported = ask(rules_of(rate, algorithm), entries_of(log, lines), top=10**6, **placed)
 
     assert expected.denied > 0
-    assert (told.requests, told.denied) == (expected.checks, expected.denied)
-    assert told.denied_exact == expected.denied
-    assert denied_by_client(told) == dict(expected.denied_by_client)
-    (figures,) = told.rules
+    assert (reported.requests, reported.denied) == (expected.checks, expected.denied)
+    assert reported.denied_exact == expected.denied
+    assert denied_by_client(reported) == dict(expected.denied_by_client)
+    (figures,) = reported.rules
     assert (figures.wrongly_allowed, figures.wrongly_denied, figures.worst) == (0, 0, None)
-    assert told.errors[0].max_difference == 0
-    assert told.staleness_ms == 0
+    assert reported.errors[0].max_difference == 0
+    assert reported.staleness_ms == 0
 
 
 def test_requests_with_several_rules_are_decided_as_in_a_replay() -> None:
@@ -119,28 +119,28 @@ descriptors:
     entries = entries_of("demo", 3000)
     expected = replayed(rules, entries, shape)
 
-    told = ask(rules, entries, shape=shape, exact=True, top=10**6)
+    reported = ask(rules, entries, shape=shape, exact=True, top=10**6)
 
-    assert (told.denied, told.no_rule) == (expected.denied, expected.no_rule)
-    assert denied_by_client(told) == dict(expected.denied_by_client)
+    assert (reported.denied, reported.no_rule) == (expected.denied, expected.no_rule)
+    assert denied_by_client(reported) == dict(expected.denied_by_client)
 
 
 def test_with_several_data_centers_exact_counting_stays_that_of_a_replay() -> None:
     rules = rules_of("10/minute", "sliding_window")
 
-    told = ask(rules, entries_of("demo"))
+    reported = ask(rules, entries_of("demo"))
 
-    assert told.denied_exact == replayed(rules, entries_of("demo")).denied
-    assert told.denied < told.denied_exact
-    assert told.rules[0].beyond_bound == 0
+    assert reported.denied_exact == replayed(rules, entries_of("demo")).denied
+    assert reported.denied < reported.denied_exact
+    assert reported.rules[0].beyond_bound == 0
 
 
 @pytest.mark.parametrize("algorithm", TOLD)
 def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: str) -> None:
-    told = ask(rules_of("10/minute", algorithm), entries_of("demo", 4000), spread="sticky")
+    reported = ask(rules_of("10/minute", algorithm), entries_of("demo", 4000), spread="sticky")
 
-    assert told.rules[0].wrongly_allowed == told.rules[0].wrongly_denied == 0
-    assert told.denied == told.denied_exact > 0
+    assert reported.rules[0].wrongly_allowed == reported.rules[0].wrongly_denied == 0
+    assert reported.denied == reported.denied_exact > 0
 
 
 # With count delay
@@ -148,27 +148,27 @@ def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: s
 
 @pytest.mark.parametrize("algorithm", TOLD)
 def test_at_one_instant_every_data_center_admits_the_whole_limit(algorithm: str) -> None:
-    told = ask(rules_of("5/minute", algorithm), [entry(0)] * 100)
+    reported = ask(rules_of("5/minute", algorithm), [entry(0)] * 100)
 
-    (figures,) = told.rules
-    assert (told.denied_exact, told.denied) == (95, 85)
+    (figures,) = reported.rules
+    assert (reported.denied_exact, reported.denied) == (95, 85)
     assert (figures.allowed, figures.over_admitted, figures.wrongly_allowed) == (15, 10, 10)
     assert figures.worst == Worst("x", START * 10**9, excess=10, bound=10)
-    assert told.errors[0].over == 1
-    assert told.errors[0].max_over == 2.0
-    assert told.errors[0].wrong_share == 0.1
-    assert told.same_instant == 99
+    assert reported.errors[0].over == 1
+    assert reported.errors[0].max_over == 2.0
+    assert reported.errors[0].wrong_share == 0.1
+    assert reported.same_instant == 99
 
 
 @pytest.mark.parametrize("algorithm", TOLD)
 def test_requests_further_apart_than_the_count_delay_are_decided_exactly(algorithm: str) -> None:
     entries = [entry(0.241 * number) for number in range(400)]
 
-    told = ask(rules_of("20/minute", algorithm), entries)
+    reported = ask(rules_of("20/minute", algorithm), entries)
 
-    assert told.staleness_ms == 240
-    assert told.denied == told.denied_exact > 0
-    assert told.rules[0].over_admitted == 0
+    assert reported.staleness_ms == 240
+    assert reported.denied == reported.denied_exact > 0
+    assert reported.rules[0].over_admitted == 0
 
 
 def test_no_counts_are_sent_until_earlier_counts_are_acknowledged() -> None:
@@ -183,18 +183,18 @@ def test_no_counts_are_sent_until_earlier_counts_are_acknowledged() -> None:
         codes = here.decide([met.key], [1], [], [], [], now).codes
         centers.admitted(0, [met.key], codes, now)
 
-    def heard(now: int) -> int:
+    def received(now: int) -> int:
         centers.advance(now)
         return there.used(met.key, now)
 
     start = START * 10**9
     admit(start)
-    first = next(now for now in range(start, start + 400 * MS, MS) if heard(now))
+    first = next(now for now in range(start, start + 400 * MS, MS) if received(now))
     admit(first)
 
     # The acknowledgement arrives 300 ms after its round, so the round after 200 ms sends nothing.
-    assert heard(first + 399 * MS) == 1
-    assert heard(first + 400 * MS) == 2
+    assert received(first + 399 * MS) == 1
+    assert received(first + 400 * MS) == 2
     assert timing.late_ns == 400 * MS + timing.delay_ns
 
 
@@ -242,7 +242,7 @@ def test_no_counter_exceeds_its_limit_by_more_than_the_bound(
         at += gap
         entries.append(entry(at / 1000, client="xy"[number % 7 == 0]))
 
-    told = what_if(
+    reported = what_if(
         rules_of(f"{amount}/minute", algorithm),
         entries,
         CLIENT,
@@ -252,10 +252,12 @@ def test_no_counter_exceeds_its_limit_by_more_than_the_bound(
         seed=seed,
     )
 
-    (figures,) = told.rules
+    (figures,) = reported.rules
     assert figures.beyond_bound == 0
     assert figures.worst is None or figures.worst.excess <= figures.worst.bound
-    assert figures.wrongly_allowed - figures.wrongly_denied == told.denied_exact - told.denied
+    assert (
+        figures.wrongly_allowed - figures.wrongly_denied == reported.denied_exact - reported.denied
+    )
 
 
 def test_equal_seeds_give_equal_results_and_other_seeds_differ() -> None:
@@ -278,7 +280,7 @@ def test_a_limit_that_is_split_or_has_a_home_is_never_exceeded() -> None:
     split = ask(scoped("{mode: split}"), [entry(0)] * 100)
     home = ask(scoped("{mode: home, home: fra}"), [entry(0)] * 100)
 
-    assert [told.rules[0].counted for told in (split, home)] == ["split", "home"]
+    assert [reported.rules[0].counted for reported in (split, home)] == ["split", "home"]
     assert split.denied == home.denied == 91
     assert split.rules[0].worst is home.rules[0].worst is None
 
@@ -286,14 +288,14 @@ def test_a_limit_that_is_split_or_has_a_home_is_never_exceeded() -> None:
 def test_an_algorithm_without_shared_counts_counts_per_data_center() -> None:
     entries = [entry(second / 2) for second in range(100)]
 
-    told = ask(rules_of("5/minute", "sliding_window_log"), entries)
+    reported = ask(rules_of("5/minute", "sliding_window_log"), entries)
 
-    (figures,) = told.rules
+    (figures,) = reported.rules
     assert figures.counted == "alone"
     assert figures.allowed == 15
     assert figures.worst is not None
     assert (figures.worst.excess, figures.worst.bound) == (10, 10)
-    assert len(told.errors) == 1
+    assert len(reported.errors) == 1
 
 
 def test_a_request_for_two_home_data_centers_is_rejected() -> None:
@@ -315,9 +317,9 @@ def test_a_throttled_client_is_listed_with_first_time_last_time_and_rule() -> No
     rules = rules_of("2/minute", "fixed_window", "      name: per-client\n")
     busy = [entry(second) for second in range(20, 30)]
 
-    told = ask(rules, [*busy[:5], entry(24.5, "y"), *busy[5:]], top=1)
+    reported = ask(rules, [*busy[:5], entry(24.5, "y"), *busy[5:]], top=1)
 
-    (client,) = told.throttled
+    (client,) = reported.throttled
     assert (client.client, client.checks, client.denied, client.rule) == ("x", 10, 8, "per-client")
     assert client.first_ns == entry(22).time_ns
     assert client.last_ns == entry(29).time_ns
@@ -335,11 +337,11 @@ def test_windows_are_also_compared_with_a_log_of_every_hit() -> None:
 
 
 def test_json_output_contains_all_values() -> None:
-    told = ask(rules_of("5/minute", "sliding_window"), [entry(0)] * 100).to_json()
+    reported = ask(rules_of("5/minute", "sliding_window"), [entry(0)] * 100).to_json()
 
-    read = json.loads(json.dumps(told))
+    read = json.loads(json.dumps(reported))
 
-    assert read == told
+    assert read == reported
     assert (read["allowed"], read["denied"]) == (15, 85)
     (rule,) = read["rules"]
     assert (rule["allowed"], rule["period_s"]) == (15, 60)
@@ -372,8 +374,8 @@ def test_invalid_numbers_are_rejected(wrong: dict[str, int]) -> None:
 
 
 def test_progress_is_reported_every_thousand_lines_and_at_the_end() -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
-    ask(rules_of("5/minute", "fixed_window"), [entry(0)] * 2500, on_progress=told.append)
+    ask(rules_of("5/minute", "fixed_window"), [entry(0)] * 2500, on_progress=reported.append)
 
-    assert told == [1000, 2000, 2500]
+    assert reported == [1000, 2000, 2500]

@@ -50,13 +50,13 @@ class World:
         self.bugs: list[Exception] = []
         self.a = self.network.transport(A, on_bug=self.bugs.append)
         self.b = self.network.transport(B, on_bug=self.bugs.append, accept=self.accept)
-        self.b.receive_sealed(self.hear)
+        self.b.receive_sealed(self.deliver)
 
     def accept(self, connection: Connection) -> Log:
         self.logs.append(Log())
         return self.logs[-1]
 
-    def hear(self, datagram: bytes, source: Address) -> None:
+    def deliver(self, datagram: bytes, source: Address) -> None:
         assert source == A
         self.came.append(datagram)
         self.times.append(trio.current_time())

@@ -574,16 +574,16 @@ async def test_a_check_sent_on_two_paths_counts_once_with_one_outcome(
     async with running_node() as world:
         app = await world.call(APP)
         gateway = await world.call(replace(APP, session=2))
-        told = []
+        reported = []
         for number, ask in enumerate(asks):
             if ask == "first":
-                told += outcomes(await app.say(check(5)))
+                reported += outcomes(await app.say(check(5)))
             else:
                 repeat = with_columns(check(20 + number), ids=[(APP.session, 5, 0)])
-                told += outcomes(await gateway.say(repeat))
+                reported += outcomes(await gateway.say(repeat))
 
-        assert [left for _, _, left in told] == [4] * len(asks)
-        assert {code for _, code, _ in told} == {Code.ALLOWED}
+        assert [left for _, _, left in reported] == [4] * len(asks)
+        assert {code for _, code, _ in reported} == {Code.ALLOWED}
         assert world.count("checks") == 1
         assert world.count("repeated_checks") == len(asks) - 1
         assert remaining(await app.say(check(6))) == [3]
@@ -646,12 +646,14 @@ async def test_a_check_with_a_lost_answer_counts_once_after_its_shard_moved(
         key = counter(w.rules, "client", client["client"])
         request = Request(5, 0, 1000, 0, False, Batch(Op.CHECK, [key], [1]))
         at_a = await call(w, "a", 900)
-        told = outcomes(await at_a.say(request))
+        reported = outcomes(await at_a.say(request))
         await w.start("b")
         await w.settle()
         at_b = await call(w, "b", 901)
 
-        told += outcomes(await at_b.say(with_columns(replace(request, seq=1), ids=[(900, 5, 0)])))
-        told += outcomes(await at_b.say(replace(request, seq=2)))
+        reported += outcomes(
+            await at_b.say(with_columns(replace(request, seq=1), ids=[(900, 5, 0)]))
+        )
+        reported += outcomes(await at_b.say(replace(request, seq=2)))
 
-        assert [left for _, _, left in told] == [4, 4, 3]
+        assert [left for _, _, left in reported] == [4, 4, 3]

@@ -13,7 +13,7 @@ def client(name: str) -> Hello:
     return Hello(Role.CLIENT, name, b"", 1)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -25,7 +25,7 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
     log.tell(client("app"), AT, 0)
     log.tell(Hello(Role.NODE, "b", b"", 1), AT, 0)
 
-    assert told(caplog) == [
+    assert reported(caplog) == [
         "refused token of 'app' at 192.0.2.1:5000: not one we know",
         "refused cluster key of 'b' at 192.0.2.1:5000: not one we know",
     ]
@@ -37,7 +37,7 @@ def test_a_name_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) 
     for second in range(25):
         log.tell(client("app"), AT, second * SECOND)
 
-    assert len(told(caplog)) == 3
+    assert len(reported(caplog)) == 3
 
 
 def test_many_names_cannot_fill_the_log_and_expire(
@@ -47,8 +47,8 @@ def test_many_names_cannot_fill_the_log_and_expire(
 
     for number in range(1000):
         log.tell(client(f"app{number}"), AT, 0)
-    flood = len(told(caplog))
+    flood = len(reported(caplog))
     log.tell(client("late"), AT, 11 * SECOND)
 
     assert flood == 64
-    assert "'late'" in told(caplog)[-1]
+    assert "'late'" in reported(caplog)[-1]

@@ -33,7 +33,7 @@ def held_keys(node: Node, count: int) -> list[bytes]:
 
 
 def rows_of(caller: Caller, seq: int) -> list[int]:
-    answers = [each for each in caller.heard if isinstance(each, Answer) and each.seq == seq]
+    answers = [each for each in caller.received if isinstance(each, Answer) and each.seq == seq]
     return [row for each in answers for row in each.rows or range(len(each.results.sources))]
 
 
@@ -81,15 +81,15 @@ async def test_short_requests_of_a_client_are_decided_after_its_long_request(
         caller = await world.call(OPERATOR)
         keys = held_keys(world.node, 100)
 
-        heard = await caller.say(
+        received = await caller.say(
             check(1, *keys), check(2, keys[-1], op=Op.RESET), check(3, keys[-1])
         )
 
-        seqs = [each.seq for each in heard if isinstance(each, Answer)]
+        seqs = [each.seq for each in received if isinstance(each, Answer)]
         assert seqs == sorted(seqs)
-        assert isinstance(heard[-1], Answer)
+        assert isinstance(received[-1], Answer)
         # Dropped after the first and before the third.
-        assert heard[-1].results.outcomes.remaining == [4]
+        assert received[-1].results.outcomes.remaining == [4]
 
 
 async def test_a_repeated_long_request_is_decided_once(autojump_clock: object) -> None:
@@ -109,10 +109,10 @@ async def test_no_more_rows_wait_for_their_turn_than_the_bound(autojump_clock: o
         keys = held_keys(world.node, ROWS)
         requests = [check(seq, *keys) for seq in range(1, MOST_WAITING // 2 // ROWS + 3)]
 
-        heard = await busy.say(*requests)
+        received = await busy.say(*requests)
         await other.say(check(1, *keys))
 
-        refused = [each for each in heard if isinstance(each, Refused)]
+        refused = [each for each in received if isinstance(each, Refused)]
         assert [each.code for each in refused] == [ErrorCode.OVERLOADED] * 2
         assert world.count("shed") == 2 * ROWS
         assert len(rows_of(other, 1)) == ROWS
@@ -127,7 +127,7 @@ async def test_a_client_that_requests_the_rules_repeatedly_waits_its_turn(
 
         order = await answered_in(world, asked, [check(1)])
 
-        assert sum(isinstance(each, Rules) for each in busy.heard) == 50
+        assert sum(isinstance(each, Rules) for each in busy.received) == 50
         assert order == [1] + [0] * 50
 
 
@@ -137,10 +137,10 @@ async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: obj
         keys = held_keys(world.node, ROWS)
         fitting = MOST_WAITING // 2 // ROWS
 
-        heard = await caller.say(*[check(seq, *keys) for seq in range(1, fitting + 2)])
+        received = await caller.say(*[check(seq, *keys) for seq in range(1, fitting + 2)])
 
-        assert isinstance(heard[-1], Refused)
-        assert heard[-1].seq == fitting + 1
+        assert isinstance(received[-1], Refused)
+        assert received[-1].seq == fitting + 1
         assert not world.node._turns
 
 
@@ -206,7 +206,7 @@ async def test_requests_beyond_the_bound_are_rejected_without_decoding(
         assert len(decoded) == 1
         await trio.sleep(0.5)
 
-        refused = [each.seq for each in caller.heard if isinstance(each, Refused)]
+        refused = [each.seq for each in caller.received if isinstance(each, Refused)]
         assert refused == [*range(257, 400)]
         assert len(decoded) == 256
 

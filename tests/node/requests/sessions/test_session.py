@@ -78,7 +78,7 @@ class HandClock:
 class Caller:
     """Other end of a connection, which records all received messages."""
 
-    heard: list[Message] = field(default_factory=list)
+    received: list[Message] = field(default_factory=list)
     closed: list[tuple[int, str]] = field(default_factory=list)
     connection: Connection | None = None
     transport: MemoryTransport | None = None
@@ -88,7 +88,7 @@ class Caller:
         self.opened.set()
 
     def on_message(self, payload: bytes) -> None:
-        self.heard.append(decode(payload))
+        self.received.append(decode(payload))
 
     def on_close(self, code: int, reason: str) -> None:
         self.closed.append((code, reason))
@@ -97,12 +97,12 @@ class Caller:
         """Send messages; return the answers of the next 0.1 s."""
         assert self.connection is not None
         assert self.transport is not None
-        before = len(self.heard)
+        before = len(self.received)
         for message in messages:
             self.connection.send(message if isinstance(message, bytes) else encode(message))
         self.transport.flush()
         await trio.sleep(0.1)
-        return self.heard[before:]
+        return self.received[before:]
 
 
 @dataclass
@@ -232,9 +232,9 @@ async def test_nothing_is_served_before_the_hello(autojump_clock: object) -> Non
         for message in (check(1), AskMembers(1), AskRules(1), AskStats(1), Ping(1)):
             caller = await world.call()
 
-            heard = await caller.say(message, check(2))
+            received = await caller.say(message, check(2))
 
-            assert "say hello first" in reason_of(heard, ErrorCode.HELLO_EXPECTED)
+            assert "say hello first" in reason_of(received, ErrorCode.HELLO_EXPECTED)
             assert caller.closed[0][0] == ErrorCode.HELLO_EXPECTED
         assert world.count("refused_hello_expected") == 5
         assert world.count("checks") == 0
@@ -244,9 +244,9 @@ async def test_a_second_hello_ends_the_connection(autojump_clock: object) -> Non
     async with running_node() as world:
         caller = await world.call(APP)
 
-        heard = await caller.say(OPERATOR)
+        received = await caller.say(OPERATOR)
 
-        assert "second hello" in reason_of(heard, ErrorCode.HELLO_EXPECTED)
+        assert "second hello" in reason_of(received, ErrorCode.HELLO_EXPECTED)
         assert caller.closed
 
 
@@ -266,9 +266,9 @@ async def test_an_invalid_credential_is_rejected_counted_and_disconnected(
     async with running_node() as world:
         caller = await world.call()
 
-        heard = await caller.say(hello)
+        received = await caller.say(hello)
 
-        assert hello.name in reason_of(heard, ErrorCode.BAD_CREDENTIAL)
+        assert hello.name in reason_of(received, ErrorCode.BAD_CREDENTIAL)
         assert caller.closed[0][0] == ErrorCode.BAD_CREDENTIAL
         assert world.count("refused_bad_credential") == 1
         assert world.count("connections") == 0
@@ -280,9 +280,9 @@ async def test_a_peer_of_another_version_receives_the_reason(autojump_clock: obj
         greeting = bytearray(encode(APP))
         greeting[2] += 1  # The version is the hello's first field.
 
-        heard = await caller.say(bytes(greeting))
+        received = await caller.say(bytes(greeting))
 
-        assert "version" in reason_of(heard, ErrorCode.WRONG_VERSION)
+        assert "version" in reason_of(received, ErrorCode.WRONG_VERSION)
         assert world.count("refused_wrong_version") == 1
 
 
@@ -292,7 +292,7 @@ async def test_a_connection_without_a_hello_in_time_is_closed(autojump_clock: ob
 
         await trio.sleep(6)
 
-        assert "no hello" in reason_of(silent.heard, ErrorCode.HELLO_TIMEOUT)
+        assert "no hello" in reason_of(silent.received, ErrorCode.HELLO_TIMEOUT)
         assert silent.closed
         assert not good.closed
         assert world.count("refused_hello_timeout") == 1
@@ -331,9 +331,9 @@ async def test_an_unexpected_message_closes_its_connection(autojump_clock: objec
     async with running_node() as world:
         caller = await world.call(APP)
 
-        heard = await caller.say(Pong(1))
+        received = await caller.say(Pong(1))
 
-        assert "Pong must answer a request" in reason_of(heard, ErrorCode.BAD_MESSAGE)
+        assert "Pong must answer a request" in reason_of(received, ErrorCode.BAD_MESSAGE)
         assert world.count("refused_bad_message") == 1
 
 
@@ -391,9 +391,9 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
         client = await world.call(APP)
         peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
-        heard = await client.say(check(1, hops=1))
+        received = await client.say(check(1, hops=1))
 
-        assert "only a node forwards" in reason_of(heard, ErrorCode.NOT_PERMITTED)
+        assert "only a node forwards" in reason_of(received, ErrorCode.NOT_PERMITTED)
         assert client.closed
         assert remaining(await peer.say(check(1, hops=1))) == [4]
 
@@ -418,9 +418,9 @@ async def test_a_check_forwarded_twice_is_not_forwarded_again(
     async with running_node() as world:
         peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
-        heard = await peer.say(check(1, key_of("b"), hops=2))
+        received = await peer.say(check(1, key_of("b"), hops=2))
 
-        assert "will not forward" in reason_of(heard, ErrorCode.NOT_HERE)
+        assert "will not forward" in reason_of(received, ErrorCode.NOT_HERE)
         assert world.count("refused_not_owner") == 1
         assert world.count("forwarded") == 0
 
@@ -486,7 +486,7 @@ async def test_a_request_still_being_forwarded_is_not_forwarded_again(
         await caller.say(asked, asked)
         await trio.sleep(1)
 
-        assert len(remaining(caller.heard)) == 1
+        assert len(remaining(caller.received)) == 1
         assert world.count("forwarded") == 1
         assert world.count("repeated") == 1
 
@@ -505,8 +505,8 @@ async def test_an_answer_after_a_reconnect_uses_the_new_connection(
         await two.say(check(1, key_of("b"), deadline_ms=5000))
         await trio.sleep(1)
 
-        assert one.heard[1:] == []
-        assert len(remaining(two.heard)) == 1
+        assert one.received[1:] == []
+        assert len(remaining(two.received)) == 1
 
 
 # Bounds

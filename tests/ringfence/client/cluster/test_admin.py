@@ -29,7 +29,7 @@ async def test_a_node_sends_what_it_knows_of_all_members(autojump_clock):
     async with town() as t:
         cluster = await t.joined()
         a, b, c = cluster.members
-        t.nodes["b"].told = "odd"
+        t.nodes["b"].reported = "odd"
         t.crash("c")
 
         assert await cluster.admin.peers(a) == [{"name": "a"}]

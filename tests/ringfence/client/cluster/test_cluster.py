@@ -44,7 +44,10 @@ async def test_each_key_is_asked_of_its_owner(autojump_clock):
 
         for name, node in t.nodes.items():
             keys = [
-                key for seen in node.heard if isinstance(seen, Request) for key in seen.batch.keys
+                key
+                for seen in node.received
+                if isinstance(seen, Request)
+                for key in seen.batch.keys
             ]
             assert {ring.owner(shard_of(key)) for key in keys} == {name}
         assert sum(t.requests().values()) == 30
@@ -110,10 +113,10 @@ async def test_a_node_without_a_known_name_is_logged_by_its_address(autojump_clo
         t.crash("a")
         await trio.sleep(10)
 
-    told = [record.getMessage() for record in caplog.records if "node" in record.getMessage()]
-    assert told[0].startswith("Ringfence: the node at a:7101 is lost: ")
-    assert "node a at a:7101 is reachable" in told
-    assert told[-1].startswith("Ringfence: node a at a:7101 is lost: ")
+    reported = [record.getMessage() for record in caplog.records if "node" in record.getMessage()]
+    assert reported[0].startswith("Ringfence: the node at a:7101 is lost: ")
+    assert "node a at a:7101 is reachable" in reported
+    assert reported[-1].startswith("Ringfence: node a at a:7101 is lost: ")
 
 
 async def test_the_error_of_a_missing_token_shows_how_to_write_one(autojump_clock):

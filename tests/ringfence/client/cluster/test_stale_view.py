@@ -57,10 +57,10 @@ async def test_an_idle_client_receives_new_rules(autojump_clock):
 async def test_an_idle_client_asks_rarely(autojump_clock):
     async with town() as t:
         await t.joined()
-        before = sum(len(node.heard) for node in t.nodes.values())
+        before = sum(len(node.received) for node in t.nodes.values())
         await trio.sleep(600)
 
-        assert sum(len(node.heard) for node in t.nodes.values()) - before <= 2 * 60
+        assert sum(len(node.received) for node in t.nodes.values()) - before <= 2 * 60
 
 
 async def test_a_busy_client_asks_for_nothing_that_it_has(autojump_clock):
@@ -196,7 +196,7 @@ async def test_a_member_that_has_left_still_answers_what_it_was_asked(autojump_c
         await trio.sleep(0.3)
         assert cluster.members[2].state == "left"
         assert not found
-        for late in [message for message in node.heard if isinstance(message, Request)]:
+        for late in [message for message in node.received if isinstance(message, Request)]:
             node.connections[0].send(encode(node.answer(late)))
         node.transport.flush()
         await trio.sleep(0.1)

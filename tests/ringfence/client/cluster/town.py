@@ -77,9 +77,9 @@ class Node:
         self.mute = ()
         """Kinds of messages that it does not answer."""
         self.hellos = []
-        self.heard = []
+        self.received = []
         self.connections = []
-        self.told = [{"name": name}]
+        self.reported = [{"name": name}]
         """What it knows of the members."""
         self.farewell = Done
         """What it says when it is asked to leave."""
@@ -97,7 +97,7 @@ class Node:
         return view_of(self.rows).hash
 
     def count(self, kind):
-        return sum(isinstance(message, kind) for message in self.heard)
+        return sum(isinstance(message, kind) for message in self.received)
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
         self.transport = self.town.network.transport(self.at, on_bug=raise_, accept=self.accept)
@@ -128,7 +128,7 @@ class Node:
             case AskStats(seq):
                 return Stats(seq, {"checks": self.count(Request)})
             case AskPeers(seq):
-                return Peers(seq, self.told)
+                return Peers(seq, self.reported)
             case AskLeave(seq):
                 return self.farewell(seq)
             case Ping(seq):
@@ -151,7 +151,7 @@ class Talk:
 
     def on_message(self, payload):
         message = decode(payload)
-        (self.node.hellos if isinstance(message, Hello) else self.node.heard).append(message)
+        (self.node.hellos if isinstance(message, Hello) else self.node.received).append(message)
         if self.node.is_old and isinstance(message, SubscribeDenials | Report):
             self.connection.close(ErrorCode.BAD_MESSAGE, "a message of no known type")
         elif not isinstance(message, self.node.mute):

@@ -32,14 +32,14 @@ class World:
         self.reporting = DecisionReports(self.tally, 1, lambda: None, lambda: self.now)
         self.members = [Member("a"), Member("b"), Member("c")]
         self.known = ["a", "b", "c"]
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
 
     def count(self, count: int = 1) -> None:
         self.tally.add(b"ruleidnt", Code.ALLOWED.value, Source.LEASE.value, count)
 
     def send(self, *names: str) -> bool:
         reachable = [each for each in self.members if not names or each.name in names]
-        return self.reporting.send(reachable, self.known, self.told.append)
+        return self.reporting.send(reachable, self.known, self.reported.append)
 
     def numbers(self) -> dict[str, list[tuple[int, int]]]:
         return {m.name: [(r.number, sum(r.counts)) for r in m.sent] for m in self.members}
@@ -60,7 +60,7 @@ def test_numbered_reports_go_to_one_node_while_it_answers() -> None:
         w.members[1].answer(Done(1))
 
     assert w.numbers() == {"a": [], "b": [(1, 3), (2, 4)], "c": []}
-    assert w.told == [True, True]
+    assert w.reported == [True, True]
     assert not w.reporting.has_any
 
 
@@ -116,5 +116,5 @@ def test_without_members_decisions_wait() -> None:
     w = World()
     w.count(3)
 
-    assert not w.reporting.send([], [], w.told.append)
+    assert not w.reporting.send([], [], w.reported.append)
     assert w.reporting.has_any

@@ -24,7 +24,7 @@ class World:
         self.spend(16)
         self.lend(**lent)
 
-    def told(self):
+    def reported(self):
         """What was told of leases that are over: their numbers, and what was spent."""
         return [(ask.leases, ask.spent) for ask in self.asks if ask.leases]
 
@@ -57,7 +57,7 @@ def test_a_lease_is_used_for_three_quarters_of_its_time():
     w.now += 0.01
 
     assert (all(still), w.spend()) == (True, [False])
-    assert w.told() == [((1,), (20,))]
+    assert w.reported() == [((1,), (20,))]
 
 
 def test_a_tick_gives_back_expired_leases():
@@ -68,7 +68,7 @@ def test_a_tick_gives_back_expired_leases():
     w.leases.tick(due)
 
     assert due == w.now + 0.75
-    assert w.told() == [((1,), (3,))]
+    assert w.reported() == [((1,), (3,))]
     assert w.asks[-1].want == 0
     assert w.leases.next_deadline() == float("inf")
 
@@ -80,7 +80,7 @@ def test_the_next_lease_is_there_before_the_last_unit_is_gone():
     w.lend(units=200, number=2)
 
     assert all(w.spend(249))
-    assert w.told() == [((1,), (100,))]
+    assert w.reported() == [((1,), (100,))]
 
 
 def test_an_expired_next_lease_is_not_spent_without_a_tick():
@@ -113,11 +113,11 @@ def test_a_recalled_lease_is_given_back_at_once():
     w.borrow(units=100)
     w.spend(7)
     w.leases.recall("another", [KEY], w.now)
-    before = w.told()
+    before = w.reported()
     w.leases.recall("owner", [], w.now)
 
     assert before == []
-    assert w.told() == [((1,), (7,))]
+    assert w.reported() == [((1,), (7,))]
     assert w.spend() == [False]
 
 
@@ -127,7 +127,7 @@ def test_what_a_lost_owner_lent_is_spent_no_more():
     w.leases.drop_node("owner")
 
     assert w.spend() == [False]
-    assert w.told() == []
+    assert w.reported() == []
     assert len(w.leases) == 0
 
 

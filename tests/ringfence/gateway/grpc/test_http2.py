@@ -64,7 +64,7 @@ class Wire:
         self.carry(**how)
         return stream
 
-    def told(self, stream: int) -> tuple[object, bytes, object]:
+    def reported(self, stream: int) -> tuple[object, bytes, object]:
         """Header, body and trailer of an answer as the client has it."""
         mine = [each for each in self.events if getattr(each, "stream_id", None) == stream]
         header = [each.headers for each in mine if isinstance(each, h2.events.ResponseReceived)]
@@ -97,7 +97,7 @@ def test_an_answer_has_a_header_a_body_and_a_trailer() -> None:
     wire.server.out.answer(stream, CONTENT, b"answer", TRAILER)
     wire.carry()
 
-    header, body, trailer = wire.told(stream)
+    header, body, trailer = wire.reported(stream)
     assert header == [(":status", "200"), ("content-type", "application/grpc")]
     assert (body, trailer) == (b"answer", [("grpc-status", "0")])
     assert not wire.server.out.open
@@ -111,8 +111,8 @@ def test_repeated_headers_are_decoded_after_any_other_headers(
     for headers in (HEADERS, HEADERS, [*HEADERS, change], HEADERS, [*HEADERS, change], HEADERS):
         wire.call(b"", headers)
 
-    told = [each.head.fields.get("authorization") for each in wire.inputs]  # type: ignore[attr-defined]
-    assert told == [None, None, change[1], None, change[1], None]
+    reported = [each.head.fields.get("authorization") for each in wire.inputs]  # type: ignore[attr-defined]
+    assert reported == [None, None, change[1], None, change[1], None]
     heads = [each.head for each in wire.inputs]  # type: ignore[attr-defined]
     assert heads[0] == heads[1] == heads[3] == heads[5]
 
@@ -138,13 +138,13 @@ def test_a_large_response_waits_for_the_clients_window() -> None:
 
     wire.server.out.answer(stream, CONTENT, answer, TRAILER)
     wire.carry()
-    assert len(wire.told(stream)[1]) == 1000
-    while wire.told(stream)[2] is None:
-        got = len(wire.told(stream)[1])
+    assert len(wire.reported(stream)[1]) == 1000
+    while wire.reported(stream)[2] is None:
+        got = len(wire.reported(stream)[1])
         wire.client.acknowledge_received_data(1000 if got % 1000 == 0 else got % 1000, stream)
         wire.carry()
 
-    assert wire.told(stream)[1] == answer
+    assert wire.reported(stream)[1] == answer
 
 
 def test_a_window_enlarged_by_settings_resumes_responses() -> None:
@@ -156,7 +156,7 @@ def test_a_window_enlarged_by_settings_resumes_responses() -> None:
     wire.carry()
     wire.carry()
 
-    assert wire.told(stream)[1] == b"twenty bytes or more."
+    assert wire.reported(stream)[1] == b"twenty bytes or more."
 
 
 def test_many_large_requests_never_run_out_of_window() -> None:
@@ -181,7 +181,7 @@ def test_a_too_large_body_is_reported_once_and_the_connection_stays_open() -> No
     other = wire.call(b"small")
 
     assert wire.inputs[0] == TooLarge(stream)
-    assert ("grpc-status", "8") in wire.told(stream)[0]  # type: ignore[operator]
+    assert ("grpc-status", "8") in wire.reported(stream)[0]  # type: ignore[operator]
     assert [each.stream for each in wire.inputs[1:]] == [other]  # type: ignore[attr-defined]
 
 

@@ -105,7 +105,7 @@ async def test_a_descriptor_with_0_hits_is_a_peek(key: str, limit: int) -> None:
 @pytest.mark.parametrize(("key", "limit"), [("client=x", 3), ("slide=x", 10), ("bucket=x", 6)])
 async def test_a_measured_cost_is_charged_beyond_the_limit(key: str, limit: int) -> None:
     async with rls() as service:
-        told = [
+        reported = [
             await service.should_rate_limit(own_hits(request(key), cost))
             for cost in (limit - 1, 5, 5)
         ]
@@ -114,7 +114,7 @@ async def test_a_measured_cost_is_charged_beyond_the_limit(key: str, limit: int)
         await service.should_rate_limit(negative(request(key, hits=1)))
         assert await left(service, key) == 1
 
-    assert [each.overall_code for each in told] == [OK, OVER, OVER]
+    assert [each.overall_code for each in reported] == [OK, OVER, OVER]
     assert back.overall_code == OK
 
 

@@ -121,8 +121,8 @@ def test_a_refusal_message_may_contain_any_characters() -> None:
 
     async def main() -> None:
         async with port(refuse) as (channel, _):
-            told = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
-        assert told == (grpc.StatusCode.INVALID_ARGUMENT, why)
+            reported = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
+        assert reported == (grpc.StatusCode.INVALID_ARGUMENT, why)
 
     run(main)
 
@@ -291,8 +291,10 @@ def test_watches_per_connection_are_bounded() -> None:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service="ratelimit")
             watches = [stub.Watch(request) for _ in range(5)]
-            told = await asyncio.gather(*[each.read() for each in watches], return_exceptions=True)
-            [refused] = [each for each in told if isinstance(each, grpc.aio.AioRpcError)]
+            reported = await asyncio.gather(
+                *[each.read() for each in watches], return_exceptions=True
+            )
+            [refused] = [each for each in reported if isinstance(each, grpc.aio.AioRpcError)]
             assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             for each in watches:
                 each.cancel()

@@ -7,14 +7,14 @@ import pytest
 import trio
 
 from ringfence.gateway.http.http_types import Response
-from tests.ringfence.gateway.gateway import api, ask, header, post, told
+from tests.ringfence.gateway.gateway import api, ask, header, post, reported
 
 X = {"domain": "api", "descriptors": [{"client": "x"}]}
 
 
 async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
     async with api() as gateway:
-        answers = [told(await post(gateway, "/v1/check", X)) for _ in range(4)]
+        answers = [reported(await post(gateway, "/v1/check", X)) for _ in range(4)]
 
     assert [each["remaining"] for each in answers] == [2, 1, 0, 0]
     assert [each["allowed"] for each in answers] == [True, True, True, False]
@@ -27,9 +27,9 @@ async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
 async def test_several_descriptors_are_all_or_nothing() -> None:
     both = {"domain": "api", "descriptors": [{"client": "x"}, {"wide": "w"}], "cost": 3}
     async with api() as gateway:
-        assert told(await post(gateway, "/v1/check", both))["allowed"]
-        assert not told(await post(gateway, "/v1/check", both))["allowed"]
-        left = told(
+        assert reported(await post(gateway, "/v1/check", both))["allowed"]
+        assert not reported(await post(gateway, "/v1/check", both))["allowed"]
+        left = reported(
             await post(gateway, "/v1/peek", {"domain": "api", "descriptors": [{"wide": "w"}]})
         )
 
@@ -45,14 +45,14 @@ async def test_the_order_of_the_entries_is_that_of_the_body() -> None:
             gateway, "/v1/check", b'{"domain":"api","descriptors":[{"client":"x","path":"/a"}]}'
         )
 
-    assert (told(right)["limit"], told(wrong)["limit"]) == (2, None)
+    assert (reported(right)["limit"], reported(wrong)["limit"]) == (2, None)
 
 
 async def test_many_checks_of_several_domains_come_back_in_order() -> None:
     other = {"domain": "nobody", "descriptors": [{"client": "x"}]}
     dear = {**X, "cost": 2}
     async with api() as gateway:
-        answer = told(await post(gateway, "/v1/check", {"checks": [X, other, dear, X]}))
+        answer = reported(await post(gateway, "/v1/check", {"checks": [X, other, dear, X]}))
 
     assert [each["limit"] for each in answer["decisions"]] == [3, None, 3, 3]
     assert [each["allowed"] for each in answer["decisions"]] == [True, True, True, False]
@@ -68,16 +68,16 @@ async def test_all_operations_accept_a_limit_outside_of_rules() -> None:
             await post(gateway, "/v1/reset", mine),
         ]
 
-    assert [told(each)["remaining"] for each in steps] == [1, 1, 3, 5]
+    assert [reported(each)["remaining"] for each in steps] == [1, 1, 3, 5]
 
 
 async def test_a_charge_beyond_the_limit_is_counted_and_reported() -> None:
     mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
     async with api() as gateway:
-        by_rule = [told(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
-        denied = told(await post(gateway, "/v1/check", X))
-        by_limit = told(await post(gateway, "/v1/charge", {**mine, "cost": 9}))
-        back = told(await post(gateway, "/v1/refund", {**X, "cost": 5}))
+        by_rule = [reported(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
+        denied = reported(await post(gateway, "/v1/check", X))
+        by_limit = reported(await post(gateway, "/v1/charge", {**mine, "cost": 9}))
+        back = reported(await post(gateway, "/v1/refund", {**X, "cost": 5}))
         wrong = await post(gateway, "/v1/charge", {**X, "cost": -1})
 
     assert [each["allowed"] for each in by_rule] == [True, False, False]
@@ -98,7 +98,7 @@ async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
             await post(gateway, "/v1/reset", X),
         ]
 
-    peeked, many, refunded, reset = [told(each) for each in steps]
+    peeked, many, refunded, reset = [reported(each) for each in steps]
     assert (peeked["allowed"], peeked["remaining"]) == (False, 0)
     assert [each["allowed"] for each in many["decisions"]] == [False]
     assert (refunded["remaining"], reset["remaining"]) == (1, 3)
@@ -109,7 +109,7 @@ async def test_acquire_waits_at_most_its_maximum(autojump_clock, asked, longest)
     async with api(max_wait=longest) as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})
         began = trio.current_time()
-        answer = told(await post(gateway, "/v1/acquire", {**X, "max_wait": asked}))
+        answer = reported(await post(gateway, "/v1/acquire", {**X, "max_wait": asked}))
         waited = trio.current_time() - began
 
     assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most that it waits"
@@ -145,7 +145,7 @@ async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_cl
 async def test_should_allow_request_has_the_shape_of_the_textbook() -> None:
     async with api() as gateway:
         sent = {"clientId": "c", "timestamp": 1640995200}
-        answers = [told(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
+        answers = [reported(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
 
     assert answers == [{"allowed": True}] * 3 + [{"allowed": False}]
 
@@ -159,7 +159,7 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
 
     assert packed.content_type == "application/msgpack"
     assert msgspec.msgpack.decode(packed.body)["remaining"] == 2
-    assert (plain.content_type, told(plain)["remaining"]) == ("application/json", 1)
+    assert (plain.content_type, reported(plain)["remaining"]) == ("application/json", 1)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_the_error_of_an_invalid_body_states_the_position(body: object, wo
         response = await post(gateway, "/v1/check", body)
 
         assert (response.status, response.content_type) == (400, "application/problem+json")
-        assert word in told(response)["detail"]
+        assert word in reported(response)["detail"]
         assert gateway.counters["refused_bad_body"] == 1
 
 
@@ -216,9 +216,9 @@ async def test_health_counters_and_the_answer_to_head() -> None:
         await post(gateway, "/v1/check", X)
         alive, ready = [await ask(gateway, "GET", path) for path in ("/healthz", "/readyz")]
         head = await ask(gateway, "HEAD", "/healthz")
-        counters = told(await ask(gateway, "GET", "/v1/counters"))
+        counters = reported(await ask(gateway, "GET", "/v1/counters"))
 
-    assert (told(alive), told(ready)) == ({"status": "alive"}, {"status": "ready"})
+    assert (reported(alive), reported(ready)) == ({"status": "alive"}, {"status": "ready"})
     assert (head.status, head.body) == (200, b"")
     assert counters["/v1/check"] == 1
 

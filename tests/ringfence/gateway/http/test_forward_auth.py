@@ -6,7 +6,7 @@ import pytest
 
 from ringfence.gateway.http.api import Api
 from ringfence.gateway.http.http_types import UNREADABLE, Response
-from tests.ringfence.gateway.gateway import api, ask, header, told
+from tests.ringfence.gateway.gateway import api, ask, header, reported
 
 
 async def auth(
@@ -24,7 +24,7 @@ async def test_the_fourth_request_is_denied_with_retry_after() -> None:
     assert [header(each, "X-RateLimit-Remaining") for each in answers] == ["2", "1", "0", "0"]
     assert [header(each, "Retry-After") for each in answers] == [None, None, None, "30"]
     assert header(answers[3], "RateLimit") == '"client";r=0;t=30'
-    assert told(answers[3])["type"].endswith("#quota-exceeded")
+    assert reported(answers[3])["type"].endswith("#quota-exceeded")
 
 
 async def test_a_denial_is_403_for_proxies_without_429_support() -> None:
@@ -35,7 +35,7 @@ async def test_a_denial_is_403_for_proxies_without_429_support() -> None:
         odd = await auth(gateway, "?deny_status=200")
         foreign = await auth(gateway, "?b=1")
 
-    assert (asked.status, told(asked)["status"]) == (403, 403)
+    assert (asked.status, reported(asked)["status"]) == (403, 403)
     assert odd.status == 400
     assert foreign.status == 429, "Caddy adds the query of the client"
 
@@ -172,7 +172,7 @@ async def test_an_unreadable_path_is_denied_and_never_counted_as_another_path() 
         asked = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
 
     assert (answer.status, asked.status) == (429, 403)
-    assert "escape" in told(answer)["detail"]
+    assert "escape" in reported(answer)["detail"]
 
 
 async def test_exempt_paths_can_be_escaped_or_unescaped() -> None:

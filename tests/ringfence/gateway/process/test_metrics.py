@@ -29,10 +29,10 @@ async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> 
         await ask(gateway, "GET", "/v1/auth", peer="203.0.113.1")
         await post(gateway, "/shouldAllowRequest", {"clientId": "y"})
 
-        told = await samples(gateway)
+        reported = await samples(gateway)
 
     requests = "ringfence_gateway_requests_total"
-    assert {name[1]: value for name, value in told.items() if name[0] == requests} == {
+    assert {name[1]: value for name, value in reported.items() if name[0] == requests} == {
         "/v1/check": 5,
         "/json": 1,
         "/v1/auth": 1,
@@ -40,10 +40,13 @@ async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> 
         "/metrics": 1,
     }
     decisions = "ringfence_gateway_decisions_total"
-    assert (told[decisions, "allowed", "local"], told[decisions, "denied", "local"]) == (5, 3)
-    assert told["ringfence_gateway_refusals_total", "bad_body"] == 1
-    assert told["ringfence_gateway_bugs_total",] == 0
-    assert told["ringfence_gateway_ready",] == 1
+    assert (reported[decisions, "allowed", "local"], reported[decisions, "denied", "local"]) == (
+        5,
+        3,
+    )
+    assert reported["ringfence_gateway_refusals_total", "bad_body"] == 1
+    assert reported["ringfence_gateway_bugs_total",] == 0
+    assert reported["ringfence_gateway_ready",] == 1
 
 
 async def test_metrics_contain_no_key() -> None:

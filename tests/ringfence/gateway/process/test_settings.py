@@ -75,10 +75,10 @@ def test_grpc_can_be_disabled() -> None:
     ],
 )
 def test_the_error_for_an_invalid_setting_names_it_and_the_remedy(
-    told: dict[str, object], said: str
+    reported: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ConfigError, match="flags and environment") as caught:
-        load_gateway_settings(None, CLUSTER, told)
+        load_gateway_settings(None, CLUSTER, reported)
 
     assert said in str(caught.value)
 

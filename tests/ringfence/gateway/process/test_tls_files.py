@@ -52,8 +52,8 @@ def test_an_error_names_files_with_the_wrong_content(keys: KeyDir, tmp_path: Pat
 
     assert f"{odd} holds no certificate" in complaint(odd, keys.key)
     assert f"{odd} is not an unencrypted private key" in complaint(keys.certificate, odd)
-    told = complaint(keys.certificate, keys.key, odd)
-    assert told.startswith(f"tls_client_ca: {odd} holds no certificate")
+    reported = complaint(keys.certificate, keys.key, odd)
+    assert reported.startswith(f"tls_client_ca: {odd} holds no certificate")
 
 
 def test_an_error_names_an_authority_file_with_broken_pem(keys: KeyDir, tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_an_error_names_an_authority_file_with_broken_pem(keys: KeyDir, tmp_path
 
 
 def test_a_private_key_of_another_certificate_is_reported(keys: KeyDir, others: KeyDir) -> None:
-    told = complaint(keys.certificate, others.key)
+    reported = complaint(keys.certificate, others.key)
 
-    assert f"the key in {others.key} does not belong to the certificate in" in told
+    assert f"the key in {others.key} does not belong to the certificate in" in reported
 
 
 def test_an_encrypted_private_key_is_reported_without_a_password_prompt(
@@ -92,7 +92,7 @@ def test_an_unreadable_file_is_reported(keys: KeyDir, tmp_path: Path) -> None:
 
 
 def test_settings_with_invalid_files_are_refused_at_load(keys: KeyDir, others: KeyDir) -> None:
-    told = {"tls_cert": str(keys.certificate), "tls_key": str(others.key)}
+    reported = {"tls_cert": str(keys.certificate), "tls_key": str(others.key)}
 
     with pytest.raises(ConfigError, match="tls_cert and tls_key: the key in"):
-        load_gateway_settings(None, {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}, told)
+        load_gateway_settings(None, {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}, reported)

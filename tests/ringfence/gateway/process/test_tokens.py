@@ -9,7 +9,7 @@ from ringfence.errors import ConfigError
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
 from ringfence.settings.token_file import Scope
 from ringfence.wire.credentials import token_digest
-from tests.ringfence.gateway.gateway import api, ask, told
+from tests.ringfence.gateway.gateway import api, ask, reported
 
 SECRET = bytes(range(16))
 
@@ -72,7 +72,7 @@ async def test_a_refusal_names_the_least_sufficient_scope(
         assert answer.status == 200
     else:
         assert answer.status == 403
-        assert told(answer)["detail"] == f"the token lacks the scope {sufficing}"
+        assert reported(answer)["detail"] == f"the token lacks the scope {sufficing}"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_certificate_alone_grants_the_scope_check(
 
     assert answer.status == status
     if status == 403:
-        assert told(answer)["detail"].startswith("without `tokens` a certificate grants")
+        assert reported(answer)["detail"].startswith("without `tokens` a certificate grants")
 
 
 def test_with_a_token_file_a_certificate_grants_no_scope(tmp_path: Path) -> None:

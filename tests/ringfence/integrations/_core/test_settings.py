@@ -74,10 +74,10 @@ def test_plain_asgi_and_wsgi_need_no_framework() -> None:
         ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are cost, "),
     ],
 )
-def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         Policy(Settings(**options))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         Policy(Settings()).for_view("view", options.get("limit", "5/m"), without_limit(options))
 
 

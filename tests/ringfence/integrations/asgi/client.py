@@ -83,11 +83,11 @@ async def living(app: AsgiApp) -> AsyncIterator[list[Message]]:
     """Announce the application's start, and its end when the block ends; what it said."""
     to_app, inbox = anyio.create_memory_object_stream[Message](2)
     said: list[Message] = []
-    heard = anyio.Event()
+    received = anyio.Event()
 
     async def send(message: Message) -> None:
         said.append(message)
-        heard.set()
+        received.set()
 
     async def live() -> None:
         await app({"type": "lifespan", "asgi": {"version": "3.0"}}, inbox.receive, send)
@@ -96,7 +96,7 @@ async def living(app: AsgiApp) -> AsyncIterator[list[Message]]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(live)
             await to_app.send({"type": "lifespan.startup"})
-            await heard.wait()
+            await received.wait()
             try:
                 yield said
             finally:

@@ -39,11 +39,13 @@ async def test_several_limits_are_charged_all_or_none() -> None:
         (["1/minute", "5/hour"], '"1/minute";q=1;w=60'),
     ],
 )
-async def test_a_429_lists_the_limits_up_to_the_denying_one(limits: list[str], told: str) -> None:
+async def test_a_429_lists_the_limits_up_to_the_denying_one(
+    limits: list[str], reported: str
+) -> None:
     app = RateLimitMiddleware(hello, in_process(), limit=limits)
     async with living(app):
         assert (await ask(app)).headers["ratelimit-policy"].count("q=") == 2
-        assert (await ask(app)).headers["ratelimit-policy"] == told
+        assert (await ask(app)).headers["ratelimit-policy"] == reported
 
 
 async def test_a_limit_can_depend_on_the_request() -> None:

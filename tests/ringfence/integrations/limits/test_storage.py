@@ -59,10 +59,10 @@ def test_every_hit_is_decided_as_by_the_storage_of_limits_itself(
 
 
 def assert_same_stats(ours: RateLimiter, theirs: RateLimiter, item: RateLimitItem) -> None:
-    told, expected = ours.get_window_stats(item, "a"), theirs.get_window_stats(item, "a")
-    assert told.remaining == expected.remaining
-    if told.remaining < item.amount:
-        assert told.reset_time == pytest.approx(expected.reset_time, abs=1e-5)
+    reported, expected = ours.get_window_stats(item, "a"), theirs.get_window_stats(item, "a")
+    assert reported.remaining == expected.remaining
+    if reported.remaining < item.amount:
+        assert reported.reset_time == pytest.approx(expected.reset_time, abs=1e-5)
 
 
 @every_strategy

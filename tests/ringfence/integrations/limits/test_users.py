@@ -161,8 +161,8 @@ def test_two_servers_of_each_kind_share_one_budget_on_real_nodes(cluster):
         statuses = [clients[n % 2].get("/a").status_code for n in range(12)]
         assert statuses == [200] * 5 + [429] * 7
 
-        told = get_each([app for app, _ in slows] * 6)
-        assert [each.status_code for each in told] == [200] * 5 + [429] * 7
+        reported = get_each([app for app, _ in slows] * 6)
+        assert [each.status_code for each in reported] == [200] * 5 + [429] * 7
     finally:
         for _, limiter in flasks:
             limiter.storage.close()

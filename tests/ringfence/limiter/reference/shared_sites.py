@@ -87,8 +87,8 @@ def merge_remote(
     return engine.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
 
 
-def hear_all(engine: Engine, limit: Limit, told, now: int = NOW) -> None:
-    for writer, cells in told:
+def hear_all(engine: Engine, limit: Limit, reported, now: int = NOW) -> None:
+    for writer, cells in reported:
         merge_remote(engine, limit, writer, cells, now)
 
 

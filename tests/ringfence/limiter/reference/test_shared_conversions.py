@@ -28,11 +28,11 @@ from tests.ringfence.limiter.reference.shared_sites import (
 )
 
 
-@given(limit=windows, history=histories, told=tellings, later=st.integers(0, 50))
+@given(limit=windows, history=histories, reported=tellings, later=st.integers(0, 50))
 @quick
-def test_a_transferred_counter_keeps_its_remote_counts(limit, history, told, later) -> None:
+def test_a_transferred_counter_keeps_its_remote_counts(limit, history, reported, later) -> None:
     stayed, moved = engine_of(limit), engine_of(limit)
-    hear_all(stayed, limit, told)
+    hear_all(stayed, limit, reported)
     for now, _, cost in history:
         ask(stayed, cost, now)
     now = (history[-1][0] if history else NOW) + later
@@ -71,11 +71,13 @@ def test_a_snapshot_without_remote_counts_has_an_empty_column() -> None:
     )
 
 
-@given(limit=limits, other=limits, is_shared=st.booleans(), told=tellings, spent=st.integers(0, 5))
+@given(
+    limit=limits, other=limits, is_shared=st.booleans(), reported=tellings, spent=st.integers(0, 5)
+)
 @quick
-def test_a_changed_rule_keeps_all_counts(limit, other, is_shared, told, spent) -> None:
+def test_a_changed_rule_keeps_all_counts(limit, other, is_shared, reported, spent) -> None:
     engine = engine_of(limit)
-    hear_all(engine, limit, told)
+    hear_all(engine, limit, reported)
     ask(engine, spent, NOW * limit.period_ns)
     before = engine.used(KEY, NOW * limit.period_ns)
 

@@ -27,30 +27,30 @@ from tests.ringfence.limiter.reference.shared_sites import (
 )
 
 
-@given(limit=limits, told=tellings, data=st.data())
+@given(limit=limits, reported=tellings, data=st.data())
 @quick
-def test_remote_counts_may_arrive_in_any_order(limit, told, data) -> None:
+def test_remote_counts_may_arrive_in_any_order(limit, reported, data) -> None:
     in_order, shuffled = engine_of(limit), engine_of(limit)
     for engine in (in_order, shuffled):
         ask(engine, 2, NOW)
 
-    hear_all(in_order, limit, told)
-    hear_all(shuffled, limit, data.draw(st.permutations(told)))
+    hear_all(in_order, limit, reported)
+    hear_all(shuffled, limit, data.draw(st.permutations(reported)))
 
     assert_equivalent(in_order, shuffled)
 
 
-@given(limit=limits, told=tellings)
+@given(limit=limits, reported=tellings)
 @quick
-def test_many_messages_equal_one_combined_message(limit, told) -> None:
+def test_many_messages_equal_one_combined_message(limit, reported) -> None:
     apart, together = engine_of(limit), engine_of(limit)
 
-    hear_all(apart, limit, told)
+    hear_all(apart, limit, reported)
     hear_all(
         together,
         limit,
         [
-            (writer, [cell for name, cells in told if name == writer for cell in cells])
+            (writer, [cell for name, cells in reported if name == writer for cell in cells])
             for writer in ("east", "west")
         ],
     )
@@ -58,30 +58,30 @@ def test_many_messages_equal_one_combined_message(limit, told) -> None:
     assert_equivalent(apart, together)
 
 
-@given(limit=limits, told=tellings, spent=st.integers(0, 3))
+@given(limit=limits, reported=tellings, spent=st.integers(0, 3))
 @quick
-def test_repeated_remote_counts_count_once(limit, told, spent) -> None:
+def test_repeated_remote_counts_count_once(limit, reported, spent) -> None:
     once, twice = engine_of(limit), engine_of(limit)
     for engine in (once, twice):
-        hear_all(engine, limit, told)
+        hear_all(engine, limit, reported)
         ask(engine, spent, NOW)
 
-    hear_all(twice, limit, told)
+    hear_all(twice, limit, reported)
 
     assert_equivalent(once, twice)
 
 
-@given(limit=limits, told=tellings, history=histories)
+@given(limit=limits, reported=tellings, history=histories)
 @quick
-def test_repeated_merges_do_not_delay_resets(limit, told, history) -> None:
+def test_repeated_merges_do_not_delay_resets(limit, reported, history) -> None:
     """gubernator#225: whoever was told of a count began its time anew, and the count went on."""
     once, always = engine_of(limit), engine_of(limit)
-    told = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in told]
+    reported = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in reported]
     for engine in (once, always):
-        hear_all(engine, limit, told)
+        hear_all(engine, limit, reported)
 
     for now, _, cost in history:
-        for writer, cells in told:
+        for writer, cells in reported:
             current = NOW // (limit.period_ns // limit.slots)
             numbers = [part for number, count in cells for part in (current + number, count)]
             always.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
@@ -95,17 +95,17 @@ def test_remote_counts_do_not_move_the_end_of_a_window(limit, tellings, spent) -
     engine = engine_of(limit)
     end = (NOW // limit.period_ns + 1) * limit.period_ns
 
-    for now, told in zip(range(NOW, end), tellings, strict=False):
-        hear_all(engine, limit, told)
+    for now, reported in zip(range(NOW, end), tellings, strict=False):
+        hear_all(engine, limit, reported)
         reset_after = ask(engine, spent, now).reset_after_ns[0]
         assert not reset_after or now + reset_after == end
 
 
-@given(limit=limits, told=tellings, more=tellings)
+@given(limit=limits, reported=tellings, more=tellings)
 @quick
-def test_more_remote_counts_never_lower_the_units_in_use(limit, told, more) -> None:
+def test_more_remote_counts_never_lower_the_units_in_use(limit, reported, more) -> None:
     engine = engine_of(limit)
-    hear_all(engine, limit, told)
+    hear_all(engine, limit, reported)
     before = engine.used(KEY, NOW)
 
     hear_all(engine, limit, more)
@@ -147,11 +147,11 @@ def test_invalid_cells_are_rejected_as_a_whole(cells) -> None:
     assert engine.keys() == []
 
 
-@given(limit=limits, told=tellings)
+@given(limit=limits, reported=tellings)
 @quick
-def test_keys_with_only_remote_counts_expire_with_their_windows(limit, told) -> None:
+def test_keys_with_only_remote_counts_expire_with_their_windows(limit, reported) -> None:
     engine = engine_of(limit)
-    hear_all(engine, limit, told)
+    hear_all(engine, limit, reported)
     much_later = NOW * limit.period_ns + 20 * limit.period_ns + 500
 
     for number in range(3):
@@ -196,8 +196,8 @@ def test_merging_many_keys_respects_the_key_bound() -> None:
 def test_a_counter_keeps_only_cells_of_active_windows(limit, steps) -> None:
     engine = engine_of(limit)
     now = NOW * limit.period_ns
-    for gap, told in steps:
+    for gap, reported in steps:
         now += gap
-        hear_all(engine, limit, told, now)
-        for heard in engine.snapshot([KEY], now).remote_counts:
-            assert all(len(cells) <= 2 * (limit.slots + 2) for cells in heard.values())
+        hear_all(engine, limit, reported, now)
+        for received in engine.snapshot([KEY], now).remote_counts:
+            assert all(len(cells) <= 2 * (limit.slots + 2) for cells in received.values())

@@ -32,7 +32,7 @@ class Side:
         self.address = address
         self.is_fast = is_fast
         self.said = b""
-        self.heard = b""
+        self.received = b""
         self.sizes = []
         """Of the datagrams that it sent."""
 
@@ -87,7 +87,7 @@ class World:
             target.quic.receive_datagram(datagram, sender, self.now)
             while (event := target.quic.next_event()) is not None:
                 if hasattr(event, "data") and getattr(event, "stream_id", None) == STREAM:
-                    target.heard += event.data
+                    target.received += event.data
         for side, other in (self.sides, self.sides[::-1]):
             due = side.quic.get_timer()
             if due is not None and due <= self.now:
@@ -132,7 +132,7 @@ def test_everything_said_is_heard_once_and_in_order(fast_path, seed, loss, talk,
     for side, other in (world.sides, world.sides[::-1]):
         quic = side.quic
         assert quic.closing is None
-        assert other.heard == side.said
+        assert other.received == side.said
         assert quic.unacknowledged == 0
         assert max(side.sizes) <= datagram
     for side in world.sides:
@@ -186,8 +186,8 @@ def test_keys_can_change_amid_a_talk():
             side.say(b"a few words")
             world.run(0.05)
 
-    assert world.server.heard == world.client.said
-    assert world.client.heard == world.server.said
+    assert world.server.received == world.client.said
+    assert world.client.received == world.server.said
     assert world.client.quic._cryptos[Epoch.ONE_RTT].recv.key_phase == 1
 
 

@@ -306,15 +306,15 @@ def test_a_killed_node_is_noticed_at_the_next_message(backend: str) -> None:
 def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
     async def main() -> None:
         server, client = node(), app()
-        heard: list[bytes] = []
+        received: list[bytes] = []
         server.receive_sealed(lambda datagram, source: server.send_sealed(datagram + b"!", source))
-        client.receive_sealed(lambda datagram, source: heard.append(datagram))
+        client.receive_sealed(lambda datagram, source: received.append(datagram))
         async with running(server, client):
             with anyio.fail_after(10):
-                while not heard:
+                while not received:
                     client.send_sealed(b"\x00ping", (host, server.address[1]))
                     await anyio.lowlevel.checkpoint()
-            assert heard[0] == b"\x00ping!"
+            assert received[0] == b"\x00ping!"
 
     run(backend, main)
 
@@ -323,20 +323,20 @@ def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
 def test_who_is_told_that_nobody_listens_elsewhere_hears_the_others_as_before(backend: str) -> None:
     async def main() -> None:
         server, client = node(), app()
-        heard = anyio.Event()
-        client.receive_sealed(lambda datagram, source: heard.set())
+        received = anyio.Event()
+        client.receive_sealed(lambda datagram, source: received.set())
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
             closed.bind(("127.0.0.1", 0))
-            nobody: Address = closed.getsockname()
+            no_member: Address = closed.getsockname()
         async with running(server, client):
-            client.send_sealed(b"\x00anybody?", nobody)
+            client.send_sealed(b"\x00anybody?", no_member)
             for _ in range(3):  # The kernel's answer is there at once.
                 await anyio.lowlevel.checkpoint()
 
             server.send_sealed(b"\x00hello", ("127.0.0.1", client.address[1]))
 
             with anyio.fail_after(5):
-                await heard.wait()
+                await received.wait()
 
     run(backend, main)
 

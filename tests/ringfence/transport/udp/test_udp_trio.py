@@ -268,16 +268,16 @@ class Sealed:
     """What a transport hears beside its connections, and can be waited for."""
 
     def __init__(self, transport: TrioUdp) -> None:
-        self.heard: list[tuple[bytes, Address]] = []
+        self.received: list[tuple[bytes, Address]] = []
         self.transport = transport
         transport.receive_sealed(self.take)
 
     def take(self, datagram: bytes, source: Address) -> None:
-        self.heard.append((datagram, source))
+        self.received.append((datagram, source))
 
     async def wait_for(self, count: int) -> None:
         with trio.fail_after(10):
-            while len(self.heard) < count:
+            while len(self.received) < count:
                 await trio.lowlevel.checkpoint()
 
 
@@ -291,13 +291,13 @@ async def test_sealed_datagrams_go_there_and_back_beside_connections(bind: Addre
 
         client.send_sealed(b"\x00ping", server.address)
         await there.wait_for(1)
-        [(datagram, source)] = there.heard
+        [(datagram, source)] = there.received
         server.send_sealed(b"\x9fpong", source)
         await back.wait_for(1)
         await log.wait_until(lambda: log.messages == [b"hello"])
 
         assert datagram == b"\x00ping"
-        assert back.heard == [(b"\x9fpong", server.address)]
+        assert back.received == [(b"\x9fpong", server.address)]
         assert source[1] == client.address[1]
         assert server.refusals.total() == client.refusals.total() == 0
 
@@ -313,7 +313,7 @@ async def test_the_largest_sealed_datagram_passes_and_no_larger_one_is_sent() ->
         client.send_sealed(bytes(MAX_SEALED), server.address)
         await there.wait_for(1)
 
-        assert [len(datagram) for datagram, _ in there.heard] == [MAX_SEALED]
+        assert [len(datagram) for datagram, _ in there.received] == [MAX_SEALED]
 
 
 async def test_sealed_datagrams_to_a_name_arrive_once_it_is_resolved() -> None:
@@ -322,11 +322,11 @@ async def test_sealed_datagrams_to_a_name_arrive_once_it_is_resolved() -> None:
         there = Sealed(server)
 
         with trio.fail_after(10):
-            while not there.heard:
+            while not there.received:
                 client.send_sealed(b"\x00ping", ("localhost", server.address[1]))
                 await trio.lowlevel.checkpoint()
 
-        assert there.heard[0][0] == b"\x00ping"
+        assert there.received[0][0] == b"\x00ping"
         assert client.refusals.total() == 0
 
 
@@ -350,14 +350,14 @@ async def test_sealed_datagrams_to_nobody_harm_nothing() -> None:
     server, client = node(), app(("127.0.0.1", 0))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))
-        nobody = unused.getsockname()
+        no_member = unused.getsockname()
     async with running(server, client):
         there = Sealed(server)
         log = Log()
         connection = client.connect(server.address, log)
         await log.wait_until(lambda: log.connection is not None)
         for _ in range(10):
-            client.send_sealed(b"\x00ping", nobody)
+            client.send_sealed(b"\x00ping", no_member)
             client.send_sealed(b"\x00ping", ("203.0.113.1", 9))
 
         client.send_sealed(b"\x00pong", server.address)

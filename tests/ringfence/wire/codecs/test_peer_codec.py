@@ -73,13 +73,13 @@ def as_long(columns: st.SearchStrategy, count: int) -> st.SearchStrategy:
 def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
     count = draw(st.integers(0, 6)) if count is None else count
     amounts = draw(st.sets(st.integers(0, 99), min_size=min(count, 1), max_size=min(count, 3)))
-    heard = st.dictionaries(texts, pairs, max_size=2)
+    received = st.dictionaries(texts, pairs, max_size=2)
     return Counts(
         draw(as_long(keys, count)),
         draw(as_long(numbers, count)),
         [Limit.of_ns(amount, 10**9) for amount in sorted(amounts)],
         draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
-        draw(st.just([]) | as_long(heard, count)),
+        draw(st.just([]) | as_long(received, count)),
     )
 
 
