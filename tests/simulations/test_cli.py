@@ -46,8 +46,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr("sys.argv", ["ringfence", verb, *map(str, words)])
         with pytest.raises(SystemExit) as left:
             command.main()
-        reported = capsys.readouterr()
-        return Ran(int(left.value.code or 0), reported.out, reported.err)
+        output = capsys.readouterr()
+        return Ran(int(left.value.code or 0), output.out, output.err)
 
     return run_it
 
@@ -259,10 +259,10 @@ def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_pro
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [((), ""), (("--least-parts", "2"), " --set least_parts=2")]
+    ("asked", "options"), [((), ""), (("--least-parts", "2"), " --set least_parts=2")]
 )
 def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
-    run: Run, in_process: None, small_canary: None, asked: tuple[str, ...], reported: str
+    run: Run, in_process: None, small_canary: None, asked: tuple[str, ...], options: str
 ) -> None:
     ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", *asked, "--json")
 
@@ -270,7 +270,7 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
     [finding, summary] = ran.rows
     assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
     assert (finding["seed"], finding["faults"]) == (20, ["1-7 s: cut node=n1"])
-    command = f"ringfence simulate canary --seed 20 --level core --keep 0{reported}"
+    command = f"ringfence simulate canary --seed 20 --level core --keep 0{options}"
     assert finding["command"] == command
 
     _, _, *words = shlex.split(finding["command"])

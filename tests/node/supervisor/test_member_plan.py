@@ -7,8 +7,8 @@ from node.supervisor.member_plan import member_settings, operator_address, requi
 from ringfence.errors import ConfigError
 
 
-def several(**reported: object) -> NodeSettings:
-    return NodeSettings(**{"name": "web", "processes": 3, **reported})  # type: ignore[arg-type]
+def several(**settings: object) -> NodeSettings:
+    return NodeSettings(**{"name": "web", "processes": 3, **settings})  # type: ignore[arg-type]
 
 
 def test_members_take_the_ports_that_follow() -> None:
@@ -41,9 +41,9 @@ def test_a_member_is_what_is_listed_and_joins_those_beside_it_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(("told", "zone"), [("", "web"), ("north", "north")])
-def test_a_host_is_a_zone_unless_it_is_told_its_own(reported: str, zone: str) -> None:
-    members = [member_settings(several(zone=reported), index, []) for index in range(3)]
+@pytest.mark.parametrize(("own", "zone"), [("", "web"), ("north", "north")])
+def test_a_host_is_a_zone_unless_a_zone_is_set(own: str, zone: str) -> None:
+    members = [member_settings(several(zone=own), index, []) for index in range(3)]
 
     assert {each.zone for each in members} == {zone}
 
@@ -54,7 +54,7 @@ def test_without_an_operators_port_members_have_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("settings", "words"),
     [
         ({"listen": "127.0.0.1:65534"}, "listen: 3 processes from port 65534"),
         ({"advertise": "10.0.0.1:65534"}, "advertise: 3 processes from port 65534"),
@@ -62,9 +62,9 @@ def test_without_an_operators_port_members_have_none() -> None:
         ({"http": "127.0.0.1:0"}, "name a port"),
     ],
 )
-def test_a_host_without_so_many_ports_is_refused(reported: dict[str, str], words: str) -> None:
+def test_a_host_without_so_many_ports_is_refused(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        require_plan(several(**reported))
+        require_plan(several(**settings))
 
 
 def test_the_last_ports_there_are_will_do() -> None:

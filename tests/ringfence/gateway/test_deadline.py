@@ -29,8 +29,8 @@ OK, OVER = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 
 
 @asynccontextmanager
-async def service(here: World, reported: dict[str, float]) -> AsyncIterator[RateLimitService]:
-    settings = settings_of(grpc_headers="ietf", **reported)
+async def service(here: World, options: dict[str, float]) -> AsyncIterator[RateLimitService]:
+    settings = settings_of(grpc_headers="ietf", **options)
     links = links_of(parse_url("ringfence://a"), settings.deadline)
     async with here.client(standby_after=settings.patience, link=links) as limiter:
         await warm_up(limiter)
@@ -61,12 +61,12 @@ async def ask_until(
         await trio.sleep(0.001)
 
 
-@pytest.mark.parametrize(("told", "within", "by_policy"), SETUPS)
+@pytest.mark.parametrize(("options", "within", "by_policy"), SETUPS)
 async def test_after_a_crash_answers_meet_the_deadline_and_the_limit_holds(
-    autojump_clock, reported, within, by_policy
+    autojump_clock, options, within, by_policy
 ) -> None:
     for dead in NAMES:
-        async with world() as here, service(here, reported) as rls:
+        async with world() as here, service(here, options) as rls:
             [(_, client)] = owned(here.rules, "client", "a").items()
             request = about("client", client)
             for _ in range(3):
@@ -84,11 +84,11 @@ async def test_after_a_crash_answers_meet_the_deadline_and_the_limit_holds(
             assert codes == [OK, OK, OVER, OVER], f"5 a minute, with {dead} dead"
 
 
-@pytest.mark.parametrize(("told", "within", "by_policy"), SETUPS)
+@pytest.mark.parametrize(("options", "within", "by_policy"), SETUPS)
 async def test_many_concurrent_requests_are_answered_in_time(
-    autojump_clock, reported, within, by_policy
+    autojump_clock, options, within, by_policy
 ) -> None:
-    async with world() as here, service(here, reported) as rls:
+    async with world() as here, service(here, options) as rls:
         [(_, client)] = owned(here.rules, "client", "a").items()
         await in_time(rls, about("client", client), within)
         await trio.sleep(REPLICATED)
@@ -109,11 +109,11 @@ async def test_many_concurrent_requests_are_answered_in_time(
         assert codes.count(OK) == 4
 
 
-@pytest.mark.parametrize(("told", "within", "_by_policy"), SETUPS)
+@pytest.mark.parametrize(("options", "within", "_by_policy"), SETUPS)
 async def test_without_members_the_failure_policy_answers_in_time(
-    autojump_clock, reported, within, _by_policy
+    autojump_clock, options, within, _by_policy
 ) -> None:
-    async with world() as here, service(here, reported) as rls:
+    async with world() as here, service(here, options) as rls:
         await in_time(rls, about("client", "x"), within)
         for name in NAMES:
             await here.crash(name)

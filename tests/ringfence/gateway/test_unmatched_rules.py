@@ -49,21 +49,21 @@ async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(
 
 
 @pytest.mark.parametrize(
-    ("told", "report"),
+    ("settings", "report"),
     [
         ({"domain": "apo"}, "domain 'apo' has no rules"),
         ({"auth": ["client=ip", "ip"]}, "no rule for descriptor key 'ip'"),
     ],
 )
 async def test_unmatchable_settings_cause_a_warning_or_an_error_at_start(
-    reported: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
+    settings: dict[str, object], report: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ringfence.local(RULES) as limiter:
-        require_rules(limiter, settings_of(**reported))
+        require_rules(limiter, settings_of(**settings))
         assert len(caplog.messages) == 1
         assert report in caplog.text
         with pytest.raises(ConfigError, match=report):
-            require_rules(limiter, settings_of(**reported, strict=True))
+            require_rules(limiter, settings_of(**settings, strict=True))
 
 
 async def test_default_settings_and_settings_with_rules_cause_no_warning(

@@ -43,7 +43,7 @@ def test_grpc_can_be_disabled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("settings", "words"),
     [
         ({"cluster": "redis://x"}, "ringfence://"),
         ({"listen": "127.0.0.1:0"}, "listen must have a port from 1"),
@@ -75,12 +75,12 @@ def test_grpc_can_be_disabled() -> None:
     ],
 )
 def test_the_error_for_an_invalid_setting_names_it_and_the_remedy(
-    reported: dict[str, object], said: str
+    settings: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match="flags and environment") as caught:
-        load_gateway_settings(None, CLUSTER, reported)
+        load_gateway_settings(None, CLUSTER, settings)
 
-    assert said in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_a_variable_that_sets_nothing_is_refused() -> None:

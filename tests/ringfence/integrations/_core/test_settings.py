@@ -39,7 +39,7 @@ def test_plain_asgi_and_wsgi_need_no_framework() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "words"),
     [
         ({"domain": 5}, "domain must be the name of a domain.*, got 5"),
         ({"limit": 5}, "limit must be '5/minute'.*, got 5"),
@@ -74,10 +74,10 @@ def test_plain_asgi_and_wsgi_need_no_framework() -> None:
         ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are cost, "),
     ],
 )
-def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, reported: str) -> None:
-    with pytest.raises(ConfigError, match=reported):
+def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         Policy(Settings(**options))
-    with pytest.raises(ConfigError, match=reported):
+    with pytest.raises(ConfigError, match=words):
         Policy(Settings()).for_view("view", options.get("limit", "5/m"), without_limit(options))
 
 

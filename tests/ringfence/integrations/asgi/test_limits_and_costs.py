@@ -33,19 +33,17 @@ async def test_several_limits_are_charged_all_or_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "policy"),
     [
         (["5/hour", "1/minute"], '"5/hour";q=5;w=3600, "1/minute";q=1;w=60'),
         (["1/minute", "5/hour"], '"1/minute";q=1;w=60'),
     ],
 )
-async def test_a_429_lists_the_limits_up_to_the_denying_one(
-    limits: list[str], reported: str
-) -> None:
+async def test_a_429_lists_the_limits_up_to_the_denying_one(limits: list[str], policy: str) -> None:
     app = RateLimitMiddleware(hello, in_process(), limit=limits)
     async with living(app):
         assert (await ask(app)).headers["ratelimit-policy"].count("q=") == 2
-        assert (await ask(app)).headers["ratelimit-policy"] == reported
+        assert (await ask(app)).headers["ratelimit-policy"] == policy
 
 
 async def test_a_limit_can_depend_on_the_request() -> None:
