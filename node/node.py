@@ -911,8 +911,8 @@ class Node:
             case TransferOffer(seq, shards):
                 self._handoff.offered(NodeId(name), shards)
                 session.send(Done(seq))
-            case TransferAck(seq, shards, gift):
-                self._handoff.kept(NodeId(name), shards, gift)
+            case TransferAck(seq, shards, transfer_id):
+                self._handoff.kept(NodeId(name), shards, transfer_id)
                 session.send(Done(seq))
             case AskTakenOver(seq):
                 session.send(TakenOver(seq, self._handler.takeover.taken_over_from(NodeId(name))))

@@ -56,10 +56,10 @@ class ShardPlacement:
         """
         if self._held[shard]:
             return None
-        taker = self._ownership.transfers.moved_to(shard, self._now())
-        if taker is None and self.ring.owner_by_shard and not self.is_ours(shard):
-            taker = self.ring.owner(shard)
-        return taker
+        receiver = self._ownership.transfers.moved_to(shard, self._now())
+        if receiver is None and self.ring.owner_by_shard and not self.is_ours(shard):
+            receiver = self.ring.owner(shard)
+        return receiver
 
     def holds(self, keys: Sequence[bytes]) -> bool:
         """Whether the shards of all these keys are counted here."""

@@ -7,7 +7,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.transfers.outgoing_transfers import Given, OutgoingTransfers
+from node.shards.transfers.outgoing_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 
@@ -128,27 +128,34 @@ class CrossedTransfers:
         self._merge = merge
         self._decided_checks = decided_checks
         self._held = held
-        self._charged: dict[int, tuple[Given, FallbackLog]] = {}
+        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog]] = {}
         """Transfer and its log that was charged here, by shard."""
 
-    def find(self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]) -> Given | None:
+    def find(
+        self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]
+    ) -> OutgoingTransfer | None:
         """Return the transfer of a shard that a transfer by `sender` has crossed, if any.
 
         A sender that had received the transfer has its checks among the `decided` ones.
         """
-        given = self._transfers.get(shard)
-        if given is None or not given.parts or not given.taken_from or given.to != sender:
+        transfer = self._transfers.get(shard)
+        if (
+            transfer is None
+            or not transfer.parts
+            or not transfer.taken_from
+            or transfer.to != sender
+        ):
             return None
-        sent = {check.id for part in given.parts for check in part.decided}
-        return None if any([check.id in sent for check in decided]) else given
+        sent = {check.id for part in transfer.parts for check in part.decided}
+        return None if any([check.id in sent for check in decided]) else transfer
 
-    def charge(self, shard: int, given: Given, now: int) -> None:
+    def charge(self, shard: int, transfer: OutgoingTransfer, now: int) -> None:
         """Charge the log of a crossed transfer on top of the owner's counters."""
         log = FallbackLog()
-        for part in given.parts:
-            add_logs(log, part.counts, part.tallies, given.at)
+        for part in transfer.parts:
+            add_logs(log, part.counts, part.fallback_counts, transfer.at)
         self._merge.charge_log(log, log.keys, now)
-        self._charged[shard] = given, log
+        self._charged[shard] = transfer, log
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
         """Give back the logs of crossed transfers that `receiver` has acknowledged."""
@@ -162,7 +169,9 @@ class CrossedTransfers:
 
     def expire(self, now: int) -> None:
         """Forget transfers whose acknowledgement is overdue."""
-        old = [s for s, (given, _) in self._charged.items() if now - given.at > _ACKNOWLEDGED_NS]
+        old = [
+            s for s, (transfer, _) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
+        ]
         for shard in old:
             del self._charged[shard]
 

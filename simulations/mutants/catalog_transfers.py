@@ -114,7 +114,7 @@ MOVES = (
         ("quick-restart", "crash"),
     ),
     Mutant(
-        "gift-unread",
+        "transfer-unread",
         "a transferred shard is held without its counters",
         (
             Edit(
@@ -126,8 +126,8 @@ MOVES = (
         ("leave",),
     ),
     Mutant(
-        "gift-kept-by-giver",
-        "the giver of a shard keeps deciding for it",
+        "transfer-kept-by-sender",
+        "the sender of a shard keeps deciding for it",
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",

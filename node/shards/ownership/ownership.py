@@ -21,7 +21,7 @@ from node.shards.counter_merge import CrossedTransfers, add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.ownership.shard_states import Arrival, Cover, ShardStates, others
 from node.shards.replicas import Replicas
-from node.shards.transfers.outgoing_transfers import Given, append_row
+from node.shards.transfers.outgoing_transfers import OutgoingTransfer, append_row
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
@@ -189,9 +189,9 @@ class ShardOwnership:
         """
         if self.held[shard]:
             return
-        given, sender = self.transfers.get(shard), self.replicas.sender_of(shard)
-        if given is not None and given.parts:
-            self._retake(shard, given, now, sender or replica_of)
+        transfer, sender = self.transfers.get(shard), self.replicas.sender_of(shard)
+        if transfer is not None and transfer.parts:
+            self._retake(shard, transfer, now, sender or replica_of)
             return
         whose = owner if sender is None or sender in self._left else sender
         copies = [(min(at, now), counts) for at, counts in replica]
@@ -217,24 +217,26 @@ class ShardOwnership:
             self._on_started(taken)
             self._counters.add("shards_taken", len(taken))
 
-    def _retake(self, shard: int, given: Given, now: int, base_of: str) -> None:
+    def _retake(self, shard: int, transfer: OutgoingTransfer, now: int, base_of: str) -> None:
         """Count again what may never have arrived at its receiver; no replica can be newer."""
-        owner = NodeId(given.taken_from or given.to)
-        cover = Cover(owner, given.at, is_owner_restarted=given.is_from_before, base_of=base_of)
-        cover.sent_to = given.to, given.number
-        for part in given.parts:
+        owner = NodeId(transfer.taken_from or transfer.to)
+        cover = Cover(
+            owner, transfer.at, is_owner_restarted=transfer.is_from_before, base_of=base_of
+        )
+        cover.sent_to = transfer.to, transfer.number
+        for part in transfer.parts:
             for log in (cover.log, cover.sent_log):
-                add_logs(log, part.counts, part.tallies, given.at)
-        copies = [(min(given.at, now), part.counts) for part in given.parts]
+                add_logs(log, part.counts, part.fallback_counts, transfer.at)
+        copies = [(min(transfer.at, now), part.counts) for part in transfer.parts]
         is_empty = not any([counts.keys for _, counts in copies])
-        if given.taken_from:
-            is_blind = is_empty or bool(given.ask)
+        if transfer.taken_from:
+            is_blind = is_empty or bool(transfer.ask)
             event = Event.TAKE_OVER_BLIND if is_blind else Event.TAKE_OVER
         else:
             is_blind = is_empty
             event = Event.RETAKE_BLIND if is_blind else Event.RETAKE
         if is_blind:
-            cover.to_ask = others(self._me, owner, given.ask)
+            cover.to_ask = others(self._me, owner, transfer.ask)
         self._states.apply(shard, event, Arrival(now, copies, cover=cover))
         if is_empty:
             self._on_started([shard])
@@ -285,14 +287,14 @@ class ShardOwnership:
         arrived = [shard for shard in new if self._is_new(shard, group, sender)]
         crossed = {shard: self._crossed.find(shard, sender, ()) for shard in arrived}
         self._states.apply_to_all(arrived, Event.TRANSFER)
-        for shard, given in crossed.items():
-            if given is not None:
-                self._crossed.charge(shard, given, now)
+        for shard, transfer in crossed.items():
+            if transfer is not None:
+                self._crossed.charge(shard, transfer, now)
         return new
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
         """Note a transfer; return False when it was accepted before."""
-        transfer = sender, group.gift
+        transfer = sender, group.transfer_id
         if self._accepted.get(shard) == transfer:
             return False
         self._accepted[shard] = transfer

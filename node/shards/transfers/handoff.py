@@ -218,7 +218,7 @@ class Handoff:
         now = self._clock()
         if group.hold is Holding.HELD:
             self._ownership.accept(
-                shard, group, sender, counts, transfer.tallies, now, transfer.decided
+                shard, group, sender, counts, transfer.fallback_counts, now, transfer.decided
             )
             return True
         cover = self._ownership.covers.get(shard)
@@ -278,9 +278,9 @@ class Handoff:
             lambda shard: bool(ring.owner_by_shard) and ring.standby(shard) == self._me,
         )
 
-    def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
+    def kept(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
         """Drop the parts of shards that a peer has acknowledged."""
-        self._ownership.acknowledge(taker, shards, gift, self._clock())
+        self._ownership.acknowledge(receiver, shards, transfer_id, self._clock())
         if self._ownership.is_empty:
             self._emptied.set()
 
@@ -307,8 +307,8 @@ class Handoff:
 
     def _offer_what_is_not(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
-        for shard, taker in self._ownership.transfers.unconfirmed():  # A transfer may be lost.
-            by_owner.setdefault(taker, []).append(shard)
+        for shard, receiver in self._ownership.transfers.unconfirmed():  # A transfer may be lost.
+            by_owner.setdefault(receiver, []).append(shard)
         owners, held = self._ring.owner_by_shard, self._ownership.held
         if owners and has_more(held, self._sources.ours):
             for shard in compress(range(SHARDS), map(gt, held, self._sources.ours)):

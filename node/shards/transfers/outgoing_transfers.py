@@ -1,7 +1,7 @@
 """Shard transfers to other members, kept until their receivers acknowledge them.
 
-Decides how long a gift and its taker are remembered, how counters are cut into parts that fit into
-messages, and how an answer to a pull is laid out. When something is given is `ownership`' affair.
+Decides how long a transfer and its receiver are remembered, how counters are cut into parts that
+fit into messages, and how an answer to a pull is laid out. `ownership` decides what is transferred.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ __all__ = [
     "BYTES_PER_PART",
     "NOTHING",
     "OutgoingTransfers",
-    "Given",
+    "OutgoingTransfer",
     "Part",
     "Reply",
     "SentCopies",
@@ -41,10 +41,10 @@ _DECIDED_BYTES = 120
 _NUMBER_BYTES = 9
 """Most bytes that one number takes in a message."""
 
-_GIFT_KEPT_NS = 90_000_000_000
+_TRANSFER_KEPT_NS = 90_000_000_000
 """Time for which an unacknowledged transfer is kept: longer than the sides of a partition need to
 rejoin."""
-_TAKER_KNOWN_NS = 15_000_000_000
+_RECEIVER_KEPT_NS = 15_000_000_000
 """Time for which the receiver of an acknowledged transfer is remembered."""
 _MOVED_KEPT_NS = 3_000_000_000
 """Time for which checks go to the receiver of a transfer, before the ring names it."""
@@ -62,7 +62,7 @@ class _About(NamedTuple):
     moved_to: str = ""
     replica_at: str = ""
     taken_from: str = ""
-    gift: int = 0
+    transfer_id: int = 0
     is_from_before: bool = False
 
 
@@ -71,7 +71,7 @@ class Part:
     """Counters of one shard that fit into one message."""
 
     counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
-    tallies: list[list[int]] = field(default_factory=list)
+    fallback_counts: list[list[int]] = field(default_factory=list)
     decided: list[DecidedCheck] = field(default_factory=list)
     """Checks of the shard that may be repeated."""
 
@@ -81,7 +81,7 @@ NOTHING = Part()
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OutgoingTransfer:
     """One transfer of a shard."""
 
     to: NodeId
@@ -104,7 +104,7 @@ class Given:
 
     @property
     def _forgotten_at(self) -> int:
-        return self.last_asked_at + _GIFT_KEPT_NS if self.parts else self.at + _TAKER_KNOWN_NS
+        return self.last_asked_at + _TRANSFER_KEPT_NS if self.parts else self.at + _RECEIVER_KEPT_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,53 +122,55 @@ class OutgoingTransfers:
     """Transfers by shard."""
 
     def __init__(self) -> None:
-        self._given: dict[int, Given] = {}
+        self._transfers: dict[int, OutgoingTransfer] = {}
         self._unconfirmed: dict[int, None] = {}
         self._look_at = 0
         """No transfer is forgotten before this instant."""
 
-    def add(self, shards: Sequence[int], given: Given) -> None:
-        """Remember the transfer `given` of each of the shards."""
-        self._given.update(dict.fromkeys(shards, given))
-        self._look_at = min(self._look_at, given._forgotten_at)
-        if given.parts:
+    def add(self, shards: Sequence[int], transfer: OutgoingTransfer) -> None:
+        """Remember `transfer` as the transfer of each of the shards."""
+        self._transfers.update(dict.fromkeys(shards, transfer))
+        self._look_at = min(self._look_at, transfer._forgotten_at)
+        if transfer.parts:
             self._unconfirmed.update(dict.fromkeys(shards))
         else:
             for shard in shards:
                 self._unconfirmed.pop(shard, None)
 
-    def confirm(self, shards: Iterable[int], taker: NodeId, number: int) -> list[int]:
+    def confirm(self, shards: Iterable[int], receiver: NodeId, number: int) -> list[int]:
         """Drop the parts of shards whose receiver has acknowledged this transfer; return them."""
         by_time: dict[int, list[int]] = {}
         for shard in shards:
-            given = self._given.get(shard)
-            if given is not None and given.to == taker and given.number == number:
-                by_time.setdefault(given.at, []).append(shard)
+            transfer = self._transfers.get(shard)
+            if transfer is not None and transfer.to == receiver and transfer.number == number:
+                by_time.setdefault(transfer.at, []).append(shard)
         for at, confirmed in by_time.items():
-            self.add(confirmed, Given(taker, at, number, [], ""))
+            self.add(confirmed, OutgoingTransfer(receiver, at, number, [], ""))
         return [shard for confirmed in by_time.values() for shard in confirmed]
 
-    def asked(self, shards: Sequence[int], given: Given, asker: NodeId, now: int) -> Given:
+    def asked(
+        self, shards: Sequence[int], transfer: OutgoingTransfer, asker: NodeId, now: int
+    ) -> OutgoingTransfer:
         """Set the receiver of an unacknowledged transfer of `shards`; return the new transfer.
 
         A second receiver replaces the first one, which gets no further part.
         """
-        given = replace(given, to=asker, asked_at=now)
-        self._given.update(dict.fromkeys(shards, given))
-        return given
+        transfer = replace(transfer, to=asker, asked_at=now)
+        self._transfers.update(dict.fromkeys(shards, transfer))
+        return transfer
 
-    def get(self, shard: int) -> Given | None:
+    def get(self, shard: int) -> OutgoingTransfer | None:
         """Return the last transfer of a shard, as long as it is remembered."""
-        return self._given.get(shard)
+        return self._transfers.get(shard)
 
     def moved_to(self, shard: int, now: int) -> NodeId | None:
         """Return the receiver of a shard that was transferred a moment ago."""
-        given = self._given.get(shard)
-        return given.to if given and now - given.at < _MOVED_KEPT_NS else None
+        transfer = self._transfers.get(shard)
+        return transfer.to if transfer and now - transfer.at < _MOVED_KEPT_NS else None
 
     def unconfirmed(self) -> list[tuple[int, NodeId]]:
         """Return the shards of unacknowledged transfers, each with its receiver."""
-        return [(shard, self._given[shard].to) for shard in self._unconfirmed]
+        return [(shard, self._transfers[shard].to) for shard in self._unconfirmed]
 
     def is_unconfirmed(self, shard: int) -> bool:
         """Whether a shard was transferred and its receiver has not acknowledged it."""
@@ -176,8 +178,8 @@ class OutgoingTransfers:
 
     def receiver_of(self, shard: int) -> NodeId | None:
         """Return the last receiver of a shard, as long as that is remembered."""
-        given = self._given.get(shard)
-        return given.to if given else None
+        transfer = self._transfers.get(shard)
+        return transfer.to if transfer else None
 
     @property
     def are_confirmed(self) -> bool:
@@ -186,18 +188,18 @@ class OutgoingTransfers:
 
     def drop(self, shards: Iterable[int]) -> None:
         """Forget the transfers of shards that are counted here again."""
-        if self._given:
+        if self._transfers:
             for shard in shards:
-                self._given.pop(shard, None)
+                self._transfers.pop(shard, None)
                 self._unconfirmed.pop(shard, None)
 
     def expire(self, now: int) -> list[int]:
         """Forget old transfers; return their shards."""
         if now <= self._look_at:
             return []
-        old = [shard for shard, given in self._given.items() if now > given._forgotten_at]
+        old = [shard for shard, transfer in self._transfers.items() if now > transfer._forgotten_at]
         self.drop(old)
-        known = self._given.values()
+        known = self._transfers.values()
         self._look_at = min([each._forgotten_at for each in known], default=now)
         return old
 
@@ -211,17 +213,17 @@ class Reply:
         """Estimated bytes of the answer."""
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
-    def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
+    def add_transfer(self, shards: Sequence[int], transfer: OutgoingTransfer, part: int) -> None:
         """Add a part of each of the shards of one transfer."""
         about = _About(
             Holding.HELD,
-            len(given.parts),
-            replica_at=given.ask,
-            taken_from=given.taken_from,
-            gift=given.number,
-            is_from_before=given.is_from_before,
+            len(transfer.parts),
+            replica_at=transfer.ask,
+            taken_from=transfer.taken_from,
+            transfer_id=transfer.number,
+            is_from_before=transfer.is_from_before,
         )
-        self._add(about, shards, given.parts[part])
+        self._add(about, shards, transfer.parts[part])
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
         """Add a part of the copy of a shard that another member holds."""
@@ -230,7 +232,7 @@ class Reply:
             len(sent.parts),
             sent.moved_to,
             taken_from=sent.whose,
-            gift=sent.number,
+            transfer_id=sent.number,
         )
         self._add(about, [shard], sent.parts[part])
 
@@ -242,7 +244,7 @@ class Reply:
     def pulled(self, seq: int) -> Pulled:
         """Return the answer."""
         counts = Counts([], [], [], [], [])
-        tallies: list[list[int]] = []
+        fallback_counts: list[list[int]] = []
         decided: list[DecidedCheck] = []
         groups = []
         for about, found in self._groups.items():
@@ -253,16 +255,16 @@ class Reply:
             for _, part in found:
                 for at in range(len(part.counts.keys)):
                     append_row(counts, part.counts, at)
-                tallies += part.tallies
+                fallback_counts += part.fallback_counts
                 decided += part.decided
-        return Pulled(seq, groups, counts, tallies if any(tallies) else [], decided)
+        return Pulled(seq, groups, counts, fallback_counts if any(fallback_counts) else [], decided)
 
     def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
         self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])
         if part is NOTHING:
             return
         self.keys += len(part.counts.keys)
-        self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.tallies))
+        self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.fallback_counts))
         self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])
 
 
@@ -305,7 +307,7 @@ def size_of(counts: Snapshot) -> int:
     )
 
 
-def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[Part]:
+def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) -> list[Part]:
     """Cut the counters of one shard into at least so many parts, each of which fits a message.
 
     With fewer keys than parts, the first parts are empty. A shard without keys is one part.
@@ -316,7 +318,7 @@ def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[
     most_keys = min(_KEYS_PER_PART, -(-len(counts.keys) // least))
     size = 0
     for at, (key, state) in enumerate(zip(counts.keys, counts.states, strict=True)):
-        row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(tallies[at]))
+        row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(fallback_counts[at]))
         row += _remote_size(counts.remote_counts[at]) if counts.remote_counts else 0
         is_full = len(parts[-1].counts.keys) >= most_keys or size + row > BYTES_PER_PART
         if is_full and parts[-1].counts.keys:
@@ -324,7 +326,7 @@ def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[
             size = 0
         size += row
         append_row(parts[-1].counts, counts, at)
-        parts[-1].tallies.append(tallies[at])
+        parts[-1].fallback_counts.append(fallback_counts[at])
     return parts
 
 

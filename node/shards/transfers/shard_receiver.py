@@ -21,16 +21,16 @@ _SILENCE = 1.0
 class IncomingTransfer:
     """One shard of a reply, with the parts of it that have arrived."""
 
-    __slots__ = ("about", "counts", "decided", "next_part", "shard", "tallies")
+    __slots__ = ("about", "counts", "decided", "fallback_counts", "next_part", "shard")
 
     def __init__(
-        self, shard: int, about: ShardGroup, counts: Snapshot, tallies: list[list[int]]
+        self, shard: int, about: ShardGroup, counts: Snapshot, fallback_counts: list[list[int]]
     ) -> None:
-        """`about` is the group of the first part, which holds `counts` and `tallies`."""
+        """`about` is the group of the first part, which holds `counts` and `fallback_counts`."""
         self.shard = shard
         self.about = about
         self.counts = counts
-        self.tallies = tallies
+        self.fallback_counts = fallback_counts
         self.decided: list[DecidedCheck] = []
         """Checks of the shard that may be asked again."""
         self.next_part = 1
@@ -55,7 +55,7 @@ class IncomingTransfer:
         mine.limits += more.limits
         mine.keys += more.keys
         mine.states += more.states
-        self.tallies += part.tallies
+        self.fallback_counts += part.fallback_counts
         self.decided += part.decided
         self.next_part += 1
         return True
@@ -64,7 +64,7 @@ class IncomingTransfer:
         about = self.about
         return (
             group.shards == [self.shard]
-            and group.gift == about.gift
+            and group.transfer_id == about.transfer_id
             and group.parts == about.parts
             and group.hold is about.hold
         )
@@ -79,15 +79,15 @@ class ShardReceiver:
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not answer, and when they are asked again."""
 
-    def acknowledge(self, giver: NodeId, gift: int, shards: Sequence[int]) -> None:
+    def acknowledge(self, sender: NodeId, transfer_id: int, shards: Sequence[int]) -> None:
         """Acknowledge shards of one transfer that this node has whole."""
-        link = self._link_to(giver)
+        link = self._link_to(sender)
         if link is not None and shards:
-            link.call(lambda seq: TransferAck(seq, sorted(shards), gift), _nothing)
+            link.call(lambda seq: TransferAck(seq, sorted(shards), transfer_id), _nothing)
 
     async def receive(
         self,
-        giver: NodeId,
+        sender: NodeId,
         reply: Pulled,
         asked: Container[int],
         take: Callable[[NodeId, IncomingTransfer], bool],
@@ -95,30 +95,30 @@ class ShardReceiver:
         """Pass each of the `asked` shards of a reply to `take` once all its parts have arrived.
 
         Shards that `take` returns True for are acknowledged. Returns those that did not arrive
-        whole: nothing of them is counted here, and the giver still has all of it.
+        whole: nothing of them is counted here, and the sender still has all of it.
         """
         incoming = [each for each in transfers_of(reply) if each.shard in asked]
         taken: dict[int, list[int]] = {}
         for transfer in incoming:
-            if transfer.is_whole and take(giver, transfer):
-                taken.setdefault(transfer.about.gift, []).append(transfer.shard)
-        for gift, shards in taken.items():
-            self.acknowledge(giver, gift, shards)
+            if transfer.is_whole and take(sender, transfer):
+                taken.setdefault(transfer.about.transfer_id, []).append(transfer.shard)
+        for transfer_id, shards in taken.items():
+            self.acknowledge(sender, transfer_id, shards)
         broken: list[int] = []
         for transfer in incoming:
             if transfer.is_whole:
                 continue
-            if not await self._gather(giver, transfer):
+            if not await self._gather(sender, transfer):
                 broken.append(transfer.shard)
-            elif take(giver, transfer):
-                self.acknowledge(giver, transfer.about.gift, [transfer.shard])
+            elif take(sender, transfer):
+                self.acknowledge(sender, transfer.about.transfer_id, [transfer.shard])
         return broken
 
-    async def _gather(self, giver: NodeId, transfer: IncomingTransfer) -> bool:
+    async def _gather(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
         """Ask for the parts that are missing; False when one does not come in time."""
         while not transfer.is_whole:
-            gift = transfer.about.gift
-            reply = await self.pull(giver, [transfer.shard], transfer.next_part, gift)
+            transfer_id = transfer.about.transfer_id
+            reply = await self.pull(sender, [transfer.shard], transfer.next_part, transfer_id)
             if reply is None or not transfer.add(reply):
                 self._counters.add("transfers_broken")
                 return False
@@ -126,11 +126,11 @@ class ShardReceiver:
         return True
 
     async def pull(
-        self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0
+        self, name: NodeId, shards: Sequence[int], part: int = 0, transfer_id: int = 0
     ) -> Pulled | None:
         """Ask a member for shards; None when it does not answer in time.
 
-        `gift` numbers the transfer of which a later `part` is asked for.
+        `transfer_id` numbers the transfer of which a later `part` is asked for.
         """
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):
@@ -143,7 +143,7 @@ class ShardReceiver:
                 replies.append(reply)
             answered.set()
 
-        link.call(lambda seq: Pull(seq, sorted(shards), part, gift), on_reply)
+        link.call(lambda seq: Pull(seq, sorted(shards), part, transfer_id), on_reply)
         await answered.wait()
         if not replies:
             logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))
@@ -181,4 +181,6 @@ def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[in
         counts.which[start:stop],
         counts.remote_counts[start:stop] if counts.remote_counts else [],
     )
-    return chosen, reply.tallies[start:stop] if reply.tallies else [[] for _ in chosen.keys]
+    return chosen, reply.fallback_counts[start:stop] if reply.fallback_counts else [
+        [] for _ in chosen.keys
+    ]

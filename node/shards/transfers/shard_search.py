@@ -46,12 +46,12 @@ class ShardSearch:
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
         for shard in shards:
-            taker = ownership.transfers.receiver_of(shard)
+            last_receiver = ownership.transfers.receiver_of(shard)
             known = sources.of(shard)
-            if taker is None and (first is None or known[:1] == (first,)):
+            if last_receiver is None and (first is None or known[:1] == (first,)):
                 self._left[shard] = list(known)  # So it is with nearly all of thousands.
             else:
-                members = dict.fromkeys([first, taker, *known])
+                members = dict.fromkeys([first, last_receiver, *known])
                 self._left[shard] = [name for name in members if name]
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class ShardSearch:
             del self._left[shard]
             now = self._clock()
             self._ownership.accept(
-                shard, group, name, transfer.counts, transfer.tallies, now, transfer.decided
+                shard, group, name, transfer.counts, transfer.fallback_counts, now, transfer.decided
             )
             self._on_received((shard,))
             return True
@@ -118,7 +118,7 @@ class ShardSearch:
                 for shard in held:
                     del self._left[shard]
                 self._on_received(held)
-                self._receiver.acknowledge(name, group.gift, held)
+                self._receiver.acknowledge(name, group.transfer_id, held)
 
     def _begin_again(self, shard: int, name: NodeId) -> None:
         """Ask for a shard from its first part again, since a later part did not arrive."""

@@ -18,7 +18,7 @@ from node.shards.ownership.shard_states import Cover
 from node.shards.transfers.outgoing_transfers import (
     BYTES_PER_PART,
     NOTHING,
-    Given,
+    OutgoingTransfer,
     Reply,
     SentCopies,
     SentCopy,
@@ -113,9 +113,9 @@ class ShardSender:
         empty = self._empty_of(pull.shards)
         if empty:  # Most shards of most clusters, so they are sent as one group.
             self._ownership.release_empty(empty)
-            nothing = Given(asker, now, number, [NOTHING], "")
+            nothing = OutgoingTransfer(asker, now, number, [NOTHING], "")
             self._transfers.add(empty, nothing)
-            reply.add_given(empty, nothing, 0)
+            reply.add_transfer(empty, nothing, 0)
         done = {*empty, *again}
         for shard in [shard for shard in pull.shards if shard not in done]:
             if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
@@ -130,28 +130,28 @@ class ShardSender:
         self, reply: Reply, shards: Sequence[int], asker: NodeId, now: int
     ) -> list[int]:
         """Send transfers without counters again that were not acknowledged; return their shards."""
-        by_transfer: dict[int, tuple[Given, list[int]]] = {}
+        by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
         for shard in shards:
-            given = self._transfers.get(shard)
-            if given is None or not given.parts or given.to != asker:
+            transfer = self._transfers.get(shard)
+            if transfer is None or not transfer.parts or transfer.to != asker:
                 continue
-            if given.parts[0] is NOTHING:
-                by_transfer.setdefault(given.number, (given, []))[1].append(shard)
-        for given, again in by_transfer.values():
-            reply.add_given(again, self._transfers.asked(again, given, asker, now), 0)
+            if transfer.parts[0] is NOTHING:
+                by_transfer.setdefault(transfer.number, (transfer, []))[1].append(shard)
+        for transfer, again in by_transfer.values():
+            reply.add_transfer(again, self._transfers.asked(again, transfer, asker, now), 0)
         return [shard for _, again in by_transfer.values() for shard in again]
 
     def _add_first_part(self, reply: Reply, shard: int, asker: NodeId, now: int) -> None:
-        given = self._transfers.get(shard)
-        is_receiving = given is not None and (
-            given.to != asker and now - given.last_asked_at < _RECEIVING_NS
+        transfer = self._transfers.get(shard)
+        is_receiving = transfer is not None and (
+            transfer.to != asker and now - transfer.last_asked_at < _RECEIVING_NS
         )
-        if given is not None and given.parts and not is_receiving:
+        if transfer is not None and transfer.parts and not is_receiving:
             # Its receiver has not acknowledged it: any other member that counts it is better.
-            reply.add_given([shard], self._transfers.asked([shard], given, asker, now), 0)
+            reply.add_transfer([shard], self._transfers.asked([shard], transfer, asker, now), 0)
             return
         # A receiver that asks again was restarted since, and has lost the counters.
-        moved_to = given.to if given is not None and given.to != asker else ""
+        moved_to = transfer.to if transfer is not None and transfer.to != asker else ""
         if shard in self._ownership.replicas:
             self._add_copy(reply, asker, shard, moved_to, now)
         else:
@@ -160,13 +160,13 @@ class ShardSender:
     def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
         """Add a later part of the transfer whose first part the receiver has."""
         shard, part = pull.shards[0], pull.part
-        given = self._transfers.get(shard)
-        if given is not None and (given.to, given.number) != (asker, pull.gift):
-            given = None
-        if given is not None and part < len(given.parts):
-            reply.add_given([shard], self._transfers.asked([shard], given, asker, now), part)
+        transfer = self._transfers.get(shard)
+        if transfer is not None and (transfer.to, transfer.number) != (asker, pull.transfer_id):
+            transfer = None
+        if transfer is not None and part < len(transfer.parts):
+            reply.add_transfer([shard], self._transfers.asked([shard], transfer, asker, now), part)
             return
-        sent = self._sent.get(asker, shard, pull.gift, now)
+        sent = self._sent.get(asker, shard, pull.transfer_id, now)
         if sent is not None and part < len(sent.parts):
             reply.add_copy(shard, sent, part)
         else:
@@ -211,7 +211,7 @@ class ShardSender:
             keys = sorted({*keys, *lent})
         if not keys and not self._ownership.covers:
             self._ownership.release_empty([shard])
-            self._transfers.add([shard], Given(to, now, number, [NOTHING], ""))
+            self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))
             return
         counts = self._engine.snapshot(keys, now)
         released = self._ownership.release(shard, now)
@@ -221,13 +221,13 @@ class ShardSender:
             cover = Cover(to, 0)
             mine = self._ownership.merge.admitted(counts.keys, released.regained, now)
             add_logs(cover.log, counts, [mine.get(key, []) for key in counts.keys], now)
-        given = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
+        transfer = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
             self._ownership.replicas.keep(to, counts, now)
         self._engine.forget(keys)
         for key in keys:
             self._changed.keys.pop(key, None)
-        self._transfers.add([shard], given)
+        self._transfers.add([shard], transfer)
         self._counters.add("keys_given", len(counts.keys))
 
     def _transfer(
@@ -239,18 +239,18 @@ class ShardSender:
         cover: Cover | None,
         is_blind: bool,
         now: int,
-    ) -> Given:
+    ) -> OutgoingTransfer:
         """Lay out a transfer; one of a covered shard carries the log for the owner."""
         log = FallbackLog() if cover is None else cover.log
         parts = cut(counts, [log.row(key, now) for key in counts.keys], self._least_parts)
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
         if cover is None:
-            return Given(to, now, number, parts, "")
+            return OutgoingTransfer(to, now, number, parts, "")
         ask = ""
         if is_blind:
             ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
-        return Given(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask)
+        return OutgoingTransfer(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask)
 
     def expire(self, now: int) -> None:
         """Forget replicas whose receiver has not asked for their parts for long."""

@@ -118,14 +118,14 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             return [_EXCHANGE, seq, packed]
         case Exchanged(seq, packed):
             return [_EXCHANGED, seq, packed]
-        case Pull(seq, shards, part, gift):
-            return [_PULL, seq, shards, part, gift]
-        case Pulled(seq, groups, counts, tallies, decided):
+        case Pull(seq, shards, part, transfer_id):
+            return [_PULL, seq, shards, part, transfer_id]
+        case Pulled(seq, groups, counts, fallback_counts, decided):
             written = [
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
                     *(group.moved_to, group.replica_at, group.taken_from),
-                    *(group.gift, group.is_from_before),
+                    *(group.transfer_id, group.is_from_before),
                 ]
                 for group in groups
             ]
@@ -133,13 +133,13 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 [*check.id, check.key, check.cost, check.age_ns, [*map(int, check.row)]]
                 for check in decided
             ]
-            return [_PULLED, seq, written, _write_counts(counts), tallies, checks]
+            return [_PULLED, seq, written, _write_counts(counts), fallback_counts, checks]
         case Copy(seq, counts):
             return [_COPY, seq, _write_counts(counts)]
         case TransferOffer(seq, shards):
             return [_TRANSFER_OFFER, seq, shards]
-        case TransferAck(seq, shards, gift):
-            return [_TRANSFER_ACK, seq, shards, gift]
+        case TransferAck(seq, shards, transfer_id):
+            return [_TRANSFER_ACK, seq, shards, transfer_id]
         case WindowCounts(seq, writer, keys, cells):
             return [_WINDOW_COUNTS, seq, writer, keys, cells]
         case Digest(seq, writer, shards, sums):
@@ -249,17 +249,17 @@ def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
 
 
 def _read_pull(fields: list[object]) -> Pull:
-    _, seq, shards, part, gift = fields
+    _, seq, shards, part, transfer_id = fields
     return Pull(
         integer(seq, "Pull.seq", 1),
         _read_shards(shards, "Pull.shards"),
         integer(part, "Pull.part", 0, MAX_PARTS - 1),
-        integer(gift, "Pull.gift"),
+        integer(transfer_id, "Pull.transfer_id"),
     )
 
 
 def _read_pulled(fields: list[object]) -> Pulled:
-    _, seq, wire, counts, tallies, decided = fields
+    _, seq, wire, counts, fallback_counts, decided = fields
     groups = [_read_group(group) for group in items(wire, "Pulled.groups", SHARDS)]
     read = _read_counts(counts, "Pulled.counts")
     if sum([sum(group.sizes) for group in groups]) != len(read.keys):
@@ -267,12 +267,12 @@ def _read_pulled(fields: list[object]) -> Pulled:
     shards = [shard for group in groups for shard in group.shards]
     if len(set(shards)) != len(shards):
         raise bad_field("Pulled.groups", "each shard in one group")
-    tally_count = len(read.keys) if tallies else 0
+    fallback_count = len(read.keys) if fallback_counts else 0
     return Pulled(
         integer(seq, "Pulled.seq", 1),
         groups,
         read,
-        _read_pairs(tallies, tally_count, "Pulled.tallies"),
+        _read_pairs(fallback_counts, fallback_count, "Pulled.fallback_counts"),
         [_read_decided(check) for check in items(decided, "Pulled.decided", MAX_MOVED)],
     )
 
@@ -306,7 +306,9 @@ def _read_group(wire: object) -> ShardGroup:
     fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
     if len(fields) != _GROUP_FIELDS:
         raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
-    shards, sizes, hold, parts, moved_to, replica_at, taken_from, gift, is_from_before = fields
+    shards, sizes, hold, parts, moved_to, replica_at, taken_from, transfer_id, is_from_before = (
+        fields
+    )
     read = _read_shards(shards, "Pulled.shards")
     return ShardGroup(
         read,
@@ -316,7 +318,7 @@ def _read_group(wire: object) -> ShardGroup:
         text(moved_to, "Pulled.moved_to"),
         text(replica_at, "Pulled.replica_at"),
         text(taken_from, "Pulled.taken_from"),
-        integer(gift, "Pulled.gift"),
+        integer(transfer_id, "Pulled.transfer_id"),
         flag(is_from_before, "Pulled.is_from_before"),
     )
 
@@ -332,11 +334,11 @@ def _read_transfer_offer(fields: list[object]) -> TransferOffer:
 
 
 def _read_transfer_ack(fields: list[object]) -> TransferAck:
-    _, seq, shards, gift = fields
+    _, seq, shards, transfer_id = fields
     return TransferAck(
         integer(seq, "TransferAck.seq", 1),
         _read_shards(shards, "TransferAck.shards"),
-        integer(gift, "TransferAck.gift"),
+        integer(transfer_id, "TransferAck.transfer_id"),
     )
 
 

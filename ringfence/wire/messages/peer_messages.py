@@ -83,8 +83,8 @@ class Pull:
     """Requested shards in ascending order; at least one."""
     part: int
     """Number of the part, from 0. Later parts are requested for one shard at a time."""
-    gift: int = 0
-    """Number of the transfer (`ShardGroup.gift`) that a later part belongs to; 0 for part 0."""
+    transfer_id: int = 0
+    """Transfer (`ShardGroup.transfer_id`) to which a later part belongs; 0 for part 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ShardGroup:
     taken_from: str
     """Previous owner of counters that the sender took over, or owner of a replica when `hold` is
     `COPY`; else empty."""
-    gift: int
+    transfer_id: int
     """Number of the transfer; a repeated number means the same counters again. 0 for a replica in
     one part, and when nothing is sent."""
     is_from_before: bool = False
@@ -121,7 +121,7 @@ class Pulled:
     seq: int
     groups: list[ShardGroup]
     counts: Counts
-    tallies: list[list[int]]
+    fallback_counts: list[list[int]]
     """Admissions of each key since its shard was taken over: alternating ages in ns and units.
     Empty when no shard was taken over."""
     decided: list[DecidedCheck] = field(default_factory=list)
@@ -165,8 +165,8 @@ class TransferAck:
 
     seq: int
     shards: list[int]
-    gift: int
-    """Number of the acknowledged transfer (`ShardGroup.gift`); other transfers are not
+    transfer_id: int
+    """Number of the acknowledged transfer (`ShardGroup.transfer_id`); other transfers are not
     acknowledged."""
 
 

@@ -65,18 +65,18 @@ class Host:
     def copy_to(self, other: "Host") -> None:
         other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
 
-    def ask(self, giver: "Host") -> Pulled:
-        giver.sender.index([KEY])
+    def ask(self, sender: "Host") -> Pulled:
+        sender.sender.index([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
-        return giver.sender.answer(self.name, pull, NOW, lambda shard: False)
+        return sender.sender.answer(self.name, pull, NOW, lambda shard: False)
 
-    def take(self, giver: "Host", gift: Pulled) -> None:
-        (about,) = gift.groups
+    def take(self, sender: "Host", reply: Pulled) -> None:
+        (about,) = reply.groups
         if about.hold is not Holding.HELD:
             return
-        counts = as_snapshot(gift.counts)
-        tallies = gift.tallies or [[]]
-        self.ownership.accept(shard_of(KEY), about, giver.name, counts, tallies, NOW)
+        counts = as_snapshot(reply.counts)
+        fallback_counts = reply.fallback_counts or [[]]
+        self.ownership.accept(shard_of(KEY), about, sender.name, counts, fallback_counts, NOW)
 
     def hear_out(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""
@@ -132,11 +132,11 @@ def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> N
     one, other, third = Host("a"), Host("b"), Host("c")
     one.ownership.start([shard_of(KEY)])
     one.spend(3)
-    gift = other.ask(one)
-    other.take(one, gift)
+    reply = other.ask(one)
+    other.take(one, reply)
     third.take(other, third.ask(other))
 
-    other.take(one, gift)
+    other.take(one, reply)
 
     assert other.ownership.count == 0
     assert (other.used, third.used) == (0, 3)
@@ -194,12 +194,12 @@ def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> 
     copy = owner.ownership.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
-    gift = owner.ask(stand_in)
+    reply = owner.ask(stand_in)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
     stand_in.spend(1)
 
-    owner.take(stand_in, gift)
-    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], gift.groups[0].gift, NOW)
+    owner.take(stand_in, reply)
+    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], reply.groups[0].transfer_id, NOW)
     owner.copy_to(stand_in)
     assert (owner.used, stand_in.used) == (5, 6)
     owner.take(stand_in, owner.ask(stand_in))
@@ -372,14 +372,14 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
 
 
 def test_recovered_counts_are_added_at_a_node_without_data() -> None:
-    restarted, taker = Host("b"), Host("c")
+    restarted, receiver = Host("b"), Host("c")
     restarted.ownership.start([shard_of(KEY)])
     restarted.ownership.restore_lost({KEY: [0, 3]}, NOW)
     restarted.spend(2)
 
-    taker.take(restarted, taker.ask(restarted))
+    receiver.take(restarted, receiver.ask(restarted))
 
-    assert taker.used == 5
+    assert receiver.used == 5
 
 
 def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() -> None:
@@ -419,16 +419,16 @@ def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
 
 
 def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
-    earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+    earlier, receiver, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
     earlier.ownership.start([shard_of(KEY)])
     earlier.spend(4)
     earlier.copy_to(stand_in)
-    taker.take(earlier, taker.ask(earlier))
+    receiver.take(earlier, receiver.ask(earlier))
     stand_in.stand_in_for("a")
     stand_in.spend(1)
 
     again.take(stand_in, again.ask(stand_in))
-    again.take(taker, again.ask(taker))
+    again.take(receiver, again.ask(receiver))
 
     assert again.used == 5
 

@@ -43,17 +43,17 @@ def test_a_shard_is_complete_with_its_last_part() -> None:
     assert counts.states == [[1], [2], [3]]
     assert [counts.limits[which] for which in counts.which] == [ONE, OTHER, ONE]
     assert counts.remote_counts == [{}, {"eu": [1, 2]}, {"us": [3, 4]}]
-    assert transfer.tallies == [[7, 1], [], [8, 2]]
+    assert transfer.fallback_counts == [[7, 1], [], [8, 2]]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(ABOUT, gift=13),
+        replace(ABOUT, transfer_id=13),
         replace(ABOUT, shards=[4]),
         replace(ABOUT, parts=4),
         replace(ABOUT, hold=Holding.COPY),
-        replace(ABOUT, hold=Holding.NOTHING, gift=0, parts=1),
+        replace(ABOUT, hold=Holding.NOTHING, transfer_id=0, parts=1),
     ],
 )
 def test_a_part_of_another_transfer_is_rejected(other: ShardGroup) -> None:

@@ -134,9 +134,11 @@ class Peer:
         batch = Batch(op, [key], [units])
         self.ownership.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
-    def give(self, asker: NodeId, part: int = 0, gift: int = 0, *, later_ns: int = 0) -> Pulled:
+    def give(
+        self, asker: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
+    ) -> Pulled:
         self.sender.index(self.engine.keys())
-        pull = Pull(1, [SHARD], part, gift)
+        pull = Pull(1, [SHARD], part, transfer_id)
         return self.sender.answer(asker, pull, NOW + later_ns, lambda shard: False)
 
     def used(self, *keys: bytes) -> list[int]:
@@ -168,8 +170,8 @@ class Way:
                 on_reply(decode(encode(await there.answer(self.here, message))))
             case TransferOffer(_, shards):
                 there.offered(self.here, shards)
-            case TransferAck(_, shards, gift):
-                there.kept(self.here, shards, gift)
+            case TransferAck(_, shards, transfer_id):
+                there.kept(self.here, shards, transfer_id)
             case _:
                 raise AssertionError(message)
 
@@ -296,14 +298,14 @@ def test_all_parts_of_a_replica_have_the_state_of_the_first() -> None:
     first = standby.give(C)
     owner.spend(KEYS[3])
     standby.ownership.keep_replica(A, owner.ownership.snapshot(KEYS, NOW), NOW)
-    last = standby.give(C, 3, of(first).gift)
+    last = standby.give(C, 3, of(first).transfer_id)
 
     assert (of(first).hold, of(first).parts) == (Holding.COPY, 4)
     assert len(last.counts.states[0]) == 4
-    assert of(standby.give(C, 3, of(standby.give(C)).gift)).hold is Holding.COPY
-    assert of(standby.give(C, 3, of(first).gift)).hold is Holding.NOTHING
+    assert of(standby.give(C, 3, of(standby.give(C)).transfer_id)).hold is Holding.COPY
+    assert of(standby.give(C, 3, of(first).transfer_id)).hold is Holding.NOTHING
     standby.ownership.expire(NOW + 6_000_000_000)
-    assert of(standby.give(C, 3, of(first).gift + 1)).hold is Holding.NOTHING
+    assert of(standby.give(C, 3, of(first).transfer_id + 1)).hold is Holding.NOTHING
 
 
 async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
@@ -356,19 +358,19 @@ async def test_a_shard_with_a_missing_part_is_not_counted_or_acknowledged(
 ) -> None:
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
-        giver, receiver = peers.add(A), peers.add(B)
-        giver.fill(*KEYS)
+        sender, receiver = peers.add(A), peers.add(B)
+        sender.fill(*KEYS)
         with lost_parts(peers):
             receiver.handoff.follow(ring(A), ring(B), ring(A, B))
             await receiver.handoff.wait_full()
-            during = receiver.used(), peers.acknowledged(), giver.ownership.transfers.unconfirmed()
+            during = receiver.used(), peers.acknowledged(), sender.ownership.transfers.unconfirmed()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
     assert receiver.used() == [HITS] * 4
     assert peers.acknowledged().count(SHARD) >= 1
-    assert giver.ownership.transfers.unconfirmed() == []
+    assert sender.ownership.transfers.unconfirmed() == []
 
 
 async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
@@ -396,64 +398,64 @@ async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
 
 
 def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
-    giver = Peer(A)
-    giver.fill(*KEYS)
+    sender = Peer(A)
+    sender.fill(*KEYS)
 
-    first = of(giver.give(B))
-    assert of(giver.give(C, 1, first.gift)).hold is Holding.NOTHING
-    assert of(giver.give(B, 1, first.gift, later_ns=900_000_000)).hold is Holding.HELD
-    too_early = of(giver.give(C, later_ns=1_800_000_000))  # It requested a part 0.9 s ago.
-    second = of(giver.give(C, later_ns=2_000_000_000))
+    first = of(sender.give(B))
+    assert of(sender.give(C, 1, first.transfer_id)).hold is Holding.NOTHING
+    assert of(sender.give(B, 1, first.transfer_id, later_ns=900_000_000)).hold is Holding.HELD
+    too_early = of(sender.give(C, later_ns=1_800_000_000))  # It requested a part 0.9 s ago.
+    second = of(sender.give(C, later_ns=2_000_000_000))
 
     assert (too_early.hold, too_early.moved_to) == (Holding.NOTHING, B)
     assert (second.hold, second.parts) == (Holding.HELD, 2)
-    assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Holding.NOTHING
-    assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Holding.HELD
-    giver.ownership.acknowledge(B, [SHARD], first.gift, NOW)
-    assert giver.ownership.transfers.unconfirmed() == [(SHARD, C)]
-    giver.ownership.acknowledge(C, [SHARD], second.gift, NOW)
-    assert giver.ownership.transfers.unconfirmed() == []
+    assert of(sender.give(B, 1, first.transfer_id, later_ns=2_000_000_000)).hold is Holding.NOTHING
+    assert of(sender.give(C, 1, second.transfer_id, later_ns=2_000_000_000)).hold is Holding.HELD
+    sender.ownership.acknowledge(B, [SHARD], first.transfer_id, NOW)
+    assert sender.ownership.transfers.unconfirmed() == [(SHARD, C)]
+    sender.ownership.acknowledge(C, [SHARD], second.transfer_id, NOW)
+    assert sender.ownership.transfers.unconfirmed() == []
 
 
 def test_parts_of_two_transfers_are_not_mixed() -> None:
-    giver = Peer(A)
-    giver.fill(*KEYS)
-    first = of(giver.give(B))
-    giver.ownership.take_over(SHARD, B, [], NOW)  # Takes back a transfer that may be lost.
-    giver.spend(KEYS[3])
-    second = of(giver.give(B))
+    sender = Peer(A)
+    sender.fill(*KEYS)
+    first = of(sender.give(B))
+    sender.ownership.take_over(SHARD, B, [], NOW)  # Takes back a transfer that may be lost.
+    sender.spend(KEYS[3])
+    second = of(sender.give(B))
 
-    assert first.gift != second.gift
-    assert of(giver.give(B, 1, first.gift)).hold is Holding.NOTHING
-    assert of(giver.give(B, 1, second.gift)).hold is Holding.HELD
-    assert of(giver.give(B, 2, second.gift)).hold is Holding.NOTHING
+    assert first.transfer_id != second.transfer_id
+    assert of(sender.give(B, 1, first.transfer_id)).hold is Holding.NOTHING
+    assert of(sender.give(B, 1, second.transfer_id)).hold is Holding.HELD
+    assert of(sender.give(B, 2, second.transfer_id)).hold is Holding.NOTHING
 
 
 # Acknowledgements
 
 
 def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> None:
-    giver = Peer(A)
-    giver.fill(*KEYS)
-    first = of(giver.give(B))
-    giver.ownership.take_over(SHARD, B, [], NOW)
-    second = of(giver.give(B))
+    sender = Peer(A)
+    sender.fill(*KEYS)
+    first = of(sender.give(B))
+    sender.ownership.take_over(SHARD, B, [], NOW)
+    second = of(sender.give(B))
 
-    giver.ownership.acknowledge(B, [SHARD], first.gift, NOW)
-    assert giver.ownership.transfers.is_unconfirmed(SHARD)
-    giver.ownership.acknowledge(B, [SHARD], second.gift, NOW)
-    assert not giver.ownership.transfers.is_unconfirmed(SHARD)
+    sender.ownership.acknowledge(B, [SHARD], first.transfer_id, NOW)
+    assert sender.ownership.transfers.is_unconfirmed(SHARD)
+    sender.ownership.acknowledge(B, [SHARD], second.transfer_id, NOW)
+    assert not sender.ownership.transfers.is_unconfirmed(SHARD)
 
 
 def test_only_the_receiver_acknowledges_a_transfer() -> None:
-    giver = Peer(A)
-    giver.fill(*KEYS)
-    gift = of(giver.give(B)).gift
+    sender = Peer(A)
+    sender.fill(*KEYS)
+    transfer_id = of(sender.give(B)).transfer_id
 
-    giver.ownership.acknowledge(C, [SHARD], gift, NOW)
+    sender.ownership.acknowledge(C, [SHARD], transfer_id, NOW)
 
-    assert giver.ownership.transfers.unconfirmed() == [(SHARD, B)]
-    assert not giver.ownership.is_empty
+    assert sender.ownership.transfers.unconfirmed() == [(SHARD, B)]
+    assert not sender.ownership.is_empty
 
 
 async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
@@ -594,8 +596,8 @@ def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     as_standby.spend(KEYS[0], units=5)
     as_standby.spend(KEYS[0], Op.REFUND, units=2)
 
-    gift = as_standby.give(A)
-    counts = as_snapshot(gift.counts)
-    owner.ownership.accept(SHARD, of(gift), B, counts, gift.tallies, NOW)
+    reply = as_standby.give(A)
+    counts = as_snapshot(reply.counts)
+    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
 
     assert owner.used(KEYS[0]) == [3 + 5 - 2]

@@ -366,25 +366,27 @@ class Host:
     def take_over_from(self, owner: "Host", at: int) -> None:
         self.ownership.take_over(SHARD, owner.name, [(at, owner.ownership.snapshot([KEY], at))], at)
 
-    def give_to(self, taker: "Host", at: int) -> None:
+    def give_to(self, receiver: "Host", at: int) -> None:
         """Encode the shard for a transfer and release it."""
-        self.deliver(self.release_to(taker, at), taker, at)
+        self.deliver(self.release_to(receiver, at), receiver, at)
 
-    def release_to(self, taker: "Host", at: int) -> Pulled:
+    def release_to(self, receiver: "Host", at: int) -> Pulled:
         """Release the shard and return the encoded transfer."""
         self.sender.index([KEY])
-        pulled = self.sender.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
+        pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)
         return reply
 
-    def deliver(self, reply: Pulled, taker: "Host", at: int) -> None:
+    def deliver(self, reply: Pulled, receiver: "Host", at: int) -> None:
         [about] = reply.groups
-        counts, tallies = (
+        counts, fallback_counts = (
             as_snapshot(reply.counts),
-            reply.tallies or [[] for _ in reply.counts.keys],
+            reply.fallback_counts or [[] for _ in reply.counts.keys],
         )
-        taker.ownership.accept(SHARD, about, self.name, counts, tallies, at, reply.decided)
+        receiver.ownership.accept(
+            SHARD, about, self.name, counts, fallback_counts, at, reply.decided
+        )
 
     def hits(self, at: int) -> list[int]:
         """Return the ages of the counted units, oldest first."""
@@ -430,7 +432,7 @@ def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
     if is_received:
         standby.deliver(from_standby, owner, NOW + 5)
         [about] = from_standby.groups
-        standby.ownership.acknowledge(owner.name, [SHARD], about.gift, NOW + 5)
+        standby.ownership.acknowledge(owner.name, [SHARD], about.transfer_id, NOW + 5)
         assert len(standby.hits(NOW + 5)) == 1
         owner.give_to(standby, NOW + 6)
 
@@ -447,14 +449,14 @@ def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
 
 
 def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
-    giver, taker = Host("a"), Host("b")
-    giver.ownership.start([SHARD])
-    outcome = giver.decide((1, 5, 0), NOW)
+    sender, receiver = Host("a"), Host("b")
+    sender.ownership.start([SHARD])
+    outcome = sender.decide((1, 5, 0), NOW)
 
-    giver.give_to(taker, NOW + 1)
+    sender.give_to(receiver, NOW + 1)
 
-    assert taker.decide((1, 5, 0), NOW + 2) == outcome
-    assert taker.hits(NOW + 2) == [2]
+    assert receiver.decide((1, 5, 0), NOW + 2) == outcome
+    assert receiver.hits(NOW + 2) == [2]
 
 
 @pytest.mark.parametrize("first", ["owner", "standby"])
@@ -537,15 +539,15 @@ def test_the_checks_of_one_shard_move_in_several_parts_if_needed() -> None:
     host, [shard] = busy("a", 1, 1900, key_bytes=128)
     host.sender.index(host.engine.keys())
 
-    def pull(part: int, gift: int) -> Pulled:
-        asked = Pull(1, [shard], part, gift)
+    def pull(part: int, transfer_id: int) -> Pulled:
+        asked = Pull(1, [shard], part, transfer_id)
         pulled = decode(encode(host.sender.answer(NodeId("b"), asked, NOW, lambda shard: False)))
         assert isinstance(pulled, Pulled)
         return pulled
 
     [transfer] = transfers_of(pull(0, 0))
     while not transfer.is_whole:
-        assert transfer.add(pull(transfer.next_part, transfer.about.gift))
+        assert transfer.add(pull(transfer.next_part, transfer.about.transfer_id))
 
     assert transfer.about.parts == 3
     assert [check.id[2] for check in transfer.decided] == [*range(1900)]

@@ -139,7 +139,7 @@ class World:
         [pulled] = await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
         assert isinstance(pulled, Pulled)
         for group in pulled.groups:
-            await b.say(TransferAck(3, group.shards, group.gift))
+            await b.say(TransferAck(3, group.shards, group.transfer_id))
         assert b.connection is not None
         assert b.transport is not None
         b.connection.close()

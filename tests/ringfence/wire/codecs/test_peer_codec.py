@@ -117,8 +117,8 @@ def pulled(draw: st.DrawFn) -> Pulled:
             )
         )
     count = sum(sum(group.sizes) for group in groups)
-    tallies = draw(st.just([]) | as_long(pairs, count))
-    return Pulled(draw(seqs), groups, draw(counts(count)), tallies, draw(decided_checks))
+    fallback_counts = draw(st.just([]) | as_long(pairs, count))
+    return Pulled(draw(seqs), groups, draw(counts(count)), fallback_counts, draw(decided_checks))
 
 
 @st.composite
@@ -228,8 +228,8 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([17, 1, [*range(SHARDS), 0], 0, 0], "Pull.shards"),
         ([17, 1, [1], MAX_PARTS, 0], "Pull.part"),
         ([17, 1, [1], -1, 0], "Pull.part"),
-        ([17, 1, [1], 1, -1], "Pull.gift"),
-        ([17, 1, [1], 1, "1"], "Pull.gift"),
+        ([17, 1, [1], 1, -1], "Pull.transfer_id"),
+        ([17, 1, [1], 1, "1"], "Pull.transfer_id"),
         ([19, 0, COUNTS], "Copy.seq"),
         ([20, 0, [1]], "TransferOffer.seq"),
         ([20, 1, []], "TransferOffer.shards"),
@@ -257,8 +257,8 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([28, 0, [1], 5], "TransferAck.seq"),
         ([28, 1, [], 5], "TransferAck.shards"),
         ([28, 1, [SHARDS], 5], "TransferAck.shards"),
-        ([28, 1, [1], -1], "TransferAck.gift"),
-        ([28, 1, [1], None], "TransferAck.gift"),
+        ([28, 1, [1], -1], "TransferAck.transfer_id"),
+        ([28, 1, [1], None], "TransferAck.transfer_id"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_name(fields, field):
@@ -322,7 +322,7 @@ def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
         ([[[1], [1], 2, 1, None, "", "", 0, False]], "Pulled.moved_to"),
         ([[[1], [1], 2, 1, "", None, "", 0, False]], "Pulled.replica_at"),
         ([[[1], [1], 2, 1, "", "", "n" * (MAX_TEXT + 1), 0, False]], "Pulled.taken_from"),
-        ([[[1], [1], 2, 1, "", "", "", -1, False]], "Pulled.gift"),
+        ([[[1], [1], 2, 1, "", "", "", -1, False]], "Pulled.transfer_id"),
         ([[[1], [1], 2, 1, "", "", "", 0, 1]], "Pulled.is_from_before"),
         ([[[1], [2], 2, 1, "", "", "", 0, False]], "Pulled.groups"),
         ([], "Pulled.groups"),
@@ -333,9 +333,11 @@ def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
     assert_refused([18, 1, groups, COUNTS, [], []], field)
 
 
-@pytest.mark.parametrize("tallies", [None, [[]] * 2, [[1]], [[1, -1]], [[1, True]], [b"\x01\x02"]])
-def test_tallies_are_pairs_for_every_key_or_missing(tallies):
-    assert_refused([18, 1, [GROUP], COUNTS, tallies, []], "Pulled.tallies")
+@pytest.mark.parametrize(
+    "fallback_counts", [None, [[]] * 2, [[1]], [[1, -1]], [[1, True]], [b"\x01\x02"]]
+)
+def test_fallback_counts_are_pairs_for_every_key_or_missing(fallback_counts):
+    assert_refused([18, 1, [GROUP], COUNTS, fallback_counts, []], "Pulled.fallback_counts")
 
 
 @pytest.mark.parametrize(
