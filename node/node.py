@@ -26,6 +26,7 @@ from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.cross_dc.counts import CrossDcCounts
+from node.cross_dc.global_keys import GlobalKeys
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.membership.clock import ClusterTime, ProbeStamps
 from node.membership.gossip_driver import Datagrams, GossipDriver, SealedDatagrams
@@ -230,13 +231,14 @@ class Node:
             on_changed=changed.add,
             on_settled=lambda session, key, units: session.spent(key, units),
         )
+        global_keys = GlobalKeys(self._engine, self._clock.now, self._uptime)
         self._ownership = ShardOwnership(
             self.name,
             self._engine,
             self.counters,
             self.rules_in_force.period_of,
-            lambda keys: self._cross_dc.came(keys),  # noqa: PLW0108 - it is made later
-            lambda shards: self._cross_dc.begun(shards),  # noqa: PLW0108 - it is made later
+            global_keys.on_arrived,
+            global_keys.lost.start,
             max_keys=settings.max_keys,
             max_bytes=settings.max_bytes or None,
             decided_checks=self._decided_checks,
@@ -278,6 +280,7 @@ class Node:
             self._ownership,
             self.counters,
             self._link_to,
+            global_keys,
             self._clock.now,
             self._uptime,
             random,
@@ -304,7 +307,7 @@ class Node:
             ),
             borrowing=SplitBorrowing(self._link_to, now_ns, self.counters),
             metrics=self._metrics,
-            on_decided=self._cross_dc.admitted,
+            on_decided=global_keys.on_decided,
             on_freed=self._watchers.lift,
         )
         self._waiters: OrderedDict[int, Sender[Caller]] = OrderedDict()

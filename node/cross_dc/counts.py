@@ -15,25 +15,23 @@ from typing import TypeAlias
 from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.containment import Containment
+from node.cross_dc.global_keys import GlobalKeys
 from node.cross_dc.recovery import CountRecovery
 from node.cross_dc.split import share_of
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
-from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
+from ringfence.limiter import Engine, EngineRule
 from ringfence.peering.link import Link
-from ringfence.rules import Rule, RuleSet
+from ringfence.rules import RuleSet
 from ringfence.wire import (
-    Batch,
     Digest,
     DigestMismatch,
     Done,
     ErrorCode,
-    Op,
     RecoverCounts,
     RecoverCountsReply,
     Refused,
-    Results,
     WindowCounts,
 )
 
@@ -63,6 +61,7 @@ class CrossDcCounts:
         ownership: ShardOwnership,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
+        keys: GlobalKeys,
         clock: Callable[[], int],
         uptime: Callable[[], int],
         random: Random,
@@ -75,6 +74,7 @@ class CrossDcCounts:
         self._ownership = ownership
         self._counters = counters
         self._link_to = link_to
+        self._keys = keys
         self._clock = clock
         self._uptime = uptime
         self._random = random
@@ -83,17 +83,12 @@ class CrossDcCounts:
         self._sharers = {datacenter}
         """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
-        self._shared: dict[bytes, Rule] = {}
-        """Global rules by id."""
-        self._spreads: dict[str, CountDissemination] = {}
         self._has_others = runtime.Event()
         """Set once another data center has a member."""
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
-        self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
-        """Latest counts of each data center, by shard and key."""
-        self._recovery = CountRecovery(engine, ownership, link_to, clock, self._limit_of)
+        self._recovery = CountRecovery(engine, ownership, link_to, clock, keys.limit_of, keys.lost)
         self._stalest_ms = 0
 
     # -- rules and members ---------------------------------------------------------------------
@@ -101,11 +96,7 @@ class CrossDcCounts:
     def set_rules(self, rules: RuleSet) -> None:
         """Count by these rules from now on."""
         self._rules = rules
-        self._shared = {
-            rule.id.to_bytes(8, "big"): rule
-            for rule in rules.rules()
-            if rule.scope == "global" and rule.limit is not None
-        }
+        self._keys.set_rules(rules)
         self._engine.set_rules(self._engine_rules())
 
     def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
@@ -121,15 +112,17 @@ class CrossDcCounts:
             self._sharers = sharers
             self._engine.set_rules(self._engine_rules())
         now = self._uptime()
-        if self._others():
+        others = [name for name in view.datacenters if name != self._datacenter]
+        to_send, self._keys.others = self._keys.to_send, others
+        if others:
             self._has_others.set()
-        for name in self._others():
-            spread = self._spreads.setdefault(name, CountDissemination())
+        for name in others:
+            spread = to_send.setdefault(name, CountDissemination())
             if old.ring(name) != view.ring(name):
                 spread.resend(None, now)
-        for name in [name for name in self._spreads if name not in view.datacenters]:
+        for name in [name for name in to_send if name not in view.datacenters]:
             # It may return; its missing counts are kept for that case.
-            self._spreads[name].resend(None, now)
+            to_send[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
         """Return the rings that decide the rules whose home is another data center."""
@@ -162,44 +155,7 @@ class CrossDcCounts:
             if rule.limit is not None
         }
 
-    def _others(self) -> list[str]:
-        return [name for name in self._view.datacenters if name != self._datacenter]
-
     # -- sending -------------------------------------------------------------------------------
-
-    def admitted(self, batch: Batch, verdicts: Results) -> None:
-        """Mark the global keys that a batch decided here has changed."""
-        if not self._shared or not self._spreads or batch.op not in (Op.CHECK, Op.CHARGE):
-            return
-        now = self._uptime()
-        for at, key in enumerate(batch.keys):
-            if (
-                key[:8] in self._shared
-                and batch.costs[at]
-                and verdicts.outcomes.codes[at] in CHARGED_CODES
-            ):
-                for spread in self._spreads.values():
-                    spread.mark_changed(key, now)
-
-    def came(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that another member counted before, so that they are sent again."""
-        if not keys:  # As for most of thousands of shards that move at once.
-            return
-        now = self._uptime()
-        shared = [key for key in keys if key[:8] in self._shared]
-        for key in shared:
-            for spread in self._spreads.values():
-                spread.mark_changed(key, now)
-        for name in self._others():
-            for key, cells in zip(
-                shared, self._engine.remote_counts(name, shared, self._clock()), strict=True
-            ):
-                if cells:
-                    self._note_heard(name, key, cells)
-
-    def begun(self, shards: Sequence[int]) -> None:
-        """Recover shards that started without counters from other data centers."""
-        self._recovery.begun(shards)
 
     async def run(self) -> None:
         """Send rounds until cancelled."""
@@ -219,16 +175,15 @@ class CrossDcCounts:
     def flush(self) -> None:
         """Send changed counts, and ask for lost ones."""
         now, clock = self._uptime(), self._clock()
-        others = {name: self._view.ring(name) for name in self._others()}
+        others = {name: self._view.ring(name) for name in self._keys.others}
         self._recovery.ask(self._view.ring(self._datacenter), others)
-        for name, spread in self._spreads.items():
+        for name, spread in self._keys.to_send.items():
             if name not in others:
                 spread.drop_expired(lambda keys: self._engine.local_counts(keys, self._clock()))
-        for name in self._others():
-            spread = self._spreads[name]
+        for name, ring in others.items():
+            spread = self._keys.to_send[name]
             if not len(spread):
                 continue
-            ring = self._view.ring(name)
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
             for each in spread.take_due(self._facts, _KEYS_PER_ROUND, now):
                 shard = shard_of(each[0])
@@ -304,11 +259,8 @@ class CrossDcCounts:
         self._counters.add("cells_refused", refused)
         for key, cells in zip(message.keys, message.cells, strict=True):
             if cells:
-                self._note_heard(message.writer, key, cells)
+                self._keys.on_received(message.writer, key, cells)
         return Done(message.seq)
-
-    def _note_heard(self, writer: str, key: bytes, cells: list[int]) -> None:
-        self._heard.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
 
     def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
         """Return the lost counts of another data center; send it this one's counts again."""
@@ -317,19 +269,18 @@ class CrossDcCounts:
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
         if sender == self._datacenter:
             return self._recovery.take_on(message)
-        if sender in self._spreads:
-            spread, lost = self._spreads[sender], set(message.shards)
+        if sender in self._keys.to_send:
+            spread, lost = self._keys.to_send[sender], set(message.shards)
             spread.resend(
                 [key for key in spread.acknowledged() if shard_of(key) in lost], self._uptime()
             )
-        return self._recovery.answer(sender, message, self._heard.get(sender, {}))
+        return self._recovery.answer(sender, message, self._keys.received.get(sender, {}))
 
     def send_digests(self) -> None:
         """Send digests of the counts that were sent, and forget windows that are over."""
-        now = self._clock()
-        for name in self._others():
-            spread = self._spreads[name]
-            spread.forget(lambda key, number: self._is_over(key, number, now))
+        self._keys.forget_expired()
+        for name in self._keys.others:
+            spread = self._keys.to_send[name]
             ring = self._view.ring(name)
             by_owner: dict[NodeId, dict[int, int]] = {}
             for key, cells in spread.acknowledged().items():
@@ -340,13 +291,6 @@ class CrossDcCounts:
                 link = self._link_to(owner)
                 if link is not None:
                     self._send_digest(link, spread, sums)
-        self._recovery.forget(lambda key, number: self._is_over(key, number, now))
-        for remote in self._heard.values():
-            for shard, rows in list(remote.items()):
-                for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
-                    del rows[key]
-                if not rows:
-                    del remote[shard]
 
     def _send_digest(self, link: Link, spread: CountDissemination, sums: Mapping[int, int]) -> None:
         shards = sorted(sums)
@@ -367,26 +311,13 @@ class CrossDcCounts:
         """Return the shards in which counts of the sender are missing here."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
-        remote = self._heard.get(message.writer, {})
+        remote = self._keys.received.get(message.writer, {})
         differing = [
             shard
             for shard, total in zip(message.shards, message.sums, strict=True)
             if _sum_of(remote.get(shard, {})) != total
         ]
         return DigestMismatch(message.seq, differing)
-
-    def _limit_of(self, key: bytes) -> Limit | None:
-        rule = self._shared.get(key[:8])
-        return None if rule is None else rule.limit
-
-    def _is_over(self, key: bytes, number: int, now: int) -> bool:
-        """Whether a window is over. Calendar windows are numbered by their second."""
-        limit = self._limit_of(key)
-        if limit is None:
-            return True
-        if limit.calendar is not None:
-            return (number * 1_000_000_000) + 2 * limit.period_ns < now
-        return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
 
     def staleness(self) -> tuple[list[tuple[float, int]], float]:
         """Return the ages of counts at their acknowledgement by another data center, in seconds.
@@ -406,7 +337,7 @@ class CrossDcCounts:
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
-        waiting = sum(map(len, self._spreads.values()))
+        waiting = sum(map(len, self._keys.to_send.values()))
         return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
 
 

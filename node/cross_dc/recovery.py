@@ -5,7 +5,7 @@ missing units.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from gossip.cross_dc.lost_counts import LostCounts
@@ -31,6 +31,7 @@ class CountRecovery:
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
         limit_of: Callable[[bytes], Limit | None],
+        lost: LostCounts,
     ) -> None:
         """`limit_of` returns the limit of a key of global scope."""
         self._engine = engine
@@ -38,13 +39,9 @@ class CountRecovery:
         self._link_to = link_to
         self._clock = clock
         self._limit_of = limit_of
-        self._recall = LostCounts()
+        self._lost = lost
         self._asked: set[NodeId] = set()
         """Owners with a request in flight: each has one at a time."""
-
-    def begun(self, shards: Sequence[int]) -> None:
-        """Add shards that started without counters."""
-        self._recall.start(shards)
 
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
         """Ask the owners in other data centers for the shards that are still missing.
@@ -53,12 +50,12 @@ class CountRecovery:
         """
         held = self._ownership.held
         for datacenter, ring in elsewhere.items():
-            wanted = self._recall.to_request(datacenter)
+            wanted = self._lost.to_request(datacenter)
             if not wanted:
                 continue
             given = [shard for shard in wanted if not held[shard]]
-            passed_on = self._recall.unanswered(given)
-            self._recall.stop(set(given) - set(passed_on))
+            passed_on = self._lost.unanswered(given)
+            self._lost.stop(set(given) - set(passed_on))
             if here.members:
                 self._ask_owners("", here, passed_on)
             if not self._asked.issuperset([member.name for member in ring.members]):
@@ -81,10 +78,10 @@ class CountRecovery:
         def on_reply(reply: object) -> None:
             self._asked.discard(owner)
             if isinstance(reply, RecoverCountsReply) and not datacenter:
-                self._recall.stop(reply.shards)
+                self._lost.stop(reply.shards)
             elif isinstance(reply, RecoverCountsReply):
                 self._count(reply)
-                self._recall.on_answer(datacenter, reply.shards)
+                self._lost.on_answer(datacenter, reply.shards)
                 answered = set(reply.shards)
                 left = [shard for shard in shards if shard not in answered]
                 if answered and left:
@@ -102,20 +99,20 @@ class CountRecovery:
             limit = self._limit_of(key)
             if limit is None or not self._ownership.held[shard_of(key)]:
                 continue
-            for number, units in self._recall.missing(key, own, remembered):
+            for number, units in self._lost.missing(key, own, remembered):
                 rows.setdefault(key, []).extend((_age_ns(limit, number, now), units))
         self._ownership.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
         """Take over the requests for shards that a peer in this data center has transferred."""
         shards = [shard for shard in message.shards if self._ownership.held[shard]]
-        self._recall.start(shards)
+        self._lost.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
 
     def answer(
         self, writer: str, message: RecoverCounts, remote_keys: Mapping[int, Iterable[bytes]]
     ) -> RecoverCountsReply:
-        """Return the counts of a data center; `heard` has the keys that it sent, by shard.
+        """Return the counts of a data center; `remote_keys` has the keys that it sent, by shard.
 
         Shards that are not held here, or do not fit, are omitted and requested again.
         """
@@ -131,10 +128,6 @@ class CountRecovery:
         return RecoverCountsReply(
             message.seq, shards, [key for key, _ in known], [row for _, row in known]
         )
-
-    def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Forget windows that are over."""
-        self._recall.forget(is_over)
 
 
 def _age_ns(limit: Limit, number: int, now: int) -> int:

@@ -80,7 +80,7 @@ COUNTS = (
         "counts are not sent to other data centers",
         (
             Edit(
-                "node.cross_dc.counts:CrossDcCounts.admitted",
+                "node.cross_dc.global_keys:GlobalKeys.on_decided",
                 "now = self._uptime()",
                 "return",
             ),
@@ -105,7 +105,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.send_digests",
-                "now = self._clock()",
+                "self._keys.forget_expired()",
                 "return",
             ),
         ),

@@ -6,6 +6,7 @@ from typing import cast
 
 from hashring import Member, NodeId, View, shard_of
 from node.cross_dc.counts import CrossDcCounts
+from node.cross_dc.global_keys import GlobalKeys
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from ringfence.limiter import Engine
@@ -38,14 +39,15 @@ class Host:
         self.sent: list[int] = []
         """Units of the key in each message."""
         self.engine = Engine(max_keys=100)
+        self.keys = GlobalKeys(self.engine, lambda: self.now, lambda: self.now)
         self.ownership = ShardOwnership(
             *(self.name, self.engine, Counters(), lambda key: 86_400 * SECOND),
-            *(lambda keys: None, lambda shards: None),
+            *(self.keys.on_arrived, lambda shards: None),
             max_keys=100,
         )
         self.counts = CrossDcCounts(
             *("eu", self.engine, self.ownership, Counters()),
-            *(lambda name: cast(Link, self), lambda: self.now, lambda: self.now),
+            *(lambda name: cast(Link, self), self.keys, lambda: self.now, lambda: self.now),
             *(Random(1), CONTAINMENT),
         )
         self.counts.set_rules(RULES)
@@ -60,7 +62,7 @@ class Host:
     def spend(self, units: int) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
         self.ownership.record_decided(batch, decide_by(self.engine, batch, self.now), self.now)
-        self.counts.came([KEY])
+        self.keys.on_arrived([KEY])
 
 
 def test_a_standby_sends_no_counts_that_the_owner_may_have_too() -> None:

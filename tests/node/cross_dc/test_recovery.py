@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
+from gossip.cross_dc.lost_counts import LostCounts
 from hashring import Member, NodeId, Ring, shard_of
 from node.cross_dc.recovery import CountRecovery
 from node.metrics.counters import Counters
@@ -29,17 +30,18 @@ class Host:
         hosts[name] = self
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(LIMIT, is_shared=True)})
+        lost = LostCounts()
         self.ownership = ShardOwnership(
             NodeId(name),
             self.engine,
             Counters(),
             lambda key: HOUR,
             lambda keys: None,
-            lambda shards: self.recalling.begun(shards),  # noqa: PLW0108 - it is made later
+            lost.start,
             max_keys=100,
         )
         self.recalling = CountRecovery(
-            self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: LIMIT
+            self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: LIMIT, lost
         )
         self.waiting: list[Callable[[], None]] = []
 

@@ -1,0 +1,105 @@
+"""Keys of global rules at one node: what to send to other data centers, and what they have sent.
+
+Records changes, and decides nothing about their exchange: `node.cross_dc.counts` sends and merges.
+"""
+
+from collections.abc import Callable, Sequence
+
+from gossip.cross_dc.count_dissemination import CountDissemination
+from gossip.cross_dc.lost_counts import LostCounts
+from hashring import shard_of
+from ringfence.limiter import CHARGED_CODES, Engine, Limit
+from ringfence.rules import Rule, RuleSet
+from ringfence.wire import Batch, Op, Results
+
+__all__ = ["GlobalKeys"]
+
+
+class GlobalKeys:
+    """Changed, received and lost counts of the global rules at one node."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
+        """`clock` returns the time that windows are numbered by; `uptime` is monotonic, in ns, and
+        measures how long counts wait to be sent."""
+        self._engine = engine
+        self._clock = clock
+        self._uptime = uptime
+        self._rules: dict[bytes, Rule] = {}
+        """Global rules by id."""
+        self.others: list[str] = []
+        """Other data centers that have members."""
+        self.to_send: dict[str, CountDissemination] = {}
+        """Counts to send, by data center. One that has no members may return."""
+        self.received: dict[str, dict[int, dict[bytes, list[int]]]] = {}
+        """Latest counts of each data center, by shard and key."""
+        self.lost = LostCounts()
+        """Shards that started without counters."""
+
+    def set_rules(self, rules: RuleSet) -> None:
+        """Record the keys of these rules from now on."""
+        self._rules = {
+            rule.id.to_bytes(8, "big"): rule
+            for rule in rules.rules()
+            if rule.scope == "global" and rule.limit is not None
+        }
+
+    def on_decided(self, batch: Batch, verdicts: Results) -> None:
+        """Mark the global keys that a batch decided here has changed."""
+        if not self._rules or not self.to_send or batch.op not in (Op.CHECK, Op.CHARGE):
+            return
+        now = self._uptime()
+        for at, key in enumerate(batch.keys):
+            if (
+                key[:8] in self._rules
+                and batch.costs[at]
+                and verdicts.outcomes.codes[at] in CHARGED_CODES
+            ):
+                for to_send in self.to_send.values():
+                    to_send.mark_changed(key, now)
+
+    def on_arrived(self, keys: Sequence[bytes]) -> None:
+        """Mark keys that another member counted before, so that they are sent again."""
+        if not keys:  # As for most of thousands of shards that move at once.
+            return
+        now = self._uptime()
+        shared = [key for key in keys if key[:8] in self._rules]
+        for key in shared:
+            for to_send in self.to_send.values():
+                to_send.mark_changed(key, now)
+        for name in self.others:
+            for key, cells in zip(
+                shared, self._engine.remote_counts(name, shared, self._clock()), strict=True
+            ):
+                if cells:
+                    self.on_received(name, key, cells)
+
+    def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
+        """Record the latest counts of a key that another data center has sent."""
+        self.received.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
+
+    def limit_of(self, key: bytes) -> Limit | None:
+        """Return the limit of a key; None when its rule is not global."""
+        rule = self._rules.get(key[:8])
+        return None if rule is None else rule.limit
+
+    def forget_expired(self) -> None:
+        """Forget the windows that are over."""
+        now = self._clock()
+        for name in self.others:
+            self.to_send[name].forget(lambda key, number: self._is_over(key, number, now))
+        self.lost.forget(lambda key, number: self._is_over(key, number, now))
+        for received in self.received.values():
+            for shard, rows in list(received.items()):
+                for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
+                    del rows[key]
+                if not rows:
+                    del received[shard]
+
+    def _is_over(self, key: bytes, number: int, now: int) -> bool:
+        """Whether a window is over. Calendar windows are numbered by their second."""
+        limit = self.limit_of(key)
+        if limit is None:
+            return True
+        if limit.calendar is not None:
+            return (number * 1_000_000_000) + 2 * limit.period_ns < now
+        return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
