@@ -220,9 +220,8 @@ class ShardOwnership:
     def _retake(self, shard: int, transfer: OutgoingTransfer, now: int, base_of: str) -> None:
         """Count again what may never have arrived at its receiver; no replica can be newer."""
         owner = NodeId(transfer.taken_from or transfer.to)
-        cover = Cover(
-            owner, transfer.at, is_owner_restarted=transfer.is_from_before, base_of=base_of
-        )
+        cover = Cover(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
+        cover.base_of, cover.copied_at = base_of, transfer.copied_at
         cover.sent_to = transfer.to, transfer.number
         for part in transfer.parts:
             for log in (cover.log, cover.sent_log):
@@ -381,8 +380,7 @@ class ShardOwnership:
             cover = self._covers.get(shard_of(key))
             if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
-            if cover.copied_at is None:
-                cover.copied_at = now
+            cover.copied_at = now
             if counts.states[at]:
                 append_row(theirs, counts, at)
                 rows[key] = cover.log.row(key, now)

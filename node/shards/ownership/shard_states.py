@@ -21,7 +21,7 @@ _ANNOUNCED = frozenset(
 )
 """Actions after which the keys that arrived are counted here."""
 _RETURNED_WITHIN_NS = 5_000_000_000
-"""Time in which a covered shard is transferred to an owner that has sent a replica."""
+"""Time in which a covered shard is transferred to an owner, after the owner's last replica."""
 _REJECTED = 255
 _NEXT = {
     event: bytes(
@@ -49,7 +49,7 @@ class Cover:
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
     copied_at: int | None = None
-    """Instant in ns at which the owner first sent a replica; None before that."""
+    """Instant in ns at which the owner last sent a replica; None before the first one."""
     sent_to: tuple[NodeId, int] | None = None
     """Receiver and number of the transfer that was taken back. It may have arrived."""
     sent_log: FallbackLog = field(default_factory=FallbackLog)

@@ -96,11 +96,24 @@ class OutgoingTransfer:
     """Member that may have a replica, when the shard was taken over without one; else empty."""
     asked_at: int = 0
     """Instant of the last request for a part; 0 before the second request."""
+    copied_at: int | None = None
+    """Instant of the last replica that the owner of a covered shard sent, if any."""
 
     @property
     def last_asked_at(self) -> int:
         """Instant of the last request for a part."""
         return max(self.at, self.asked_at)
+
+    @property
+    def logged_since(self) -> int:
+        """Instant from which on the transferred log of an unreachable owner's checks is complete.
+
+        For a shard of this node's own, the instant of the transfer: it has no log.
+        """
+        if not self.taken_from:
+            return self.at
+        ages_ns = [check.age_ns for part in self.parts for check in part.decided]
+        return self.at - max(ages_ns, default=0)
 
     @property
     def _forgotten_at(self) -> int:

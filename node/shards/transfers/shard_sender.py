@@ -250,7 +250,10 @@ class ShardSender:
         ask = ""
         if is_blind:
             ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
-        return OutgoingTransfer(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask)
+        return OutgoingTransfer(
+            *(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask),
+            copied_at=cover.copied_at,
+        )
 
     def expire(self, now: int) -> None:
         """Forget replicas whose receiver has not asked for their parts for long."""

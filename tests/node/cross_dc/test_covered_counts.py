@@ -9,12 +9,13 @@ from node.cross_dc.counts import CrossDcCounts
 from node.cross_dc.global_keys import GlobalKeys
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
-from ringfence.wire import Batch, Message, Op, WindowCounts
+from ringfence.wire import Batch, Message, Op, Pull, WindowCounts
 from tests.node.cluster import CONTAINMENT
 
 SECOND = 1_000_000_000
@@ -79,6 +80,39 @@ def test_a_standby_sends_no_counts_that_the_owner_may_have_too() -> None:
     standby.now += 6 * SECOND  # The owner has not fetched the shard, so it may be unreachable.
     standby.counts.flush()
     assert standby.sent == [10]
+
+
+def test_a_standby_sends_no_counts_while_an_overloaded_owner_sends_replicas() -> None:
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(5)
+
+    for seconds in (0, 3, 6, 9):  # The owner is too slow to fetch the shard.
+        standby.now = NOW + seconds * SECOND
+        replica = owner.ownership.snapshot([KEY], standby.now)
+        standby.ownership.keep_replica(owner.name, replica, standby.now)
+        standby.counts.flush()
+
+    assert standby.sent == []
+
+
+def test_a_standby_whose_transfer_was_lost_sends_no_counts_of_the_owners_replica() -> None:
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(5)
+    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
+    sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
+    sender.index([KEY])
+    sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
+
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    standby.counts.flush()
+
+    assert (standby.engine.used(KEY, NOW), standby.sent) == (10, [])
 
 
 def test_a_standby_sends_its_counts_while_the_owner_is_unreachable() -> None:

@@ -414,6 +414,21 @@ def test_checks_count_once_when_transfers_of_owner_and_standby_cross() -> None:
     assert len(standby.hits(NOW + 6)) == 2
 
 
+def test_checks_of_a_retaken_standby_log_count_once_at_the_owner() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    standby.take_over_from(owner, NOW)
+    standby.decide((1, 5, 0), NOW + 1)
+    standby.release_to(owner, NOW + 3)  # The network drops the transfer.
+    standby.ownership.take_over(SHARD, owner.name, [], NOW + 4)
+    standby.decide((1, 6, 0), NOW + 5)
+    owner.decide((1, 5, 0), NOW + 6)  # It waited in the socket of the owner.
+
+    standby.give_to(owner, NOW + 7)
+
+    assert len(owner.hits(NOW + 8)) == 2
+
+
 @pytest.mark.parametrize("is_received", [False, True])
 def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
     *, is_received: bool
