@@ -96,6 +96,8 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
 
     Granian accepts any object with `__rsgi__`, although its type hints permit functions only.
     """
+    # Until Granian handles signals here, the forked handler of the main process would ignore this one.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from ringfence.gateway.process.worker import Worker
 
     return Worker(settings, main)

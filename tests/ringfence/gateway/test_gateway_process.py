@@ -449,7 +449,7 @@ def test_an_error_names_a_port_that_is_already_in_use() -> None:
     assert f"cannot listen on {address}" in err
 
 
-def test_a_gateway_without_grpc_logs_that_fact(tmp_path: Path) -> None:
+def test_a_gateway_without_grpc_logs_it_and_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     [port] = free_tcp_ports(1)
     words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
     log = tmp_path / "gateway.log"
@@ -457,4 +457,6 @@ def test_a_gateway_without_grpc_logs_that_fact(tmp_path: Path) -> None:
     with program([sys.executable, "-m", "node.entry", *words, *listen], log):
         until(lambda: "listens on" in log.read_text("utf-8"))
 
-    assert f"listens on 127.0.0.1:{port}, and not for gRPC" in log.read_text("utf-8")
+    output = log.read_text("utf-8")
+    assert f"listens on 127.0.0.1:{port}, and not for gRPC" in output
+    assert "Killing" not in output
