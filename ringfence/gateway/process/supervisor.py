@@ -96,7 +96,7 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
 
     Granian accepts any object with `__rsgi__`, although its type hints permit functions only.
     """
-    # Until Granian handles signals here, the forked handler of the main process would ignore this one.
+    # Until Granian sets its handlers here, the inherited one would ignore this signal.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from ringfence.gateway.process.worker import Worker
 
