@@ -1,4 +1,5 @@
-"""Containment: an exception in one request, message or timer does not end the node.
+"""Containment of internal errors: an exception in one request, message or timer does not end the
+node.
 
 Decides what continues after an internal error: the next call, task or round. The caller decides
 what to refuse because of it. Cancellation, interrupts and exits are not contained.
@@ -20,10 +21,10 @@ _Args = TypeVarTuple("_Args")
 
 
 class Containment(InternalErrors):
-    """Runs the calls and tasks of one node, so that a failure of one does not end the others."""
+    """Runs the calls and tasks of a node, so that an error in one does not end the others."""
 
     def call(self, place: str, call: Callable[[*_Args], object], *args: *_Args) -> bool:
-        """Make a call; return False when it raised an internal error."""
+        """Call a function; return False when it raised an internal error."""
         try:
             call(*args)
         except Exception as error:  # noqa: BLE001 - that is what is contained.
@@ -52,7 +53,7 @@ class Containment(InternalErrors):
     async def supervise(
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> None:
-        """Run a task that should not end; restart it after a back-off when it fails."""
+        """Run a task that should never end; restart it after a back-off when it fails."""
         pause = _LEAST_PAUSE
         while True:
             began = runtime.current_time()

@@ -1,5 +1,4 @@
-"""Entry point of the `ringfence` command, which names the missing extra when it is not
-installed."""
+"""Entry point of the `ringfence` command, which names a missing package and how to install it."""
 
 import sys
 

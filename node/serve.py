@@ -49,7 +49,7 @@ async def serve(
 ) -> None:
     """Run a node until SIGTERM, SIGINT or a leave request; SIGHUP reloads keys and rules.
 
-    Raises `ConfigError` for wrong keys, rules or addresses.
+    Raises `ConfigError` for invalid keys, rules or addresses.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         files = read_files(settings)
@@ -112,7 +112,7 @@ async def serve(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files that a node reads before it starts."""
+    """Contents of the files that a node reads before it starts."""
 
     keys: KeyDir | None
     access: Access
@@ -123,7 +123,7 @@ class Files:
 
 
 def read_files(settings: NodeSettings) -> Files:
-    """Read rules, keys and certificates; raises `ConfigError` for the first file that is wrong."""
+    """Read rules, keys and certificates. Raises `ConfigError` for the first invalid file."""
     keys = KeyDir(Path(settings.keys)) if settings.keys else None
     access = load_access(keys, settings.cluster)
     rulebook = (
@@ -145,13 +145,16 @@ async def _open_http(node: Node, settings: NodeSettings, keys: KeyDir | None) ->
 
 
 def _calm_the_collector() -> None:
-    """Freeze loaded objects and collect cycles rarely, because checks create few cycles.
+    """Make Python's garbage collector run rarely, because checks create few cycles.
 
-    This takes a tenth of a second or more, so it runs before the node serves requests.
+    Objects that exist now are excluded from collection. This takes a tenth of a second or more, so
+    it runs before the node serves requests.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 100, 50)  # The first takes 20 ms for 50,000 counters of many slots.
+    gc.set_threshold(
+        10_000, 100, 50
+    )  # The youngest generation takes 20 ms for 50,000 counters with many slots.
 
 
 def _return_large_blocks() -> None:
@@ -170,7 +173,7 @@ async def _heed_signals(
     read_keys: Callable[[], None] | None,
     ask_reload: trio.MemorySendChannel[None],
 ) -> None:
-    """Reload keys and rules at SIGHUP; leave at any other signal."""
+    """Handle signals: SIGHUP reloads keys and rules, any other signal makes the node leave."""
     async for number in signals:
         if number != signal.SIGHUP:
             node.asked_to_leave.set()
@@ -182,7 +185,7 @@ async def _heed_signals(
 
 
 class _KeyReload:
-    """The keys and certificates in force, and their replacement at a SIGHUP."""
+    """Current keys and certificates, and their replacement at a SIGHUP."""
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class _KeyReload:
         self._expiries = expiries(keys, node.name, *in_force[1:])
 
     def read_again(self) -> None:
-        """Apply all keys and certificates, or none when one is wrong; log the changes."""
+        """Load and apply all keys and certificates, or none if one is invalid; log the changes."""
         try:
             access = load_access(self._keys, self._in_force[0].cluster)
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
@@ -223,18 +226,18 @@ class _KeyReload:
             self.log_expiries()
 
     def expiries(self) -> list[Expiry]:
-        """Return when the certificates in force expire."""
+        """Return when the current certificates expire."""
         return self._expiries
 
     def log_expiries(self) -> None:
-        """Log when the certificates in force expire."""
+        """Log when the current certificates expire."""
         log_expiries(self._expiries, _now())
 
 
 async def _follow(
     rulebook: RuleFiles, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
 ) -> None:
-    """Apply changed or requested rules; look for changes every `interval` seconds.
+    """Apply rules after a change or a request; look for changes every `interval` seconds.
 
     A thread reads the files, because large files take seconds while checks continue.
     """

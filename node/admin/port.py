@@ -188,7 +188,7 @@ class AdminPort:
                 return
             [(group, _)] = counts.most_common(1)
         same = [each for each in self._connections if each.group == group]
-        # Answered connections first: a new one, such as a probe, has not been answered yet.
+        # Prefer connections that were answered: a new one, such as a health probe, was not yet.
         ending = (each for each in same if each.is_ending)
         idle = (each for each in same if not each.is_busy)
         victim = next(chain(ending, idle, same))

@@ -98,7 +98,7 @@ def _verb_of(**chosen: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A decision with details from the client: the member and the rules' keys."""
+    """Decision of a check, with the deciding member and a hint about the rules' keys."""
 
     decision: Decision
     node: str | None

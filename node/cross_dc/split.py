@@ -1,4 +1,4 @@
-"""Division of a limit among data centers."""
+"""Division of a limit into one share for each data center."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,9 @@ __all__ = ["share_of"]
 
 
 def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit:
-    """Return the share of one data center: equal parts; the first ones by name get the rest."""
+    """Return the share of one data center. Shares are equal; the first data centers by name get the
+    remainder.
+    """
     names = sorted({datacenter, *datacenters})
     index, count = names.index(datacenter), len(names)
     burst = limit.burst

@@ -1,7 +1,7 @@
-"""Borrowing from other data centers when this one's share of a split limit is used up.
+"""Borrowing of units from other data centers when the local share of a split limit is used up.
 
-Each data center alone counts its part, so all parts together never exceed the limit. Unused units
-of one data center are available to the others.
+Each data center counts only its own share, so all shares together never exceed the limit. Unused
+units of one data center are available to the others.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _MOST_DRY = 10_000
 
 
 class SplitBorrowing:
-    """Known state of the shares of other data centers."""
+    """Decides which data centers are asked to allow checks beyond the local share of a limit."""
 
     def __init__(
         self,
@@ -43,20 +43,19 @@ class SplitBorrowing:
         """Exhausted shares, and the time until which they are not asked."""
 
     def follow(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
-        """Follow the ids of the rules that are split, and the rings of other data centers."""
+        """Set the ids of the split rules, and the rings of other data centers."""
         self.rules, self.rings = rules, rings
 
     def may_help(self, batch: Batch) -> bool:
-        """Whether another data center may allow what is denied here."""
+        """Whether another data center may allow a check that was denied here."""
         if not (self.rules and self.rings and batch.op is Op.CHECK):
             return False
         return any([key[:8] in self.rules for key in batch.keys])
 
     def short(self, batch: Batch, verdicts: Results) -> list[int]:
-        """Name the denied rows that another data center may still allow.
+        """Return the indices of denied rows that another data center may still allow.
 
-        A group of several checks is not borrowed for: it is charged in one data center or not at
-        all.
+        Groups of several checks are excluded: one data center charges the whole group or nothing.
         """
         codes = verdicts.outcomes.codes
         if Code.DENIED not in codes or not self.may_help(batch):
@@ -73,7 +72,7 @@ class SplitBorrowing:
         ]
 
     async def borrow(self, batch: Batch, verdicts: Results) -> None:
-        """Ask other data centers for the denied rows, and store the allowed results."""
+        """Ask other data centers to allow the denied rows, and store the results."""
         short = self.short(batch, verdicts)
         for datacenter, ring in self.rings.items():
             now = self._clock()

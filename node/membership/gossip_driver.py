@@ -183,7 +183,7 @@ class GossipDriver:
     def _tick(self) -> None:
         self._timer = None
         if not self._containment.call("gossip", self._advance) and self._timer is None:
-            # The next probe must follow in any case.
+            # Probes must continue even after an internal error.
             self._planned = self._now() + _AGAIN_NS
             again = self._transport.now() + _AGAIN_NS / 1e9
             self._timer = self._transport.call_at(again, self._tick)
@@ -207,7 +207,7 @@ class GossipDriver:
                     self._on_conflict(effect)
         if changes or self._is_behind:
             is_done = self._containment.call("gossip", self._on_change, changes)
-            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
+            self._is_behind = not is_done  # The next call or tick tries again.
         self._plan()
 
     def _send(self, effect: Send) -> None:

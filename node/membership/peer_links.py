@@ -62,11 +62,11 @@ class PeerLinks:
                     link.close()
                 elif record.status is Status.LEFT or _is_elsewhere(record, known):
                     del links[name]
-                    link.retire()  # It still answers open requests.
+                    link.retire()  # The old link still answers open requests.
         for name, record in self._records.items():
             newcomer = self.link(name) if record.status is Status.JOINING else None
             if newcomer is not None:
-                newcomer.open()  # Checks of the shards that it takes will be sent there.
+                newcomer.open()  # Checks for the shards that it receives will use this link.
 
     def link(self, name: NodeId) -> Link | None:
         """Return the link to a member; None when there is no such member."""

@@ -127,7 +127,7 @@ class _Run:
         """Decide lines whose rules are independent."""
         tally = self.tally
         clients = [entry.client for entry in entries]
-        lines: Sequence[int] = range(len(plans))  # The line of each key.
+        lines: Sequence[int] = range(len(plans))  # Index of the line, for each key.
         groups: list[int] = []
         if all([plan.is_lone for plan in plans]):  # The most frequent case.
             keys = [plan.keys[0] for plan in plans]

@@ -207,7 +207,7 @@ def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: i
     certain = [flight for flight in flights if flight.end - flight.start < length]
     starting, started = _running_total((flight.start, flight.cost) for flight in certain)
     ending, ended = _running_total((flight.end, flight.cost) for flight in certain)
-    # From the last start backwards: a span begins here and the next comes after it,
+    # Go backwards from the last start. Either a span begins here and the next one comes after it,
     # or none begins here.
     over = [0] * (len(starts) + 1)
     for place in range(len(starts) - 1, -1, -1):

@@ -43,7 +43,7 @@ class Shape:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> "Shape":
-        """Parse `client`, `client,path` and so on, one descriptor each."""
+        """Parse texts such as `client` or `client,path`; each text describes one descriptor."""
         shape = tuple(tuple(name.strip() for name in text.split(",")) for text in texts)
         for names in shape:
             for name in names:

@@ -1,1 +1,1 @@
-"""Requests at a node: sessions, decisions, deduplication, leases, and bounds of each caller."""
+"""Requests at a node: sessions, decisions, deduplication, leases, and limits for each caller."""

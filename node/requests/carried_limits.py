@@ -1,4 +1,4 @@
-"""Limits that a check carries: their bounds, and when the node's own rule decides instead.
+"""Limits that a client sends with a check: their bounds, and when a rule of the node replaces them.
 
 When a rule of the nodes counts a key, a limit that a client sends for that key is ignored.
 Otherwise a client could reset the key, or lock it for everyone.
@@ -15,7 +15,7 @@ _ID_BYTES = 8
 
 
 def oversized(seq: int, batch: Batch) -> Refused | None:
-    """Refuse a request with a carried limit that takes too much memory for each key."""
+    """Refuse a request whose limit would take too much memory for each key."""
     slots = max([limit.slots for limit in batch.limits], default=1)
     if slots <= MAX_CARRIED_SLOTS:
         return None
@@ -28,7 +28,9 @@ def oversized(seq: int, batch: Batch) -> Refused | None:
 
 
 def overrule(batch: Batch, is_known: Callable[[int], bool]) -> int:
-    """Replace carried limits of keys that a known rule counts; return how many were replaced."""
+    """Replace the limits that a request carries for keys of known rules; return how many were
+    replaced.
+    """
     known: dict[bytes, bool] = {}
     overruled = 0
     for row, key in enumerate(batch.keys):

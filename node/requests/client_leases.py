@@ -1,10 +1,10 @@
 """Leases: units of hot keys that clients may spend locally; the owner counts them as spent.
 
 The units of a lease are *held*: every decision on the key counts them as spent at that instant, and
-replicas contain them as spent. When the borrower reports what it spent, those units are charged at
-that time, and the rest is free. A lease that expires without a report is charged in full. So a unit
-counts from the time of the lease and at least as long as a unit spent at its end: no algorithm
-admits more with leases than without.
+replicas contain them as spent. When the client reports what it spent, those units are charged at
+that time, and the other units become free. A lease that expires without a report is charged in
+full. So a unit counts from the start of its lease, and at least as long as a unit spent at the end
+of the lease. No algorithm admits more with leases than without.
 
 Decides the amount, the borrower and the duration of leases. A core; the call that recalls leases is
 injected.
@@ -52,7 +52,7 @@ class _Lease(Generic[WhoT]):
 
 
 class Lender(Generic[WhoT]):
-    """All leases of one node. `recall(who, keys)` asks a borrower for its unspent units."""
+    """Leases that one node has granted. `recall(who, keys)` asks a client for its unspent units."""
 
     def __init__(
         self,
@@ -65,8 +65,9 @@ class Lender(Generic[WhoT]):
         on_changed: Callable[[bytes], None] | None = None,
         on_settled: Callable[[WhoT, bytes, int], None] | None = None,
     ) -> None:
-        """`on_freed` is called with keys that have more units left, `on_changed` with a key of
-        which other units are lent, `on_settled` with the units that a borrower was charged."""
+        """`on_freed` is called with keys that have more units available, `on_changed` with a key
+        whose lent units change, and `on_settled` with the units that a client was charged.
+        """
         self._on_freed = on_freed
         self._on_changed = on_changed
         self._on_settled = on_settled
@@ -85,11 +86,11 @@ class Lender(Generic[WhoT]):
         return len(self._leases)
 
     def held(self, key: bytes) -> int:
-        """Return the units of a key that are lent."""
+        """Return the number of units of a key that are lent to clients."""
         return self._held.get(key, 0)
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
-        """Decide a batch as if all lent units were spent."""
+        """Decide a batch of checks as if all lent units were spent."""
         if not self._leases:
             return decide_by(self._engine, batch, now)
         self.expire(now)
@@ -113,9 +114,9 @@ class Lender(Generic[WhoT]):
 
     @contextmanager
     def counted(self, keys: Sequence[bytes], now: int) -> Iterator[None]:
-        """Count the lent units of keys as spent now, while the block runs.
+        """Charge the lent units of keys while the block runs, and refund them afterwards.
 
-        At the same instant, a charge and its refund cancel exactly.
+        Both have the same instant, so they cancel exactly.
         """
         self.expire(now)
         held = [key for key in keys if key in self._held] if self._held else []
@@ -132,9 +133,9 @@ class Lender(Generic[WhoT]):
     def lend(
         self, who: WhoT, borrow: LeaseRequest, now: int, *, is_ours: bool = True
     ) -> LeaseGrant:
-        """Settle ended leases of a borrower, and lend it the units that it wants, if possible.
+        """Settle ended leases of a client, and lend it the units that it wants, if possible.
 
-        A lease is at most an equal share of half of the remaining units among the borrowers. So the
+        A lease is at most half of the remaining units, divided by the number of borrowers. So the
         last units are never lent; the first check gets them.
         """
         self.settle(who, borrow, now)
@@ -161,7 +162,7 @@ class Lender(Generic[WhoT]):
         )
 
     def settle(self, who: WhoT, borrow: LeaseRequest, now: int) -> None:
-        """Charge the units that a borrower reports as spent from ended leases."""
+        """Charge the units that a client reports as spent from its ended leases."""
         self.expire(now)
         for number, spent in zip(borrow.leases, borrow.spent, strict=True):
             lease = self._leases.get(number)
@@ -174,7 +175,9 @@ class Lender(Generic[WhoT]):
                     self._on_freed([lease.key])
 
     def recall(self, keys: Sequence[bytes]) -> None:
-        """Recall the leases of keys; units that are spent meanwhile are counted."""
+        """Ask clients to return the leases of keys. Units that they spend until then are
+        counted.
+        """
         by_borrower: dict[WhoT, list[bytes]] = {}
         for key in keys:
             if key in self._held and key not in self._recalled:
@@ -185,11 +188,11 @@ class Lender(Generic[WhoT]):
             self._recall(who, recalled)
 
     def recall_all(self) -> None:
-        """Recall all leases."""
+        """Ask clients to return the leases of all keys."""
         self.recall(list(self._held))
 
     def write_off(self, goes: Callable[[bytes], bool], now: int) -> list[bytes]:
-        """Charge leases as spent whose counters are transferred; return their keys."""
+        """Charge all lent units of keys whose counters are transferred; return these keys."""
         gone = [key for key in self._held if goes(key)]
         self.recall(gone)
         for key in gone:
@@ -199,7 +202,7 @@ class Lender(Generic[WhoT]):
         return gone
 
     def expire(self, now: int) -> None:
-        """Charge expired leases as spent that their borrowers have not settled."""
+        """Charge all units of expired leases that their clients have not settled."""
         while self._due and self._due[0][0] <= now:
             until, number = heappop(self._due)
             lease = self._leases.get(number)
@@ -238,8 +241,9 @@ class Lender(Generic[WhoT]):
 
 
 def _may_lend(rule: Rule) -> bool:
-    """Return whether units of a rule may be lent: many, equal, and counted in one data center.
+    """Return whether units of a rule may be lent to clients.
 
+    The limit must be large enough, all units must be equal, and one data center must count them.
     Slots are released and queue positions are reported one by one. Soft margins, shadow rules and
     quota rules must be counted for each check.
     """

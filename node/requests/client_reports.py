@@ -1,8 +1,7 @@
-"""Reports of clients: each is counted once, and each client has a bounded rate.
+"""Reports of decisions that clients made themselves: each is counted once, at a bounded rate.
 
-A client sends a report again when its answer was lost, under the number that it had. Bounded in
-clients: when many others have reported since, a client is forgotten, and a report that it sends
-again after that is counted twice.
+A client repeats a report, with its number, when the answer was lost. The number of remembered
+clients is bounded. A repeated report of a forgotten client is counted twice.
 """
 
 from collections import OrderedDict
@@ -22,14 +21,14 @@ _DENIALS = (Code.DENIED, Code.NEVER)
 
 
 class Reports:
-    """Numbers of the last report of each client."""
+    """Number of the last report of each client."""
 
     def __init__(self, most: int = MOST_CLIENTS) -> None:
         self._most = most
         self._last: OrderedDict[tuple[str, int], int] = OrderedDict()
 
     def is_new(self, token: str, report: Report) -> bool:
-        """Return whether a report was not counted before, and remember its number."""
+        """Return whether this report was not counted before, and remember its number."""
         who = token, report.client
         is_new = report.number > self._last.get(who, 0)
         if is_new:
@@ -42,14 +41,14 @@ class Reports:
 
 
 class Pace:
-    """Rate bound of the reports of one connection."""
+    """Rate limit of the reports on one connection."""
 
     def __init__(self, now: float) -> None:
         self._left = _BURST
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Return whether a report may come at `now`, in seconds."""
+        """Return whether the rate limit permits a report at `now`, in seconds."""
         self._left = min(_BURST, self._left + (now - self._at) * _PER_S)
         self._at = now
         if self._left < 1:
@@ -59,7 +58,7 @@ class Pace:
 
 
 def reported_counter(code: int, source: int) -> str:
-    """Return the name of the counter of decisions that clients made."""
+    """Return the name of the metric that counts reported decisions with this code and source."""
     if source in _UNDECIDED:
         return "reported_undecided"
     return "reported_denied" if code in _DENIALS else "reported_allowed"

@@ -1,4 +1,4 @@
-"""Subscriptions of clients to their cached denials, which may end early.
+"""Subscriptions of clients that cache denials: the node revokes a denial that ends early.
 
 Every denial for a subscribed client is recorded until its retry time. When the records are full,
 the oldest denial is revoked, and its client checks again. A core; the call that sends revocations
@@ -24,7 +24,9 @@ WhoT = TypeVar("WhoT")
 
 
 class DenialSubscriptions(Generic[WhoT]):
-    """Denials by client. `tell(who, keys)` revokes the denials of keys; no keys mean all."""
+    """Recorded denials by client. `tell(who, keys)` revokes the denials of keys; an empty list
+    means all.
+    """
 
     def __init__(self, tell: Callable[[WhoT, list[bytes]], None], most: int = _MOST) -> None:
         self._tell = tell
@@ -37,22 +39,22 @@ class DenialSubscriptions(Generic[WhoT]):
         return len(self._until)
 
     def listen(self, who: WhoT) -> None:
-        """Record the denials of this client from now on."""
+        """Subscribe this client: record its denials from now on."""
         self._listening[who] = None
 
     def listens(self, who: WhoT) -> bool:
-        """Whether this client caches denials."""
+        """Whether this client is subscribed, because it caches denials."""
         return who in self._listening
 
     def left(self, who: WhoT) -> None:
-        """Forget a client that has disconnected."""
+        """Remove a client that has disconnected."""
         if who in self._listening:
             del self._listening[who]
             for note in [note for note in self._until if note[1] is who]:
                 self._drop(note)
 
     def denied(self, who: WhoT, batch: Batch, verdicts: Results, now: int) -> None:
-        """Record the denials of a batch that was decided here."""
+        """Record the denials of a batch that this node decided for a client."""
         codes = verdicts.outcomes.codes
         if who not in self._listening or batch.op is not Op.CHECK or _DENIED not in codes:
             return
@@ -70,7 +72,10 @@ class DenialSubscriptions(Generic[WhoT]):
             self._tell(note[1], [note[0]])
 
     def unwatched(self, who: WhoT, batch: Batch, verdicts: Results) -> None:
-        """Revoke denials that another member decided: it has no subscription of this client."""
+        """Revoke denials that another member decided for a subscribed client.
+
+        The client has no subscription at that member.
+        """
         if who in self._listening and batch.op is Op.CHECK:
             codes = verdicts.outcomes.codes
             keys = [key for key, code in zip(batch.keys, codes, strict=True) if code == _DENIED]

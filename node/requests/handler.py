@@ -1,4 +1,4 @@
-"""Decisions of requests: here, after fetching a shard, or by another member.
+"""Decisions of requests: by this node, after fetching a shard, or by another member.
 
 Chooses the path of each frame. Only a holder of a shard decides its keys, no request waits beyond
 its deadline, and a check passes at most two nodes.
@@ -59,7 +59,7 @@ _NOTHING: frozenset[NodeId | None] = frozenset()
 
 
 class RequestHandler:
-    """Decides the requests of one node."""
+    """Decides the requests of one node or forwards them."""
 
     waiting = 0
     """Checks that wait for another member or a shard."""
@@ -88,8 +88,9 @@ class RequestHandler:
         on_decided: Callable[[Batch, Results], None],
         on_freed: Callable[[Sequence[bytes]], None],
     ) -> None:
-        """`on_decided` is called with every batch decided here, `on_freed` with the keys of
-        refunds and resets."""
+        """`on_decided` is called with every batch that this node decides, `on_freed` with the keys
+        of refunds and resets.
+        """
         self.placement = placement
         self.borrowing = borrowing
         self.slots = slots.queue
@@ -109,7 +110,7 @@ class RequestHandler:
         self._on_freed = on_freed
 
     async def run(self) -> None:
-        """Own the tasks of requests that wait, until cancelled."""
+        """Run the tasks of waiting requests until cancelled."""
         async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             await self._waiters.run()
@@ -117,16 +118,16 @@ class RequestHandler:
     def follow(
         self, elsewhere: Collection[bytes], split: Collection[bytes], rings: Mapping[str, Ring]
     ) -> None:
-        """Follow the rules that other data centers decide, those that are split, and the rings."""
+        """Set the rules that other data centers decide, the split rules, and the rings."""
         self._elsewhere = elsewhere
         self.borrowing.follow(split, rings)
 
     def waits_here(self, batch: Batch) -> bool:
-        """Whether the waiters of a decided batch belong into this node's queue."""
+        """Whether callers that wait for slots of a decided batch belong into this node's queue."""
         return bool(batch.leases) and self.placement.holds(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
-        """Decide the rows that are held here; return parts when some rows must wait."""
+        """Decide the rows whose shards this node holds; return parts when some rows must wait."""
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
@@ -143,9 +144,10 @@ class RequestHandler:
         return self._parts_of(request, batch)
 
     def _parts_of(self, request: Request, batch: Batch) -> list[Part] | Refused:
-        """Decide the rows that are held here, and sort the others by what they wait for.
+        """Decide the rows whose shards this node holds, and group the others by the members they
+        wait for.
 
-        A group waits as a whole for all that one of its rows waits for.
+        A group of checks waits as a whole for all members that one of its rows waits for.
         """
         may_forward = not (request.as_standby or request.hops >= _MOST_HOPS)
         rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
@@ -174,7 +176,9 @@ class RequestHandler:
     def _sort_by_need(
         self, batch: Batch, *, may_forward: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
-        """Sort rows by the members that their groups wait for; those held here wait for none."""
+        """Sort rows by the members that decide their groups; groups that this node decides need no
+        member.
+        """
         held, routes = self._ownership.held, self._router.routes
         elsewhere = self._elsewhere if may_forward else ()
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
@@ -189,7 +193,9 @@ class RequestHandler:
         return sorted_
 
     async def decide(self, request: Request, part: Part) -> Results | None:
-        """Decide a part within the deadline of its caller; None when that is impossible."""
+        """Decide one part of a request within the caller's deadline; return None when that is
+        impossible.
+        """
         within = request.deadline_ms / 1000
         batch = part.batch
         self.waiting += len(batch)
@@ -214,26 +220,30 @@ class RequestHandler:
             self.waiting -= len(batch)
 
     def suspend(self) -> None:
-        """Stop deciding until `resume`; requests wait meanwhile."""
+        """Stop deciding until `resume` is called; requests wait meanwhile."""
         if self._resumed is None:
             self._resumed = runtime.Event()
 
     def resume(self) -> None:
-        """Decide again."""
+        """Continue to decide after `suspend`."""
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None
 
     def answer_timeout(self, margin: float, longest: float) -> float:
-        """See `Target`: no network is in between."""
+        """Return the longest time-out, because this `Target` is the node itself, without a
+        network.
+        """
         return longest
 
     def is_alive(self) -> bool:
-        """See `Target`: rows that are not decided here wait for another member."""
+        """Return False: rows that this node does not decide wait for another member, which may be
+        silent.
+        """
         return False
 
     def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
-        """Decide a batch of this node's own router, as `Target`."""
+        """Decide a batch of this node's own router, through the interface `Target`."""
         if not self.placement.holds(batch.keys):
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
@@ -248,7 +258,9 @@ class RequestHandler:
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
-        """Decide a batch; a row that was decided on another path gets the same outcome."""
+        """Decide a batch; a check that was already decided on another path gets the same
+        outcome.
+        """
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
@@ -300,7 +312,7 @@ class RequestHandler:
                     found.append(self._decide(batch, as_standby=as_standby))
                     break
                 if as_standby:
-                    # The router has just asked the owner, in vain.
+                    # The router has just asked the owner and received no answer.
                     if not await self.takeover.take_over_if_unreachable(shards):
                         continue
                     shards = self.placement.missing(batch)
@@ -310,7 +322,9 @@ class RequestHandler:
         done(found[0] if found else None)
 
     async def _decide_here(self, batch: Batch, request: Request) -> Results | None:
-        """Decide a batch here, for another node or as a standby."""
+        """Decide a batch at this node, for another node or as a standby; None when that is
+        impossible.
+        """
         for _ in range(_TRIES):
             shards = self.placement.missing(batch)
             if not shards:
@@ -329,7 +343,9 @@ class RequestHandler:
         return None
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Results | None:
-        """Ask the owners for a caller that could not; None when one does not answer."""
+        """Ask the owners on behalf of a caller that could not reach them; None when one does not
+        answer.
+        """
         owners = dict.fromkeys([self.placement.holder_of(shard) for shard in shards])
         if len(owners) > 1:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)

@@ -1,4 +1,7 @@
-"""Which member decides a key, as this node sees it: the ring, its own shards, and transfers."""
+"""Which member decides a key, as this node sees it.
+
+The answer depends on the ring, the shards that this node counts, and recent transfers.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ __all__ = ["NodeRoutes", "ShardPlacement"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoutes(Routes):
-    """Routes of a node: with the shards that it counts, and those that are being transferred."""
+    """Routes of a node, which also consider the shards that it counts and recent transfers."""
 
     me: NodeId
     is_here: Callable[[int], bool]
@@ -21,7 +24,7 @@ class NodeRoutes(Routes):
     holder_of: Callable[[int], NodeId | None]
 
     def owner(self, key: bytes) -> NodeId | None:
-        """Name the member that decides a key."""
+        """Return the name of the member that decides a key."""
         if key[:8] in self.elsewhere:
             return Routes.owner(self, key)
         shard = shard_of(key)
@@ -29,12 +32,12 @@ class NodeRoutes(Routes):
         return (self.holder_of(shard) or owner) if owner == self.me else owner
 
     def owners(self, keys: Sequence[bytes]) -> list[NodeId | None]:
-        """Name the member that decides each key."""
+        """Return the name of the member that decides each key."""
         return [self.owner(key) for key in keys]
 
 
 class ShardPlacement:
-    """The shards of one node by the ring, and by what it counts."""
+    """Location of each shard as one node sees it: by the ring, and by what the node counts."""
 
     def __init__(self, me: NodeId, ownership: ShardOwnership, now: Callable[[], int]) -> None:
         self.ring = Ring.of(())
@@ -45,14 +48,14 @@ class ShardPlacement:
         self._now = now
 
     def is_here(self, shard: int) -> bool:
-        """Whether a shard is counted here, or should be."""
+        """Whether this node counts a shard, or should count it by the ring."""
         return bool(self._held[shard]) or self.is_ours(shard)
 
     def holder_of(self, shard: int) -> NodeId | None:
-        """Name the other member that has a shard which is not here; None when it is or should be.
+        """Return the other member that has a shard; None when this node has it or should have it.
 
-        A member that joins has some of this node's shards before it is alive. The shards of a
-        member that leaves are at other members while it is still in the ring.
+        A joining member has some of this node's shards before it is alive. The shards of a leaving
+        member are at other members while it is still in the ring.
         """
         if self._held[shard]:
             return None
@@ -62,24 +65,26 @@ class ShardPlacement:
         return receiver
 
     def holds(self, keys: Sequence[bytes]) -> bool:
-        """Whether the shards of all these keys are counted here."""
+        """Whether this node counts the shards of all these keys."""
         return all(pick(keys, self._held))
 
     def may_lend(self, key: bytes) -> bool:
-        """Whether this node owns a key, and does not count it in another owner's place."""
+        """Whether this node owns a key, instead of counting it in place of another owner."""
         shard = shard_of(key)
         ownership = self._ownership
         is_whole = bool(ownership.held[shard]) and ownership.covers.get(shard) is None
         return is_whole and self.is_ours(shard)
 
     def missing(self, batch: Batch) -> list[int]:
-        """Return the shards of a batch that are not counted here."""
+        """Return the shards of a batch that this node does not count."""
         held = self._held
         shards = dict.fromkeys(shards_of(batch.keys))
         return [shard for shard in shards if not held[shard]]
 
     def may_decide(self, batch: Batch) -> bool:
-        """Whether this node owns all shards of a batch that are not counted here yet."""
+        """Whether the ring assigns to this node all shards of a batch that it does not count
+        yet.
+        """
         return all([self.is_ours(shard) for shard in self.missing(batch)])
 
     def is_ours(self, shard: int) -> bool:

@@ -1,7 +1,7 @@
-"""Recent charges of one token by key: the bound of its refunds.
+"""Recent charges of one token by key: the upper bound of its refunds.
 
 It applies to clients without the scope `refund`. Otherwise a client could empty the counters of any
-other client. A core: time comes in with the clock.
+other client. A core; the clock is injected.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _Name: TypeAlias = bytes | tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Charges:
-    """Units of one key in the present span of time and in the previous one."""
+    """Units charged to one key in the current and the previous span of time."""
 
     span: int
     """Number of the span."""
@@ -35,13 +35,13 @@ class _Charges:
     """When the last units were charged."""
 
     def turn(self, span: int) -> None:
-        """Begin the span of that number, unless it has begun."""
+        """Start the span with this number, if it has not started."""
         if span != self.span:
             self.before = self.current if span == self.span + 1 else 0
             self.current, self.span = 0, span
 
     def take(self, units: int) -> int:
-        """Take up to so many units out; return how many there were."""
+        """Remove up to this many units; return how many were removed."""
         taken = min(units, self.current + self.before)
         from_current = min(taken, self.current)
         self.current -= from_current
@@ -50,9 +50,9 @@ class _Charges:
 
 
 class RefundLedger:
-    """Charges of one token on one node, over all its connections; bounded in keys.
+    """Charges of one token on one node, over all its connections; the number of keys is bounded.
 
-    Charges are kept for one to two times as long as they weigh on their counters.
+    Charges are kept for one to two times as long as they affect their counters.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RefundLedger:
         limit_of: Callable[[bytes], Limit | None],
         most_keys: int = _MOST_KEYS,
     ) -> None:
-        """`limit_of` finds the limit of a key's rule."""
+        """`limit_of` returns the limit of a key's rule."""
         self._clock = clock
         self._limit_of = limit_of
         self._most_keys = most_keys
@@ -72,7 +72,7 @@ class RefundLedger:
         return len(self._charges)
 
     def charged(self, batch: Batch, verdicts: Results) -> None:
-        """Add the charges of a batch of checks or charges that members decided."""
+        """Add the charges of a batch that was decided for the token."""
         now = self._clock()
         outcomes, which = verdicts.outcomes, batch.which or [0] * len(batch)
         rows = zip(
@@ -100,16 +100,17 @@ class RefundLedger:
                 self._add(name, cost, span, now)
 
     def spent(self, key: bytes, units: int) -> None:
-        """Add units that were spent from a lease."""
+        """Add units that the client has spent from a lease."""
         now = self._clock()
         span = _span(self._limit_of(key), now)
         if span is not None:
             self._add(key, units, span, now)
 
     def bound(self, batch: Batch) -> int:
-        """Cut the costs of a batch of refunds to what was charged; return the units cut off.
+        """Reduce the costs of a batch of refunds to what was charged; return the units removed.
 
-        A refund counts as at least as old as the last charge, so that it affects no newer window.
+        A refund is treated as at least as old as the last charge, so that it affects no newer
+        window.
         """
         now = self._clock()
         cut = 0
@@ -142,11 +143,11 @@ class RefundLedger:
 
 
 def _span(limit: Limit | None, now: int) -> int | None:
-    """Return the number of the span of time that `now` is in; None without a limit."""
+    """Return the number of the span of time that contains `now`; None without a limit."""
     return None if limit is None else now // rests_within(limit)
 
 
 def rests_within(limit: Limit) -> int:
-    """Return a time in ns after which every counter under this limit is empty."""
+    """Return the time in ns after which every counter of this limit is empty again."""
     windows = 2 * limit.period_ns
     return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

@@ -1,4 +1,4 @@
-"""Parts of a request: rows that are answered together, at once or later."""
+"""Parts of a request: sets of rows that are answered together, immediately or later."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Part"]
 
 @dataclass(slots=True)
 class Part:
-    """Rows of a request that are answered together."""
+    """Set of rows of one request that are answered together."""
 
     rows: list[int] | None
     """Their places in the request; None for all rows."""
@@ -22,11 +22,11 @@ class Part:
 
     @property
     def is_decided(self) -> bool:
-        """Whether they can be answered now."""
+        """Whether the rows of this part have results and can be answered now."""
         return self.verdicts is not None and not self.is_short
 
     def split(self, short: Sequence[int]) -> "list[Part]":
-        """Split off the denied rows that another data center may still allow."""
+        """Separate the denied rows that another data center may still allow from the other rows."""
         if not short:
             return [self]
         chosen = {*short}

@@ -1,4 +1,4 @@
-"""Rules in force at one node, and the rules that were removed: names for what they counted."""
+"""Current rules of one node, and removed rules, whose names are still needed for their counters."""
 
 from ringfence.limiter import Limit
 from ringfence.rules import Rule, RuleSet
@@ -12,7 +12,7 @@ _DAY_NS = 86_400_000_000_000
 
 
 class RulesInForce:
-    """The rule set of one node."""
+    """Current and removed rules of one node."""
 
     _packed: PackedRules | None = None
 
@@ -22,10 +22,10 @@ class RulesInForce:
         self._removed: dict[int, Rule] = {}
 
     def change(self, rules: RuleSet) -> None:
-        """Put other rules in force.
+        """Replace the current rules.
 
-        Their version rises even when files were put back with an older date, since clients only
-        take newer rules.
+        The version always increases, even if the new files are older, because clients only accept
+        newer rules.
         """
         newer = max(rules.version, self.current.version + 1)
         for rule in self.current.rules():
@@ -38,17 +38,17 @@ class RulesInForce:
         self._packed = None
 
     def packed(self, seq: int) -> bytes:
-        """Return the encoded rules; they are laid out once, since every client asks for them."""
+        """Return the encoded rules; they are encoded once, because every client requests them."""
         if self._packed is None:
             self._packed = PackedRules(self.current.version, self.current.to_plain())
         return self._packed.to(seq)
 
     def rule(self, rule_id: int) -> Rule | None:
-        """Return the rule in force with this id."""
+        """Return the current rule with this id; None when there is none."""
         return self.current.by_id(rule_id)
 
     def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
-        """Return the rule that a key belongs to, and whether it is in force."""
+        """Return the rule that a key belongs to, and whether the rule is current."""
         number = int.from_bytes(key[:8], "big")
         rule = self.current.by_id(number)
         return (rule, True) if rule is not None else (self._removed.get(number), False)
@@ -59,7 +59,7 @@ class RulesInForce:
         return rule is not None and rule.limit is not None
 
     def limit_of(self, key: bytes) -> Limit | None:
-        """Return the limit of a key."""
+        """Return the limit by which a key is counted."""
         rule = self.current.by_id(int.from_bytes(key[:8], "big"))
         return None if rule is None else rule.limit
 

@@ -18,7 +18,9 @@ _LEAST_WAIT_S = 0.01
 
 
 class SlotWaiters:
-    """The queue of one node. Its callers are called when slots are kept for their waiters."""
+    """Queue of callers that wait for slots at one node. A caller is notified when its slot is
+    reserved.
+    """
 
     def __init__(
         self,
@@ -36,11 +38,11 @@ class SlotWaiters:
         )
 
     async def run(self) -> None:
-        """Call waiters when the time of slots has ended, until cancelled."""
+        """Notify waiting callers whenever slots expire, until cancelled."""
         await self._containment.supervise("slots", self._watch_slots)
 
     async def _watch_slots(self) -> None:
-        """Call waiters when the time of slots has ended."""
+        """Notify waiting callers whenever slots expire."""
         while True:
             self._earlier = runtime.Event()
             due = self.queue.next_deadline()
@@ -57,5 +59,7 @@ class SlotWaiters:
 
 
 def _most_waiters_of(session: Caller) -> int:
-    """Bound the waiters of one connection; another node's are those of all its clients."""
+    """Return the maximum number of waiters on one connection; a node's connection carries waiters
+    of many clients.
+    """
     return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION

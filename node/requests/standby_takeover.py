@@ -1,4 +1,4 @@
-"""Takeover of shards by their standby: when an owner counts as unreachable.
+"""Takeover of shards by their standby, when their owner counts as unreachable.
 
 Only this node's own view of an owner decides that: membership, or the owner's silence towards this
 node. The time-out of one caller does not.
@@ -31,21 +31,24 @@ _CURRENT_NS = 20_000_000
 
 
 class PendingReply:
-    """Answer of another member to a batch, which a task can wait for."""
+    """Reply of another member that a task waits for."""
 
     def __init__(self) -> None:
         self.value: Results | AccessDenied | Shed | None = None
         self.event = runtime.Event()
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Set the answer; later ones are ignored."""
+        """Set the reply; later ones are ignored."""
         if not self.event.is_set():
             self.value = answer
             self.event.set()
 
 
 class StandbyTakeover:
-    """Asks the owners of shards for callers that could not, and takes over unreachable ones."""
+    """Takes over shards of unreachable owners.
+
+    It first asks an owner on behalf of a caller that could not reach the owner.
+    """
 
     def __init__(
         self,
@@ -56,8 +59,9 @@ class StandbyTakeover:
         is_suspect: Callable[[NodeId], bool],
         lag_ns: Callable[[], int],
     ) -> None:
-        """`is_suspect` returns whether membership suspects a member. `lag_ns` returns for how long
-        the present datagram waited in the socket."""
+        """`is_suspect` returns whether membership suspects a member. `lag_ns` returns how long the
+        current datagram waited in the socket.
+        """
         self._placement = placement
         self._ownership = ownership
         self._link_to = link_to
@@ -68,17 +72,19 @@ class StandbyTakeover:
         """When each member that was stopped last asked what was taken over, in ns."""
 
     def taken_over_from(self, owner: NodeId) -> list[int]:
-        """Return the shards taken over from a member that was stopped and asks for them.
+        """Return the shards that this node took over from a member, which asks after a stall.
 
-        It decides again by this answer, so what this node noticed of it before counts no more:
-        only a new silence has further shards taken over.
+        The member decides again after this answer. Earlier signs that it was unreachable are
+        ignored from now on: only a new silence of the member leads to another takeover.
         """
         self._returned_at[owner] = self._now()
         covers = self._ownership.covers.items()
         return sorted([shard for shard, cover in covers if cover.owner == owner])
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
-        """Ask an owner for a caller that could not; None when it does not answer."""
+        """Ask an owner on behalf of a caller that could not reach it; None when it does not
+        answer.
+        """
         link = None if owner is None else self._link_to(owner)
         if owner is None or link is None or await self._is_unreachable(owner):
             return None
@@ -94,8 +100,8 @@ class StandbyTakeover:
     async def take_over_if_unreachable(self, shards: Sequence[int]) -> bool:
         """Take over shards whose owners are unreachable; return whether they are.
 
-        An owner that is reachable has refused because the shard moves. This node then waits for a
-        moment, until it knows the new holder.
+        A reachable owner has refused because it is transferring the shard. Then this node waits for
+        a moment, until it knows the new owner.
         """
         if await self._are_unreachable(shards):
             self._take_over(shards)
@@ -104,7 +110,7 @@ class StandbyTakeover:
         return False
 
     async def _are_unreachable(self, shards: Sequence[int]) -> bool:
-        """Return whether this node itself finds the owners of all `shards` unreachable.
+        """Return whether this node itself finds the owners of all these shards unreachable.
 
         Only membership, or the owner's silence towards this node, shows that. A caller's time-out
         does not: otherwise one caller could move shards away from a healthy owner.
@@ -130,23 +136,27 @@ class StandbyTakeover:
         return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
 
     def _back_for_ns(self, owner: NodeId) -> float:
-        """Return the time since a member that was stopped came back; endless when none was."""
+        """Return the time since a stalled member asked what was taken over; infinite if it never
+        did.
+        """
         at = self._returned_at.get(owner)
         return inf if at is None else self._now() - at
 
     async def _is_answered(self, reply: PendingReply, within: float) -> bool:
-        """Wait for a reply, at most `within` seconds; return whether it is there."""
+        """Wait for a reply, at most `within` seconds; return whether it has arrived."""
         with runtime.move_on_after(within):
             await reply.event.wait()
         return reply.event.is_set()
 
     def _take_over(self, shards: Sequence[int]) -> None:
-        """Count in the place of owners that cannot be reached."""
+        """Start to count shards in place of their unreachable owners."""
         now = self._now()
         for shard in shards:
             if self._placement.ring.owner_by_shard and not self._placement.is_ours(shard):
                 copies = list(self._ownership.replicas.of(shard))
                 ring = self._placement.ring
                 owner, standby = ring.owner(shard), ring.standby(shard)
-                silent = [standby] if standby else []  # It did not answer either, unless it is us.
+                silent = (
+                    [standby] if standby else []
+                )  # The standby did not answer either, unless it is this node.
                 self._ownership.take_over(shard, owner, copies, now, silent)

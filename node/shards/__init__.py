@@ -1,1 +1,1 @@
-"""Which shards this node counts: ownership, transfers, replicas, and recovery after a stall."""
+"""Shards that this node counts: ownership, transfers, replicas, and recovery after a stall."""

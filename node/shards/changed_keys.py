@@ -25,17 +25,17 @@ class ChangedKeys:
         self._notification = runtime.Event()
 
     def add(self, key: bytes) -> None:
-        """Add one key."""
+        """Add one key whose counter has changed."""
         self.keys[key] = None
         self.notify()
 
     def update(self, keys: Iterable[bytes]) -> None:
-        """Add keys."""
+        """Add keys whose counters have changed."""
         self.keys.update(dict.fromkeys(keys))
         self.notify()
 
     def notify(self) -> None:
-        """Wake the task in `wait`."""
+        """Wake the task that waits in `wait`."""
         self._notification.set()
 
     async def wait(self) -> None:
@@ -45,18 +45,18 @@ class ChangedKeys:
             await self._notification.wait()
 
     def clear(self) -> None:
-        """Drop all keys."""
+        """Remove all keys, without sending them."""
         self.frames.clear()
         self._keys.clear()
 
     @property
     def keys(self) -> dict[bytes, None]:
-        """All changed keys; remove a key here when it was sent."""
+        """Return all changed keys. The caller removes a key from this set when it has sent it."""
         if self.frames:
             self.merge()
         return self._keys
 
     def merge(self) -> None:
-        """Add the keys of all frames."""
+        """Move the keys of all collected frames into the set of changed keys."""
         self._keys.update(dict.fromkeys(chain.from_iterable(self.frames)))
         self.frames.clear()

@@ -1,4 +1,5 @@
-"""Log of the units admitted in place of an unreachable owner, which the owner charges later.
+"""Log of the units that this node admitted in place of an unreachable owner. The owner charges them
+later.
 
 Decides the resolution of time. `ownership` decides when the log is used.
 """
@@ -14,7 +15,7 @@ _PARTS = 128
 
 
 class FallbackLog:
-    """Units by key and by part of the period, for one shard. Holds one period at most."""
+    """Units of one shard by key and by part of the key's period. It covers at most one period."""
 
     def __init__(self) -> None:
         self._units: dict[bytes, tuple[int, dict[int, int]]] = {}
@@ -31,7 +32,7 @@ class FallbackLog:
                 del parts[old]
 
     def take_back(self, key: bytes, units: int) -> None:
-        """Remove units that were refunded, the newest first."""
+        """Remove units that were refunded, the most recent units first."""
         _, parts = self._units.get(key, (0, {}))
         for number in sorted(parts, reverse=True):
             struck = min(units, parts[number])
@@ -42,11 +43,11 @@ class FallbackLog:
 
     @property
     def keys(self) -> list[bytes]:
-        """Return the keys that have units."""
+        """Return the keys for which the log has units."""
         return [key for key, (_, parts) in self._units.items() if parts]
 
     def subtract(self, other: "FallbackLog") -> None:
-        """Remove the units of another log, each from its part of the period."""
+        """Remove the units of another log, in each part of the period separately."""
         for key, (_, theirs) in other._units.items():
             _, parts = self._units.get(key, (0, {}))
             for number in sorted(theirs.keys() & parts.keys()):
@@ -55,20 +56,22 @@ class FallbackLog:
                     del parts[number]
 
     def forget(self, key: bytes) -> None:
-        """Remove the units of a key that was reset."""
+        """Remove all units of a key whose counter was reset."""
         self._units.pop(key, None)
 
     def restore(self, key: bytes, row: Sequence[int], period_ns: int, now: int) -> None:
-        """Add the row of another node's log."""
+        """Add one row of a log that another node sent."""
         for age_ns, units in zip(row[::2], row[1::2], strict=True):
             self.add(key, units, period_ns, now - age_ns)
 
     def row(self, key: bytes, now: int) -> list[int]:
-        """Return age in ns and units in turns, the oldest first; empty for a key without units."""
+        """Return the row of a key: alternating ages in ns and units, oldest first; empty without
+        units.
+        """
         period_ns, parts = self._units.get(key, (1, {}))
         row: list[int] = []
         for number in sorted(parts):
-            # The last instant of the part: a limit that drains is charged too late, not too early.
+            # Use the last instant of the part, so that a draining limit is charged late, not early.
             ends = -(-(number + 1) * period_ns // _PARTS) - 1
             row += (max(0, now - ends), parts[number])
         return row

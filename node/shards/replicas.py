@@ -1,6 +1,6 @@
-"""Replicas that a standby keeps: the latest state of each key, as its owner sent it.
+"""Replicas that a standby stores: the latest state of each key, as its owner sent it.
 
-Decides how much is kept and for how long. Turning copies into counters is `ownership`' affair.
+This module decides how much is stored and for how long. `ownership` turns replicas into counters.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class _Row:
 
     @property
     def size(self) -> int:
-        """Estimated bytes with its key."""
+        """Estimated memory of a row and its key in bytes."""
         numbers = len(self.state) + sum(map(len, self.remote_counts.values()))
         return _ROW_BYTES + _NUMBER_BYTES * numbers
 
@@ -58,7 +58,7 @@ class Replicas:
         return shard in self._shards
 
     def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Keep what an owner sent; an empty state means that the key is unused."""
+        """Store counters that an owner sent; an empty state means that the key is unused."""
         for at, key in enumerate(counts.keys):
             shard = shard_of(key)
             self._senders[shard] = sender
@@ -77,7 +77,7 @@ class Replicas:
             self._forget(next(iter(self._shards)))
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
-        """Iterate over the replica of a shard, by the instant of arrival."""
+        """Return the rows of a shard's replica, grouped by their time of arrival."""
         by_instant: dict[int, Snapshot] = {}
         for key, row in self._shards.get(shard, {}).items():
             counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))
@@ -90,7 +90,7 @@ class Replicas:
         return iter(by_instant.items())
 
     def sender_of(self, shard: int) -> NodeId | None:
-        """Return the owner that sent the replica of a shard; None without a replica."""
+        """Return the owner that sent the replica of a shard; None if there is no replica."""
         return self._senders.get(shard)
 
     def drop(self, shards: Iterable[int]) -> None:
@@ -103,7 +103,7 @@ class Replicas:
         return list(self._shards)
 
     def expire(self, now: int) -> None:
-        """Drop unused keys of the least recently updated shards."""
+        """Drop unused keys from the shards that were updated least recently."""
         for shard in list(islice(self._shards, _LOOK_AT)):
             rows = self._shards[shard]
             for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:

@@ -1,7 +1,8 @@
-"""Replication: changed counters are sent to the standby of their shard.
+"""Replication of changed counters to the standby of each shard.
 
-Decides when, to whom and how much at once. A standby that has not confirmed its last copy gets the
-next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
+Decides when to send, to which member, and how much at a time. While a standby has not acknowledged
+a message, changes accumulate and are sent after the acknowledgement. So a slow standby costs no
+memory.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +31,7 @@ _NOBODY = (None,) * SHARDS
 
 
 class Replication:
-    """Sends changed counters of the shards that are counted here to their standbys."""
+    """Sends changed counters of the shards that this node counts to their standbys."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Replication:
         self._wake.set()
 
     def restarted(self, name: NodeId) -> None:
-        """Send everything to a member that was restarted.
+        """Send all counters to a standby that was restarted.
 
         The ring is unchanged when the restart was faster than failure detection.
         """
@@ -75,7 +76,7 @@ class Replication:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send changed keys within `INTERVAL`, until cancelled."""
+        """Send changed counters within `INTERVAL` of their change, until cancelled."""
         async with runtime.open_task_group() as nursery:
             contained = self._containment.supervise
             nursery.start_soon(contained, "replication", self._mark_for_new_standbys)
@@ -88,7 +89,7 @@ class Replication:
             self.flush()
 
     def flush(self) -> None:
-        """Send one round."""
+        """Send the counters that have changed since the last round."""
         if len(self._ring.members) < 2:
             self._sender.index_unchanged([*self._changed.keys])
             self._changed.clear()  # There is no standby.
@@ -112,7 +113,7 @@ class Replication:
             cover = self._ownership.covers.get(shard)
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
-                continue  # It may have more than the base of the cover; it will be asked for that.
+                continue  # The owner may have newer counters; this node requests them separately.
             if self._waiting.get(standby) or (cover is not None and standby in cover.to_ask):
                 busy.append(key)
             else:
@@ -159,7 +160,7 @@ class Replication:
                 await runtime.checkpoint()
 
     def newly_stood_by(self) -> set[int]:
-        """Return the counted shards that have got another standby since the last call."""
+        """Return the shards of this node whose standby has changed since the last call."""
         news, self._news = self._news, []
         forgetful, self._forgetful = self._forgetful, {}
         changed: set[int] = set()
@@ -173,7 +174,7 @@ class Replication:
         return changed
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
-        """Send the state of those of `keys` that are in one of these shards."""
+        """Mark those of `keys` that belong to the given shards, so that their state is sent."""
         self._changed.update([key for key in keys if shard_of(key) in shards])
 
 
@@ -182,5 +183,5 @@ def _standbys(ring: Ring) -> Sequence[NodeId | None]:
 
 
 def as_snapshot(counts: Counts) -> Snapshot:
-    """Convert counters of the wire into a snapshot of the limiter."""
+    """Convert counters from a wire message into a snapshot of the limiter."""
     return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)

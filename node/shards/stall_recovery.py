@@ -1,12 +1,12 @@
-"""Recovery of a node that was stopped: it asks the others what they decided in its place.
+"""Recovery of a node after a stall: it asks the other members what they decided in its place.
 
-A process that was stopped (garbage collection, a throttled container, SIGSTOP) finds the checks of
-that time in its socket when it resumes. Callers have asked the standby meanwhile, which took the
-shards over after a time of silence. Before the node decides a check that waited about that long, it
+A process may be stopped by garbage collection, a throttled container or SIGSTOP. When it resumes,
+its socket contains checks that arrived during the stall. Meanwhile callers have asked the standby,
+which took the shards over after a period of silence. Before the node decides such an old check, it
 asks the other members which of its shards they have taken over. It fetches these shards with the
 outcomes of their checks, and repeats these outcomes instead of counting again.
 
-An overloaded node also finds datagrams that waited, but it was not silent. It asks at most once a
+An overloaded node also receives old datagrams, although it was not stopped. It asks at most once a
 second, so that it decides most of the time. A standby that takes over from such a node offers the
 shards back in its next round, and the merge counts each check once.
 """
@@ -73,13 +73,16 @@ class StallRecovery:
         """Recoveries since decisions were last possible."""
 
     def notice(self, held_up_ns: int, now: int) -> bool:
-        """Begin a recovery if a datagram that is read at `now` waited too long; return whether.
+        """Start a recovery if a datagram read at `now` waited too long; return whether one is
+        needed.
 
-        A datagram that arrived before the last recovery began needs no other one.
+        A datagram that arrived before the last recovery started needs no further recovery.
         """
         if held_up_ns < STALLED_NS:
             return False
-        if now - self._read_at >= STALLED_NS:  # Else this node lags: it has read all the time.
+        if (
+            now - self._read_at >= STALLED_NS
+        ):  # Otherwise the node was not stopped: it is only slow.
             self._stopped_until = now
         self._read_at = now
         if now - held_up_ns <= self._began_ns or self._rounds_open >= _MOST_ROUNDS:
@@ -87,7 +90,9 @@ class StallRecovery:
         if self._stopped_until <= self._began_ns and now - self._began_ns < _LAG_NS:
             return False
         self._began_ns = now
-        links = list(self._links())  # With lost links: their members are asked after a reconnect.
+        links = list(
+            self._links()
+        )  # Includes lost links: their members are asked after a reconnect.
         if not links:
             return False
         self._round += 1

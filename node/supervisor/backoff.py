@@ -9,13 +9,15 @@ _WELL_AFTER = 60.0
 
 
 class BackOff:
-    """A delay that doubles with every failure, until a member has run for a minute."""
+    """Delay before a restart. It doubles with every failure, until a member has run for a
+    minute.
+    """
 
     def __init__(self) -> None:
         self._pause = _FIRST
 
     def after(self, lived: float) -> float:
-        """Return the seconds to wait after a member has failed after `lived` seconds."""
+        """Return the delay in seconds after a member has failed that ran for `lived` seconds."""
         if lived >= _WELL_AFTER:
             self._pause = _FIRST
         pause = self._pause

@@ -1,7 +1,7 @@
-"""A gateway process beside one or several nodes, with the same lifetime.
+"""Gateway process that runs beside one or several nodes and ends with them.
 
-It shares no event loop with the limiter. It ends when its standard input closes, so it ends with a
-killed node and its ports become free.
+It shares no event loop with the limiter. It ends when its standard input closes, so it also ends
+when the node is killed, and its ports become free.
 """
 
 import logging
@@ -43,7 +43,7 @@ async def with_gateway_beside(
     config: Path | None,
     operator_ports: Sequence[Listener] = (),
 ) -> None:
-    """Run `serve`, and a gateway while it serves.
+    """Run `serve`, and run a gateway process for that time.
 
     `nodes` are the nodes that `serve` starts and that the gateway uses. `config` is the gateway's
     settings file. `operator_ports` are the nodes' TCP ports, which the gateway must not use. Raises
@@ -80,9 +80,10 @@ def check_gateway(
 
 
 def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
-    """Return the address of the nodes for a client on this host.
+    """Return the address of the cluster for a client on this host.
 
-    Raises `ConfigError` when they have no token."""
+    Raises `ConfigError` when they have no token.
+    """
     place = ",".join([_place(each) for each in (settings, *others)])
     datacenter = f"datacenter={quote(settings.datacenter)}"
     if not settings.keys:
@@ -107,7 +108,9 @@ def _place(settings: NodeSettings) -> str:
 
 
 async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
-    """Start the gateway and restart it whenever it ends; raise `ConfigError` for wrong settings."""
+    """Start the gateway, and restart it whenever it ends. Raises `ConfigError` for invalid
+    settings.
+    """
     for attempt in count():
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.PIPE, env=dict(environment)

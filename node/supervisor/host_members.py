@@ -1,4 +1,4 @@
-"""State of the members of a host in their supervisor."""
+"""State of the members of one host, as their supervisor sees it."""
 
 from dataclasses import dataclass, field
 

@@ -35,9 +35,9 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 
 
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> AdminPort:
-    """Bind the port. Raises `ConfigError`."""
+    """Bind the admin port of the host. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
-    name = host.members[0].name  # With node certificates, the port presents this one.
+    name = host.members[0].name  # The port presents the certificate of this member.
     limits = AdminLimits()
     page = _Page(host, request_throttle(limits))
     return await bind_port(page.respond, _log_refusal, address, keys, name, containment, limits)
@@ -59,7 +59,7 @@ class _Page:
         self._not_ready: list[str] = []
 
     async def respond(self, request: AdminRequest) -> AdminResponse:
-        """Answer one request."""
+        """Answer one HTTP request."""
         is_health = request.path in ("/healthz", "/readyz")
         if not is_health:
             await self._throttle.turn()
@@ -68,7 +68,7 @@ class _Page:
         except HttpProblem as problem:
             response = problem.response()
         if is_health or response.status in (401, 403):
-            response = response.as_last()  # As the members do.
+            response = response.as_last()  # The admin ports of members do the same.
         return response
 
     async def _answer(self, request: AdminRequest) -> AdminResponse:
@@ -87,7 +87,7 @@ class _Page:
                 return await self._from_one(request)
 
     async def _ready(self, request: AdminRequest) -> AdminResponse:
-        """Ready when all members are that have not been asked to leave."""
+        """Return whether all members are ready, except those that were asked to leave."""
         staying = [member for member in self._host.members if not member.has_left]
         async with self._asking:  # Concurrent probes share one query of the members.
             known = [(member.name, member.is_up) for member in staying]
@@ -133,7 +133,7 @@ class _Page:
         return AdminResponse(response.body, status=202)
 
     async def _from_one(self, request: AdminRequest) -> AdminResponse:
-        """Pass a question on to the first member that answers: they know the same of the others."""
+        """Forward a query to the first member that answers, because any member can answer it."""
         for member in self._host.members:
             answers = await _ask(member, request)
             if answers is not None:

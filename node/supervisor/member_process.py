@@ -1,7 +1,7 @@
-"""One member in a process that a supervisor has started.
+"""Process of one member, which a supervisor has started.
 
 It writes a line to standard output when it serves. When its standard input closes, the supervisor
-has ended, and the member leaves and exits, because nothing else would stop it.
+has ended. Then the member leaves and exits, because nothing else would stop it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The process that starts the members of a host, restarts failed ones and stops them.
+"""Supervisor process, which starts the members of a host, restarts failed ones, and stops them.
 
 It decides no check and holds no counter. When it ends, its members leave the cluster gracefully. A
 failed member is restarted after a growing delay. A member that was asked to leave is not restarted.
@@ -73,7 +73,7 @@ async def supervise(
 async def _open_page(
     settings: NodeSettings, host: Host, nursery: trio.Nursery
 ) -> Callable[[], None]:
-    """Open the host's admin port, if configured; return a function that renews its certificate.
+    """Open the host's admin port, if configured; return a function that reloads its certificate.
 
     The returned function raises `ConfigError`.
     """
@@ -89,7 +89,7 @@ async def _open_page(
 
 
 def _nothing() -> None:
-    """Do nothing: the port has no certificate."""
+    """Do nothing, because the port has no certificate to reload."""
 
 
 class _Supervisor:
@@ -105,7 +105,8 @@ class _Supervisor:
     async def heed(
         self, signals: AsyncIterator[int], patience: float, renew: Callable[[], None]
     ) -> None:
-        """Forward signals; after a terminating one, kill members that exceed the time-out.
+        """Forward signals to the members; after a terminating signal, kill members that exceed the
+        time-out.
 
         At SIGHUP `renew` also reloads the certificate of the host's port.
         """
@@ -135,7 +136,7 @@ class _Supervisor:
                     member.process.send_signal(number)
 
     async def keep(self, member: HostMember) -> None:
-        """Run a member and restart it whenever it fails."""
+        """Run one member, and restart it whenever it fails."""
         back_off = BackOff()
         while not self._stopping.is_set():
             begun = trio.current_time()
@@ -157,7 +158,7 @@ class _Supervisor:
         member.has_left = True
 
     async def _live(self, member: HostMember) -> int:
-        """Run a member's process until it ends; return its exit status."""
+        """Run the process of a member until it ends; return its exit status."""
         siblings = [each.address for each in self._host.members if each.is_up]
         words = [sys.executable, "-P", "-m", "node.entry", *self._words]
         words += ["--member", str(member.index)]
@@ -201,7 +202,8 @@ class _Supervisor:
 def _environment() -> dict[str, str]:
     """Return the environment of a member, with the import path of this process.
 
-    Members do not notify systemd: the host is ready when all members are.
+    It contains no address of systemd: the supervisor reports that the host is ready when all
+    members are.
     """
     home = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))

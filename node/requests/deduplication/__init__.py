@@ -1,1 +1,1 @@
-"""Checks that were decided before: answers by request, and outcomes by check identity."""
+"""Deduplication of checks: answers by request, and outcomes by the identity of the check."""

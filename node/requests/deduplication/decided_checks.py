@@ -1,9 +1,9 @@
-"""Outcomes of checks and charges by identity, so that a repeat on another path counts once.
+"""Outcomes of checks and charges by identity, so that a check on two paths counts once.
 
 A check can reach a node directly, as a hedged request, and forwarded, in any order. The node
-decides the first one and repeats the outcome for the others. `deduplication` keeps the outcomes of
-direct checks, and `direct_checks` their keys; only repeats, which are few, have rows here. The
-number of rows is bounded: the request that was repeated first is dropped first.
+decides the first one and repeats the outcome for the others. `sent_answers` stores the outcomes of
+direct checks, and `direct_checks` their keys. Only repeated checks, which are few, have rows here.
+The number of rows is bounded: the request that was repeated first is dropped first.
 """
 
 from collections import OrderedDict
@@ -37,11 +37,12 @@ _MOST_MOVED = 2000
 
 
 class DecidedChecks:
-    """Outcomes by the identity of the check."""
+    """Outcomes of decided checks, by the identity of the check."""
 
     def __init__(self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]]) -> None:
-        """`answers_to` returns the answers to a request and when the last one was given, by the
-        request's session and number."""
+        """`answers_to` takes the session and the number of a request. It returns the answers to the
+        request, and when the last one was given.
+        """
         self._answers_to = answers_to
         self._requests: OrderedDict[tuple[int, int], dict[int, tuple[DecidedCheck, int]]] = (
             OrderedDict()
@@ -59,11 +60,11 @@ class DecidedChecks:
         return self._size
 
     def has_any_of(self, session: int, seq: int) -> bool:
-        """Return whether a row of this request was decided on another path."""
+        """Return whether a check of this request was decided on another path."""
         return (session, seq) in self._requests
 
     def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[OutcomeRow, int]]:
-        """Return the outcomes that are known and when they were decided, by index into `ids`."""
+        """Return the known outcomes and the times of their decisions, by index into `ids`."""
         found: dict[int, tuple[OutcomeRow, int]] = {}
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for index, (session, seq, row) in enumerate(ids):
@@ -90,14 +91,15 @@ class DecidedChecks:
         now: int,
         deadline_ns: int,
     ) -> None:
-        """Record the checks of a first request that is answered at `now`.
+        """Record the checks of a direct request that is answered at `now`.
 
-        They are repeated within their deadline, and a repeat has a deadline as long.
+        A check may be repeated until its deadline, and the repeated check has an equally long
+        deadline.
         """
         self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
 
     def remember(self, id: CheckId, key: bytes, cost: int, row: OutcomeRow, now: int) -> None:  # noqa: A002
-        """Keep the outcome of a check that was decided at `now`."""
+        """Store the outcome of a check that was decided at `now`."""
         session, seq, place = id
         if not seq:
             return
@@ -121,9 +123,10 @@ class DecidedChecks:
             del self._by_shard[shard]
 
     def of_shard(self, shard: int, since: int, now: int) -> list[DecidedCheck]:
-        """List a shard's newest checks that were decided from `since` on and may still be repeated.
+        """Return the newest checks of a shard that may still be repeated and were decided since
+        `since`.
 
-        The newest is last.
+        The newest check is last.
         """
         repeated = self._by_shard.get(shard, {})
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
@@ -134,7 +137,9 @@ class DecidedChecks:
     def _direct_of(
         self, shard: int, known: Container[CheckId], now: int
     ) -> Iterator[tuple[DecidedCheck, int]]:
-        """Iterate over direct checks and their instants, without the `known` ones."""
+        """Yield the direct checks of a shard and the times of their decisions, without the `known`
+        ones.
+        """
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for request, row, key, cost in self._direct.of_shard(shard, now):
             id_ = (*request, row)
@@ -147,9 +152,11 @@ class DecidedChecks:
                 yield DecidedCheck(id_, key, cost, 0, outcome), at
 
     def charges_left(self, shard: int, at: int) -> None:
-        """Note that another member has the charges of a shard's checks up to the instant `at`.
+        """Record that the charges of a shard's checks up to the instant `at` moved to another
+        member.
 
-        Their outcomes stay known. A transfer that has such a check returns its charge.
+        The outcomes of these checks are kept. A transfer that contains such a check brings its
+        charge back.
         """
         elsewhere = self._charged_elsewhere
         elsewhere.pop(shard, None)
@@ -158,7 +165,9 @@ class DecidedChecks:
             del elsewhere[first]
 
     def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
-        """Return whether a check that was decided at `at` is charged here; note that it is now."""
+        """Return whether this node has the charge of a check decided at `at`; record that it has it
+        now.
+        """
         until, returned = self._charged_elsewhere.get(shard_of(check.key), (-1, set()))
         if at > until or check.id in returned:
             return True
@@ -168,7 +177,7 @@ class DecidedChecks:
     def merge(
         self, checks: Iterable[DecidedCheck], now: int
     ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
-        """Add the outcomes that another node decided; return the checks that both nodes admitted.
+        """Add outcomes that another node decided; return the checks that both nodes admitted.
 
         One of the two charges of each must be removed. The first list has the checks that this node
         admitted first. The second list has the others, with the age of the charge on this node.
@@ -192,7 +201,7 @@ class DecidedChecks:
         return ours_first, theirs_first
 
     def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:
-        """Return the decided rows of the answers to a request, with their times."""
+        """Return the outcomes in the answers to a request, with their times."""
         payloads, at = self._answers_to(*request)
         found: dict[int, tuple[OutcomeRow, int]] = {}
         for answer in map(decode, payloads):

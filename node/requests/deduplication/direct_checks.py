@@ -1,9 +1,9 @@
-"""Keys and costs of checks that were asked directly, for as long as they may be repeated.
+"""Keys and costs of checks that clients sent directly, stored while they may be repeated.
 
-A repeat names the identity of the direct check. When the shard has moved meanwhile, its new holder
-must know the outcome, so the checks move with their shard. The outcomes stand in the answers that
-`deduplication` remembers, which have no keys. Bounded in rows: the oldest request is forgotten
-first.
+A repeated check has the identity of the direct check. If the shard was transferred meanwhile, its
+new owner must know the outcome, so the checks move with their shard. The outcomes are in the
+answers that `sent_answers` stores, which have no keys. The number of rows is bounded: the oldest
+request is forgotten first.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ tuple: one is made for each request."""
 
 
 class DirectChecks:
-    """Keys and costs of recent requests."""
+    """Keys and costs of recent direct requests."""
 
     def __init__(self) -> None:
         self._requests: deque[_Request] = deque()
@@ -43,7 +43,7 @@ class DirectChecks:
         now: int,
         until: int,
     ) -> None:
-        """Keep a request that was decided at `now` and may be repeated `until` then."""
+        """Store a request that was decided at `now` and may be repeated until `until`."""
         self._by_shard = None
         requests = self._requests
         requests.append((until, session, seq, keys, costs, rows))
@@ -52,9 +52,9 @@ class DirectChecks:
             self._size -= len(requests.popleft()[3])
 
     def of_shard(self, shard: int, now: int) -> list[tuple[tuple[int, int], int, bytes, int]]:
-        """List the checks of a shard that may be repeated: request, row, key and cost of each.
+        """Return the checks of a shard that may be repeated: request, row, key and cost of each.
 
-        All requests are sorted by shard at the first call after a request was added.
+        The first call after a new request sorts all requests by shard.
         """
         if self._by_shard is None:
             self._by_shard = self._sorted()

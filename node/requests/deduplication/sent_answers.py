@@ -1,6 +1,7 @@
 """Recent answers by sender, so that a repeated request counts once.
 
-Bounded in senders and in bytes: a sender is forgotten when many others have asked since.
+The number of senders and the bytes are bounded: the least recently active sender is forgotten
+first.
 """
 
 from collections import OrderedDict
@@ -23,7 +24,7 @@ SessionT = TypeVar("SessionT")
 
 
 class Sender(Generic[SessionT]):
-    """One process that sends requests, across its connections."""
+    """One process that sends requests, with its recent answers; it outlives single connections."""
 
     def __init__(self, senders: "SentAnswers[SessionT]", who: tuple[str, int, Role]) -> None:
         self.session: SessionT | None = None
@@ -40,19 +41,21 @@ class Sender(Generic[SessionT]):
         """By number of the request: its answers so far, and when the last one was given."""
 
     def has_asked(self, seq: int) -> bool:
-        """Whether this request came before; then it must not count again."""
+        """Whether this request was received before; then it must not be counted again."""
         return seq in self._answers
 
     def answers_to(self, seq: int) -> tuple[bytes, ...]:
-        """Return the answers so far; none while all rows wait."""
+        """Return the answers so far to a known request; empty while all its rows wait."""
         return self._answers[seq][0]
 
     def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
-        """Return the answers that are remembered and when the last one was given."""
+        """Return the stored answers to a request and the time of the last one; empty for an unknown
+        request.
+        """
         return self._answers.get(seq, ((), 0))
 
     def remember(self, seq: int, answer: bytes | None) -> None:
-        """Remember a request, and later each answer to it; the oldest requests are forgotten."""
+        """Store a request or one more answer to it; the oldest requests are dropped."""
         before = self.size
         answers, _ = self._answers.get(seq, ((), 0))
         if answer is not None:
@@ -65,18 +68,18 @@ class Sender(Generic[SessionT]):
         self._senders.grew(self, self.size - before)
 
     def note(self, batch: Batch, verdicts: Results) -> None:
-        """Add what the sender was charged to the bound of its refunds."""
+        """Record what the sender was charged, because it may refund at most that."""
         if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
             self.ledger.charged(batch, verdicts)
 
     def forget(self) -> None:
-        """Forget all answers."""
+        """Forget all stored requests and answers of this sender."""
         self._answers.clear()
         self.size = 0
 
 
 class SentAnswers(Generic[SessionT]):
-    """All senders, the least recently active first."""
+    """Stored answers of all senders, the least recently active sender first."""
 
     def __init__(
         self,
@@ -97,9 +100,10 @@ class SentAnswers(Generic[SessionT]):
         return len(self._senders)
 
     def of(self, role: Role, name: str, session: int) -> Sender[SessionT]:
-        """Return the memory of the process `session` with the name `name`, a new one if need be.
+        """Return the stored answers of a process, given its role, name and session; create them if
+        needed.
 
-        A client whose token has a node's name does not share the memory of that node.
+        A client whose token has the name of a node does not share the answers of that node.
         """
         who = (name, session, role)
         sender = self._senders.get(who)
@@ -109,14 +113,18 @@ class SentAnswers(Generic[SessionT]):
         return sender
 
     def find(self, session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
-        """Return the answers to a request that are remembered, and when the last one was given."""
+        """Return the stored answers to a request and the time of the last one; empty for an unknown
+        request.
+        """
         sender = self._by_session.get(session)
         return ((), 0) if sender is None else sender.find(seq)
 
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
-        """Move `sender` to the end; forget the least recently active senders above the bounds."""
+        """Mark a sender as most recently active; forget the least recently active senders above the
+        bounds.
+        """
         if self._senders.setdefault(sender.who, sender) is not sender:
-            sender.forget()  # It was forgotten, and has reconnected.
+            sender.forget()  # Another object replaced this one after it was dropped.
             return
         self._senders.move_to_end(sender.who)
         self._by_session[sender.who[1]] = sender

@@ -1,1 +1,1 @@
-"""Connections to a node: sessions, turns of their requests, and the bounds of each caller."""
+"""Connections to a node: sessions, the order of their requests, and the limits of each caller."""

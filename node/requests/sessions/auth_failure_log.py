@@ -1,4 +1,4 @@
-"""Log of refused credentials, with a bounded rate."""
+"""Log of rejected credentials, with a bounded rate."""
 
 import logging
 
@@ -14,13 +14,15 @@ _MOST_NAMES = 64
 
 
 class AuthFailureLog:
-    """Logs refused credentials: a name at most every 10 s, and at most 64 names meanwhile."""
+    """Log of rejected credentials: each name at most every 10 s, and at most 64 names in that
+    time.
+    """
 
     def __init__(self) -> None:
         self._told_at: dict[tuple[Role, str], int] = {}
 
     def tell(self, hello: Hello, address: Address, now: int) -> None:
-        """Log a refused hello, unless the same name was logged a moment ago."""
+        """Log a rejected `Hello` message, unless the same name was logged recently."""
         who = hello.role, hello.name
         if now - self._told_at.get(who, now - _PAUSE_NS) < _PAUSE_NS:
             return

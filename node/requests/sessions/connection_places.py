@@ -1,9 +1,9 @@
-"""Connection limits by kind of caller: clients, members, and connections without a hello.
+"""Connection limits by kind of caller: clients, members, and strangers.
 
-Decides which new connection is refused, and which connection without a hello is closed for a new
-one. Such a connection is a stranger here. Members, which have proved that they know the cluster
-key, are never refused, and an eighth of the places is kept for them. The transport bounds the
-total.
+A stranger is a connection that has not sent a valid `Hello` message. This module decides which new
+connection is refused, and which stranger is closed for a new one. Members have proved that they
+know the cluster key. They are never refused, and an eighth of the connections is reserved for them.
+The transport limits the total.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ SessionT = TypeVar("SessionT")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most connections, by kind of caller."""
+    """Maximum number of connections for each kind of caller."""
 
     clients: int
     per_address: int
@@ -33,7 +33,7 @@ class Limits:
 
     @classmethod
     def of(cls, most: int, per_address: int, per_token: int) -> "Limits":
-        """Divide `most` places: three quarters for clients, an eighth for strangers."""
+        """Divide `most` connections: three quarters for clients, an eighth for strangers."""
         strangers = min(most // 8, _MOST_STRANGERS)
         return cls(
             clients=most * 3 // 4,
@@ -45,7 +45,7 @@ class Limits:
 
 
 class ConnectionPlaces(Generic[SessionT]):
-    """Connections by place. The cost is constant, except when strangers are too many."""
+    """Open connections by kind. Each call takes constant time, except with too many strangers."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -56,7 +56,7 @@ class ConnectionPlaces(Generic[SessionT]):
         self._by_token: Counter[str] = Counter()
 
     def arrived(self, session: SessionT, host: str) -> SessionT | None:
-        """Take a new connection; return the stranger that must be closed for it, if any."""
+        """Add a new connection as a stranger; return the stranger to close for it, if any."""
         group = group_of(host)
         self._strangers[session] = group
         ours = [each for each, other in self._strangers.items() if other == group]
@@ -67,11 +67,13 @@ class ConnectionPlaces(Generic[SessionT]):
         return None
 
     def take_member(self, session: SessionT) -> None:
-        """Count a stranger as a member from now on."""
+        """Record that a stranger has proved to be a member."""
         self._strangers.pop(session, None)
 
     def take_client(self, session: SessionT, token: str) -> str | None:
-        """Count a stranger with a good token as a client; return why not at a bound."""
+        """Record that a stranger has a valid token; return an error text when a limit is
+        exceeded.
+        """
         group = self._strangers.pop(session, "")
         limits = self._limits
         if len(self._clients) >= limits.clients:
@@ -92,7 +94,7 @@ class ConnectionPlaces(Generic[SessionT]):
         return None
 
     def left(self, session: SessionT) -> None:
-        """Forget a connection."""
+        """Remove a closed connection."""
         self._strangers.pop(session, None)
         held = self._clients.pop(session, None)
         if held is None:
@@ -104,7 +106,9 @@ class ConnectionPlaces(Generic[SessionT]):
 
 
 def group_of(host: str) -> str:
-    """Return the network of one subscriber: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the network of one subscriber: an IPv4 address, or the /64 network of an IPv6
+    address.
+    """
     if ":" not in host:
         return host
     try:

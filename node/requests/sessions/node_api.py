@@ -1,4 +1,4 @@
-"""Interface between a session and its node."""
+"""Interfaces between a session and its node."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -34,12 +34,12 @@ INTERNAL_ERROR = "the node met an internal error; its log has the traceback"
 
 
 def internal_refusal(seq: int) -> Refused:
-    """Refuse the request `seq`, which met an internal error."""
+    """Return a refusal of the request `seq`, which caused an internal error."""
     return Refused(seq, ErrorCode.INTERNAL, INTERNAL_ERROR)
 
 
 class Caller(Protocol):
-    """One connected client or member, as its node uses it."""
+    """One connected client or member, as the node sees it."""
 
     @property
     def is_member(self) -> bool:
@@ -47,78 +47,80 @@ class Caller(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection has ended."""
+        """Whether the connection of the caller has ended."""
 
     @property
     def unsent(self) -> int:
-        """Bytes that the caller has not acknowledged."""
+        """Number of bytes that were sent to the caller and not acknowledged."""
 
     def send(self, message: Message) -> None:
-        """Send a message."""
+        """Send a message to the caller."""
 
     def send_payload(self, payload: bytes) -> None:
-        """Send an encoded message; a caller that leaves too much unread is disconnected."""
+        """Send an encoded message; close the connection when too much is unacknowledged."""
 
     def spent(self, key: bytes, units: int) -> None:
-        """Count units that this client has spent from a lease."""
+        """Record units that this client has spent from a lease, as a bound of its refunds."""
 
     def close(self, code: ErrorCode, reason: str) -> None:
-        """End the connection from this side."""
+        """Close the connection with an error code and a reason."""
 
     def give_up(self) -> None:
-        """Close a connection whose peer does not read."""
+        """Close the connection because the peer does not read."""
 
 
 class NodeApi(Protocol):
-    """What a session needs of its node."""
+    """Methods of a node that a session calls."""
 
     @property
     def containment(self) -> Containment:
-        """Contains internal errors in the handling of a message."""
+        """Containment of internal errors during the handling of a message."""
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
-        """Return the scopes of a sender at `address`; None to refuse it.
+        """Return the scopes of the sender of a `Hello` message; None to refuse it.
 
         `binding` is the secret of its connection.
         """
 
     def sender(self, hello: Hello) -> Sender[Caller]:
-        """Return the memory of a sender, which survives its connections."""
+        """Return the stored answers of the sender of a `Hello`, which outlive its connections."""
 
     def ledger(self, name: str) -> RefundLedger:
-        """Return the recent charges of a token, which bound its refunds."""
+        """Return the recent charges of a token, which limit its refunds."""
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
-        """Return why a token must not use these keys; None when it may."""
+        """Return the reason why a token must not use these keys; None when it may use them."""
 
     def cut(self, units: int) -> None:
-        """Count refunded units that were cut because this token was not charged them."""
+        """Count refunded units that were ignored because this token was not charged for them."""
 
     def welcome(self, session: Caller, hello: Hello) -> Welcome | Refused:
-        """Return the answer to an accepted hello; a refusal when the node is leaving or full."""
+        """Return the answer to a valid `Hello`; a refusal when the node is leaving or full."""
 
     def decide(
         self, request: Request, batch: Batch, waited_ns: int | None = None
     ) -> Results | Refused | list[Part]:
-        """Decide now, refuse, or return parts because some rows must wait.
+        """Decide a request now, refuse it, or return its parts because some rows must wait.
 
-        `waited_ns` is for how long the request has waited; None for the wait of the present
+        `waited_ns` is the time that the request has waited; None stands for the wait of the current
         datagram.
         """
 
     def cost_of(self, request: Request) -> int:
-        """Estimate the work of a request in microseconds; 0 when it is little for its size."""
+        """Estimate the work for a request in microseconds; 0 when it is small for the request's
+        size.
+        """
 
     def wait_turn(
         self, sender: Sender[Caller], steps: Iterator[None], rows: int, size: int = 0
     ) -> bool:
-        """Let a request wait for its turn; return False when too many wait.
+        """Queue a request until its turn; return False when too many requests wait.
 
-        `rows` are its rows, `size` the bytes of a request that is not decoded yet.
+        `rows` is the number of its rows, `size` the bytes of a request that is not decoded yet.
         """
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
-        """Return whether a row of this request was already decided as a repeat."""
+        """Return whether a check of this request was already decided on another path."""
 
     def forward(
         self,
@@ -127,60 +129,60 @@ class NodeApi(Protocol):
         part: Part,
         waited_ns: int | None = None,
     ) -> None:
-        """Remember and send the answer of a part as soon as it is decided."""
+        """Decide a part of a request later, then store and send its answer."""
 
     def answer(self, request: Request, verdicts: Results, rows: list[int] | None = None) -> Answer:
-        """Make the answer for some rows of a request; None for all."""
+        """Create the answer message for some rows of a request; None means all rows."""
 
     def members(self, seq: int) -> Members:
-        """Return the members."""
+        """Return the message with the members of the cluster."""
 
     def rules(self, seq: int) -> bytes:
-        """Return the encoded `Rules`."""
+        """Return the encoded message with the current rules."""
 
     def stats(self, seq: int) -> Stats:
-        """Return the node's counters."""
+        """Return the message with the counters of this node."""
 
     def peers(self, seq: int) -> Peers:
-        """Return everything that this node has recorded of the members."""
+        """Return the message with everything that this node has recorded about the members."""
 
     def listen(self, session: Caller) -> None:
-        """Subscribe a client to the denials that end early."""
+        """Subscribe a client, which caches denials, to denials that end early."""
 
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
-        """Grant a lease of a key, and settle earlier leases."""
+        """Grant a client a lease of a key, and settle its earlier leases."""
 
     def asked(
         self, sender: Sender[Caller], request: Request, batch: Batch, rows: list[int] | None
     ) -> None:
-        """Remember the keys of direct checks that are being answered."""
+        """Store the keys of checks that a client sent directly, for deduplication."""
 
     def denied(self, session: Caller, batch: Batch, verdicts: Results) -> None:
-        """Record the denials of a batch, for subscribers."""
+        """Record the denials of a batch if the client is subscribed."""
 
     def unsettle(self, session: Caller) -> None:
-        """Revoke all denials that a client may have cached from this node."""
+        """Revoke all denials of this node that the client may have cached."""
 
     def reported(self, name: str, report: Report) -> None:
-        """Count decisions that a client made itself; `name` is its token."""
+        """Count decisions that a client made itself. `name` is the name of its token."""
 
     def throttled(self, seq: int, count: int) -> Throttled:
         """Return at most `count` keys that this node denied most."""
 
     def ask_to_leave(self) -> None:
-        """Start to leave the cluster, as an operator asked."""
+        """Start to leave the cluster, because an operator requested it."""
 
     def serve_peer(self, session: Caller, name: str, message: Message) -> None:
-        """Answer a message of the member `name`, now or later."""
+        """Answer a message of the member `name`, immediately or later."""
 
     def refused(self, cause: str) -> None:
-        """Count a refusal."""
+        """Count a refusal with this cause."""
 
     def sent(self, session: Caller, size: int) -> None:
-        """Count a message of `size` bytes in flight; sessions that do not read may be closed."""
+        """Count a sent message of `size` bytes; this may close sessions whose peers do not read."""
 
     def repeated(self) -> None:
-        """Count a repeated request that was not decided again."""
+        """Count a request that was received again and not decided again."""
 
     def left(self, session: Caller) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""

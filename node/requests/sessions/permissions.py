@@ -1,4 +1,4 @@
-"""What one caller may ask: scopes, domains, and the rate of reports."""
+"""Permissions of one caller: scopes, domains, and the rate of reports."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["Permissions"]
 
 
 class Permissions:
-    """Scopes of one caller. Each check sends the refusal when it fails."""
+    """Permissions of one caller. Each check that fails also sends the refusal."""
 
     def __init__(self, api: NodeApi, caller: Caller, role: Role, now: float) -> None:
         self.role = role
@@ -22,20 +22,22 @@ class Permissions:
         self._report_pace = Pace(now)
 
     def grant(self, sender: Sender[Caller], scopes: frozenset[Scope]) -> None:
-        """Grant these scopes; without the scope `refund`, a ledger bounds the refunds."""
+        """Set the scopes of the caller. Without the scope `refund`, its recent charges limit its
+        refunds.
+        """
         self._scopes = scopes
         is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._api.ledger(sender.who[0]) if is_bounded else None
 
     def may(self, seq: int, scope: Scope) -> bool:
-        """Return whether the caller has this scope."""
+        """Return whether the caller has this scope; refuse the request otherwise."""
         if scope in self._scopes:
             return True
         self._refuse(seq, f"the token lacks the scope {scope.value!r}")
         return False
 
     def may_report(self, seq: int, now: float) -> bool:
-        """Return whether the caller may report decisions at the instant `now` in seconds."""
+        """Return whether the caller may send a report at the instant `now` in seconds."""
         if self.role is not Role.CLIENT:
             self._refuse(seq, "only clients report decisions")
             return False
@@ -49,7 +51,7 @@ class Permissions:
         return False
 
     def may_use(self, seq: int, sender: Sender[Caller], keys: Sequence[bytes]) -> bool:
-        """Return whether the caller may use these keys."""
+        """Return whether the caller may use these keys; refuse the request otherwise."""
         if self.role is Role.NODE:
             return True
         reason = self._api.foreign(sender.who[0], keys)

@@ -1,8 +1,8 @@
-"""Requests of one session: when they are decoded and decided, and how they are answered.
+"""Requests of one session: when they are decoded, decided and answered.
 
-A short request is decided at once. A long one is decided step by step in its sender's turn. While
-requests of a client wait, its further requests wait undecoded, so that a client that sends at full
-rate does not delay other clients by the decoding of its frames.
+A short request is decided immediately. A long request is decided in steps, when it is its sender's
+turn. While requests of a client wait, its further requests wait undecoded. So a client that sends
+at full rate does not delay other clients by the decoding of its frames.
 """
 
 import logging
@@ -54,7 +54,7 @@ _SCOPES = {
 
 
 class RequestIntake:
-    """Takes the requests of one caller to the node and sends the answers."""
+    """Passes the requests of one caller to the node, and sends the answers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RequestIntake:
     # -- arrival -------------------------------------------------------------------------------
 
     def take(self, request: Request) -> None:
-        """Decide a request, now or in its turn."""
+        """Decide a request immediately, or queue it until its sender's turn."""
         batch, sender = request.batch, self._sender
         if not self._is_accepted(request):
             return
@@ -94,7 +94,7 @@ class RequestIntake:
             self._settle(request, batch, decided)
 
     def defer(self, payload: bytes) -> bool:
-        """Let a request of a client wait undecoded; return False for other messages.
+        """Queue a request of a client undecoded; return False for other messages.
 
         Called while earlier requests of the client wait.
         """
@@ -113,10 +113,10 @@ class RequestIntake:
         return True
 
     def wait_turn(self, seq: int, steps: Iterator[None], rows: int, size: int = 0) -> bool:
-        """Let a request wait for its turn, or refuse it; return whether it waits."""
+        """Queue a request until its sender's turn, or refuse it; return whether it was queued."""
         if self._api.wait_turn(self._sender, steps, rows, size):
             return True
-        # A caller that is refused at once sends on at once, and each message takes time to read.
+        # A caller that is refused immediately sends more, and each message takes time to read.
         steps = self._refuse_in_turn(seq)
         is_full = self._sender.waiting >= _MOST_REFUSALS
         if is_full or not self._api.wait_turn(self._sender, steps, 0):
@@ -124,14 +124,18 @@ class RequestIntake:
         return False
 
     def send_rules(self, seq: int) -> None:
-        """Send the rules in the caller's turn: up to a megabyte is copied."""
+        """Send the rules when it is the caller's turn, because up to a megabyte is copied."""
         self.wait_turn(seq, self._send_rules(seq), 1)
 
     def _arrived(self) -> float:
         return self._transport.now() - self._transport.held_up_ns / 1e9
 
     def _is_accepted(self, request: Request) -> bool:
-        """Return whether a request is permitted and new; refuse or repeat its answers if not."""
+        """Return whether a request is permitted and new.
+
+        A request that is not permitted is refused. A repeated request gets its stored answers
+        again.
+        """
         seq, batch, sender = request.seq, request.batch, self._sender
         if not self._permissions.may(seq, _SCOPES[batch.op]):
             return False
@@ -149,7 +153,9 @@ class RequestIntake:
             for answer in answers:
                 self._caller.send_payload(answer)
             if answers:
-                self._api.unsettle(self._caller)  # Its denials may have been lifted since.
+                self._api.unsettle(
+                    self._caller
+                )  # Denials in the stored answers may have been revoked meanwhile.
             return False
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._api.was_decided_elsewhere(sender.who[1], seq):
@@ -161,7 +167,7 @@ class RequestIntake:
     # -- in the sender's turn ------------------------------------------------------------------
 
     def _decode_in_turn(self, payload: bytes, arrived: float) -> Iterator[None]:
-        """Decode a request, then decide and answer it step by step."""
+        """Decode a queued request, then decide and answer it in steps."""
         requests: list[Request] = []
         if self._caller.is_over:
             return  # The client repeats it on its next connection.
@@ -195,7 +201,7 @@ class RequestIntake:
         yield from ()
 
     def _decide_in_steps(self, request: Request, cost: int, arrived: float) -> Iterator[None]:
-        """Decide and answer a request step by step, until a step is refused."""
+        """Decide and answer a request in steps, until all is done or a step is refused."""
         batch = request.batch
         deadline_ns = request.deadline_ms * 1_000_000
         may_be_late = batch.op is Op.CHECK
@@ -241,9 +247,10 @@ class RequestIntake:
         place: Sequence[int] | None = None,
         waited_ns: int | None = None,
     ) -> None:
-        """Answer what is decided, and have the rest answered later.
+        """Answer the decided parts of a request now, and arrange later answers for the others.
 
-        `place` has the places of the batch's rows in the request; None when it is all of it.
+        `place` has the positions of the batch's rows in the request; None when the batch is the
+        whole request.
         """
         if isinstance(decided, Results):
             self._answer(request, batch, decided, None if place is None else list(place))
@@ -277,7 +284,7 @@ class RequestIntake:
             self._api.denied(self._caller, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:
-        """Encode an answer; refuse its request alone when the codec cannot encode it."""
+        """Encode an answer; when that fails, refuse only its request."""
         try:
             return encode(answer)
         except LocalProtocolError:
@@ -286,12 +293,14 @@ class RequestIntake:
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, INTERNAL_ERROR))
 
     def _send(self, payload: bytes) -> None:
-        """Send to the caller on this connection, or on its next one when this one has ended."""
+        """Send an answer on this connection, or on the caller's next connection when this one has
+        ended.
+        """
         caller = self._sender.session if self._caller.is_over else self._caller
         if caller is not None:
             caller.send_payload(payload)
 
 
 def _ids(session: int, seq: int, rows: Iterable[int]) -> list[CheckId]:
-    """Return the identities of a request's checks, for forwarding them."""
+    """Return the identities of a request's checks, which are sent along when it is forwarded."""
     return [(session, seq, row) for row in rows]

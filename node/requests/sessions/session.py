@@ -1,7 +1,7 @@
-"""One connection to a node, from hello to goodbye.
+"""One connection to a node, from the first message (`Hello`) to its end.
 
-Decides what the other side may ask, and passes each message to its handler. Bytes that break the
-protocol end this connection and nothing else.
+Decides what the peer may request, and passes each message to its handler. Bytes that violate the
+protocol end only this connection.
 """
 
 import logging
@@ -61,7 +61,7 @@ _MOST_UNSENT = 4 << 20
 
 
 class Session:
-    """Handler of one incoming connection."""
+    """Handler of one incoming connection of a client or node."""
 
     _sender: Sender[Caller] | None = None
     """Known after the hello, as the permissions and the intake."""
@@ -82,14 +82,14 @@ class Session:
     # -- the connection ------------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
-        """Start the time-out of the hello."""
+        """Start the time-out for the `Hello` message."""
         self._hello_timer = self._transport.call_at(
             self._transport.now() + _HELLO_WITHIN,
             lambda: self._refuse(ErrorCode.HELLO_TIMEOUT, "no hello came in time"),
         )
 
     def on_message(self, payload: bytes) -> None:
-        """Handle one frame."""
+        """Decode and handle one frame."""
         sender = self._sender
         if sender is not None and sender.waiting and self._intake.defer(payload):
             return
@@ -100,7 +100,9 @@ class Session:
     def _decode(self, payload: bytes) -> Message | None:
         """Decode a frame; end the connection and return None when it is not a message."""
         limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
-        is_member = self._role is Role.NODE  # Only members send maps: counts by data center.
+        is_member = (
+            self._role is Role.NODE
+        )  # Only members send messages with maps, for counts by data center.
         arrays = None if is_member else MAX_ARRAYS
         try:
             return decode(payload, limit=limit, maps=is_member, arrays=arrays)
@@ -112,15 +114,17 @@ class Session:
         return None
 
     def on_close(self, code: int, reason: str) -> None:
-        """Forget the connection; the sender's memory stays, since the sender may reconnect."""
+        """Remove the connection. The sender's stored answers are kept, because the sender may
+        reconnect.
+        """
         self._end()
 
     def send(self, message: Message) -> None:
-        """Send a message."""
+        """Send a message to the peer."""
         self.send_payload(encode(message))
 
     def send_payload(self, payload: bytes) -> None:
-        """Send an encoded message; a peer that leaves too much unread is disconnected."""
+        """Send an encoded message; close the connection when too much is unacknowledged."""
         self._connection.send(payload)
         if self._connection.unsent > _MOST_UNSENT:
             self.give_up()
@@ -128,12 +132,12 @@ class Session:
             self._api.sent(self, len(payload))
 
     def give_up(self) -> None:
-        """Close a connection whose peer does not read."""
+        """Close the connection because the peer does not read."""
         self._api.refused("slow_reader")
         self.close(ErrorCode.OVERLOADED, "answers are not being read")
 
     def close(self, code: ErrorCode, reason: str) -> None:
-        """End the connection from this side."""
+        """Close the connection with an error code and a reason."""
         self._connection.close(code, reason)
         self._end()
 
@@ -152,7 +156,7 @@ class Session:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the peer has not acknowledged."""
+        """Number of bytes that were sent to the peer and not acknowledged."""
         return self._connection.unsent
 
     @property
@@ -162,18 +166,18 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection has ended."""
+        """Whether this connection has ended."""
         return self._is_over
 
     def spent(self, key: bytes, units: int) -> None:
-        """Count units that this client has spent from a lease."""
+        """Record units that this client has spent from a lease, as a bound of its refunds."""
         if self._sender is not None and self._sender.ledger is not None:
             self._sender.ledger.spent(key, units)
 
     # -- authentication ------------------------------------------------------------------------
 
     def _greet(self, hello: Hello) -> None:
-        """Check a hello, and welcome its sender or end the connection."""
+        """Verify a `Hello` message, then accept its sender or close the connection."""
         binding = self._connection.binding
         scopes = self._api.admit(hello, self._connection.address, binding)
         if scopes is None:
@@ -201,7 +205,9 @@ class Session:
         self.send(welcome)
 
     def recheck(self, access: Access) -> bool:
-        """Apply changed keys and tokens; return whether that has ended the session."""
+        """Verify the credentials again after a change of keys; return whether the session has
+        ended.
+        """
         if self._role is None or self._sender is None:
             return False
         scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
@@ -245,7 +251,9 @@ class Session:
                 self._take_query(message, sender)
 
     def _take_query(self, message: Message, sender: Sender[Caller]) -> None:
-        """Answer what clients and the command line ask beside checks."""
+        """Answer the queries of clients and of the command line, such as members, rules and
+        counters.
+        """
         may = self._permissions.may
         match message:
             case AskMembers(seq):
@@ -277,7 +285,9 @@ class Session:
     def _take_cache_message(
         self, message: SubscribeDenials | LeaseRequest | Report, sender: Sender[Caller]
     ) -> None:
-        """Serve the local cache of a client: denials, leases, and reports of its decisions."""
+        """Handle messages of a client's local cache: denials, leases, and reports of its
+        decisions.
+        """
         seq = message.seq
         match message:
             case SubscribeDenials():
@@ -294,7 +304,9 @@ class Session:
                     self.send(Done(seq))
 
     def _refuse_after_error(self, message: Message) -> None:
-        """Refuse the message that met an internal error; without a number it ends the session."""
+        """Refuse a message that caused an internal error; close the session if the message has no
+        number.
+        """
         sender, seq = self._sender, getattr(message, "seq", 0)
         if sender is None or not seq:
             self._refuse(ErrorCode.INTERNAL, INTERNAL_ERROR)
@@ -302,5 +314,7 @@ class Session:
         self._api.refused("internal")
         payload = encode(internal_refusal(seq))
         if isinstance(message, Request):
-            sender.remember(seq, payload)  # It may have been charged: it must not be decided again.
+            sender.remember(
+                seq, payload
+            )  # The request may have been charged, so it must not be decided again.
         self.send_payload(payload)

@@ -1,8 +1,8 @@
-"""Turns of long requests: other callers are answered between two steps of a long request.
+"""Fair order of long requests: between two steps of one request, other callers are answered.
 
-Decides which caller is served next: tokens in turn, and the senders of one token in turn. Each turn
-of the event loop does one step of one request, so other callers wait for one step at most.
-`request_intake` defines the steps.
+Decides which caller is served next: tokens take turns, and so do the senders of one token. Each
+iteration of the event loop performs one step of one request, so other callers wait for one step at
+most. `request_intake` defines the steps.
 """
 
 from collections import OrderedDict, deque
@@ -27,7 +27,7 @@ _Steps = Iterator[None]
 
 
 class Turns(Generic[SessionT]):
-    """Waiting requests by token and sender."""
+    """Queue of waiting requests by token and sender."""
 
     def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
         self.rows = 0
@@ -47,13 +47,13 @@ class Turns(Generic[SessionT]):
         return bool(self._waiting)
 
     def has_room(self, sender: Sender[SessionT], rows: int, size: int = 0) -> bool:
-        """Return whether a request of `rows` rows and `size` undecoded bytes may wait."""
+        """Return whether a request with `rows` rows and `size` undecoded bytes may be queued."""
         own_rows, own_size = self._loads.get(_caller_of(sender), (0, 0))
         is_small = self.size + size <= self._most_bytes and own_size + size <= self._most_bytes // 2
         return is_small and self.rows + rows <= self._most and own_rows + rows <= self._most // 2
 
     def add(self, sender: Sender[SessionT], steps: _Steps, rows: int, size: int = 0) -> None:
-        """Let a request wait for its turn; a step is one call of `next`."""
+        """Queue a request; each call of `next` on `steps` performs one of its steps."""
         caller = _caller_of(sender)
         self._waiting.setdefault(caller, OrderedDict()).setdefault(sender, deque()).append(
             (steps, rows, size)
@@ -68,7 +68,7 @@ class Turns(Generic[SessionT]):
         self.size += size
 
     def step(self) -> None:
-        """Do one step of the request whose turn it is."""
+        """Perform one step of the request whose turn it is."""
         if not self._waiting:
             return
         caller, senders = next(iter(self._waiting.items()))
@@ -100,9 +100,9 @@ def _caller_of(sender: Sender[SessionT]) -> tuple[str, object]:
 
 
 def steps_of(groups: Sequence[int], rows: int, cost: int) -> Iterator[range]:
-    """Cut the rows of a request, which cost `cost` in all, into steps; a group stays whole.
+    """Divide the rows of a request into steps of limited cost; a group is not divided.
 
-    `groups` are run lengths; empty when each row stands alone.
+    `cost` is the cost of all rows. `groups` are run lengths; empty when each row stands alone.
     """
     most = max(1, rows * STEP_COST // max(1, cost))
     start = end = 0

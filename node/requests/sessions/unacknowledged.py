@@ -1,7 +1,7 @@
-"""Total of the bytes that sessions have sent and their peers have not acknowledged.
+"""Total of the bytes that all sessions have sent and their peers have not acknowledged.
 
-Decides which connections a node gives up when the total passes its bound: those that have made no
-progress for longest, clients before members. The bound of one session is the session's own.
+Decides which connections a node closes when the total exceeds its limit: those without progress for
+the longest time, clients before members. Each session enforces its own limit.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _KEPT = 0.75
 class _Sending(Protocol):
     @property
     def unsent(self) -> int:
-        """Bytes that the peer has not acknowledged."""
+        """Number of bytes that were sent to the peer and not acknowledged."""
 
     @property
     def is_member(self) -> bool:
@@ -38,10 +38,13 @@ class _Account:
 
 
 class UnacknowledgedBytes(Generic[SessionT]):
-    """Accounts of all sessions; a look costs one addition, and one over all when they are full."""
+    """Unacknowledged bytes of all sessions, and their limit.
+
+    A call takes constant time; only when the limit is reached are all sessions examined.
+    """
 
     def __init__(self, give_up: Callable[[SessionT], None], most: int = MOST_UNSENT) -> None:
-        """`give_up` closes a session, which must call `left`."""
+        """`give_up` closes a session, which must then call `left`."""
         self.total = 0
         """Unacknowledged bytes of all sessions, as of the last look at each."""
         self._give_up = give_up
@@ -50,12 +53,12 @@ class UnacknowledgedBytes(Generic[SessionT]):
         self._accounts: dict[SessionT, _Account] = {}
 
     def sent(self, session: SessionT, size: int) -> None:
-        """Count a message of `size` bytes; close sessions above the bound."""
+        """Count a message of `size` bytes; close slow sessions when the total exceeds the limit."""
         unsent = session.unsent
         account = self._accounts.get(session)
         if account is None:
             if not unsent:
-                return  # Closed meanwhile, or read at once.
+                return  # Closed meanwhile, or already acknowledged.
             account = self._accounts[session] = _Account()
         self._looks += 1
         if not account.noted or unsent <= account.noted + size:
@@ -66,7 +69,7 @@ class UnacknowledgedBytes(Generic[SessionT]):
             self._make_room()
 
     def left(self, session: SessionT) -> None:
-        """Forget a session whose connection is over."""
+        """Remove a session whose connection has ended."""
         account = self._accounts.pop(session, None)
         if account is not None:
             self.total -= account.noted

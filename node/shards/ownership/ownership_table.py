@@ -1,7 +1,8 @@
-"""States of a shard at one node, events, and the table of transitions between the states.
+"""State machine of a shard at one node: states, events, and the table of transitions.
 
-Pure data: `ownership` performs the actions, and the docs page and the tests are generated from
-`TABLE`. A pair of state and event that is not in the table is rejected: nothing happens.
+This module is pure data: `ownership` performs the actions. The docs page and the tests are
+generated from `TABLE`. When a pair of state and event is not in the table, the event is rejected
+and nothing happens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ __all__ = [
 
 
 class State(IntEnum):
-    """What a node has of one shard. From `OWNED` on, it decides the checks of the shard."""
+    """State of one shard at a node. From `OWNED` on, the node decides the checks of the shard."""
 
     ABSENT = 0
     SENT = 1
@@ -49,7 +50,7 @@ BLIND = (State.COVERED_BLIND, State.RETAKEN_BLIND)
 
 
 class Event(StrEnum):
-    """What happens to a shard at one node."""
+    """Event that may change the state of a shard at one node."""
 
     START = "start"
     TAKE_OVER = "take_over"
@@ -80,7 +81,7 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What a transition does, in the order of its list."""
+    """Action of a transition. The actions of a transition run in the order of its list."""
 
     RESTORE = "restore"
     HOLD = "hold"
@@ -157,7 +158,7 @@ ACTION_MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Next state of a shard, and what is done on the way."""
+    """Next state of a shard, and the actions that lead to it."""
 
     state: State
     actions: tuple[Action, ...] = ()
@@ -322,7 +323,7 @@ if len(TABLE) != len([*_expanded()]):
 def arrival_of(
     group: ShardGroup, sender: NodeId, me: NodeId, owner: NodeId | None, base_of: str = ""
 ) -> Event:
-    """Name the event of an arrival of whole counters from `sender`.
+    """Return the event that describes the arrival of all counters of a shard from `sender`.
 
     `owner` is the member in whose place this node counts the shard, if any. `base_of` is the member
     whose counters this node started from, if they were a replica.
@@ -357,7 +358,7 @@ def _cover(group: ShardGroup, *, by_owner: bool, is_same: bool) -> Event:
 
 
 def describe() -> str:
-    """Write the states, events, actions and transitions as a page of the documentation."""
+    """Format the states, events, actions and transitions as a page of the documentation."""
     lines = [
         "# Shard ownership",
         "",

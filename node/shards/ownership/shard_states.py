@@ -1,4 +1,6 @@
-"""State, counters and data of every shard at one node: performs the transitions of the table."""
+"""State, counters and data of every shard at one node. This module performs the transitions of the
+table.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ _NEXT = {
 
 @dataclass(slots=True)
 class Cover:
-    """Data of a shard that is counted in place of an owner that could not be reached."""
+    """Data of a shard that this node counts in place of its unreachable owner."""
 
     owner: NodeId
     since: int
@@ -56,14 +58,16 @@ class Cover:
     """The part of `log` that this transfer had."""
 
     def is_owner_counting(self, now: int) -> bool:
-        """Return whether the owner of the shard counts it, too.
+        """Return whether the owner of the shard counts it at the same time.
 
-        The checks that both decided are in the counters twice, until the shard is transferred.
+        Then checks that both members decided are counted twice, until the shard is transferred.
         """
         return self.copied_at is not None and 0 <= now - self.copied_at < _RETURNED_WITHIN_NS
 
     def confirm_sent(self, receiver: NodeId, number: int) -> None:
-        """Remove what a transfer had from the log: its receiver has counted it after all."""
+        """Remove the units of an acknowledged transfer from the log, because its receiver has
+        counted them.
+        """
         if self.sent_to == (receiver, number):
             self.log.subtract(self.sent_log)
             self.sent_to, self.sent_log = None, FallbackLog()
@@ -85,7 +89,7 @@ class Arrival:
 
 
 class ShardStates:
-    """The shards of one node: their states, and the data that belongs to a state."""
+    """States of all shards at one node, and the data that belongs to each state."""
 
     def __init__(
         self,
@@ -129,7 +133,9 @@ class ShardStates:
         return True
 
     def apply_to_all(self, shards: Iterable[int], event: Event) -> list[int]:
-        """Apply an event without counters to many shards; return those that it changed."""
+        """Apply an event that carries no counters to many shards; return the shards that changed
+        state.
+        """
         states, after = self._states, _NEXT[event]
         changed = [shard for shard in shards if after[states[shard]] != _REJECTED]
         held, replicas = self.held, self._replicas
@@ -186,14 +192,14 @@ class ShardStates:
             self._replicas.drop([shard])
 
     def _merge_replica(self, cover: Cover, arrival: Arrival) -> None:
-        """Put a replica below what was admitted without it."""
+        """Restore a replica, and charge the units that were admitted without it."""
         for at, counts in arrival.copies:
             self.merge.restore(counts, at)
             self.merge.charge_log(cover.log, counts.keys, arrival.now)
         cover.to_ask = ()
 
     def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
-        """Return the cover of a shard after a transition that changes its owner."""
+        """Return the cover data of a shard after a transition that changes its owner."""
         group, cover = arrival.group, self.covers.get(shard)
         if arrival.cover is not None:
             return arrival.cover
@@ -202,8 +208,8 @@ class ShardStates:
             assert arrival.owner is not None
             cover.owner = arrival.owner
             return cover
-        # The member that has the shard itself may be a third one, also when the shard was this
-        # node's: an earlier life of this node may have transferred it.
+        # A third member may have the original counters. This is also possible when this node owned
+        # the shard: it may have transferred the shard before its restart.
         return Cover(
             NodeId(group.taken_from),
             arrival.since,
@@ -217,5 +223,5 @@ class ShardStates:
 
 
 def others(me: NodeId, owner: str, *names: str) -> tuple[NodeId, ...]:
-    """Return the named members without this node and the owner of a shard."""
+    """Return the given member names without this node and without the owner of the shard."""
     return tuple([NodeId(name) for name in names if name not in ("", owner, me)])

@@ -1,1 +1,1 @@
-"""Transfers of shards: search, sending, receipt, and those that wait for acknowledgement."""
+"""Transfers of shards between nodes: search, sending, receipt and acknowledgement."""

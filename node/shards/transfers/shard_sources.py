@@ -1,4 +1,4 @@
-"""Members that may have the shards that this node owns by the ring."""
+"""Members that may have the counters of shards that the ring assigns to this node."""
 
 from collections.abc import Sequence
 from itertools import compress, repeat
@@ -10,7 +10,7 @@ __all__ = ["ShardSources", "has_more"]
 
 
 class ShardSources:
-    """Shards that one node owns by the ring, and the members to ask for them."""
+    """Shards that the ring assigns to this node, and the members to ask for each of them."""
 
     def __init__(self, me: NodeId) -> None:
         self.ours = bytes(SHARDS)
@@ -22,10 +22,10 @@ class ShardSources:
         self._me = me
 
     def follow(self, old: Ring, new: Ring, asked: Ring, held: bytes | bytearray) -> None:
-        """Follow a change of the ring; `held` marks the shards that are counted here.
+        """Apply a change of the ring; `held` marks the shards that this node counts.
 
-        `asked` is the ring that checks are sent by. Members that leave are still in it, and may
-        have the only replica when an owner dies at that time.
+        `asked` is the ring by which checks are sent. It still contains members that are leaving.
+        Such a member may have the only replica if an owner fails at that time.
         """
         leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
         after = new.owner_by_shard
@@ -52,19 +52,19 @@ class ShardSources:
             self.by_shard[shard] = seen[sources]
 
     def of(self, shard: int) -> Sequence[NodeId]:
-        """Return the members that may have a shard, the likeliest first."""
+        """Return the members that may have a shard, the most likely first."""
         return self.by_shard.get(shard, ())
 
     def prefer(self, shard: int, name: NodeId) -> None:
-        """Ask a member for a shard before all others."""
+        """Make `name` the first member that is asked for a shard."""
         known = self.by_shard[shard]
         if known[:1] != (name,):
             self.by_shard[shard] = (name, *[each for each in known if each != name])
 
 
 def has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
-    """Return whether a shard is marked in `some` but not in `others`.
+    """Return whether any shard is marked in `some` but not in `others`.
 
-    Both are equal most of the time; otherwise one pass over all shards decides.
+    Both are usually equal, which is found quickly; otherwise all shards are compared.
     """
     return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))
