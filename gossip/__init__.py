@@ -1,7 +1,7 @@
-"""Cluster membership, and decisions about counts between data centers, without I/O.
+"""Cluster membership, and selection of counts to send between data centers, without I/O.
 
 `Membership` implements SWIM with Lifeguard as a state machine. `datagrams.seal` encrypts and
-authenticates datagrams, `cluster_clock` agrees on a time, and `cross_dc` selects the counts that
+authenticates datagrams. `cluster_clock` computes a common time. `cross_dc` selects the counts that
 other data centers need. Nothing here waits, reads a clock or uses a socket.
 """
 

@@ -58,7 +58,9 @@ class ClusterClock:
         return self._last
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Add a sample of a member's offset from this clock; its error is up to `rtt_ns` / 2."""
+        """Add a measured offset of a member's clock from this clock; its error is up to `rtt_ns` /
+        2.
+        """
         # When the host's clock was set back, this clock stands still. The sample is relative to it.
         ours = self.read(now) - now
         if name in self._samples:
@@ -71,7 +73,7 @@ class ClusterClock:
         self._update_target(now)
 
     def jump(self, now: int) -> None:
-        """Jump to the majority's time, also backwards, when this clock is suspect.
+        """Set a suspect clock to the majority's time, which may be earlier.
 
         Only for a member without counters, since a jump would change their age.
         """
@@ -89,7 +91,9 @@ class ClusterClock:
         del self._errors[bisect_left(self._errors, error)]
 
     def _update_target(self, now: int) -> None:
-        """Compute the target from the median of all offsets, including this clock's."""
+        """Compute the time to approach, from the median of all offsets including this clock's
+        own.
+        """
         # Samples are in order of arrival.
         while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
             self._forget(oldest)
@@ -115,7 +119,7 @@ class ClusterClock:
             self.is_suspect = False
 
     def _move(self, now: int) -> None:
-        """Move towards the target at the bounded rate."""
+        """Move the clock towards the target time at the bounded rate."""
         passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
         self._moved_at = now
         if self._offset == self._target:
@@ -125,7 +129,7 @@ class ClusterClock:
 
 
 def _median(numbers: list[int]) -> int:
-    """Return the median of sorted numbers; there must be at least one."""
+    """Return the median of sorted numbers; the list must not be empty."""
     half = len(numbers) // 2
     return numbers[half] if len(numbers) % 2 else (numbers[half - 1] + numbers[half]) // 2
 

@@ -1,4 +1,4 @@
-"""Effects: actions that the membership state machine asks its caller to perform."""
+"""Effects: actions that the membership state machine returns and its caller performs."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -11,7 +11,7 @@ __all__ = ["Changed", "Conflict", "Effect", "Exchange", "Send", "ProbeClock"]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a datagram."""
+    """Effect: send a datagram."""
 
     to: Address
     message: Message
@@ -19,14 +19,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Send the member list to this address, and pass the answer to `merge`."""
+    """Effect: send the member list to this address, and pass the answer to `merge`."""
 
     with_: Address
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Report that the record of a member changed."""
+    """Effect: report that the record of a member has changed."""
 
     before: Record | None
     after: Record
@@ -34,7 +34,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Report that another node uses the name of this one."""
+    """Effect: report that another node uses the name of this one."""
 
     record: Record
     """Record of the other node."""
@@ -46,10 +46,12 @@ Effect: TypeAlias = Send | Exchange | Changed | Conflict
 
 
 class ProbeClock(Protocol):
-    """Cluster clock as probes use it: they read it and supply samples."""
+    """Cluster clock for probes, which read it and record measured offsets."""
 
     def read(self, now: int) -> int:
         """Return the cluster time in ns."""
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Add a sample: a member's offset from this clock, with an error of up to `rtt_ns` / 2."""
+        """Record the measured offset of a member's clock from this clock; its error is up to
+        `rtt_ns` / 2.
+        """

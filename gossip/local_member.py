@@ -20,7 +20,7 @@ _MAX_INCARNATION = (1 << 32) - 1
 
 
 class LocalMember:
-    """Owner of this member's own record."""
+    """Membership record of this node; only this class changes it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LocalMember:
         self._wants_forward_only = False
 
     def set_forward_only(self, flag: bool, now: int) -> None:
-        """Set whether the member only forwards; flap damping has the same effect."""
+        """Set whether the node only forwards checks and holds no counters."""
         self._wants_forward_only = flag
         self._apply_damping(now)
 
@@ -50,16 +50,16 @@ class LocalMember:
         return self._damping.ends_at is not None and not self._is_needed
 
     def on_ring_change(self, now: int) -> None:
-        """End the damping early when too few other members are in the ring."""
+        """End the flap damping early when too few other members are in the ring."""
         self._apply_damping(now)
 
     def end_damping(self, now: int) -> None:
-        """Return to the ring, unless the member only forwards for another reason."""
+        """Return to the ring after flap damping, unless the node is set to only forward."""
         self._damping.end()
         self._apply_damping(now)
 
     def on_record(self, record: Record, now: int) -> None:
-        """Process a record of this member from others; refute it when it is wrong."""
+        """Process a record about this node from another member; refute it when it is wrong."""
         me = self._table.me
         is_elsewhere = record.address != me.address and not record.is_gone
         if record.generation == me.generation and is_elsewhere:
@@ -97,7 +97,7 @@ class LocalMember:
         generation: int | None = None,
         incarnation: int | None = None,
     ) -> None:
-        """Change this member's record, with a higher incarnation unless another one is given."""
+        """Change this node's record and raise its incarnation, unless an incarnation is given."""
         before = self._table.me
         me = replace(
             before,
@@ -116,7 +116,7 @@ class LocalMember:
             self._apply_damping(now)
 
     def _apply_damping(self, now: int) -> None:
-        """Enter or leave the ring according to the setting and the damping."""
+        """Enter or leave the ring, as the forward-only setting and the flap damping require."""
         is_damped = self.is_damped
         flag = self._wants_forward_only or is_damped
         if flag != self._table.me.forward_only and not self.has_left:
@@ -125,12 +125,12 @@ class LocalMember:
 
     @property
     def _is_needed(self) -> bool:
-        """Whether less than half of the data center would be in the ring without this member."""
+        """Whether less than half of the data center would be in the ring without this node."""
         near = [self._table.records[name] for name in self._table.near]
         routed = sum(1 for record in near if record.is_routed)
         return 2 * routed < len(near) + 1
 
     @property
     def has_left(self) -> bool:
-        """Whether this member has left for good."""
+        """Whether this node has left the cluster voluntarily."""
         return self._table.me.status is Status.LEFT

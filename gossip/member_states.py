@@ -1,6 +1,6 @@
 """State changes of other members: from records, failed probes and expired suspicions.
 
-Decides which record replaces another, when a suspicion starts, and who must be informed.
+Decides which record replaces another, when a suspicion starts, and which members are informed.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class MemberStates:
         self._counters = counters
 
     def on_update(self, record: Record, now: int, *, sender: str, source: Address) -> None:
-        """Apply a record from a message."""
+        """Apply a membership record that was received with a message."""
         known = self._table.get(record.name)
         if record.name == self._table.me.name:
             self._local_member.on_record(record, now)
@@ -66,7 +66,7 @@ class MemberStates:
                 self._outbox.send_records(source, known)
 
     def on_exchanged(self, record: Record, now: int, *, is_first: bool) -> None:
-        """Apply a record from a full exchange, which may be outdated.
+        """Apply a membership record from a full exchange, which may be outdated.
 
         After a partition, each side lists the other side as dead. Such a record only starts a
         suspicion, which a living member can refute before it leaves the ring. Records of unknown
@@ -90,7 +90,7 @@ class MemberStates:
     def _adopt(
         self, record: Record, now: int, *, is_quiet: bool = False, is_news: bool = True
     ) -> None:
-        """Put a record into the table and disseminate it."""
+        """Store a record in the member table and disseminate it."""
         before = self._table.get(record.name)
         was_gone = before is None or before.is_gone
         was_alone = self._table.is_alone
@@ -138,7 +138,7 @@ class MemberStates:
             self._prober.begin(name, now)
 
     def _start_indirect_probe(self, record: Record, now: int) -> None:
-        """Probe a suspect with a probability that lets a few members of the cluster do so."""
+        """Probe a suspect with a probability such that a few members of the data center do so."""
         if not self._settings.dynamic_suspicion or record.accuser == self._table.me.name:
             return
         probability = 2 * self._settings.confirmations / max(1, len(self._table.beside(record)))
@@ -151,7 +151,9 @@ class MemberStates:
         self._adopt(replace(record, status=Status.DEAD, accuser=self._table.me.name), now)
 
     def notify_accused(self, sender: Record, message: Message, source: Address) -> None:
-        """Send its record to a sender that is dead or suspect here, so that it can refute it."""
+        """Send a dead or suspect sender its own record from the local table, so that it can refute
+        it.
+        """
         if isinstance(message, Ping):
             return  # The answer to a ping carries the record anyway.
         if sender.status is Status.DEAD or (
@@ -164,7 +166,7 @@ class MemberStates:
             self._outbox.send_records(source, sender, *([self._table.me] if accuses_us else []))
 
     def forget(self, name: str) -> None:
-        """Remove a member that has been gone for long enough."""
+        """Remove the record of a member that has been dead or absent for long enough."""
         self.tombstones.drop(name)
         self._outbox.drop(name)
         self._table.forget(name)

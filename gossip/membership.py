@@ -41,7 +41,7 @@ class Membership:
     def __init__(
         self, me: Record, settings: Settings, random: Random, now: int, clock: ProbeClock
     ) -> None:
-        """Raises `ValueError` when the texts of `me` are too long together for a datagram."""
+        """Raises `ValueError` when the texts of `me` together do not fit into a datagram."""
         _require_encodable(me)
         self.counters: Counter[str] = Counter()
         """Number of events so far, by name."""
@@ -66,7 +66,7 @@ class Membership:
 
     @property
     def me(self) -> Record:
-        """Record of this member."""
+        """Membership record of this node."""
         return self._table.me
 
     @property
@@ -75,7 +75,7 @@ class Membership:
         return self._table.records
 
     def snapshot(self) -> list[Record]:
-        """Return the records to send in a full exchange."""
+        """Return all records to send in a full exchange."""
         quiet = self._states.tombstones.quiet
         return [each for name, each in self._table.records.items() if name not in quiet]
 
@@ -89,7 +89,7 @@ class Membership:
 
     @property
     def is_damped(self) -> bool:
-        """Whether flap damping keeps this member out of the ring."""
+        """Whether flap damping keeps this node out of the ring."""
         return self.me.forward_only and self._local_member.is_damped
 
     @property
@@ -104,22 +104,22 @@ class Membership:
 
     @property
     def health(self) -> int:
-        """Local health multiplier of Lifeguard: 0 is healthy, each step slows probing down."""
+        """Score of Lifeguard's local health: 0 is healthy, and each step makes probes slower."""
         return self._health.score
 
     @property
     def pending(self) -> int:
-        """Number of queued updates: at most one per member in each of two queues."""
+        """Number of queued updates; each of the two queues has at most one update per member."""
         return len(self._outbox.near) + len(self._outbox.far)
 
     def rtt_ns(self, name: str) -> int | None:
-        """Return the smoothed round trip to a member; None before its first answer."""
+        """Return the smoothed round-trip time to a member; None before its first answer."""
         return self._prober.rtts.get(name)
 
     # -- requests of the local node ------------------------------------------------------------
 
     def join(self, seeds: Sequence[Address], now: int) -> list[Effect]:
-        """Contact members at these addresses; repeat while no other member is known."""
+        """Contact members at these addresses, repeatedly until another member is known."""
         self._exchanges.join(seeds, now)
         return self._outbox.take()
 
@@ -128,20 +128,20 @@ class Membership:
         self._exchanges.set_seeds(seeds)
 
     def become_alive(self, now: int) -> list[Effect]:
-        """Join the ring."""
+        """Announce that this node is alive, so that it joins the ring."""
         if self.me.status is Status.JOINING:
             self._local_member.update(now, status=Status.ALIVE)
         return self._outbox.take()
 
     def leave(self, now: int) -> list[Effect]:
-        """Start to leave the ring, and inform the local data center at once."""
+        """Announce that this node is leaving the ring, first to the local data center."""
         if self.me.status in (Status.JOINING, Status.ALIVE):
             self._local_member.update(now, status=Status.LEAVING)
             self._send_own_record()
         return self._outbox.take()
 
     def left(self, now: int) -> list[Effect]:
-        """Finish leaving. The member sends nothing afterwards."""
+        """Announce that this node has left. It sends nothing afterwards."""
         if not self._local_member.has_left:
             self._local_member.update(now, status=Status.LEFT)
             self._send_own_record()
@@ -153,7 +153,7 @@ class Membership:
         return self._outbox.take()
 
     def report_unreachable(self, name: str, now: int) -> list[Effect]:
-        """Probe a member at once, because the caller could not reach it."""
+        """Probe a member now, because the caller could not reach it."""
         record = self._table.get(name)
         if record is not None and not record.is_gone and record is not self.me:
             self._prober.begin(name, now)
@@ -162,7 +162,7 @@ class Membership:
     # -- inputs --------------------------------------------------------------------------------
 
     def receive(self, message: Message, source: Address, now: int) -> list[Effect]:
-        """Process a message from a datagram."""
+        """Process a gossip message from a datagram."""
         if self._local_member.has_left or message.sender == self.me.name:
             self.counters["refused_own_name"] += not self._local_member.has_left
             return []
@@ -190,7 +190,7 @@ class Membership:
         return self._outbox.take()
 
     def merge(self, records: Iterable[Record], now: int) -> list[Effect]:
-        """Merge the member list of another member."""
+        """Merge the member list that another member sent in a full exchange."""
         if not self._local_member.has_left:
             is_first = self._table.is_alone
             known = self._table.records
@@ -250,7 +250,7 @@ class Membership:
         self._outbox.gossip(which, names, probing, now)
 
     def _announce(self, now: int) -> None:
-        """Contact dead members: after a partition they may be alive and will answer."""
+        """Contact dead members: they may be alive after a partition, and then they will answer."""
         self._timers.set((Due.ANNOUNCE, ""), now + round(self._settings.announce_every * _NS))
         for name in self._table.dead.draw(self._settings.announce_to, self._random):
             record = self._table.records[name]
@@ -261,7 +261,7 @@ class Membership:
             self._outbox.send_records(self._table.records[name].address, self.me)
 
     def _notice_lag(self, now: int) -> None:
-        """Reset probes and suspicions after a pause of this process."""
+        """Reset probes and suspicions if this process was paused."""
         due = self.next_deadline()
         lag = now - max(due, self._late_until)
         if lag <= self._lag_ns:
@@ -286,7 +286,9 @@ class Membership:
         self._exchanges.start(now)
 
     def _phase(self, interval: float) -> int:
-        """Draw a random start for a periodic task, so that members do not run in step."""
+        """Draw a random start time for a periodic task, so that members do not act at the same
+        time.
+        """
         return round(self._random.random() * interval * _NS)
 
 

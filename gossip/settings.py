@@ -122,7 +122,9 @@ class Settings:
         return cls(near=ProbeSettings.wan(), far=ProbeSettings.wan())
 
     def probing(self, which: str) -> ProbeSettings:
-        """Return the probe settings of the `near` or `far` set."""
+        """Return the probe settings for members of the local data center (`near`) or of others
+        (`far`).
+        """
         return self.near if which == "near" else self.far
 
     def without_lifeguard(self) -> "Settings":

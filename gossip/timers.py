@@ -1,4 +1,4 @@
-"""Heap of timers, each of which can be moved or cancelled.
+"""Heap of timers; each timer can be moved or cancelled.
 
 Timers with equal times fire in the order in which they were set.
 """
@@ -11,7 +11,7 @@ __all__ = ["Due", "Timer", "Timers"]
 
 
 class Due(IntEnum):
-    """Kind of timer."""
+    """Kinds of timers of the membership state machine."""
 
     PROBE = 1
     INDIRECT_PROBE = 2
@@ -32,7 +32,7 @@ Timer: TypeAlias = tuple[Due, str | int]
 
 
 class Timers:
-    """Times in ns, at most one for each timer."""
+    """Set of timers, each set at most once. Times are ns."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
@@ -43,7 +43,7 @@ class Timers:
         return timer in self._current
 
     def set(self, timer: Timer, at: int) -> None:
-        """Set or move a timer."""
+        """Set a timer, or move it if it is already set."""
         self._number += 1
         self._current[timer] = self._number
         heappush(self._heap, (at, self._number, timer))
@@ -56,14 +56,14 @@ class Timers:
         self._current.pop(timer, None)
 
     def next_at(self) -> int | None:
-        """Return the time of the next timer; None when none is set."""
+        """Return the time of the earliest timer; None when none is set."""
         heap, current = self._heap, self._current
         while heap and current.get(heap[0][2]) != heap[0][1]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def pop(self, now: int) -> Timer | None:
-        """Remove and return the next timer that is due by `now`; None when none is due."""
+        """Remove and return one timer that is due at `now`; None when none is due."""
         at = self.next_at()
         if at is None or at > now:
             return None

@@ -1,4 +1,4 @@
-"""Errors for invalid members and for invalid calls of a ring."""
+"""Errors of this package: invalid members, and invalid calls of a ring."""
 
 __all__ = [
     "ConflictingMembers",
@@ -19,7 +19,9 @@ class InvalidMember(RingError, ValueError):
 
 
 class ConflictingMembers(RingError, ValueError):
-    """Error for two different members with one name, which makes the owner of a shard ambiguous."""
+    """Error for two different members with the same name, so that the owner of a shard is
+    ambiguous.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"two different members are called {name!r}; give each its own name")
@@ -42,7 +44,7 @@ class EmptyRing(RingError, LookupError):
 
 
 class UnknownShard(RingError, LookupError):
-    """Error for a shard number that does not exist."""
+    """Error for a shard number that is out of range."""
 
     def __init__(self, shard: int) -> None:
         super().__init__(f"there is no shard {shard}")

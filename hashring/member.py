@@ -20,9 +20,10 @@ MAX_WEIGHT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Name, data center, zone and weight of one node.
+    """One node as the ring sees it: name, data center, zone and weight.
 
-    Raises `InvalidMember` when a field is out of range."""
+    Raises `InvalidMember` when a field is out of range.
+    """
 
     name: NodeId
     datacenter: str = "dc1"
@@ -44,7 +45,7 @@ class Member:
 
 
 def by_name(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Sort members by name, and remove duplicates.
+    """Sort members by name, and remove exact duplicates.
 
     Raises `ConflictingMembers` when two members share a name but differ otherwise.
     """

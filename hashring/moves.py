@@ -1,6 +1,6 @@
 """Shards whose owner differs between two rings, with the old and the new owner.
 
-The node then transfers these shards; this module only compares the rings.
+This module only compares the rings. The node then transfers these shards.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Move", "moved"]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Change of the owner of one shard between two rings."""
+    """Change of the owner of one shard from one ring to the next."""
 
     shard: int
     old_owner: NodeId | None
@@ -25,7 +25,7 @@ class Move:
 
 
 def moved(old: Ring, new: Ring) -> tuple[Move, ...]:
-    """List the shards that change owners from `old` to `new`, by ascending shard.
+    """Return the shards whose owner differs between the rings `old` and `new`, in ascending order.
 
     When a member joins, shards move only to that member. When a member leaves, only its own shards
     move. A shard whose standby changes while its owner stays is not listed.

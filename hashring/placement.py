@@ -72,8 +72,7 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
 def update_vnodes(
     points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
-    """Return the sorted vnodes after removing the vnodes in `gone` and inserting the vnodes in
-    `come`.
+    """Return the sorted vnodes without those in `gone`, and with those in `come`.
 
     `points` and `names` are parallel lists, which are not modified. They must contain every vnode
     in `gone`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
@@ -145,20 +144,20 @@ def shards_that_meet(
     label_of: Mapping[NodeId, Hashable],
     changed: Iterable[int],
 ) -> list[int]:
-    """Return the shards whose owner or standby may differ after a change of vnodes, in ascending
-    order.
+    """Return the shards whose owner or standby may differ after vnodes were removed or inserted.
 
-    Vnodes were removed or inserted at the points `changed`. A change affects a shard only if all
-    vnodes between the shard and the changed point have one label. At least two different labels
-    must occur. Cost: a look-up for each changed point, and at most one pass over the vnodes.
+    `changed` are the points of these vnodes. The shards are in ascending order. A change affects a
+    shard only if all vnodes between the shard and the changed point have one label. At least two
+    different labels must occur. Cost: a look-up for each changed point, and at most one pass over
+    the vnodes.
     """
     found: set[int] = set()
-    seen = len(names)  # No place.
+    seen = len(names)  # No index of a vnode, so it matches none.
     for point in sorted(changed):
         last = point >> _SHARD_WIDTH
         before = place = bisect_left(points, point) - 1
         label = label_of[names[place]]
-        # The shards further back are already found where the point before has been.
+        # Shards before the previous changed point were already found.
         while before != seen and label_of[names[before]] == label:
             before -= 1  # Below 0 it counts from the end, once round the circle at most.
         seen = place

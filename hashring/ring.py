@@ -57,7 +57,8 @@ class Ring:
 
     @classmethod
     def of(cls, members: Iterable[Member], like: "Ring | None" = None) -> Self:
-        """Build the ring of one data center from members in any order; duplicates are ignored.
+        """Build the ring of one data center from its members. Their order does not matter;
+        duplicates are ignored.
 
         `like` is a ring with similar members. It reduces the cost and does not affect the result.
         Raises `MixedDatacenters`. Raises `ConflictingMembers` when two members share a name but
@@ -88,8 +89,7 @@ class Ring:
         gone: Iterable[Member],
         come: Iterable[Member],
     ) -> Self:
-        """Build a ring from a similar ring; compute only the shards that a changed member
-        affects."""
+        """Build a ring from a similar ring; compute only the shards that changed members affect."""
         gone_vnodes, come_vnodes = _vnodes_of(gone), _vnodes_of(come)
         points, names = update_vnodes(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
         changed = [point for point, _ in gone_vnodes + come_vnodes]
@@ -107,7 +107,9 @@ class Ring:
         owners: list[NodeId],
         standbys: list[NodeId],
     ) -> Self:
-        """Complete a ring whose owners and standbys are known, except those of the given shards."""
+        """Complete a ring for which only the owners and standbys of the given shards are
+        unknown.
+        """
         if not roster:
             return cls((), (), (), points, names)
         firsts = first_vnodes(points, shards)
@@ -167,12 +169,12 @@ class Ring:
         return (*foremost.values(), *others)[:wanted]
 
     def _labels_as(self, roster: Sequence[Member]) -> bool:
-        """Whether the labels of this ring equal the labels that these members would have."""
+        """Whether these members would have the same labels (zones or names) as in this ring."""
         are_several = len(self.members) > 1 and len(roster) > 1
         return are_several and _is_zoned(self.members) == _is_zoned(roster)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
-        """Return the shards that a member owns in ascending order; an unknown member owns none.
+        """Return the shards that a member owns, in ascending order; empty for an unknown member.
 
         Cost: one pass over all shards at the first call, one look-up at later calls.
         """
@@ -193,7 +195,8 @@ class Ring:
 def _labels_to_leave(roster: Sequence[Member]) -> dict[NodeId, str]:
     """Return the label of each member: its zone, or its name when there is only one zone.
 
-    The owner and the standby of a shard have different labels."""
+    The owner and the standby of a shard must have different labels.
+    """
     if _is_zoned(roster):
         return {member.name: member.zone for member in roster}
     return {member.name: member.name for member in roster}
@@ -204,7 +207,7 @@ def _is_zoned(roster: Sequence[Member]) -> bool:
 
 
 def _differing(old: Sequence[Member], new: Sequence[Member]) -> tuple[set[Member], set[Member]]:
-    """Return the members that only the first argument has, and those that only the second has."""
+    """Return the members that occur only in the first argument, and those only in the second."""
     before, after = set(old), set(new)
     return before - after, after - before
 

@@ -32,11 +32,9 @@ def shards_of(keys: Iterable[bytes]) -> list[int]:
 
 
 def pick(keys: Iterable[bytes], table: Sequence[Item]) -> list[Item]:
-    """Return, for each key, the item of a table at the index of the key's shard.
+    """Return, for each key, the item of `table` that belongs to the key's shard.
 
-    The table has `SHARDS` items.
-
-    Where the compiled module was built, `hashring.pick` is its version, which takes a tenth of the
-    time.
+    The table has one item per shard. If the compiled module was built, `hashring.pick` is its
+    version, which takes a tenth of the time.
     """
     return [table[digest >> _SHIFT] for digest in map(mmh3_32_uintdigest, keys)]

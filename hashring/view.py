@@ -1,7 +1,7 @@
 """View: the members of all data centers that one node or client knows, with a hash.
 
-Equal hashes mean equal rings. Different hashes mean that one side is behind, but not which one.
-The caller decides which members belong to a view.
+Equal hashes mean equal rings. When hashes differ, one of the two views is older, but the hashes do
+not show which one. The caller decides which members belong to a view.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _RINGS_KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Members of a cluster at one moment, and a ring for each data center.
+    """Set of all members at one moment, with one ring for each data center.
 
     Build it with `View.of`. Views of equal members are equal.
     """
@@ -40,11 +40,11 @@ class View:
 
     @classmethod
     def of(cls, members: Iterable[Member], like: "View | None" = None) -> Self:
-        """Create a view of members in any order; duplicates are ignored.
+        """Create a view from members; their order does not matter, and duplicates are ignored.
 
         `like` is a view with similar members, usually the previous view. It reduces the cost of
-        building the rings and does not affect the result.
-        Raises `ConflictingMembers` when two members share a name but differ otherwise.
+        building the rings and does not affect the result. Raises `ConflictingMembers` when two
+        members share a name but differ otherwise.
         """
         roster = by_name(members)
         number, present = _identify(roster)
@@ -70,15 +70,16 @@ class View:
 
 @lru_cache(_RINGS_KEPT)
 def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
-    """Return the cache entry for the ring of these members.
+    """Return the cache entry for the ring of these members, which several views can share.
 
-    The ring does not depend on the ring from which it was built, so views can share it."""
+    The ring does not depend on the ring from which it was built.
+    """
     return []
 
 
 @lru_cache(_RINGS_KEPT)
 def _identify(roster: tuple[Member, ...]) -> tuple[int, tuple[str, ...]]:
-    """Return the hash of members and their data centers."""
+    """Return the hash of members and data centers that identifies a view."""
     return _hash_of(roster), tuple(sorted({member.datacenter for member in roster}))
 
 

@@ -1,4 +1,5 @@
-"""What runs on a host: the service, forwarding, settings, the command line.
+"""Node of the rate limiter: the process on each host, which decides and forwards checks, and its
+command line.
 
 Applications embed `ringfence` and never import this package.
 """

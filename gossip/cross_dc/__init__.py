@@ -1,1 +1,1 @@
-"""Decisions about counts between data centers: what to send, and what to recover."""
+"""Decisions about counts between data centers: which to send, and which to recover after a loss."""

@@ -1,6 +1,6 @@
 """Selection of the counts that another data center receives next.
 
-Keys near their limit are sent first and at once. Other keys wait until their count has changed
+Keys near their limit are sent first and immediately. Other keys wait until their count has changed
 enough, or for a second. Acknowledged counts are kept while their windows are active, so that
 digests can be compared and only lost counts are sent again. The caller reads and sends counts.
 """
@@ -26,7 +26,7 @@ _LOOK_AT = 4000
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """Counts of one key, as the caller reads them."""
+    """Counts of one key, as the caller reads them from the counters."""
 
     cells: list[int]
     """Own counts: alternating window numbers and counts."""
@@ -36,7 +36,7 @@ class KeyCounts:
 
 
 class CountDissemination:
-    """Counts that one other data center has acknowledged, and changes that it lacks."""
+    """Counts that one other data center has acknowledged, and changes that are not sent yet."""
 
     def __init__(self, most_keys: int = _MOST_KEYS) -> None:
         self._most_keys = most_keys
@@ -52,15 +52,16 @@ class CountDissemination:
         """Mark a key whose count has risen."""
         self._changed.setdefault(key, now)
         if len(self._changed) > self._most_keys:
-            # Nothing is lost for good: cells are whole counts, and the next change sends them.
+            # Nothing is lost: cells are complete counts, and the next change sends them.
             del self._changed[next(iter(self._changed))]
 
     def take_due(
         self, read: Callable[[Sequence[bytes]], Sequence[KeyCounts]], most: int, now: int
     ) -> list[tuple[bytes, list[int], int]]:
-        """Remove and return the keys to send now, most important first: key, cells, waiting since.
+        """Remove and return the keys to send now, the most important first.
 
-        The caller reports the result for each key by `on_acknowledged` or `on_lost`.
+        Each row has the key, its counts, and the time since which it waits. The caller reports the
+        result for each key by `on_acknowledged` or `on_lost`.
         """
         keys = list(self._changed)
         found: list[tuple[float, bytes, list[int], int]] = []
@@ -82,10 +83,10 @@ class CountDissemination:
         return chosen
 
     def drop_expired(self, read: Callable[[Sequence[bytes]], Sequence[Sequence[int]]]) -> None:
-        """Drop changed keys without active counts; each call examines a part of them.
+        """Remove changed keys that have no active counts; each call examines only some keys.
 
-        For an unreachable data center; `take_due` does the same for reachable ones. `read` takes
-        keys and returns their cells.
+        Call it for an unreachable data center; `take_due` does the same for a reachable one. `read`
+        takes keys and returns their counts.
         """
         keys = list(islice(self._changed, _LOOK_AT))
         for key, cells in zip(keys, read(keys), strict=True):
@@ -94,30 +95,30 @@ class CountDissemination:
                 self._changed[key] = since  # Examined last in the next round.
 
     def on_acknowledged(self, key: bytes, cells: Sequence[int]) -> None:
-        """Record that the other data center has these cells."""
+        """Record that the other data center has received these counts of a key."""
         self._acknowledged.pop(key, None)
         self._acknowledged[key] = tuple(cells)
         if len(self._acknowledged) > self._most_keys:
             del self._acknowledged[next(iter(self._acknowledged))]
 
     def on_lost(self, key: bytes, since: int) -> None:
-        """Queue a key again that was not acknowledged."""
+        """Queue a key again, because its counts were not acknowledged."""
         self._changed[key] = min(since, self._changed.get(key, since))
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Drop acknowledged cells of expired windows; `is_over` takes key and window number."""
+        """Remove acknowledged counts of expired windows; `is_over` takes key and window number."""
         for key, cells in list(self._acknowledged.items()):
             if is_over(key, cells[-2]):
                 del self._acknowledged[key]
 
     def resend(self, keys: Iterable[bytes] | None, now: int) -> None:
-        """Queue keys that the other data center has lost; None stands for all keys."""
+        """Queue keys whose counts the other data center has lost; None means all keys."""
         for key in list(self._acknowledged) if keys is None else keys:
             if self._acknowledged.pop(key, None) is not None:
                 self._changed.setdefault(key, now)
 
     def acknowledged(self) -> dict[bytes, tuple[int, ...]]:
-        """Return the acknowledged cells by key."""
+        """Return the acknowledged counts by key."""
         return self._acknowledged
 
     def _acknowledged_units(self, key: bytes, cells: Sequence[int]) -> int:
@@ -127,6 +128,8 @@ class CountDissemination:
 
 
 def cells_sum(key: bytes, cells: Sequence[int]) -> int:
-    """Return a 64-bit hash of the cells of one key; the digest of several keys is their sum."""
+    """Return a 64-bit hash of the counts of one key; the digest of several keys is the sum of their
+    hashes.
+    """
     text = key + b"".join([number.to_bytes(8, "big") for number in cells])
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -1,9 +1,9 @@
-"""Recovery of counts that a data center lost, from what other data centers received earlier.
+"""Recovery of counts that a data center lost, from copies that other data centers received earlier.
 
-A data center is the only writer of its own counts. When all its nodes fail at once, its counts
-restart from zero, but the others keep the largest count that they received and ignore smaller
-ones. So a node that starts a shard without data asks every other data center for its counts and
-adds them. The caller sends the requests and counts the units.
+A data center is the only writer of its own counts. When all its nodes fail together, its counts
+restart from zero. The other data centers keep the largest count that they received, and ignore
+smaller ones. So a node that starts a shard without data requests the earlier counts from every
+other data center and adds them. The caller sends the requests and counts the units.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ class LostCounts:
         """Recovered units by key and window number."""
 
     def start(self, shards: Sequence[int]) -> None:
-        """Start the recovery of shards from all data centers."""
+        """Start to recover the counts of these shards from all other data centers."""
         self._recovering.update(dict.fromkeys(shards, False))
         for left in self._left.values():
             left.update(dict.fromkeys(shards))
@@ -36,13 +36,13 @@ class LostCounts:
                 left.pop(shard, None)
 
     def to_request(self, datacenter: str) -> list[int]:
-        """Return the shards to request from a data center, in ascending order."""
+        """Return the shards to request from one data center, in ascending order."""
         if datacenter not in self._left:
             self._left[datacenter] = dict.fromkeys(self._recovering)
         return sorted(self._left[datacenter])
 
     def on_answer(self, datacenter: str, shards: Iterable[int]) -> None:
-        """Record that a data center has answered completely for these shards."""
+        """Record that a data center has sent all its counts of these shards."""
         left = self._left.get(datacenter, {})
         for shard in shards:
             left.pop(shard, None)
@@ -50,13 +50,15 @@ class LostCounts:
                 self._recovering[shard] = True
 
     def unanswered(self, shards: Iterable[int]) -> list[int]:
-        """Return the shards without any answer; their next owner must request them."""
+        """Return the shards for which no data center has answered; their next owner must request
+        them.
+        """
         return [shard for shard in shards if self._recovering.get(shard) is False]
 
     def missing(
         self, key: bytes, own: Sequence[int], remote: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Return the units to add: window number and units, oldest first.
+        """Return the units to add to the counts of a key: window number and units, oldest first.
 
         `own` holds the current counts of this data center. A larger remote count was received
         before the loss and contains none of them, so it is added. Several data centers remember
@@ -74,7 +76,7 @@ class LostCounts:
         return rows
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Drop recovered counts of expired windows; `is_over` takes key and window number."""
+        """Remove recovered counts of expired windows; `is_over` takes key and window number."""
         for key, recovered in list(self._recovered.items()):
             if is_over(key, max(recovered)):
                 del self._recovered[key]

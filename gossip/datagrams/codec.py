@@ -1,4 +1,4 @@
-"""Encoding of messages and records: msgpack arrays, a message's header first.
+"""Encoding of gossip messages and membership records as msgpack arrays.
 
 The decoder is strict: it rejects everything that `encode` would not write. `seal` encrypts.
 """
@@ -40,7 +40,7 @@ _LENGTHS = {_PING: 6, _ACK: 7, _PING_REQ: 7, _NACK: 4, _GOSSIP: 3}
 
 
 class BadDatagram(ValueError):
-    """Bytes that are not a valid message, or exceed one of its bounds."""
+    """Error for bytes that are not a valid gossip message, or exceed one of its bounds."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class BadDatagram(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message. Raises `ValueError` when it is larger than `MAX_MESSAGE`."""
+    """Encode a gossip message. Raises `ValueError` when it is larger than `MAX_MESSAGE`."""
     data = b"".join(
         [_counted(1 + len(message.updates)), _head(message), *map(_packed, message.updates)]
     )
@@ -59,7 +59,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Decode a message. Raises only `BadDatagram`."""
+    """Decode a gossip message. Raises only `BadDatagram`."""
     if len(data) > MAX_MESSAGE:
         raise BadDatagram("oversized", f"a message of {len(data)} bytes")
     head, *rest = _values(data) or [None]
@@ -89,12 +89,12 @@ def decode(data: bytes) -> Message:
 
 
 def room_for_updates(message: Message) -> int:
-    """Return the number of bytes left for records in this message."""
+    """Return the number of bytes left in this message for piggybacked records."""
     return MAX_MESSAGE - len(_head(message)) - len(_counted(MAX_MESSAGE))
 
 
 def record_size(record: Record) -> int:
-    """Return the encoded size of a record in bytes."""
+    """Return the encoded size of a membership record in bytes."""
     return len(_packed(record))
 
 

@@ -1,4 +1,4 @@
-"""Messages between members in datagrams; `codec` encodes them."""
+"""Gossip messages that members exchange in datagrams; `codec` encodes them."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,7 +10,7 @@ __all__ = ["Ack", "Gossip", "Message", "Nack", "Ping", "PingReq"]
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Probe of a member."""
+    """Probe of a member, which answers with `Ack`."""
 
     sender: str
     generation: int
@@ -25,7 +25,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Answer to a ping; a helper relays it for an indirect probe."""
+    """Answer to a `Ping`; in an indirect probe, a helper forwards it."""
 
     sender: str
     generation: int
@@ -40,7 +40,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class PingReq:
-    """Request for an indirect probe of a third member."""
+    """Request to a helper to probe a third member, because a direct probe had no answer."""
 
     sender: str
     generation: int
@@ -52,8 +52,9 @@ class PingReq:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """Report of a helper that the third member has not answered; it shows that the helper is
-    alive."""
+    """Report of a helper that the third member has not answered; it also shows that the helper is
+    alive.
+    """
 
     sender: str
     generation: int
@@ -63,7 +64,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Gossip:
-    """Message that only carries updates."""
+    """Message that only carries membership updates."""
 
     sender: str
     generation: int

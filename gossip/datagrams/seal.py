@@ -1,8 +1,9 @@
 """Encryption and authentication of datagrams with the key of the cluster.
 
-Each sender draws an id at boot and derives its own key from the cluster's key and name, so its
-counter is a nonce that never repeats. Replayed datagrams are rejected. A restarted receiver has no
-replay history; then generations and incarnations make old records harmless.
+Each sender draws an id at boot and derives its own key from the cluster's key and name. So its
+counter is a nonce that never repeats. Replayed datagrams are rejected. A restarted receiver does
+not remember earlier datagrams. Then the generation and incarnation numbers make old records
+harmless.
 """
 
 from collections import OrderedDict
@@ -31,7 +32,7 @@ _MOST_KEYS = 2
 
 
 class Rejected(ValueError):
-    """A datagram was rejected; `cause` is a short name for counters."""
+    """Error for a rejected datagram; `cause` is a short name for metrics."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"the datagram was rejected: {cause}")
@@ -39,7 +40,7 @@ class Rejected(ValueError):
 
 
 class Seal:
-    """Cipher that seals with the first key, and opens datagrams that any of the keys sealed."""
+    """Cipher of datagrams: it encrypts with the first key, and decrypts with any of the keys."""
 
     def __init__(self, keys: Sequence[bytes], cluster: str, sender: int) -> None:
         """`sender` is a 64-bit number drawn at boot. Raises `ValueError` without 1 or 2 keys."""
@@ -51,7 +52,7 @@ class Seal:
         self.change_keys(keys)
 
     def change_keys(self, keys: Sequence[bytes]) -> None:
-        """Replace the keys: seal with the first, open with any."""
+        """Replace the keys: the first one encrypts, any of them decrypts."""
         if not 1 <= len(keys) <= _MOST_KEYS:
             raise ValueError(f"seal must have 1 key, or 2 during a key change, got {len(keys)}")
         self._keys = {self._key_id(key): key for key in keys}
@@ -63,14 +64,16 @@ class Seal:
             del self._windows[sender_id]
 
     def seal(self, payload: bytes) -> bytes:
-        """Seal a payload; the datagram is 37 bytes longer."""
+        """Encrypt a payload; the datagram is 37 bytes longer."""
         self._counter += 1
         counter = self._counter.to_bytes(_COUNTER, "big")
         head = bytes([_VERSION]) + self._own_id + self._sender + counter
         return head + self._own.encrypt(bytes(4) + counter, payload, head)
 
     def open(self, datagram: bytes) -> bytes:
-        """Return the payload of a datagram. Raises `Rejected`, also for a replayed datagram."""
+        """Decrypt a datagram and return its payload. Raises `Rejected`, also for a replayed
+        datagram.
+        """
         if len(datagram) > MAX_DATAGRAM:
             raise Rejected("oversized")
         if len(datagram) < _HEAD + _TAG:
@@ -107,7 +110,7 @@ class Seal:
         return ChaCha20Poly1305(self._derive(key, b"sender", sender))
 
     def _derive(self, key: bytes, purpose: bytes, salt: bytes) -> bytes:
-        """Derive 32 bytes that do not reveal the key and differ between clusters."""
+        """Derive a 32-byte secret that does not reveal the key and differs between clusters."""
         material = len(self._cluster).to_bytes(4, "big") + self._cluster + salt
         return blake2b(
             material, digest_size=32, key=key[:64], person=b"ringfence " + purpose[:6]
@@ -115,7 +118,7 @@ class Seal:
 
 
 class _Window:
-    """Replay window of one sender: the counters that were accepted."""
+    """Replay window of one sender: the datagram counters that were accepted."""
 
     __slots__ = ("_highest", "_taken", "cipher")
 
@@ -126,7 +129,9 @@ class _Window:
         """One bit per counter; the lowest bit is the highest counter."""
 
     def take(self, counter: int) -> bool:
-        """Accept a counter; False when it was accepted before or is too old to decide."""
+        """Accept the counter of a datagram; return False when it was used before or is too old to
+        check.
+        """
         if counter > self._highest:
             shift = min(counter - self._highest, _WINDOW)
             self._taken = (self._taken << shift | 1) & ((1 << _WINDOW) - 1)

@@ -1,4 +1,5 @@
-"""Full exchanges of member lists (anti-entropy): at the start, on a digest mismatch, periodically.
+"""Full exchanges of member lists (anti-entropy): at the start, periodically, and when digests
+differ.
 
 Decides when to exchange and with which member. `member_states` merges the lists.
 """
@@ -21,7 +22,7 @@ _UNSCALED = 8
 
 
 class Exchanges:
-    """Schedule of full exchanges, with a bounded rate."""
+    """Schedule of full exchanges of the member list, with a bounded rate."""
 
     def __init__(
         self,
@@ -53,17 +54,19 @@ class Exchanges:
             self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
 
     def join(self, seeds: Sequence[Address], now: int) -> None:
-        """Contact these addresses at once, and again until a member answers."""
+        """Contact these addresses now, and again until a member answers."""
         self.set_seeds(seeds)
         self._join_pause = self._settings.join_pause
         self.contact_seeds(now)
 
     def set_seeds(self, seeds: Sequence[Address]) -> None:
-        """Replace the seed addresses."""
+        """Replace the seed addresses, where members can be found."""
         self.seeds = tuple(dict.fromkeys(seeds))
 
     def contact_seeds(self, now: int) -> None:
-        """Contact all seeds while alone, otherwise one seed that is not a known member."""
+        """Contact all seeds while no other member is known, otherwise one seed that is not a known
+        member.
+        """
         if not self.seeds:
             return
         if self._table.is_alone:
@@ -81,7 +84,7 @@ class Exchanges:
             self._ask(self._random.choice(unknown_seeds))
 
     def on_digest(self, sender: str, digest: int, now: int) -> None:
-        """Start an exchange when digests differ for longer than updates take to arrive."""
+        """Start an exchange when digests differ for longer than updates need to arrive."""
         record = self._table.get(sender)
         if digest == self._table.digest:
             self._differs_since.pop(sender, None)
@@ -103,7 +106,9 @@ class Exchanges:
             self._ask(record.address)
 
     def start_regular(self, which: str, now: int) -> None:
-        """Exchange with a random member, for differences that the digest does not cover."""
+        """Exchange lists with a random member, to find differences that the digest does not
+        show.
+        """
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):
             self._ask(self._table.records[name].address)
@@ -111,8 +116,7 @@ class Exchanges:
     def ask_again_soon(self, now: int) -> None:
         """Schedule the next periodic exchanges early, after the first contact.
 
-        An update of another new member may be too recent for the list that this member received,
-        and no longer be disseminated when other members know this one.
+        The first list may lack other new members, and updates about them may no longer be sent.
         """
         for which in ("near", "far"):
             self._timers.set((Due.EXCHANGE, which), now + self._jittered(self._settings.ask_again))

@@ -1,4 +1,4 @@
-"""Outgoing effects of one call, and the updates that are piggybacked on messages.
+"""Outgoing effects of one call, and the updates that are piggybacked on gossip messages.
 
 Decides which updates a message carries. The callers choose the recipients.
 """
@@ -22,7 +22,7 @@ _NS = 1_000_000_000
 
 
 class Outbox:
-    """Effects of the current call, and two queues of updates."""
+    """Effects that the current call collects, and two queues of membership updates."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class Outbox:
         return effects
 
     def disseminate(self, record: Record, now: int) -> None:
-        """Disseminate a record to all members: at once, unless gossip was sent a moment ago."""
+        """Send a membership record to all members, now or with the next gossip message if one was
+        just sent.
+        """
         if self._table.near or self._table.far:
             self.near.add(record)
             self._schedule_gossip("near", now)
@@ -58,7 +60,7 @@ class Outbox:
             self._schedule_gossip("far", now)
 
     def gossip(self, which: str, names: Iterable[str], probing: ProbeSettings, now: int) -> None:
-        """Send queued updates to these members, and schedule another round if some are left."""
+        """Send queued updates to these members, and schedule another round if updates are left."""
         queue = self.near if which == "near" else self.far
         self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
         me = self._table.me
@@ -71,7 +73,7 @@ class Outbox:
             self._schedule_gossip(which, now)
 
     def drop(self, name: str) -> None:
-        """Stop the dissemination of a member's record."""
+        """Stop sending the record of a member to others."""
         self.near.drop(name)
         self.far.drop(name)
 
@@ -82,9 +84,10 @@ class Outbox:
     def send(
         self, to: Address, member: Record | None, message: Message, first: Iterable[Record] = ()
     ) -> None:
-        """Send a message to an address, with updates: `first`, then an accusation of the member.
+        """Send a message to an address, with piggybacked updates.
 
-        Sending a suspect the accusation that it must refute is the buddy system of Lifeguard.
+        The update `first` comes first, then an accusation of the receiving member, if any. A
+        suspect receives the accusation that it must refute: this is the buddy system of Lifeguard.
         """
         if member is not None and self._needs_accusation(member):
             first = (*first, member)
@@ -98,20 +101,20 @@ class Outbox:
         self._effects.append(Send(to, message))
 
     def send_records(self, to: Address, *records: Record) -> None:
-        """Send only these records."""
+        """Send only these records, without other updates."""
         me = self._table.me
         self._effects.append(Send(to, Gossip(me.name, me.generation, records)))
 
     def exchange(self, with_: Address) -> None:
-        """Request a full exchange."""
+        """Request a full exchange of member lists with an address."""
         self._effects.append(Exchange(with_))
 
     def changed(self, before: Record | None, after: Record) -> None:
-        """Report a changed record."""
+        """Report to the caller that a membership record has changed."""
         self._effects.append(Changed(before, after))
 
     def conflict(self, other: Record, *, steps_down: bool) -> None:
-        """Report another node with the name of this one."""
+        """Report to the caller that another node uses the name of this one."""
         self._effects.append(Conflict(other, steps_down))
 
     def _schedule_gossip(self, which: str, now: int) -> None:

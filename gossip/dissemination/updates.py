@@ -1,4 +1,6 @@
-"""Queue of updates that are piggybacked on messages, ordered by the number of transmissions."""
+"""Queue of membership updates that are piggybacked on messages; the least transmitted come
+first.
+"""
 
 from collections.abc import Iterable
 from math import ceil, log10
@@ -13,7 +15,7 @@ _LOOK_AT = 64
 
 
 class Updates:
-    """Queue with at most one update per member."""
+    """Queue of membership updates, with at most one update per member."""
 
     def __init__(self) -> None:
         self._by_sent: list[dict[str, Record]] = [{}]
@@ -29,7 +31,7 @@ class Updates:
         self._put(record, 0)
 
     def drop(self, name: str) -> None:
-        """Remove the update of a member."""
+        """Remove the update about a member."""
         sent = self._sent.pop(name, None)
         if sent is not None:
             del self._by_sent[sent][name]
@@ -37,7 +39,8 @@ class Updates:
     def take(self, room: int, limit: int, first: Iterable[Record] = ()) -> tuple[Record, ...]:
         """Return updates of at most `room` bytes: `first`, then the least transmitted ones.
 
-        Counts a transmission of each; an update leaves the queue after `limit` transmissions.
+        Counts a transmission of each update. An update leaves the queue after `limit`
+        transmissions.
         """
         chosen: dict[str, Record] = {}
         for record in first:
@@ -70,7 +73,7 @@ class Updates:
 
 
 def _choose(record: Record, room: int, chosen: dict[str, Record]) -> int:
-    """Add a record if it fits; return the remaining room."""
+    """Add a record to the chosen ones if it fits; return the remaining room in bytes."""
     size = record_size(record)
     if size > room:
         return room

@@ -1,7 +1,7 @@
-"""Flap damping: a member that is suspected repeatedly leaves the ring for a while.
+"""Flap damping: a member that is suspected repeatedly leaves the ring for some time.
 
-This prevents repeated transfers of its shards. The member decides this itself, because private
-opinions of other members would give them different rings.
+This prevents repeated transfers of its shards. The member itself decides to leave, because
+different decisions of other members would give them different rings.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ _NS = 1_000_000_000
 
 
 class FlapDamping:
-    """Accusations against the local member, and the resulting pause. Times are ns."""
+    """Accusations of the local member by others, and the resulting pause. Times are ns."""
 
     def __init__(self, settings: Settings) -> None:
         self.ends_at: int | None = None
@@ -27,7 +27,7 @@ class FlapDamping:
         self._calm_at = 0
 
     def on_accusation(self, accuser: str, now: int) -> bool:
-        """Record an accusation; return whether the member must stay out of the ring now.
+        """Record an accusation; return whether the member must now stay out of the ring.
 
         A single accuser is ignored, since it may be faulty itself. Each pause is twice as long as
         the previous one, until the longest pause has passed without accusations. An accusation
@@ -47,5 +47,5 @@ class FlapDamping:
         return True
 
     def end(self) -> None:
-        """End the pause."""
+        """End the pause, so that the member returns to the ring."""
         self.ends_at = None

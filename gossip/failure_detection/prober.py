@@ -28,7 +28,7 @@ _SET_NS = 50_000_000
 
 
 class Rounds:
-    """Round-robin over a set of members, shuffled for each round."""
+    """Round-robin order over a set of members, shuffled for each round."""
 
     def __init__(self, pool: Pool, random: Random) -> None:
         self._pool = pool
@@ -40,7 +40,7 @@ class Rounds:
         self._ahead.insert(self._random.randrange(len(self._ahead) + 1), name)
 
     def next(self) -> str | None:
-        """Return the next member; None when the set is empty."""
+        """Return the next member to probe; None when the set is empty."""
         while self._ahead:
             name = self._ahead.pop()
             if name in self._pool:
@@ -53,7 +53,7 @@ class Rounds:
 class LocalHealth:
     """Local health multiplier of Lifeguard: a score from 0 (healthy) to `most`.
 
-    A member that receives no answers should first doubt itself, so each step makes probes slower.
+    A member that receives no answers may be the faulty one, so each step makes its probes slower.
     """
 
     def __init__(self, most: int, *, is_used: bool) -> None:
@@ -61,17 +61,17 @@ class LocalHealth:
         self._most = most if is_used else 0
 
     def change(self, by: int) -> None:
-        """Change the score; a positive number is worse."""
+        """Change the health score by a number of steps; a positive number is worse."""
         self.score = max(0, min(self._most, self.score + by))
 
     def scaled(self, duration_ns: int) -> int:
-        """Scale a duration by the current score."""
+        """Multiply a duration by the current health score plus one."""
         return duration_ns * (1 + self.score)
 
 
 @dataclass(slots=True)
 class _Probe:
-    """Probe without an answer so far."""
+    """Running probe that has no answer yet."""
 
     target: str
     generation: int
@@ -84,7 +84,7 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """Indirect probe on behalf of another member."""
+    """Running indirect probe that another member requested."""
 
     requester: Address
     requester_name: str
@@ -93,7 +93,7 @@ class _Relay:
 
 
 class Prober:
-    """Running probes of this member, and running indirect probes for others."""
+    """All running probes of this member, and those that it makes for others."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Prober:
         (self.near if self._table.is_near(record) else self.far).add(record.name)
 
     def probe_next(self, which: str, now: int) -> None:
-        """Probe the next member of the near or far set, and schedule the probe after it."""
+        """Probe the next member of the near or far set, and schedule the following probe."""
         interval = round(self._settings.probing(which).interval * _NS)
         self._timers.set((Due.PROBE, which), now + self._health.scaled(interval))
         name = (self.near if which == "near" else self.far).next()
@@ -156,7 +156,7 @@ class Prober:
     def probe_indirectly(self, seq: int) -> None:
         """Ask helpers to ping a member that has not answered, and ping it again.
 
-        The path from this member may be at fault, or a datagram may have been lost.
+        The network path from this member may be broken, or a datagram may have been lost.
         """
         probe = self._probes[seq]
         target = self._table.get(probe.target)
@@ -174,7 +174,7 @@ class Prober:
         """End a probe without an answer; return the member's name and generation."""
         probe = self._end(seq)
         self._counters["probes_failed"] += 1
-        # Helpers without an answer indicate that this member is at fault.
+        # Helpers that did not answer indicate that this member may be at fault.
         self._health.change(probe.helpers - probe.nacks if probe.helpers else 1)
         return probe.target, probe.generation
 
@@ -184,18 +184,18 @@ class Prober:
             self._end(seq)
 
     def on_ping(self, ping: Ping, source: Address, now: int) -> None:
-        """Answer a ping that is addressed to this member."""
+        """Answer a ping if it is addressed to this member."""
         me = self._table.me
         if ping.target != me.name:
             self._counters["refused_not_me"] += 1
-            return  # Addressed to a former user of this address.
+            return  # The ping is for an earlier node at this address.
         is_accused = any(record.name == me.name for record in ping.updates)
         ack = Ack(me.name, me.generation, ping.seq, self._table.digest, self._clock.read(now))
         sender = self._table.get(ping.sender)
         self._outbox.send(source, sender, ack, (me,) if is_accused else ())
 
     def on_ack(self, ack: Ack, now: int) -> None:
-        """Process an answer to a probe of this member or to a relayed ping."""
+        """Process an answer to a probe of this member, or forward the answer to a relayed ping."""
         relay = self._relays.pop(ack.seq, None)
         if relay is not None and relay.target == ack.sender:
             self._relay_ack(relay, ack)
@@ -211,14 +211,14 @@ class Prober:
             self._counters["saved_indirectly"] += 1
 
     def on_nack(self, nack: Nack) -> None:
-        """Count a helper that received no answer either."""
+        """Record that a helper also received no answer from the probed member."""
         probe = self._probes.get(nack.seq)
         if probe is not None and probe.nacks < probe.helpers:
             probe.nacks += 1
             self._counters["nacks"] += 1
 
     def on_ping_req(self, request: PingReq, source: Address, now: int) -> None:
-        """Ping a third member on behalf of another member."""
+        """Ping a third member, because another member requested it."""
         if len(self._relays) >= _MOST_RELAYS:
             self._counters["refused_relays"] += 1
             return
@@ -265,7 +265,7 @@ class Prober:
         self._clock.sample(ack.sender, offset, rtt, now)
 
     def _helpers(self, target: Record) -> list[str]:
-        """Choose helpers near the target, or else near this member."""
+        """Choose helpers near the target; if there are none, helpers near this member."""
 
         def can_help(name: str) -> bool:
             return name != target.name and self._table.records[name].status is not Status.SUSPECT

@@ -1,7 +1,7 @@
-"""Suspicions of members and their time-outs: each suspicion ends in a death unless it is refuted.
+"""Suspicions of members and their time-outs: a member is declared dead unless it refutes in time.
 
-The more members share a suspicion, the sooner it times out.
-Source: Lifeguard, section "dynamic suspicion timeouts".
+The more members share a suspicion, the shorter is its time-out. Source: Lifeguard, section "dynamic
+suspicion timeouts".
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _NS = 1_000_000_000
 
 
 class SuspicionTimers:
-    """Suspicions and their timers, at most one for each member."""
+    """Suspicions and their timers; at most one suspicion for each member."""
 
     def __init__(self, table: MemberTable, timers: Timers, settings: Settings) -> None:
         self._table = table
@@ -27,7 +27,7 @@ class SuspicionTimers:
         self._running: dict[str, Suspicion] = {}
 
     def begin(self, record: Record, now: int) -> None:
-        """Start a suspicion."""
+        """Start a suspicion of a member, and its timer."""
         near = self._table.is_near(record)
         probing = self._settings.near if near else self._settings.far
         members = len(self._table.near) + (0 if near else len(self._table.far)) + 1
@@ -37,7 +37,7 @@ class SuspicionTimers:
         self._timers.set((Due.SUSPICION, record.name), suspicion.deadline)
 
     def confirm(self, record: Record, now: int) -> bool:
-        """Confirm a suspicion by another accuser; return whether this shortens it."""
+        """Add an accuser to a suspicion; return whether this shortens its time-out."""
         suspicion = self._running.get(record.name)
         if record.status is not Status.SUSPECT or suspicion is None:
             return False
@@ -48,19 +48,21 @@ class SuspicionTimers:
         return True
 
     def drop(self, name: str) -> None:
-        """Cancel a suspicion."""
+        """Cancel the suspicion of a member and its timer."""
         if self._running.pop(name, None) is not None:
             self._timers.cancel((Due.SUSPICION, name))
 
     def restart(self, at: int) -> None:
-        """Restart all suspicions, because a pause of this process may have caused them."""
+        """Restart the time-outs of all suspicions, because a pause of this process may have caused
+        them.
+        """
         for name, suspicion in self._running.items():
             suspicion.began = at
             suspicion.accusers.clear()
             self._timers.set((Due.SUSPICION, name), suspicion.deadline)
 
     def postpone(self, by: int, *, no_sooner: int) -> None:
-        """Extend all suspicions by the time in which no refutation could be received."""
+        """Extend all time-outs by the time in which no refutation could be received."""
         for name, suspicion in self._running.items():
             suspicion.began += max(by, no_sooner - suspicion.deadline)
             self._timers.set((Due.SUSPICION, name), suspicion.deadline)
@@ -68,7 +70,9 @@ class SuspicionTimers:
 
 @dataclass(slots=True)
 class Suspicion:
-    """Suspicion of one member, which ends at `deadline` unless it is refuted; times in ns."""
+    """Suspicion of one member. At `deadline` the member is declared dead, unless it refutes. Times
+    in ns.
+    """
 
     began: int
     least: int
@@ -81,7 +85,9 @@ class Suspicion:
     def raised(
         cls, now: int, probing: ProbeSettings, settings: Settings, members: int
     ) -> "Suspicion":
-        """Create a suspicion in a group of `members`, including this member and the suspect."""
+        """Create a suspicion; `members` is the size of the group, including this member and the
+        suspect.
+        """
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
         if not settings.dynamic_suspicion:
             return cls(now, round(least * _NS), round(least * _NS), 0)
@@ -94,7 +100,7 @@ class Suspicion:
 
     @property
     def deadline(self) -> int:
-        """Time when the member is declared dead."""
+        """Time at which the suspect is declared dead."""
         confirmations = max(0, len(self.accusers) - 1)
         if confirmations >= self.wanted:
             return self.began + self.least

@@ -19,7 +19,7 @@ _HASHES_KEPT = 4096
 
 
 class Pool:
-    """Set of names for random selection; all operations cost O(1)."""
+    """Set of member names for random selection; all operations cost O(1)."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -67,7 +67,7 @@ class Pool:
 
 
 class MemberTable:
-    """Records of all members, including this one."""
+    """Membership records of all members, including this one."""
 
     def __init__(self, me: Record) -> None:
         self.me = me
@@ -88,11 +88,11 @@ class MemberTable:
         self.put(me)
 
     def get(self, name: str) -> Record | None:
-        """Return the record of a member; None when unknown."""
+        """Return the record of a member; None when the member is unknown."""
         return self.records.get(name)
 
     def put(self, record: Record) -> None:
-        """Store a record in place of the one with the same name."""
+        """Store a record in place of the earlier record with the same name."""
         self.forget(record.name, keep=True)
         self.records[record.name] = record
         self.digest = (self.digest + _hash_of(record)) & _MASK
@@ -107,7 +107,10 @@ class MemberTable:
                 self.far.add(record.name)
 
     def forget(self, name: str, *, keep: bool = False) -> None:
-        """Remove a member; with `keep`, its record stays until another record replaces it."""
+        """Remove a member from the table.
+
+        With `keep`, its record stays until another record replaces it.
+        """
         before = self.records.get(name)
         if before is None:
             return
@@ -118,11 +121,13 @@ class MemberTable:
             del self.records[name]
 
     def beside(self, record: Record) -> Pool:
-        """Return the other members of the record's data center that are not gone."""
+        """Return the other members of the record's data center that are not dead and have not
+        left.
+        """
         return self._datacenters.setdefault(record.datacenter, Pool())
 
     def is_near(self, record: Record) -> bool:
-        """Whether a member is in the local data center."""
+        """Whether a member belongs to the local data center."""
         return record.datacenter == self.me.datacenter
 
     def datacenters_left(self) -> set[str]:
@@ -137,7 +142,7 @@ class MemberTable:
 
     @property
     def is_alone(self) -> bool:
-        """Whether all other known members are gone."""
+        """Whether all other known members are dead or have left."""
         return not self.near and not self.far
 
 

@@ -1,8 +1,8 @@
-"""Membership record of one node, and which of two records supersedes the other.
+"""Membership record of one node, and the rule which of two records supersedes the other.
 
-Only the member itself raises its generation (at boot) and its incarnation (to refute a suspicion
-or to change its record). Other members may only raise the status within one incarnation. So the
-larger (generation, incarnation, status) wins, whatever the order of arrival.
+Only the member itself raises its generation (at boot) and its incarnation (to refute a suspicion or
+to change its record). Other members may only raise the status within one incarnation. So the larger
+(generation, incarnation, status) wins, whatever the order of arrival.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ _PLACED = (Status.JOINING, Status.ALIVE, Status.SUSPECT)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Description of a member at one moment."""
+    """Membership record: description of one member at one moment."""
 
     name: str
     host: str
@@ -88,7 +88,7 @@ class Record:
         return self.status >= Status.DEAD
 
     def replaces(self, other: "Record") -> bool:
-        """Whether this record supersedes the other; a total order, so that all members agree.
+        """Whether this record supersedes the other one; all members decide this in the same way.
 
         Two nodes with one name that booted in the same millisecond have equal ranks. Then the
         larger address wins, and the node with the smaller address stops.

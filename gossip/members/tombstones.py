@@ -14,7 +14,9 @@ _LOOK_AT = 16
 
 
 class Tombstones:
-    """Members that are gone, with the time, and whether their records are disseminated."""
+    """Dead and departed members, each with the time, and whether its record is still
+    disseminated.
+    """
 
     def __init__(self, timers: Timers, settings: Settings) -> None:
         self.quiet: dict[str, None] = {}
@@ -24,7 +26,7 @@ class Tombstones:
         self._since: dict[str, int] = {}
 
     def add(self, name: str, now: int, *, is_seed: bool, is_quiet: bool) -> None:
-        """Add a member that is gone; seeds are kept longer."""
+        """Add a member that is dead or has left; seeds are kept longer."""
         self._since.pop(name, None)
         self._since[name] = now
         if is_quiet:
@@ -33,7 +35,7 @@ class Tombstones:
         self._timers.set((Due.FORGET, name), now + round(lasts * _NS))
 
     def drop(self, name: str) -> None:
-        """Remove a tombstone: the member is back or forgotten."""
+        """Remove a tombstone, because the member is back or no longer remembered."""
         if self._since.pop(name, None) is not None:
             self.quiet.pop(name, None)
             self._timers.cancel((Due.FORGET, name))

@@ -43,7 +43,9 @@ RunRender: TypeAlias = Callable[[Render], Awaitable[AdminResponse]]
 
 
 async def render_in_thread(render: Render) -> AdminResponse:
-    """Render in a thread, so that concurrent checks wait for a few milliseconds at most."""
+    """Call a rendering function in a thread, so that concurrent checks are delayed by only a few
+    milliseconds.
+    """
     return await trio.to_thread.run_sync(render, abandon_on_cancel=True)
 
 
@@ -69,12 +71,14 @@ class _AdminRoute:
 
 
 class AdminApp:
-    """Answers the requests of the admin port of one node."""
+    """HTTP application that answers the requests to the admin port of one node."""
 
     def __init__(
         self, node: Node, throttle: Throttle, run_render: RunRender = render_in_thread
     ) -> None:
-        """`throttle` limits requests with a token; `run_render` runs what renders a response."""
+        """`throttle` limits requests with a token; `run_render` runs the function that renders a
+        response.
+        """
         node.measure()
         self._node = node
         self._throttle = throttle
@@ -228,7 +232,7 @@ class AdminApp:
 
 
 class _CachedResponse:
-    """A response that is expensive to make, repeated while it is fresh."""
+    """Cached response that is expensive to compute; it is reused until it is too old."""
 
     def __init__(self, fresh_for: float, run_render: RunRender) -> None:
         self._fresh_for = fresh_for
@@ -239,7 +243,7 @@ class _CachedResponse:
         self._response: AdminResponse | None = None
 
     async def get(self, key: object, prepare: Callable[[], Render]) -> AdminResponse:
-        """Return the cached response, or make a new one.
+        """Return the cached response while it is fresh; otherwise compute a new one.
 
         `prepare` reads the node. The function that it returns renders what was read, perhaps in
         another thread, and must not touch the node.

@@ -1,4 +1,4 @@
-"""Authorization of requests to the admin port, by token, from the headers.
+"""Authorization of requests to the admin port, from their headers and token.
 
 Without keys every process on this host has every scope. Pages of other web sites could then send
 requests through a browser on this host, so the `Host` and `Origin` headers are checked.

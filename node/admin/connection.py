@@ -1,7 +1,7 @@
-"""One connection to the admin port: HTTP/1.1 by h11, with time-outs and size limits.
+"""One HTTP/1.1 connection to the admin port, parsed by h11, with time-outs and size limits.
 
-Only HTTP/1.0 and HTTP/1.1 are spoken. HTTP/2 would let one connection open and drop any number of
-streams. A proposed upgrade is ignored: the request is answered over HTTP/1.1.
+Only HTTP/1.0 and HTTP/1.1 are supported. HTTP/2 would let one connection open and cancel any number
+of streams. A proposed upgrade is ignored: the request is answered over HTTP/1.1.
 """
 
 import ssl
@@ -55,7 +55,7 @@ class AdminLimits:
 
 
 class AdminConnection:
-    """One accepted socket and its HTTP state."""
+    """One accepted socket of the admin port, and its HTTP state."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AdminConnection:
         """Whether the current request has the method HEAD: its response has no body."""
 
     def close(self) -> None:
-        """Close at once, also in the middle of a response."""
+        """Close the connection immediately, even during a response."""
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -210,7 +210,9 @@ class AdminConnection:
                 response.on_sent()
 
     async def _send_problem(self, problem: HttpProblem) -> None:
-        """Send the last response of the connection. A client that does not read loses it."""
+        """Send an error response as the last one of the connection; a client that does not read may
+        miss it.
+        """
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         with trio.move_on_after(_LINGER_TIME):
@@ -225,7 +227,7 @@ class AdminConnection:
         await self._send(head, *body, h11.EndOfMessage())
 
     async def _send(self, *events: h11.Event) -> None:
-        """Send events in one write."""
+        """Send several h11 events in one write."""
         await self._stream.send_all(b"".join([self._http.send(event) or b"" for event in events]))
 
     async def _linger(self) -> None:

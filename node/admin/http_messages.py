@@ -11,7 +11,7 @@ __all__ = ["AdminRequest", "AdminResponse", "Handler", "HttpProblem", "json_resp
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request of which the body, if any, has been read and dropped."""
+    """HTTP request to the admin port. Its body, if any, has been read and dropped."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminResponse:
-    """One complete response."""
+    """Complete HTTP response of the admin port."""
 
     body: bytes
     content_type: str = "application/json"
@@ -33,7 +33,7 @@ class AdminResponse:
     """Called once when the response has been sent, or cannot be sent."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the header fields, including those of every response."""
+        """Return the header fields of this response, and those that every response has."""
         return [
             (b"content-type", self.content_type.encode("ascii")),
             (b"content-length", str(len(self.body)).encode("ascii")),
@@ -43,7 +43,7 @@ class AdminResponse:
         ]
 
     def as_last(self) -> "AdminResponse":
-        """Return the same response, after which the connection is closed."""
+        """Return the same response, with a header that closes the connection after it."""
         return replace(self, headers=[*self.headers, (b"connection", b"close")])
 
 
@@ -52,7 +52,9 @@ Handler: TypeAlias = Callable[[AdminRequest], Awaitable[AdminResponse]]
 
 
 class HttpProblem(Exception):
-    """A request that is refused, as problem details (RFC 9457): title and remedy."""
+    """Error for a refused request, with the title and the remedy of its problem details (RFC
+    9457).
+    """
 
     def __init__(
         self, status: int, title: str, remedy: str, *, headers: Sequence[tuple[bytes, bytes]] = ()

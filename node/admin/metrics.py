@@ -109,9 +109,9 @@ def families(node: Node) -> list[Metric]:
 
 
 def render(found: Sequence[Metric], accept: str) -> tuple[bytes, str]:
-    """Render the families and the metrics of the process; return text and content type.
+    """Render metric families and the metrics of the process; return text and content type.
 
-    It does not access the node, so it may run in a thread.
+    This function does not access the node, so it may run in a thread.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Found(found))

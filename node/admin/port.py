@@ -99,18 +99,18 @@ class AdminPort:
 
     @property
     def url(self) -> str:
-        """URL of the port."""
+        """URL of the admin port."""
         host, port = self._listener.socket.getsockname()[:2]
         scheme = "https" if self._tls is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def reload_certificate(self) -> None:
-        """Load the certificate again, for new connections. Raises `ConfigError`."""
+        """Load the certificate again and use it for new connections. Raises `ConfigError`."""
         if self._tls is not None:
             self._tls.reload()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve connections until cancelled."""
         async with trio.open_nursery() as nursery, self._listener:
             try:
                 nursery.start_soon(self._containment.supervise, "http", self._serve_all, nursery)
@@ -120,7 +120,7 @@ class AdminPort:
                     stream.socket.close()
 
     async def _accept_all(self) -> None:
-        """Accept connections and queue them by address."""
+        """Accept connections and queue them by client address."""
         while True:
             await self._accepts.turn()
             stream = await self._accept()
@@ -138,7 +138,7 @@ class AdminPort:
             self._has_waiting.set()
 
     async def _serve_all(self, nursery: trio.Nursery) -> None:
-        """Start to serve waiting connections, at the connection rate."""
+        """Take queued connections at the connection rate, and start to serve them."""
         while True:
             await self._new_connections.turn()
             while (due := self._waiting.next_due()) > trio.current_time():
@@ -178,8 +178,8 @@ class AdminPort:
     def _make_room(self, newcomer: AdminConnection) -> None:
         """Close one connection when there are too many.
 
-        If the address of `newcomer` has its maximum, it closes one of this address. Otherwise it
-        closes one of the address with the most connections.
+        If the address of `newcomer` has its maximum of connections, one of them is closed.
+        Otherwise the address with the most connections loses one.
         """
         counts = Counter(each.group for each in self._connections)
         group = newcomer.group
@@ -200,7 +200,7 @@ class AdminPort:
 
 
 def request_throttle(limits: AdminLimits) -> Throttle:
-    """Create the throttle of requests with a token, for the application of a port."""
+    """Create the rate limit of requests with a token to one admin port."""
     return Throttle(limits.requests_per_second, _BURST)
 
 
@@ -224,7 +224,8 @@ async def bind_port(
     containment: Containment,
     limits: AdminLimits,
 ) -> AdminPort:
-    """Bind a port. With keys and beyond loopback it speaks TLS. Raises `ConfigError`.
+    """Bind an admin port. It uses TLS when there are keys and it listens beyond loopback. Raises
+    `ConfigError`.
 
     The port presents the certificate of the node `name`.
     """

@@ -1,7 +1,8 @@
-"""State of the cluster for the dashboard: counters and lists that one node requests from members.
+"""State of the cluster for the dashboard: counters and lists that one node requests from all
+members.
 
-Answers are kept for about a second for all viewers. A member that does not answer in time is listed
-as missing.
+Answers are cached for about a second for all viewers. A member that does not answer in time is
+listed as missing.
 """
 
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class MemberAnswers:
 
 
 class ClusterSummary:
-    """State of the cluster as one node sees it."""
+    """State of the whole cluster, collected by one node for its dashboard."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -70,7 +71,9 @@ class ClusterSummary:
         }
 
     async def answers(self) -> MemberAnswers:
-        """Return the kept answers, or ask the members again when they are old."""
+        """Return the cached answers of all members, or ask the members again when they are too
+        old.
+        """
         async with self._lock:
             found = self._answers
             if found is None or trio.current_time() - found.at > _FRESH:

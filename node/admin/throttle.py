@@ -1,4 +1,4 @@
-"""Rate limits of the admin port itself: of its steps, and of new connections by address."""
+"""Rate limits of the admin port: on the work for requests, and on new connections by address."""
 
 from collections import deque
 from math import inf
@@ -12,7 +12,9 @@ _Item = TypeVar("_Item")
 
 
 class Throttle:
-    """Admits `rate` steps a second, `burst` of them at once. Other callers wait in FIFO order."""
+    """Rate limit of `rate` steps a second and `burst` steps at once; other callers wait in FIFO
+    order.
+    """
 
     def __init__(self, rate: float, burst: int) -> None:
         self._interval = 1 / rate
@@ -22,7 +24,7 @@ class Throttle:
         self._turns = trio.Lock()
 
     async def turn(self) -> None:
-        """Wait until the rate admits one more step."""
+        """Wait until the rate limit admits one more step."""
         async with self._turns:
             self._next = max(self._next, trio.current_time())
             wait = self._next - self._tolerance - trio.current_time()
@@ -32,10 +34,9 @@ class Throttle:
 
 
 class FairQueue(Generic[_Item]):
-    """Queue with a rate limit and a turn for each address.
+    """Queue with a rate limit for each address; the addresses take turns.
 
-    An address with many items delays only its own items. Times are seconds on a clock that never
-    goes back.
+    An address with many items delays only its own items. Times are seconds on a monotonic clock.
     """
 
     def __init__(self, capacity: int, rate: float, burst: int) -> None:
@@ -52,13 +53,13 @@ class FairQueue(Generic[_Item]):
         """Per address, the time of its next item at the plain rate, without bursts."""
 
     def __len__(self) -> int:
-        """Return the number of items of all addresses."""
+        """Return the number of queued items of all addresses."""
         return self._size
 
     def put(self, address: str, item: _Item) -> _Item | None:
-        """Add an item. When the queue is full, drop and return another item.
+        """Add an item to the queue. When the queue is full, drop and return another item.
 
-        The dropped item is the oldest of the address that has most.
+        The dropped item is the oldest one of the address with the most items.
         """
         dropped = None
         if self._size >= self._capacity:
@@ -92,7 +93,7 @@ class FairQueue(Generic[_Item]):
         return item
 
     def clear(self) -> list[_Item]:
-        """Remove and return all items."""
+        """Remove and return all queued items."""
         items = [item for queue in self._queues.values() for item in queue]
         self._queues, self._size = {}, 0
         return items

@@ -55,7 +55,9 @@ def members_view(node: Node) -> Json:
 
 
 def ring_view(node: Node, shard: int | None) -> Json:
-    """Return the shares of the ring by data center, and optionally the owner of one shard."""
+    """Return the share of the ring of each member by data center, and optionally the owner of one
+    shard.
+    """
     rings = node.rings()
     found: Json = {
         "asked": node.name,
@@ -100,7 +102,7 @@ def _shares(ring: Ring) -> list[Json]:
 
 
 def datacenters_of(node: Node) -> Datacenters | None:
-    """Return the data centers in which global rules apply; None if there is only one."""
+    """Return the data centers in which global rules apply; None if the cluster has only one."""
     rows = node.members(1).members
     here = node.settings.datacenter
     names = {row.datacenter for row in rows if row.state != "left"}
@@ -135,7 +137,7 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
 
 
 def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
-    """Return the counter of a descriptor. Raises `HttpProblem` if there is none."""
+    """Return the counter that a descriptor matches. Raises `HttpProblem` if it matches none."""
     if not rules.knows_domain(domain):
         known = ", ".join(rules.domains[:20]) or "none: this node has no rules"
         raise HttpProblem(404, f"no rules for domain {domain[:100]!r}", f"known are {known}")
@@ -163,7 +165,9 @@ def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
 
 
 def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
-    """Return the state and the location of one counter; `verdicts` are the results of a peek."""
+    """Return the state and the location of one counter. `verdicts` is the result of a peek, which
+    spends nothing.
+    """
     rule = match.rule
     shard = shard_of(match.key)
     datacenter, ring = ring_of(node, rule)
@@ -197,7 +201,9 @@ def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
 def throttled_view(
     node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
 ) -> Json:
-    """Return the keys with the most recent denials, from the lists of the members that answered."""
+    """Return the keys with the most recent denials, merged from the lists of the members that
+    answered.
+    """
     found = joined(lists)
     return {
         "asked": node.name,

@@ -88,7 +88,7 @@ def check(
 
 
 def _verb_of(**chosen: bool) -> str:
-    """Return the chosen operation; `check` when no flag was given."""
+    """Return the operation that the flags choose; `check` without such a flag."""
     verbs = [verb for verb, is_chosen in chosen.items() if is_chosen]
     if len(verbs) > 1:
         options = " and ".join(f"--{verb}" for verb in verbs)
@@ -134,7 +134,7 @@ async def _check(
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
-    """Name the member that decided, by the client's view of the ring."""
+    """Return the name of the member that decided, according to the client's view of the ring."""
     routes = cluster.routes
     if routes is None or key is None:
         return None
@@ -222,7 +222,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
 
 
 def room_left(decision: Decision) -> str:
-    """Describe the remaining units out of those of an unused counter."""
+    """Describe the remaining units of a counter, beside the units of an unused counter."""
     limit = decision.rule.limit if decision.rule is not None else None
     if limit is None or not limit.is_bucket or decision.remaining is None:
         return f"{decision.remaining} of {_limit(decision)} left"
@@ -232,7 +232,7 @@ def room_left(decision: Decision) -> str:
 
 
 def _why_free(answer: _Answer) -> str:
-    """Describe why no rule applied."""
+    """Describe why no rule applied to the request."""
     for status in answer.decision.statuses:
         if status.rule is not None:
             return f"the rule {rule_place(status.rule)} is unlimited"

@@ -1,4 +1,4 @@
-"""The command group: subcommands, error messages and exit status."""
+"""The `ringfence` command: its subcommands, error messages and exit status."""
 
 import errno
 import logging
@@ -29,7 +29,7 @@ def _version() -> str:
 
 
 class _ReaderGone(Exception):
-    """The reader of the output has closed the pipe, as `head` does."""
+    """Signal that the reader of the output, such as `head`, has closed the pipe."""
 
 
 _MODULES = {
@@ -51,7 +51,9 @@ _MODULES = {
 
 
 class _Verbs(VerbGroup):
-    """A command group whose reader may close the pipe, which Click alone treats as a failure."""
+    """Command group that exits normally when the reader closes the pipe; Click alone reports a
+    failure.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -116,13 +118,15 @@ def main() -> None:
 
 
 def _seen_enough() -> NoReturn:
-    """Exit with status 0: a closed pipe is no failure."""
+    """Exit with status 0, because a closed pipe is not a failure."""
     _drop_output()
     sys.exit(0)
 
 
 def _drop_output() -> None:
-    """Discard what Python writes at exit, which would fail again."""
+    """Discard the output that Python writes at exit, because the closed pipe would cause another
+    error.
+    """
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

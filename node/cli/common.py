@@ -74,7 +74,7 @@ def need_cluster(text: str | None) -> ClusterUrl:
 
 
 def as_json(value: object) -> None:
-    """Print one JSON object on one line."""
+    """Print a value as one JSON object on one line."""
     click.echo(json.dumps(value, separators=(", ", ": ")))
 
 
@@ -91,7 +91,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """A console that raises an error when the reader closes the pipe."""
+    """Console that raises an error when the reader closes the pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
@@ -116,7 +116,9 @@ def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
 
 
 def rule_place(rule: Rule | None) -> str | None:
-    """Return the path of a rule as text, `log > client`; None for ad-hoc limits."""
+    """Return the path of a rule as text, such as `log > client`; None for a limit without a
+    rule.
+    """
     return None if rule is None or not rule.domain else place(rule.domain, rule.path)
 
 
@@ -138,7 +140,7 @@ def decision_row(decision: Decision) -> dict[str, object]:
 
 
 class _Line(logging.Formatter):
-    """Formats each log event as one line."""
+    """Formatter that writes each log event as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

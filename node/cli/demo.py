@@ -62,7 +62,7 @@ def demo(speed: float, json_: bool) -> None:
 
 
 def _watched(seen: Demo, screen: Console) -> DemoResult:
-    """Run the demo with a live display."""
+    """Run the demo and update a live display."""
     with Live(console=screen, auto_refresh=False) as live:
         result = _run(seen, lambda: live.update(picture(seen), refresh=True))
         live.update(picture(seen), refresh=True)
@@ -70,7 +70,7 @@ def _watched(seen: Demo, screen: Console) -> DemoResult:
 
 
 def _in_lines(seen: Demo, screen: Console) -> DemoResult:
-    """Run the demo with progress lines, for a pipe or a file."""
+    """Run the demo and print one line per step, for output to a pipe or a file."""
     last = -_LINE_EVERY
     is_told = False
 
@@ -96,7 +96,9 @@ def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
 
 
 async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
-    """Run the demo, or return the signal that ended it after nodes and keys are removed."""
+    """Run the demo until it ends or a signal arrives; remove nodes and keys, and return the
+    signal.
+    """
     result: DemoResult | int = 0
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
@@ -114,7 +116,7 @@ async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResu
 
 
 def opening(seen: Demo) -> Text:
-    """Return the introduction: the contents of the demo and its rule."""
+    """Return the introduction of the demo: what it does, and its rule."""
     text = Text("Three nodes on this host limit the log of a real web server.\n", style="bold")
     if seen.limit is None:
         return text
@@ -132,7 +134,7 @@ def opening(seen: Demo) -> Text:
 
 
 def progress_line(seen: Demo) -> str:
-    """Return the state of the demo in one line."""
+    """Describe the progress of the demo in one line."""
     if seen.begun is None:
         return f"starting nodes: {len(seen.up)} of {len(NAMES)} are up"
     total = total_of(seen.shares)
@@ -144,7 +146,7 @@ def progress_line(seen: Demo) -> str:
 
 
 def picture(seen: Demo) -> Group:
-    """Return the current screen; its lines fit into 66 columns."""
+    """Return the current screen of the live display; its lines fit into 66 columns."""
     total = total_of(seen.shares)
     progress = Table.grid(padding=(0, 2), pad_edge=False)
     progress.add_row(

@@ -21,7 +21,7 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Outcome of the request to leave."""
+    """Result of the request that asks a member to leave."""
 
     name: str
     state: str
@@ -107,7 +107,7 @@ def _called(known: tuple[MemberRow, ...], name: str) -> MemberRow:
 
 
 async def _only_one_at(known: tuple[MemberRow, ...], url: ClusterUrl) -> MemberRow:
-    """Return the member at the only given address."""
+    """Return the member at the given address, which must be a single one."""
     names = ", ".join(row.name for row in known)
     if len(url.seeds) != 1:
         raise ConfigError(
@@ -126,9 +126,9 @@ async def _only_one_at(known: tuple[MemberRow, ...], url: ClusterUrl) -> MemberR
 
 
 async def _state_of(cluster: Cluster, row: MemberRow, others: list[MemberRow]) -> str:
-    """Return the member's state from the first other member that answers.
+    """Return the state of the leaving member, according to the first other member that answers.
 
-    Without other members, a silent member has left.
+    If there is no other member, a leaving member that does not answer has left.
     """
     for teller in others or [row]:
         seen = await cluster.admin.members_seen_by(teller)

@@ -1,7 +1,7 @@
 """`ringfence members`: members of the cluster with their state, shards and counters.
 
-One node's list has the members and round-trip times. Each member that answers adds its own shards,
-clock and counters.
+The list of one node contains the members and round-trip times. Each member that answers adds its
+own shards, clock and counters.
 """
 
 from collections import Counter, defaultdict
@@ -48,7 +48,7 @@ _GUIDES = 8
 
 
 class _Peer(msgspec.Struct, frozen=True):
-    """A member in a node's list; unknown fields of newer nodes are ignored."""
+    """Member as listed by a node; unknown fields of newer nodes are ignored."""
 
     name: str
     host: str
@@ -83,9 +83,9 @@ def members(cluster: str | None, json_: bool) -> None:
 
 
 def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
-    """Print one table per data center, with as many columns as the screen holds.
+    """Print one table for each data center, with as many columns as the screen permits.
 
-    Zones are absent when no member has one.
+    The column of zones is omitted when no member has a zone.
     """
     has_zones = any(row["zone"] for row in rows)
     wanted = ["name", *(each for each in _TOLD if has_zones or each != "zone"), *_COUNTED]
@@ -209,7 +209,7 @@ def _duration(seconds: float) -> str:
 
 
 async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
-    """Query the members; return the member that sent the list, and a row for each member."""
+    """Query the members; return the member whose list was used, and one row for each member."""
     async with open_cluster(url, raise_on_outage=True) as cluster:
         lists: dict[str, dict[str, _Peer]] = {}
         counters: dict[str, dict[str, int] | None] = {}
@@ -251,7 +251,7 @@ async def _peers_of(cluster: Cluster, row: MemberRow) -> dict[str, _Peer] | None
 
 
 def _row_of(peer: _Peer, own: _Peer | None, counters: dict[str, int] | None) -> _Row:
-    """Return the row of one member: its list entry, and its own statistics when it answers."""
+    """Return the row of one member: its entry in the list, and its own statistics if it answers."""
     knows = own or peer
     return {
         "name": peer.name,

@@ -139,7 +139,7 @@ def node(
 
 
 def _check(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
-    """Validate the files that a node reads at its start, and print a summary."""
+    """Validate the files that a node reads when it starts, and print a summary."""
     from node.serve import read_files
     from node.supervisor.member_plan import member_settings, operator_listeners, require_plan
 
@@ -192,8 +192,9 @@ async def _several(
 
 
 def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:
-    """Return the command line of a member: this one's without the gateway, which the supervisor
-    runs."""
+    """Return the command-line arguments of a member, without the gateway options that the
+    supervisor uses.
+    """
     words = ["node", "--log-level", log_level]
     words += ["--config", str(config)] if config is not None else []
     for name, value in flags.items():

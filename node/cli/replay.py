@@ -180,7 +180,9 @@ def replay(
 
 @contextmanager
 def _without_cycle_search() -> Iterator[None]:
-    """Disable the cyclic garbage collector, which would add a third; entries make no cycles."""
+    """Disable Python's cyclic garbage collector while the log is read, because it adds a third to
+    the time.
+    """
     gc.disable()
     try:
         yield
@@ -195,7 +197,7 @@ class _Span:
 
 
 def _timed(entries: Iterable[Entry], span: _Span) -> Iterator[Entry]:
-    """Pass entries on and record the time between the first and the last."""
+    """Yield all log entries, and record the time between the first and the last one."""
     first = None
     for entry in entries:
         first = entry.time_ns if first is None else first
@@ -204,7 +206,7 @@ def _timed(entries: Iterable[Entry], span: _Span) -> Iterator[Entry]:
 
 
 def _warn_of_squeezed_time(screen: Console, span: _Span) -> None:
-    """Warn that nodes count by their own clocks, where that changes the outcome."""
+    """Warn when the replay is faster than the log, because nodes count by their own clocks."""
     if span.logged > _SQUEEZED * span.replayed:
         logged, replayed = (
             timedelta(seconds=round(seconds)) for seconds in (span.logged, span.replayed)
@@ -218,7 +220,7 @@ def _warn_of_squeezed_time(screen: Console, span: _Span) -> None:
 
 
 def _grouped(batches: Iterable[list[Entry]], ipv6_prefix: int) -> Iterator[list[Entry]]:
-    """Treat IPv6 clients of one network as one client."""
+    """Replace each IPv6 client by its network, so that clients of one network count as one."""
 
     @lru_cache(_KEPT_CLIENTS)
     def group_of(client: str) -> str:
@@ -310,7 +312,7 @@ def _rule_rows(tally: Tally) -> list[dict[str, object]]:
 
 
 def _rules_table(tally: Tally) -> Table:
-    """Return a table of the rules, the one with the most denials first."""
+    """Format a table of the rules, the rule with the most denials first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule", overflow="fold")
     table.add_column("limit")

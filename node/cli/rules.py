@@ -118,7 +118,7 @@ def _refuse_repeated(files: tuple[Path, ...]) -> None:
 
 
 def _admitted(row: ReportRow) -> str:
-    """Describe how many units pass in a period: usually, and in the worst case."""
+    """Describe how many units a rule admits in a period: usually, and in the worst case."""
     if row.algorithm == Algorithm.CONCURRENCY:
         return f"at most {row.worst} at any instant"
     if row.usual == row.worst:
@@ -127,7 +127,9 @@ def _admitted(row: ReportRow) -> str:
 
 
 def _lines(row: ReportRow) -> Iterator[Text]:
-    """Return the lines of one tree entry: its name, and the details of its rule."""
+    """Return the lines of one entry of the printed rule tree: its name, and the details of its
+    rule.
+    """
     indent = "  " * row.depth
     head = Text(f"{indent}{printable(row.label)}")
     if row.limit:

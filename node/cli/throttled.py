@@ -1,7 +1,7 @@
-"""`ringfence throttled`: the keys with the most denials, from the nodes or from admin ports.
+"""`ringfence throttled`: the keys with the most denials in the whole cluster.
 
-A key is denied by its owner, and by clients, which report to any node. So the counts of all nodes
-are added.
+A key may be denied by its owner and by clients, which report to any node. So the counts of all
+nodes are added. The lists come from the nodes or from their admin ports.
 """
 
 import json
@@ -108,7 +108,7 @@ def throttled(
 
 
 def _show(reports: Sequence[_Told], count: int, json_: bool) -> None:
-    """Print the merged lists; a node that two admin ports report counts once."""
+    """Print the merged lists; a node that appears in the lists of two admin ports counts once."""
     totals: dict[str, int] = {}
     keys: dict[str, _Key] = {}
     for each in reports:
@@ -151,12 +151,12 @@ def _table(found: Sequence[_Key]) -> Table:
 
 
 def _decider(key: _Key) -> str:
-    """Return the node that decides a key, or the first one that counted it."""
+    """Return the node that decides a key; if it is unknown, the first node that counted the key."""
     return key.owner or next(iter(key.nodes), "")
 
 
 def _name(key: _Key) -> str:
-    """Describe the key, such as `client=203.0.113.7`."""
+    """Format a key for the table, such as `client=203.0.113.7`."""
     if key.counter is None:
         return f"#{key.key}"
     parts = [
@@ -166,7 +166,7 @@ def _name(key: _Key) -> str:
 
 
 async def _ask_cluster(url: ClusterUrl) -> _Told:
-    """Query every member of a cluster."""
+    """Query every member of a cluster for its denied keys."""
     async with open_cluster(url, raise_on_outage=True) as cluster:
         lists: dict[str, Throttled] = {}
 

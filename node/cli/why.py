@@ -30,7 +30,7 @@ __all__ = ["why"]
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Result of one descriptor of the request."""
+    """Result of one descriptor of the request: its rule and decision."""
 
     descriptor: Descriptor
     decision: Decision
@@ -40,12 +40,12 @@ class _Answer:
 
     @property
     def is_shadow(self) -> bool:
-        """Whether the rule is in shadow mode."""
+        """Whether the matched rule is in shadow mode."""
         return self.decision.rule is not None and self.decision.rule.shadow
 
     @property
     def is_over(self) -> bool:
-        """Whether the limit is used up, also that of a shadow rule."""
+        """Whether the limit of the rule is used up; this includes shadow rules."""
         return not self.decision.allowed or self.decision.over_shadow
 
 
@@ -128,7 +128,7 @@ def _lines(answer: _Answer) -> Iterator[str]:
 
 
 def _when(decision: Decision) -> str:
-    """Describe when a request passes again."""
+    """Describe when the request will be allowed again."""
     if decision.limit == 0:
         return "; the limit admits nothing"
     return f"; retry after {decision.retry_after:.3f} s" if decision.retry_after else ""

@@ -43,7 +43,7 @@ class KeyDir:
 
     @property
     def key(self) -> Path:
-        """The private key of the shared certificate."""
+        """The private key of the certificate that nodes share."""
         return self.path / "node.key"
 
     @property
@@ -70,7 +70,7 @@ class KeyDir:
         return self.path / "tokens.toml"
 
     def token(self, name: str) -> Path:
-        """A token with its secret, for its client alone."""
+        """File with the secret of the client token `name`, to be copied to that client only."""
         return self.path / f"{name}.token"
 
 
@@ -89,7 +89,7 @@ class Access:
     """Whether there are no keys, which is allowed on loopback only."""
 
     def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
-        """Return the scopes of the sender of a hello; None when its credential is wrong.
+        """Return the scopes of the sender of a `Hello` message; None when its credential is wrong.
 
         `binding` is the secret of the connection that carried the hello.
         """
@@ -98,7 +98,9 @@ class Access:
     def scopes_now(
         self, role: Role, name: str, proof: bytes, binding: bytes
     ) -> frozenset[Scope] | None:
-        """Return the scopes of a stored proof (see `proof_in`); None when it is not valid now."""
+        """Return the scopes of a credential part that `proof_in` returned; None when it is no
+        longer valid.
+        """
         if role is Role.NODE:
             keys = self.cluster_keys
             known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
@@ -111,24 +113,29 @@ class Access:
     def reset_secret(self, name: str) -> bytes:
         """Return the key of the stateless resets of the node `name`; empty without keys.
 
-        With a shared key, a peer could end connections of another node (RFC 9000, 21.11).
+        Each node has its own key. With a shared key, a peer could end connections of another node
+        (RFC 9000, 21.11).
         """
         if self.is_open:
             return b""
         return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
 
     def proof_of(self, name: str, binding: bytes = b"") -> bytes:
-        """Compute the proof that the node `name` sends on the connection with this `binding`."""
+        """Compute the proof of identity that the node `name` sends on the connection with this
+        `binding`.
+        """
         return node_proof(self.cluster_keys[0], name, self.cluster, binding)
 
 
 def proof_in(hello: Hello) -> bytes:
-    """Return the part of a credential that may be stored: a node's proof, or a token's digest."""
+    """Return the part of a credential that may be stored: the proof of a node, or the digest of a
+    token.
+    """
     return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 
 def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
-    """Read cluster key and tokens. Raises `ConfigError` that names the file and how to fix it."""
+    """Read cluster key and tokens. Raises `ConfigError`, which names the file and its repair."""
     if keys is None:
         return Access(cluster=cluster, is_open=True)
     if not keys.path.is_dir():

@@ -1,4 +1,6 @@
-"""Expiry of a node's certificates in its log: at the start, at a reload, daily when it is near."""
+"""Log events about the expiry of a node's certificates: at start, at reload, and daily when it is
+near.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ _DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When one certificate in force expires, and how an operator replaces it."""
+    """Expiry time of one certificate, and the steps to replace it."""
 
     file: str
     """Relative to the key folder."""
@@ -30,7 +32,7 @@ class Expiry:
 
 
 def expiries(keys: KeyDir, name: str, client: ClientTls, server: ServerTls) -> list[Expiry]:
-    """Return the expiry of the certificate that the node `name` shows, and of its authority."""
+    """Return when the certificate of the node `name` and that of its authority expire."""
     certificate, _ = certificate_files(keys, name)
     shown = Expiry(
         str(certificate.relative_to(keys.path)),
@@ -64,7 +66,7 @@ def log_expiries(known: Sequence[Expiry], now: datetime, *, only_soon: bool = Fa
 
 
 async def warn_daily(in_force: Callable[[], Sequence[Expiry]], now: Callable[[], datetime]) -> None:
-    """Log certificates that expire within 30 days, once a day, until cancelled."""
+    """Once a day, log each certificate that expires within 30 days; run until cancelled."""
     while True:
         await trio.sleep(_DAY_SECONDS)
         log_expiries(in_force(), now(), only_soon=True)

@@ -1,7 +1,7 @@
-"""The certificate that a node presents, and how it verifies those of its peers.
+"""The certificate that a node presents, and how it verifies the certificates of its peers.
 
 A key folder has one certificate per node (`nodes/NAME.pem`), or one that all nodes share
-(`node.pem`), or both while a cluster changes from the second to the first.
+(`node.pem`). It has both while a cluster changes from the shared certificate to one per node.
 """
 
 import logging
@@ -43,10 +43,11 @@ def certificate_files(keys: KeyDir, name: str) -> tuple[Path, Path]:
 
 
 def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, ServerTls]:
-    """Load the TLS configuration of the node `name`: the CA that it trusts and its certificate.
+    """Load the TLS configuration of the node `name`: its authority and its certificate.
 
-    A node whose certificate has its name verifies the names of its peers, unless the shared
-    certificate is there too: then peers may still present that one.
+    A node with its own certificate also verifies the names of its peers. It does not do so while
+    the key folder still has the shared certificate, because peers may present that one.
+
     Raises `ConfigError` for files that are missing or wrong, and for the certificate of another
     node.
     """

@@ -1,4 +1,4 @@
-"""Description of the changes of a key reload for the log, without secrets."""
+"""Description of what a reload of the keys has changed, for the log and without secrets."""
 
 from node.config.access import Access
 from ringfence.transport.tls.certificates import ClientTls, ServerTls

@@ -41,10 +41,10 @@ def write_keys(
     days: int,
     nodes: Sequence[str] = (),
 ) -> list[Path]:
-    """Create a complete key folder; return its files. If it raises `ConfigError`, it writes
-    nothing.
+    """Create a complete key folder and return its files.
 
-    Each of `nodes` gets its own certificate. Without `nodes`, all nodes share one certificate.
+    Each of `nodes` gets its own certificate. Without `nodes`, all nodes share one certificate. When
+    it raises `ConfigError`, it has written nothing.
     """
     key_dir = KeyDir(directory)
     _check_names(names)
@@ -127,11 +127,11 @@ def _authority_of(key_dir: KeyDir, now: datetime) -> tuple[bytes, bytes]:
 
 
 def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
-    """Renew node certificates and private keys, with the same names and addresses; return the
-    files.
+    """Renew node certificates and private keys, and return the files; names and addresses stay the
+    same.
 
-    Without `nodes`, all certificates in the folder are renewed. If it raises `ConfigError`, it
-    writes nothing.
+    Without `nodes`, all node certificates in the folder are renewed. When it raises `ConfigError`,
+    it has written nothing.
     """
     key_dir = KeyDir(directory)
     now = datetime.now(UTC)
@@ -148,7 +148,7 @@ def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
 
 
 def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
-    """Return the certificate files of these nodes, or all. Raises `ConfigError` if one is
+    """Return the certificate files of these nodes, or of all nodes. Raises `ConfigError` if one is
     missing.
     """
     found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
@@ -201,7 +201,8 @@ def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
 
 
 def revoke_token(directory: Path, name: str) -> list[Path]:
-    """Remove a token from `tokens.toml`, then the file of its secret; return the changed files.
+    """Remove a token from `tokens.toml`, and then the file with its secret; return the changed
+    files.
 
     Raises `ConfigError` for an unknown token.
     """
@@ -254,7 +255,7 @@ def _node_pair(
     now: datetime,
     days: int,
 ) -> dict[Path, bytes]:
-    """Issue the certificate and private key of one node."""
+    """Issue a certificate and a private key for one node."""
     covered = [node_server_name(node), *names]
     certificate, key = issue(ca, ca_key, covered, addresses, now, days)
     return {key_dir.certificate_of(node): certificate, key_dir.key_of(node): key}

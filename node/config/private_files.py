@@ -14,7 +14,9 @@ __all__ = ["locked", "replace_private", "write_private"]
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock a folder against other commands during the block; waits for the lock."""
+    """Hold a lock on a folder while the block runs, after waiting for other commands to release
+    it.
+    """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -50,10 +52,10 @@ def write_private(files: Mapping[Path, bytes]) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file atomically, because nodes may read it at any time.
+    """Replace the content of a secret file atomically, because nodes may read it at any time.
 
-    The file keeps its owner and group. It stays readable by its group if it was, because a service
-    may run as another user. Other users cannot read it. Raises `ConfigError`.
+    The file keeps its owner and group. Its group can still read it if it could before, because a
+    service may run as another user. Other users cannot read it. Raises `ConfigError`.
     """
     beside = path.with_name(f".{path.name}.new")
     with suppress(OSError):

@@ -1,6 +1,6 @@
 """Rule files on disk, and detection of their changes.
 
-An invalid file never replaces the current rules. It is reported once, and the rules in force stay.
+An invalid file never replaces the current rules. The error is logged once.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger("ringfence.node")
 
 
 class RuleFiles:
-    """Rule file, or directory of rule files."""
+    """One rule file, or a directory of rule files."""
 
     def __init__(self, path: Path, default_algorithm: Algorithm, *, merge: bool) -> None:
         self.refusals = 0
@@ -33,9 +33,9 @@ class RuleFiles:
         self._version = -1
 
     def load(self) -> RuleSet:
-        """Load the rules. Raises `ConfigError` that lists every error.
+        """Load the rules. Raises `ConfigError`, which lists every error.
 
-        Each load has a higher version than the previous one, even if it reads older files. So
+        Each load has a higher version than the previous one, even if the files are older. So
         clients also receive a roll-back.
         """
         self._seen = self._look()
@@ -65,8 +65,8 @@ class RuleFiles:
             return None
 
     def _check_size(self, rules: RuleSet) -> None:
-        """Raise `ConfigError` for rules larger than one message, in which clients fetch them
-        all.
+        """Raise `ConfigError` if all rules together do not fit into the one message that clients
+        receive.
         """
         try:
             PackedRules(rules.version, rules.to_plain())
@@ -77,7 +77,9 @@ class RuleFiles:
             ) from error
 
     def _look(self) -> tuple[tuple[str, int, int, int], ...]:
-        """Return a fingerprint of the files, which a changed symbolic link changes too."""
+        """Return a fingerprint of the rule files, which also changes with the target of a symbolic
+        link.
+        """
         return tuple(sorted(_marks(self._files())))
 
     def _files(self) -> list[Path]:

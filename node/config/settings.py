@@ -52,7 +52,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of a node; times in seconds."""
+    """Settings of one node; times are in seconds."""
 
     name: str = ""
     """Name of the node, unique in the cluster. Its default is the name of the pod, or host name and
@@ -130,7 +130,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def places(self) -> Limits:
-        """Return the limits on connections."""
+        """Return the limits on the number of connections."""
         return Limits.of(
             self.max_connections, self.max_connections_per_address, self.max_connections_per_token
         )
@@ -151,7 +151,8 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> NodeSettings:
-    """Load the settings from file, environment and flags; flags override the others.
+    """Load the settings from file, environment and flags. Flags override the environment, which
+    overrides the file.
 
     Paths in the file are relative to it. Raises `ConfigError` that names the source and the
     setting.
@@ -166,8 +167,8 @@ def load_settings(
 
 
 def _completed(settings: NodeSettings, environment: Mapping[str, str]) -> NodeSettings:
-    """Derive name and address from the other settings, or from the variables of a Kubernetes
-    pod.
+    """Derive name and address of the node from other settings, or from the variables of a
+    Kubernetes pod.
     """
     host, port = require_address("listen", settings.listen)
     found = from_environment(environment)
@@ -212,7 +213,7 @@ def _validate_addresses(settings: NodeSettings) -> None:
 
 
 def _validate_member(settings: NodeSettings) -> None:
-    """Validate the texts about this node that are sent to peers."""
+    """Validate the node's name and other texts that it sends to peers."""
     try:
         member = settings.member
     except ValueError as error:

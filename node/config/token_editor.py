@@ -16,7 +16,7 @@ __all__ = ["record", "token_names", "with_record", "without_record"]
 
 
 def record(name: str, secret: bytes, scopes: Sequence[Scope], domains: Sequence[str] = ()) -> str:
-    """Format the table of one token, which holds the SHA-256 digest of the secret."""
+    """Format the TOML table of one token, which holds the SHA-256 digest of its secret."""
     lines = [
         f'[tokens."{name}"]',
         f'digest = "{token_digest(secret).hex()}"',
@@ -33,7 +33,9 @@ def token_names(text: str) -> list[str]:
 
 
 def with_record(text: str, added: str) -> str:
-    """Append the table of one token. Raises `ConfigError` if the file format does not permit it."""
+    """Append the table of one token to the text. Raises `ConfigError` if the file's format does not
+    permit it.
+    """
     joined = f"{text.rstrip()}\n\n{added}" if text.strip() else added
     if len(_tokens(joined)) != len(_tokens(text)) + 1:
         raise ConfigError("the file must have a table per token; append the record by hand")
@@ -41,7 +43,9 @@ def with_record(text: str, added: str) -> str:
 
 
 def without_record(text: str, name: str) -> str:
-    """Remove the table of one token. Raises `ConfigError` if the file format does not permit it."""
+    """Remove the table of one token from the text. Raises `ConfigError` if the file's format does
+    not permit it.
+    """
     before = _tokens(text)
     lines = text.splitlines(keepends=True)
     begin = next((at for at, line in enumerate(lines) if _is_header_of(line, name)), None)

@@ -1,8 +1,8 @@
-"""Counts of global rules: dissemination to the other data centers, and merging of theirs.
+"""Counts of global rules: sending them to other data centers, and merging the counts of those.
 
-Decides to whom and when; `gossip.cross_dc.count_dissemination` chooses the
-keys. Each data center is the only writer of its own counts, so a message that comes twice, late or
-in another order changes nothing.
+Decides when counts are sent and to which data centers. `gossip.cross_dc.count_dissemination`
+chooses the keys. Each data center is the only writer of its own counts. So a message that is
+duplicated, late or out of order has no effect.
 """
 
 import logging
@@ -52,7 +52,7 @@ _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 
 
 class CrossDcCounts:
-    """Counts of global rules at one node."""
+    """Counts of global rules at one node, of its own and of other data centers."""
 
     def __init__(
         self,
@@ -67,8 +67,9 @@ class CrossDcCounts:
         random: Random,
         containment: Containment,
     ) -> None:
-        """`clock` returns the time that windows are numbered by; `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent."""
+        """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
+        measures how long counts wait to be sent.
+        """
         self._datacenter = datacenter
         self._engine = engine
         self._ownership = ownership
@@ -94,17 +95,18 @@ class CrossDcCounts:
     # -- rules and members ---------------------------------------------------------------------
 
     def set_rules(self, rules: RuleSet) -> None:
-        """Count by these rules from now on."""
+        """Use this rule set from now on."""
         self._rules = rules
         self._keys.set_rules(rules)
         self._engine.set_rules(self._engine_rules())
 
     def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
-        """Follow the members; send all counts again to new owners in other data centers.
+        """Apply a change of members; send all counts again to new owners in other data centers.
 
-        Checks go to the members of `routed`, counts to those of `view`, which should hold the
-        counters. `left` are data centers that have left for good. Only then a split limit has fewer
-        shares, because an unreachable data center still admits its share.
+        Checks are sent to members of `routed`. Counts are sent to members of `view`, which should
+        hold the counters. `left` are data centers whose members have all left voluntarily. Only
+        they lose their share of a split limit, because an unreachable data center still admits its
+        share.
         """
         old, self._view, self._routed = self._view, view, routed
         sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
@@ -121,11 +123,11 @@ class CrossDcCounts:
             if old.ring(name) != view.ring(name):
                 spread.resend(None, now)
         for name in [name for name in to_send if name not in view.datacenters]:
-            # It may return; its missing counts are kept for that case.
+            # The data center may return; the counts that it lacks are kept for that case.
             to_send[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
-        """Return the rings that decide the rules whose home is another data center."""
+        """Return, for each rule that another data center decides, the ring of that data center."""
         return {
             rule.id.to_bytes(8, "big"): self._routed.ring(rule.home)
             for rule in self._rules.rules()
@@ -133,11 +135,11 @@ class CrossDcCounts:
         }
 
     def split_rules(self) -> set[bytes]:
-        """Return the ids of split rules."""
+        """Return the ids of rules whose limits are divided among data centers."""
         return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
 
     def other_rings(self) -> dict[str, Ring]:
-        """Return the rings of other data centers, without members that are joining."""
+        """Return the rings of the other data centers, without members that are joining."""
         routed = self._routed
         others = [name for name in routed.datacenters if name != self._datacenter]
         return {name: routed.ring(name) for name in others}
@@ -158,7 +160,7 @@ class CrossDcCounts:
     # -- sending -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send rounds until cancelled."""
+        """Send counts periodically until cancelled."""
         await self._containment.supervise("cross_dc", self._send_rounds)
 
     async def _send_rounds(self) -> None:
@@ -173,7 +175,7 @@ class CrossDcCounts:
                 self.send_digests()
 
     def flush(self) -> None:
-        """Send changed counts, and ask for lost ones."""
+        """Send changed counts to other data centers, and request lost counts from them."""
         now, clock = self._uptime(), self._clock()
         others = {name: self._view.ring(name) for name in self._keys.others}
         self._recovery.ask(self._view.ring(self._datacenter), others)
@@ -188,11 +190,12 @@ class CrossDcCounts:
             for each in spread.take_due(self._facts, _KEYS_PER_ROUND, now):
                 shard = shard_of(each[0])
                 owner = ring.owner(shard)
-                # Counts never shrink elsewhere, so they are not sent while they may be too large.
+                # Other data centers never reduce a count, so it is not sent while it may be too
+                # high.
                 cover = self._ownership.covers.get(shard)
                 is_counted_twice = cover is not None and cover.is_owner_counting(clock)
                 if owner in self._in_flight or is_counted_twice:
-                    spread.on_lost(each[0], each[2])  # Together with what changes meanwhile.
+                    spread.on_lost(each[0], each[2])  # It is sent later, with newer changes.
                 else:
                     by_owner.setdefault(owner, []).append(each)
             for owner, rows in by_owner.items():
@@ -248,7 +251,7 @@ class CrossDcCounts:
     # -- receiving -------------------------------------------------------------------------------
 
     def take_cells(self, sender: str, message: WindowCounts) -> Done | Refused:
-        """Merge the counts of another data center; `sender` is the data center of the sender."""
+        """Merge counts of the other data center `sender` into the counters here."""
         if message.writer != sender or sender == self._datacenter:
             self._counters.add("cells_refused", len(message.keys))
             return _foreign(message.seq, message.writer, sender)
@@ -263,7 +266,9 @@ class CrossDcCounts:
         return Done(message.seq)
 
     def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
-        """Return the lost counts of another data center; send it this one's counts again."""
+        """Answer a data center that requests its lost counts, and send it the counts of this one
+        again.
+        """
         if not sender:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
@@ -277,7 +282,7 @@ class CrossDcCounts:
         return self._recovery.answer(sender, message, self._keys.received.get(sender, {}))
 
     def send_digests(self) -> None:
-        """Send digests of the counts that were sent, and forget windows that are over."""
+        """Send digests of the acknowledged counts, and forget expired windows."""
         self._keys.forget_expired()
         for name in self._keys.others:
             spread = self._keys.to_send[name]
@@ -308,7 +313,9 @@ class CrossDcCounts:
         )
 
     def take_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
-        """Return the shards in which counts of the sender are missing here."""
+        """Return the shards for which the digests of another data center differ from the counts
+        here.
+        """
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
         remote = self._keys.received.get(message.writer, {})
@@ -320,9 +327,11 @@ class CrossDcCounts:
         return DigestMismatch(message.seq, differing)
 
     def staleness(self) -> tuple[list[tuple[float, int]], float]:
-        """Return the ages of counts at their acknowledgement by another data center, in seconds.
+        """Return a cumulative histogram, in seconds, of the ages of counts when they were
+        acknowledged.
 
-        Upper bounds of the classes with how many were that young or younger, and the sum.
+        The result has pairs of an upper bound and the number of counts up to that age, and the sum
+        of all ages.
         """
         rows: list[tuple[float, int]] = []
         count = 0
@@ -332,8 +341,9 @@ class CrossDcCounts:
         return rows, self._staleness_sum_ms / 1000
 
     def stats(self) -> dict[str, int]:
-        """Return the histogram of the ages of counts at their acknowledgement, and the waiting
-        counts."""
+        """Return the ages of counts when they were acknowledged, and the number of waiting
+        counts.
+        """
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }

@@ -1,6 +1,7 @@
-"""Keys of global rules at one node: what to send to other data centers, and what they have sent.
+"""Keys of global rules at one node: counts to send to other data centers, and counts received from
+them.
 
-Records changes, and decides nothing about their exchange: `node.cross_dc.counts` sends and merges.
+Only records changes; `node.cross_dc.counts` sends and merges.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +20,9 @@ class GlobalKeys:
     """Changed, received and lost counts of the global rules at one node."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
-        """`clock` returns the time that windows are numbered by; `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent."""
+        """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
+        measures how long counts wait to be sent.
+        """
         self._engine = engine
         self._clock = clock
         self._uptime = uptime
@@ -36,7 +38,7 @@ class GlobalKeys:
         """Shards that started without counters."""
 
     def set_rules(self, rules: RuleSet) -> None:
-        """Record the keys of these rules from now on."""
+        """Record the keys of these rules from now on, instead of earlier rules."""
         self._rules = {
             rule.id.to_bytes(8, "big"): rule
             for rule in rules.rules()
@@ -44,7 +46,7 @@ class GlobalKeys:
         }
 
     def on_decided(self, batch: Batch, verdicts: Results) -> None:
-        """Mark the global keys that a batch decided here has changed."""
+        """Mark the keys of global rules that a decided batch has changed."""
         if not self._rules or not self.to_send or batch.op not in (Op.CHECK, Op.CHARGE):
             return
         now = self._uptime()
@@ -58,8 +60,8 @@ class GlobalKeys:
                     to_send.mark_changed(key, now)
 
     def on_arrived(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that another member counted before, so that they are sent again."""
-        if not keys:  # As for most of thousands of shards that move at once.
+        """Mark keys that another member counted before, so that their counts are sent again."""
+        if not keys:  # The usual case: most transferred shards have no keys.
             return
         now = self._uptime()
         shared = [key for key in keys if key[:8] in self._rules]
@@ -74,7 +76,7 @@ class GlobalKeys:
                     self.on_received(name, key, cells)
 
     def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
-        """Record the latest counts of a key that another data center has sent."""
+        """Store the latest counts of a key that another data center has sent."""
         self.received.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
 
     def limit_of(self, key: bytes) -> Limit | None:
@@ -83,7 +85,7 @@ class GlobalKeys:
         return None if rule is None else rule.limit
 
     def forget_expired(self) -> None:
-        """Forget the windows that are over."""
+        """Remove the stored counts of expired windows."""
         now = self._clock()
         for name in self.others:
             self.to_send[name].forget(lambda key, number: self._is_over(key, number, now))
@@ -96,7 +98,7 @@ class GlobalKeys:
                     del received[shard]
 
     def _is_over(self, key: bytes, number: int, now: int) -> bool:
-        """Whether a window is over. Calendar windows are numbered by their second."""
+        """Whether a window has ended. Calendar windows are numbered by their starting second."""
         limit = self.limit_of(key)
         if limit is None:
             return True

@@ -1,7 +1,7 @@
-"""Recovery of lost counts from other data centers.
+"""Recovery of counts that this data center lost, from other data centers.
 
-Decides when to ask and how to charge the answers. `gossip.cross_dc.lost_counts` computes the
-missing units.
+Decides when to request the counts and how to charge them. `gossip.cross_dc.lost_counts` computes
+the missing units.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ _KEYS_PER_ANSWER = 1000
 
 
 class CountRecovery:
-    """Asks for shards that started without counters, and answers other data centers."""
+    """Requests counts of shards that started without counters, and answers such requests."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class CountRecovery:
         limit_of: Callable[[bytes], Limit | None],
         lost: LostCounts,
     ) -> None:
-        """`limit_of` returns the limit of a key of global scope."""
+        """`limit_of` returns the limit of a key if its rule is global."""
         self._engine = engine
         self._ownership = ownership
         self._link_to = link_to
@@ -44,9 +44,9 @@ class CountRecovery:
         """Owners with a request in flight: each has one at a time."""
 
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
-        """Ask the owners in other data centers for the shards that are still missing.
+        """Request the missing counts of shards from their owners in other data centers.
 
-        The new owner of a transferred shard takes over the request for it.
+        When a shard was transferred, its new owner continues the request.
         """
         held = self._ownership.held
         for datacenter, ring in elsewhere.items():
@@ -72,7 +72,9 @@ class CountRecovery:
                 self._ask(link, datacenter, owner, theirs)
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
-        """Ask one owner; an owner in this data center, named "", takes the request over."""
+        """Request counts from one owner; an owner in this data center ("") continues the request
+        instead.
+        """
         self._asked.add(owner)
 
         def on_reply(reply: object) -> None:
@@ -90,7 +92,7 @@ class CountRecovery:
         link.call(lambda seq: RecoverCounts(seq, shards), on_reply)
 
     def _count(self, reply: RecoverCountsReply) -> None:
-        """Charge the lost counts again, with their age."""
+        """Charge recovered counts with their age."""
         now = self._clock()
         rows: dict[bytes, list[int]] = {}
         for key, own, remembered in zip(
@@ -104,7 +106,7 @@ class CountRecovery:
         self._ownership.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
-        """Take over the requests for shards that a peer in this data center has transferred."""
+        """Continue the requests for shards that a peer in this data center has transferred here."""
         shards = [shard for shard in message.shards if self._ownership.held[shard]]
         self._lost.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
@@ -112,9 +114,11 @@ class CountRecovery:
     def answer(
         self, writer: str, message: RecoverCounts, remote_keys: Mapping[int, Iterable[bytes]]
     ) -> RecoverCountsReply:
-        """Return the counts of a data center; `remote_keys` has the keys that it sent, by shard.
+        """Return to the data center `writer` the counts that this node received from it earlier.
 
-        Shards that are not held here, or do not fit, are omitted and requested again.
+        `remote_keys` are the received keys by shard. Shards that this node does not hold are
+        omitted. So are shards that do not fit into the message; the other data center requests them
+        again.
         """
         held = self._ownership.held
         shards: list[int] = []
@@ -131,7 +135,7 @@ class CountRecovery:
 
 
 def _age_ns(limit: Limit, number: int, now: int) -> int:
-    """Return the time since a window ended, or since a calendar window began."""
+    """Return the time since the end of a window, or since the start of a calendar window."""
     if limit.calendar is not None:
         return max(0, now - number * 1_000_000_000)
     return max(0, now - (number + 1) * (limit.period_ns // limit.slots) + 1)

@@ -27,7 +27,7 @@ _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
 
 @dataclass(frozen=True, slots=True)
 class DemoCluster:
-    """The running node processes."""
+    """Running node processes of a temporary cluster."""
 
     url: str
     processes: dict[str, "subprocess.Popen[bytes]"]
@@ -46,12 +46,12 @@ class DemoCluster:
             )
 
     def kill(self, name: str) -> None:
-        """Kill a node without warning."""
+        """Kill a node process immediately, so that it cannot transfer its shards."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def wait_until_up(self) -> None:
-        """Wait until every node sees all others; before that, some nodes would decide alone.
+        """Wait until every node sees all others, because some nodes would decide alone before that.
 
         Raises `PeerUnavailable` when a node ends or takes longer than half a minute.
         """
@@ -64,12 +64,12 @@ class DemoCluster:
                 raise PeerUnavailable(f"node {missing[0]} was not up after {STARTUP:g} s")
 
     def missing(self) -> list[str]:
-        """Return the nodes that do not see all others yet."""
+        """Return the nodes that do not yet see all other nodes."""
         everybody = f"view of {len(self.processes)} members".encode()
         return [name for name in self.processes if everybody not in self.logs[name].read_bytes()]
 
     def assert_running(self) -> None:
-        """Raise `PeerUnavailable` with a node's last log lines when one has ended."""
+        """Raise `PeerUnavailable` with the last log lines of a node whose process has ended."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 words = self.logs[name].read_text("utf-8", "replace").strip().splitlines()
@@ -86,7 +86,8 @@ def running_cluster(
     more_tokens: Sequence[str] = (),
     more_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[DemoCluster]:
-    """Start a node process per name, as `started_cluster`, and wait until all see each other.
+    """Start a node process for each name as `started_cluster` does, and wait until all nodes see
+    each other.
 
     Raises `PeerUnavailable`.
     """
@@ -106,11 +107,11 @@ def started_cluster(
     more_tokens: Sequence[str] = (),
     more_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[DemoCluster]:
-    """Start a node process per name, without waiting for any.
+    """Start a node process for each name, and do not wait until the nodes answer.
 
     All other nodes join through the first one. `scopes` are those of the token in the cluster's
     address; `more_tokens` have the form `NAME:SCOPES`. `more_flags` has additional flags by node
-    name. The block's end stops the nodes and removes all files.
+    name. At the end of the block, the nodes are stopped and all files are removed.
     """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
@@ -136,14 +137,16 @@ def started_cluster(
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment without node settings, with the same import path."""
+    """Return the environment of this process without the settings of a node, with the same import
+    path.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGFENCE_")}
     home = str(Path(__file__).parents[2])
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))}
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free UDP ports; all are held until the last is found."""
+    """Return free UDP ports. Each is reserved until the last one is found, so that all differ."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
     try:
         for held in sockets:
@@ -155,7 +158,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _stop(processes: "dict[str, subprocess.Popen[bytes]]") -> None:
-    """Kill all at once: in a leave, each would wait for another one to take its counters."""
+    """Kill all node processes at once. If they left gracefully, each would wait for another one to
+    take its counters.
+    """
     for process in processes.values():
         process.kill()
     for process in processes.values():

@@ -1,6 +1,7 @@
-"""Checks per deciding node in the demo, as the client sees them, so a killed node loses none.
+"""Number of checks that each node decided in the demo, counted by the client.
 
-A decision has the role of its decider; the ring names the node with that role for the key.
+The client counts, so the checks of a killed node are included. Each decision has the role of its
+decider (such as owner or standby). The ring gives the node with that role for the key.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ two seconds to declare it dead; the last answers of the dead node itself arrive 
 
 @dataclass(slots=True)
 class Share:
-    """Number of checks that one node decided, by role."""
+    """Number of checks that one node decided in each role."""
 
     checks: int = 0
     allowed: int = 0
@@ -33,7 +34,7 @@ class Share:
 
 
 def total_of(shares: Mapping[str, Share]) -> Share:
-    """Return the sum of all shares."""
+    """Return the total of all shares."""
     return Share(
         sum(share.checks for share in shares.values()),
         sum(share.allowed for share in shares.values()),
@@ -43,7 +44,7 @@ def total_of(shares: Mapping[str, Share]) -> Share:
 
 
 class Shares:
-    """Shares of each node, of the client itself, and of checks without a decision."""
+    """Checks decided by each node and by the client itself, and checks without a decision."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -52,11 +53,11 @@ class Shares:
         self.by_name: dict[str, Share] = {}
 
     def died(self, name: str, now: float) -> None:
-        """Record that a node is dead; at most one is."""
+        """Record that a node was killed; the demo kills at most one."""
         self._dead, self._died_at = NodeId(name), now
 
     def add(self, decision: Decision, shard: int, received: float) -> None:
-        """Count a decision for a key in this shard, received at this time."""
+        """Count the decision for a key of the given shard, received at the given time."""
         source = decision.source
         share = self.by_name.setdefault(self._decider(source, shard, received), Share())
         share.checks += 1

@@ -1,4 +1,6 @@
-"""The demo run: a web server's log through three nodes, one killed midway, then the check."""
+"""The steps of the demo: replay a web server's log through three nodes, kill one, verify the
+counts.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -66,7 +68,7 @@ class Demo:
     """Seconds that the application waited per check."""
 
     def latency(self, share: float) -> float:
-        """Return the quantile of the answer times in seconds; 0 before the first."""
+        """Return a quantile of the answer times in seconds; 0 before the first answer."""
         if not self.latencies:
             return 0.0
         ordered = sorted(self.latencies)
@@ -75,7 +77,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Result of the demo."""
+    """Result of the demo: counts and their verification."""
 
     lines: int
     malformed: int
@@ -92,9 +94,9 @@ class DemoResult:
 
 
 async def run_demo(demo: Demo, on_change: Callable[[], None]) -> DemoResult:
-    """Start the nodes, replay the bundled log and kill the busiest node midway.
+    """Start the nodes, replay the bundled log, and kill the busiest node midway.
 
-    `on_change` is called before anything is started, and then at every change.
+    `on_change` is called before anything is started, and then after every change.
     """
     data = files("node.demo")
     with (
@@ -128,7 +130,7 @@ async def _wait_until_up(nodes: DemoCluster, demo: Demo, on_change: Callable[[],
 
 @asynccontextmanager
 async def _connected(nodes: DemoCluster) -> AsyncIterator[Cluster]:
-    """Connect as soon as every node answers."""
+    """Connect to the cluster as soon as every node answers."""
     url = parse_url(f"{nodes.url}&timeout={_ANSWER_TIMEOUT}")
     async with open_cluster(url) as cluster:
         rows: list[tuple[MemberRow, dict[str, int] | None]] = []
@@ -243,7 +245,7 @@ async def _tick(demo: Demo, on_change: Callable[[], None]) -> None:
 
 
 async def _count_shards(cluster: Cluster, demo: Demo) -> None:
-    """Query how many shards each node owns. Slow while a dead member is among them."""
+    """Ask the nodes how many shards each one owns. The query is slow while a member is dead."""
     while True:
         _note_shards(await cluster.admin.all_stats(), demo)
         await trio.sleep(_REFRESH)

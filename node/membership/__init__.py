@@ -1,1 +1,3 @@
-"""Who is in the cluster, as this node sees it: gossip, links to members, and the cluster's time."""
+"""Membership of the cluster as this node sees it: gossip, links to members, and the cluster's
+clock.
+"""

@@ -1,6 +1,6 @@
 """Clock of a node: the clock of its host, adjusted to the cluster's clock.
 
-Decides nothing: where the cluster's clock stands is `gossip.cluster_clock`'s to say.
+`gossip.cluster_clock` computes the adjustment.
 """
 
 from gossip.cluster_clock import ClusterClock
@@ -10,7 +10,7 @@ __all__ = ["ClusterTime", "ProbeStamps"]
 
 
 class ProbeStamps:
-    """Timestamps of probes, on the cluster's clock."""
+    """Access of probes to the cluster's clock: they read it and record measured offsets."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self._host = host
@@ -26,7 +26,7 @@ class ProbeStamps:
 
 
 class ClusterTime:
-    """Clock by which owners count."""
+    """Clock by which the owners of shards count."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self._host = host

@@ -1,6 +1,6 @@
-"""Driver of the membership core: sealed datagrams, exchanges over QUIC, and timers.
+"""Driver of the membership core: encrypted datagrams, exchanges over QUIC, and timers.
 
-Nothing here waits: datagrams and timers are calls of the transport, on its task.
+Nothing here waits. The transport calls this code for datagrams and timers, in its own task.
 """
 
 import logging
@@ -39,49 +39,49 @@ _AGAIN_NS = 100_000_000
 
 
 class Datagrams(Protocol):
-    """Form of gossip messages on the wire."""
+    """Encoding of gossip messages as datagrams."""
 
     def pack(self, message: Message) -> bytes:
-        """Return the datagram of a message."""
+        """Encode a message as a datagram."""
 
     def unpack(self, datagram: bytes) -> Message:
-        """Return the message of a datagram.
+        """Decode a datagram to a message.
 
-        Raises `Rejected` or `BadDatagram` when no member sent it.
+        Raises `Rejected` or `BadDatagram` when the datagram was not sent by a member.
         """
 
     def pack_records(self, records: Sequence[Record]) -> bytes:
-        """Return the bytes of the records in an exchange."""
+        """Encode the membership records of a full exchange."""
 
     def unpack_records(self, packed: bytes) -> list[Record]:
-        """Return the records of an exchange. Raises `BadDatagram`."""
+        """Decode the membership records of a full exchange. Raises `BadDatagram`."""
 
 
 class SealedDatagrams:
-    """Datagrams that only holders of a cluster key can read or make."""
+    """Encrypted datagrams, which only holders of a cluster key can read or create."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
 
     def pack(self, message: Message) -> bytes:
-        """Encode a message and seal it."""
+        """Encode and encrypt a message."""
         return self._seal.seal(encode(message))
 
     def unpack(self, datagram: bytes) -> Message:
-        """Open a datagram and decode it."""
+        """Decrypt and decode a datagram."""
         return decode(self._seal.open(datagram))
 
     def pack_records(self, records: Sequence[Record]) -> bytes:
-        """Encode the records of an exchange; the connection encrypts them."""
+        """Encode the membership records of a full exchange; the connection encrypts them."""
         return pack_records(records)
 
     def unpack_records(self, packed: bytes) -> list[Record]:
-        """Decode the records of an exchange."""
+        """Decode the membership records of a full exchange."""
         return unpack_records(packed)
 
 
 class GossipDriver:
-    """Runs the membership core of one node."""
+    """Runs the membership core of one node: feeds it with input and performs its effects."""
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ class GossipDriver:
         notice_stall: Callable[[], object],
         containment: Containment,
     ) -> None:
-        """`notice_stall` is called before a member's datagram is taken, which may have waited."""
+        """`notice_stall` is called before each datagram of a member, because the datagram may have
+        waited during a stall.
+        """
         self._membership = membership
         self._datagrams = datagrams
         self._transport = transport
@@ -114,52 +116,52 @@ class GossipDriver:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Datagrams that changed nothing, by cause."""
+        """Number of rejected datagrams, by cause."""
         return self._refused
 
     def start(self) -> None:
-        """Start to receive datagrams and to probe."""
+        """Start to receive gossip datagrams and to probe members."""
         self._transport.receive_sealed(self._on_datagram)
         self._perform([])
 
     def stop(self) -> None:
-        """Stop to receive and to send."""
+        """Stop to receive and to send gossip."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self, seeds: Sequence[Address]) -> None:
-        """Ask these addresses for the members, repeatedly until one answers."""
+        """Ask the nodes at these addresses for the members, repeatedly until one answers."""
         self._perform(self._membership.join(seeds, self._now()))
 
     def merge(self, records: Sequence[Record]) -> None:
-        """Merge records of other members."""
+        """Merge membership records of other nodes."""
         self._perform(self._membership.merge(records, self._now()))
 
     def become_alive(self) -> None:
-        """Join the ring."""
+        """Announce that this node is alive, so that it joins the ring."""
         self._perform(self._membership.become_alive(self._now()))
 
     def leave(self) -> None:
-        """Leave the ring, and keep serving."""
+        """Announce that this node leaves the ring; it still answers requests."""
         self._perform(self._membership.leave(self._now()))
 
     def left(self) -> None:
-        """Announce that all shards are transferred."""
+        """Announce that this node has transferred all its shards and has left."""
         self._perform(self._membership.left(self._now()))
 
     def set_forward_only(self, flag: bool) -> None:
-        """Leave the ring or return to it; the node serves in both cases."""
+        """Leave the ring or return to it; the node answers requests in both cases."""
         self._perform(self._membership.set_forward_only(flag, self._now()))
 
     def report_unreachable(self, name: str) -> None:
-        """Probe a member at once whose link was lost."""
+        """Probe a member at once, because the link to it was lost."""
         self._perform(self._membership.report_unreachable(name, self._now()))
 
     def exchanged(self, message: ExchangeMessage) -> Exchanged:
-        """Merge a peer's records and answer with the records here.
+        """Merge the records of a peer, and return this node's records as the answer.
 
-        Raises `BadDatagram` for bytes that are no records.
+        Raises `BadDatagram` for bytes that are not valid records.
         """
         records = self._datagrams.unpack_records(message.packed)
         self._perform(self._membership.merge(records, self._now()))
@@ -232,7 +234,7 @@ class GossipDriver:
         self._perform(self._membership.merge(records, self._now()))
 
     def _plan(self) -> None:
-        """Plan the next tick of the core."""
+        """Schedule the next call of the core's `tick`."""
         deadline = self._membership.next_deadline()
         if self._timer is not None:
             if deadline == self._planned:

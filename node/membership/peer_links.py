@@ -1,7 +1,7 @@
-"""Links to the other members, which are made when they are first needed.
+"""Links to the other members, created when they are first needed.
 
-Decides when a link is still good: a member that comes back elsewhere, or as a new process, gets a
-new one. Who is a member is gossip's to say.
+Decides when a link is replaced: a member with a new address or a new process gets a new link.
+Gossip decides which nodes are members.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ _GONE = (Status.DEAD, Status.LEFT)
 
 
 class PeerLinks:
-    """All links of one node."""
+    """All links of one node to other nodes."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PeerLinks:
         self._records: dict[NodeId, Record] = {}
 
     def update(self, records: Iterable[Record]) -> None:
-        """Follow the members; links to members that are gone end."""
+        """Apply a change of members; close the links to members that have left or died."""
         self._records = {NodeId(record.name): record for record in records}
         for links in (self._links, self._bulk):
             for name, (known, link) in list(links.items()):
@@ -69,11 +69,13 @@ class PeerLinks:
                 newcomer.open()  # Checks for the shards that it receives will use this link.
 
     def link(self, name: NodeId) -> Link | None:
-        """Return the link to a member; None when there is no such member."""
+        """Return the link to a member; None when the name is not a reachable member."""
         return self._find(self._links, name, self._settings)
 
     def bulk(self, name: NodeId) -> Link | None:
-        """Return a second link to the member, for transfers: checks never wait behind them."""
+        """Return the second link to a member, used for shard transfers so that checks never wait
+        behind them.
+        """
         return self._find(self._bulk, name, self._bulk_settings)
 
     def _find(
@@ -90,7 +92,7 @@ class PeerLinks:
         return link
 
     def at(self, address: Address) -> Link:
-        """Return the link to an address."""
+        """Return the link to an address, which need not belong to a known member."""
         for record, link in self._links.values():
             if (record.host, record.port) == address:
                 return link
@@ -102,7 +104,7 @@ class PeerLinks:
         return known
 
     def reaches(self, address: Address, *, but: Link) -> bool:
-        """Return whether a link to this address other than `but` is ready."""
+        """Return whether a link to this address, other than the link `but`, is ready."""
         links = [link for known in (self._links, self._bulk) for _, link in known.values()]
         return any(
             link.address == address and link.is_ready and link is not but
@@ -110,7 +112,7 @@ class PeerLinks:
         )
 
     def close(self) -> None:
-        """Close every link."""
+        """Close the links to all members."""
         for _, link in [*self._links.values(), *self._bulk.values()]:
             link.close()
         for link in self._by_address.values():
@@ -140,7 +142,7 @@ def _is_elsewhere(record: Record, known: Record) -> bool:
 
 
 def member_of(record: Record) -> Member:
-    """Return a member as the ring sees it."""
+    """Convert a membership record into a member of the ring."""
     return _member(record.name, record.datacenter, record.zone, record.weight)
 
 

@@ -43,11 +43,11 @@ class Counters:
         self._counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
 
     def add(self, name: str, count: int = 1) -> None:
-        """Increase one counter."""
+        """Increase the counter with this name."""
         self._counts[name] += count
 
     def decided(self, op: Op, verdicts: Results, *, as_standby: bool) -> None:
-        """Count a batch this node decided by its own counters."""
+        """Count the checks of a batch that this node decided as owner or standby."""
         counts = self._counts
         rows = len(verdicts.outcomes)
         codes = verdicts.outcomes.codes

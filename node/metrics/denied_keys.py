@@ -1,7 +1,7 @@
-"""Keys that a cluster denied most: the joined lists of its nodes.
+"""Keys that the cluster denied most, merged from the lists of its nodes.
 
-A key is denied by its owner, and by clients, each of which reports to one node. So several nodes
-list one key, and their counts are added.
+A key may be denied by its owner and by clients, each of which reports to one node. So several nodes
+may list the same key, and their counts are added.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ _RESULTS = 3
 
 @dataclass(slots=True)
 class DeniedKey:
-    """One key with its denials at all nodes."""
+    """One key, with the sum of its denials at all nodes."""
 
     key: bytes
     denied: int = 0
@@ -33,7 +33,7 @@ class DeniedKey:
 
 @dataclass(frozen=True, slots=True)
 class DeniedKeys:
-    """Denials of all nodes that answered."""
+    """Merged list of denied keys, from all nodes that answered."""
 
     denied: int
     keys: list[DeniedKey]
@@ -43,7 +43,7 @@ class DeniedKeys:
 
 
 def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
-    """Join the lists of nodes."""
+    """Merge the lists of several nodes into one."""
     keys: dict[bytes, DeniedKey] = {}
     rules: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _RESULTS)
     for node, listed in sorted(lists.items()):
@@ -65,9 +65,9 @@ def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
 
 
 def values_of(rule: Rule | None, key: bytes) -> list[list[str]] | None:
-    """Return name and value of each entry of a key; None when the key only has a digest.
+    """Return name and value of each entry of a key; None when only a digest of the key is known.
 
-    Without a rule the names are empty.
+    For a key whose rule is unknown, the names are empty.
     """
     _, values = decode_key(key)
     if values is None:

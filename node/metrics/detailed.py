@@ -1,7 +1,7 @@
 """Detailed metrics for the admin port: decisions by rule, frame sizes, and times.
 
-Counting must be cheap: each frame takes a few dictionary operations, by the rule's 8 bytes and the
-code. Names and results are added when the metrics are read.
+Counting must be cheap: each frame costs a few dictionary operations, with the rule's id and the
+result code as key. Rule names and results are looked up when the metrics are read.
 """
 
 from collections import Counter
@@ -65,14 +65,14 @@ _MOST_RULES = 32
 
 
 class Span:
-    """A histogram by powers of two: `counts[n]` are the values of n binary digits, below `2**n`."""
+    """Histogram with powers of two: `counts[n]` is the number of values with n binary digits."""
 
     def __init__(self, classes: int) -> None:
         self.counts = [0] * classes
         self.sum = 0
 
     def add(self, value: int) -> None:
-        """Count one value; values beyond all classes go into the last one."""
+        """Count one value; a value that is too large goes into the last class."""
         size = value.bit_length()
         counts = self.counts
         counts[size if size < len(counts) else -1] += 1
@@ -80,7 +80,7 @@ class Span:
 
 
 class Metrics:
-    """Counts of one node since its start."""
+    """Detailed metrics of one node since they were switched on."""
 
     def __init__(
         self,
@@ -113,13 +113,13 @@ class Metrics:
         self._by_metric: Counter[tuple[str, str]] = Counter()
 
     def follow(self, rules: RuleSet) -> None:
-        """Count by the metrics that these rules define."""
+        """Use the metrics that this rule set defines."""
         self._name_metrics()
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
         self._detailed_rules = frozenset(detailed)
 
     def decided(self, batch: Batch, verdicts: Results, *, as_standby: bool) -> None:
-        """Count a batch that this node decided."""
+        """Count the checks of a batch that this node decided."""
         if batch.op is not Op.CHECK:
             return
         keys, codes = batch.keys, verdicts.outcomes.codes
@@ -145,12 +145,14 @@ class Metrics:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the next frame is timed: reading the clock for each frame costs too much."""
+        """Whether to measure the time of the next frame; only a sample is measured, because reading
+        the clock is expensive.
+        """
         return not self.frames % TIMED_EVERY
 
     @property
     def frame_checks(self) -> Span:
-        """Return the checks per frame decided here."""
+        """Return a histogram of the number of checks in each frame that this node decided."""
         span = Span(_SIZES)
         lone = self.frames - sum(self._larger.counts)
         span.counts = [*self._larger.counts]
@@ -159,7 +161,7 @@ class Metrics:
         return span
 
     def undecided(self, batch: Batch, verdicts: Results) -> None:
-        """Count rows that the failure policy decided."""
+        """Count the checks of a batch that the failure policy decided."""
         if batch.op is Op.CHECK:
             rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
             codes = verdicts.outcomes.codes
@@ -173,7 +175,7 @@ class Metrics:
     def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:
         """Count decisions that a client made itself: key, code, source and count of each row.
 
-        Only the first `named` keys are keys of counters, the others are ids of rules.
+        Only the first `named` rows have the key of a counter; the others have the id of a rule.
         """
         denied: Counter[bytes] = Counter()
         unnamed = 0
@@ -193,9 +195,10 @@ class Metrics:
             self._name()
 
     def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
-        """Return the most denied rules: allowed, denied, denied in shadow or quota mode.
+        """Return the rules with the most denials, each with three counts.
 
-        The list is in descending order, with at most `_MOST_RULES` rules.
+        The counts are: allowed, denied, and denied in shadow or quota mode. The list is in
+        descending order, with at most `_MOST_RULES` rules.
         """
         found: dict[str, list[int]] = {}
         for (rule, result, _), count in self.decisions().items():
@@ -206,7 +209,9 @@ class Metrics:
         return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
 
     def detailed_decisions(self) -> dict[tuple[str, str], int]:
-        """Return decisions by rules whose metrics show values, by metric and result."""
+        """Return the number of decisions by metric name and result, for rules whose metrics contain
+        values.
+        """
         self._name_metrics()
         return dict(self._by_metric)
 
@@ -230,12 +235,12 @@ class Metrics:
             self._by_metric[name, _result_of(rule, code)] += count
 
     def decisions(self) -> dict[tuple[str, str, str], int]:
-        """Return decisions by rule, result and source; counts never decrease."""
+        """Return the number of decisions by rule, result and source; the numbers never decrease."""
         self._name()
         return dict(self._named)
 
     def label_of(self, rule: Rule | None) -> str:
-        """Return the label of a rule, one of a bounded number."""
+        """Return the metric label of a rule. The number of different labels is bounded."""
         if rule is None:
             return NO_RULE
         name = place(rule.domain, rule.path)
@@ -248,7 +253,7 @@ class Metrics:
         return name
 
     def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
-        """Count rows that are not plainly allowed, and record the denied keys."""
+        """Count rows whose code is not `ALLOWED`, and record the denied keys."""
         odd = self._odd
         denied: list[bytes] = []
         for key, code in zip(keys, codes, strict=True):
@@ -261,7 +266,7 @@ class Metrics:
     def _count_each(
         self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
     ) -> None:
-        """Count rows that were decided in an owner's place."""
+        """Count rows that the failure policy or a standby decided, each with its source."""
         for key, code, source in zip(keys, codes, sources, strict=True):
             self._odd[key[:8], code, source] += 1
         self.throttled.denied(
@@ -269,7 +274,9 @@ class Metrics:
         )
 
     def _name(self) -> None:
-        """Move counts by rule id to labels, before a rule is removed."""
+        """Move counts from rule ids to rule labels, because the ids of removed rules become
+        unknown.
+        """
         odd, self._odd = self._odd, Counter()
         asked, self._asked = self._asked, Counter()
         for (rule_id, code, source), count in odd.items():
@@ -287,14 +294,14 @@ class Metrics:
 
 
 class MetricsSwitch:
-    """Detailed metrics of one node, which count from when an operator first reads them."""
+    """Detailed metrics of one node, which are off until an operator first reads them."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
         self.active: Metrics | None = None
         self._rule_of = rule_of
 
     def turn_on(self, rules: RuleSet) -> Metrics:
-        """Count from now on, by the rules in force."""
+        """Start to count, by the current rules."""
         if self.active is None:
             self.active = Metrics(self._rule_of)
             self.active.follow(rules)

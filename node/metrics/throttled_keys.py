@@ -21,7 +21,7 @@ _BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class ThrottledKey:
-    """A key that is denied often."""
+    """Key that is denied often, with the bounds of its count."""
 
     key: bytes
     denied: int
@@ -39,13 +39,13 @@ class _Summary:
 
     @property
     def floor(self) -> int:
-        """Upper bound of the denials of a key that is not kept."""
+        """Upper bound of the denials of any key that is not in the summary."""
         if len(self.counts) < _KEPT:
             return 0
         return min([count for count, _ in self.counts.values()])
 
     def add(self, news: Counter[bytes]) -> None:
-        """Add exact counts; the keys with the highest counts stay."""
+        """Add exact counts, then keep only the keys with the highest counts."""
         floor = self.floor
         self.total += news.total()
         for key, count in news.items():
@@ -56,7 +56,7 @@ class _Summary:
 
 
 class ThrottledKeys:
-    """Denials of the last one to two periods; `turn` ends a period."""
+    """Denied keys of the current and the previous period; `turn` ends a period."""
 
     def __init__(self) -> None:
         self._now = _Summary()
@@ -65,23 +65,23 @@ class ThrottledKeys:
 
     @property
     def total(self) -> int:
-        """Number of denials of this and the last period."""
+        """Number of denials in the current and the previous period."""
         return self._now.total + self._before.total + len(self._waiting)
 
     def denied(self, keys: Sequence[bytes]) -> None:
-        """Count keys that were just denied."""
+        """Count one denial for each of these keys."""
         self._waiting += keys
         if len(self._waiting) >= _BATCH:
             self._take()
 
     def reported(self, denied: Counter[bytes], unnamed: int) -> None:
-        """Count denials that a client decided; `unnamed` of them came without keys."""
+        """Count denials that a client decided itself; for `unnamed` of them the key is unknown."""
         if denied:
             self._now.add(denied)
         self._now.total += unnamed
 
     def turn(self) -> None:
-        """Start a period and forget the one before the last."""
+        """Start a new period; the previous one is kept, and older counts are dropped."""
         self._take()
         self._before, self._now = self._now, _Summary()
 

@@ -1,4 +1,4 @@
-"""Access logs as a stream of entries: Common, Combined or tab-separated.
+"""Reader of access logs in Common, Combined or tab-separated format.
 
 Decides the meaning of a line, and which lines are malformed and why. The replay decides which
 checks an entry causes, and when.
@@ -59,7 +59,7 @@ _TABBED = re.compile(
 
 
 class Entry(NamedTuple):
-    """A request of a log."""
+    """One request in an access log."""
 
     time_ns: int
     """Time in nanoseconds since the Unix epoch."""
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A line that could not be read."""
+    """Line of a log that could not be parsed, with the reason."""
 
     line: int
     """Counted from 1."""
@@ -83,7 +83,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Marks a line that could not be read."""
+    """Placeholder for a line that could not be read."""
 
     why: str
 
@@ -123,15 +123,15 @@ class LogReader(Iterator[Entry]):
         return next(self._entries)
 
     def batches(self) -> Iterator[list[Entry]]:
-        """Read the rest in batches, the fastest way; do not combine it with other reads.
+        """Yield the remaining entries in batches, which is the fastest way to read a log.
 
-        A batch holds the entries of one read of at most 64 KiB, so a live stream is processed as it
-        arrives.
+        Do not combine it with other reads. A batch holds the entries of one read of at most 64 KiB,
+        so a live stream is processed as it arrives.
         """
         return map(self._read, self._rest)
 
     def close(self) -> None:
-        """Stop reading and close the file; the end of the entries does so too."""
+        """Stop reading and close the file. This also happens after the last entry."""
         self._blocks.close()
 
     @property
@@ -141,12 +141,12 @@ class LogReader(Iterator[Entry]):
 
     @property
     def lines(self) -> int:
-        """Lines read so far, with malformed ones."""
+        """Number of lines read so far, including malformed ones."""
         return self._line
 
     @property
     def malformed(self) -> int:
-        """Lines that did not become an entry; a gzip stream that breaks off counts as one."""
+        """Number of lines that could not be parsed; a truncated gzip stream counts as one."""
         return self._malformed
 
     @property
@@ -156,12 +156,12 @@ class LogReader(Iterator[Entry]):
 
     @property
     def size(self) -> int | None:
-        """Bytes of the file on disk, compressed or not; None for a stream."""
+        """Size of the file on disk in bytes, compressed or not; None for a stream."""
         return self._size
 
     @property
     def position(self) -> int:
-        """Bytes of the file read so far."""
+        """Number of bytes of the file read so far."""
         if self._size is None or self._source.closed:
             return self._size or 0
         return self._source.tell()
@@ -187,7 +187,7 @@ class LogReader(Iterator[Entry]):
                 yield from self._read([line])
 
     def _read(self, lines: list[_Line]) -> list[Entry]:
-        """Parse lines; count and report malformed ones."""
+        """Parse lines into entries; count and report malformed lines."""
         parse = self._format.parse
         entries: list[Entry] = []
         for at, line in enumerate(lines, self._line + 1):
@@ -205,8 +205,9 @@ class LogReader(Iterator[Entry]):
 def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> LogReader:
     """Open a plain or gzip log and detect its format; the path `-` means standard input.
 
-    It holds one line at a time. A truncated or damaged stream yields the entries before the damage.
-    Raises `ConfigError` when the file cannot be opened, is empty, or has an unknown format.
+    Only a part of the log is in memory at a time. A truncated or damaged stream yields the entries
+    before the damage. Raises `ConfigError` when the file cannot be opened, is empty, or has an
+    unknown format.
     """
     if str(path) == "-":
         source = _open(_STDIN, "standard input") if standard_input is None else standard_input
@@ -215,7 +216,7 @@ def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> 
 
 
 def sorted_by_time(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort entries by time; entries of one instant keep their order.
+    """Sort all entries by time; entries with equal times keep their order.
 
     Servers write a line when a request ends, so real logs are slightly out of order. All entries
     are in memory.
@@ -249,7 +250,7 @@ def _not_a_log(name: str, head: list[_Line]) -> str:
 
 
 def _size_of(source: io.BufferedReader) -> int | None:
-    """Return the bytes of a regular file; None for other files."""
+    """Return the size of a regular file in bytes; None for other files."""
     try:
         status = os.fstat(source.fileno())
     except (OSError, io.UnsupportedOperation):
@@ -258,7 +259,7 @@ def _size_of(source: io.BufferedReader) -> int | None:
 
 
 def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
-    """Yield the lines of each read, as text without line ends or as problems."""
+    """Yield the lines of each read as text without line ends, or as problems."""
     with source:
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=source) as unpacked:
@@ -313,7 +314,9 @@ def _split(data: bytes) -> list[str]:
 
 
 class _TabbedFormat:
-    """`unix_seconds[.frac] TAB client TAB method TAB path TAB status`."""
+    """Parser of tab-separated lines: `unix_seconds[.frac] TAB client TAB method TAB path TAB
+    status`.
+    """
 
     name = "tab-separated trace"
 
@@ -333,9 +336,9 @@ _new = tuple.__new__
 
 
 class _Pieces(dict[str, _Meaning], Generic[_Meaning]):
-    """Cache of the meanings of line parts, computed at the first use; bounded.
+    """Bounded cache of the parsed parts of log lines; each part is parsed at its first use.
 
-    Raises `KeyError` for a part without a meaning.
+    Raises `KeyError` for a part that cannot be parsed.
     """
 
     def __init__(self, meaning_of: Callable[[str], _Meaning | None]) -> None:
@@ -356,9 +359,9 @@ class _Pieces(dict[str, _Meaning], Generic[_Meaning]):
 class _AccessFormat:
     """Parser of Apache's Common log format, and of Combined, which appends fields.
 
-    The expression `_ACCESS` defines a line. A log repeats its clients, seconds and requests, so the
-    meanings of line parts are cached. A line with an unknown part is parsed by the whole
-    expression.
+    The regular expression `_ACCESS` defines a line. A log repeats its clients, seconds and
+    requests, so parsed parts of lines are cached. A line with an unusual part is parsed by the
+    whole expression.
     """
 
     name = "access log"
@@ -389,7 +392,7 @@ class _AccessFormat:
             return self.parse_whole(line)
 
     def parse_whole(self, line: str) -> Entry | str:
-        """Read a line by the whole expression."""
+        """Parse a line by the whole regular expression, without the cache."""
         match = _ACCESS.match(line)
         if match is None:
             return 'expected client, identity, user, [time], "request" and status'
@@ -426,12 +429,11 @@ def _start_of_minute(text: str) -> int | None:
 
 
 def _client_of(names: str) -> str:
-    """Return the client from the text before the time: client, identity, user, or a virtual host
-    first.
+    """Return the client from the part of a line before the time.
 
-    The first word is a virtual host when the second word is an address, or a name with a dot that
-    identity `-` and a user follow. Clients control none of the first two words, so no client can
-    pose as another.
+    That part contains client, identity and user, or first a virtual host. The first word is a
+    virtual host when the second word is an address, or a name with a dot that identity `-` and a
+    user follow. Clients control none of the first two words, so no client can pose as another.
     """
     first, _, others = names.partition(" ")
     second, _, others = others.partition(" ")

@@ -1,7 +1,8 @@
-"""Replay without a node: an engine in this process, by the log's clock or by this host's.
+"""Replay of a log without a node: a limiter engine in this process decides every line.
 
-Many lines are decided at once. A line that matches a quota rule and other rules is decided alone,
-because a denial by a quota must refund what other rules were charged.
+Time comes from the log or from the host's clock. Many lines are decided at once. A line that
+matches a quota rule and other rules is decided alone, because a denial by a quota must refund what
+the other rules were charged.
 """
 
 from collections import Counter
@@ -35,11 +36,11 @@ def replay_offline(
     max_keys: int,
     on_progress: Callable[[int], None],
 ) -> Tally:
-    """Decide every line in the given order.
+    """Decide every line of a log in the given order.
 
-    Without a `clock`, the time of the line counts and never goes back. A line that is older than
-    one before it counts as `late`, at the time of the newest line. Memory does not grow with the
-    log.
+    Without a `clock`, the time of the line is used, and it never goes back. A line that is older
+    than an earlier line counts as `late`, at the time of the newest line. Memory does not grow with
+    the log.
     """
     run = _Run(rules, shape, clock, max_keys)
     for batch in batches:
@@ -50,7 +51,7 @@ def replay_offline(
 
 
 class _Plan:
-    """The counters of lines with the same fields."""
+    """Counters that lines with the same fields are charged to."""
 
     __slots__ = ("alone", "has_rule", "is_lone", "keys", "numbers")
 
@@ -67,7 +68,7 @@ class _Plan:
 
 
 class _Plans(dict[Values, _Plan]):
-    """Cache of plans by their fields, computed at the first use; bounded."""
+    """Bounded cache of plans by the fields of a line; each plan is computed at its first use."""
 
     def __init__(self, rules: RuleSet, shape: Shape) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class _Plans(dict[Values, _Plan]):
 
 
 class _Run:
-    """A pass over a log."""
+    """One pass over a log, with its engine and results."""
 
     def __init__(self, rules: RuleSet, shape: Shape, clock: Clock | None, max_keys: int) -> None:
         self.tally = Tally.of(rules)
@@ -124,7 +125,7 @@ class _Run:
     def _decide(
         self, entries: Sequence[Entry], plans: Sequence[_Plan], instants: list[int]
     ) -> None:
-        """Decide lines whose rules are independent."""
+        """Decide lines whose rules do not affect each other."""
         tally = self.tally
         clients = [entry.client for entry in entries]
         lines: Sequence[int] = range(len(plans))  # Index of the line, for each key.

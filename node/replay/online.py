@@ -1,4 +1,4 @@
-"""Replay through the embedded client, against a running cluster."""
+"""Replay of a log against a running cluster, through the embedded client."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ async def replay_online(
     on_decision: Callable[[Entry, Decision, float, float], None],
     on_progress: Callable[[int], None],
 ) -> Tally:
-    """Check every line at its time, `speed` times as fast as it was logged; inf for no pauses.
+    """Check every line of a log at its time; `speed` is a factor, and inf means without pauses.
 
     `on_decision` receives each decision and the times when its check was sent and answered (trio's
     clock). At most 256 checks are in flight; when they all are, the replay falls behind.

@@ -1,8 +1,8 @@
-"""Over-admission of recorded decisions, computed without code of the engines.
+"""Computation of over-admission from recorded decisions, without any code of the limiter.
 
-A record has the times of the check and of its answer; the owner decided between them. Only an
-excess that holds for every instant between them counts as over-admission, so a correct cluster is
-never accused. Wrong denials and waiting times are checked elsewhere.
+Each record has the times of a check and of its answer; the owner decided between them. Units count
+as over-admitted only if they exceed the limit for every possible time of the decisions. So a
+correct cluster is never accused. Wrong denials and waiting times are checked elsewhere.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ __all__ = ["Recorded", "of_living_owners", "over_admitted"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A check as its caller saw it."""
+    """Recorded check: its times and result, as the caller saw them."""
 
     key: bytes
     cost: int
@@ -35,7 +35,9 @@ class Recorded:
 
 
 def of_living_owners(records: Collection[Recorded], dead: Collection[str]) -> list[Recorded]:
-    """Remove every key that a node in `dead` decided, because its counts may be lost."""
+    """Remove the records of every key that a killed node decided, because its counts may be
+    lost.
+    """
     lost = {record.key for record in records if record.owner in dead}
     return [record for record in records if record.key not in lost]
 
@@ -43,7 +45,7 @@ def of_living_owners(records: Collection[Recorded], dead: Collection[str]) -> li
 def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 0) -> int:
     """Count the units that were admitted beyond `limit`, over all keys.
 
-    Of each key it sums the excess of windows without common records, chosen so that the sum is
+    For each key, the excess of several disjoint windows is added, chosen so that the sum is
     maximal. An exact limiter would have denied at least as much. `slack_ns` is the maximum
     difference between the caller's and an owner's clock. Raises `ValueError` for `concurrency`,
     whose releases are not recorded. Cost: a sort of the records.
@@ -60,7 +62,9 @@ def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """An admitted cost, charged at an instant between `start` and `end`."""
+    """Cost of one admitted check, which was charged at an unknown instant between `start` and
+    `end`.
+    """
 
     start: int
     end: int
@@ -89,12 +93,11 @@ def _with_soft_margin(limit: Limit, amount: int) -> int:
 
 
 def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int) -> int:
-    """Return the excess over `size` units at once plus `amount` per period, in stretches of any
-    length.
+    """Return the excess over a token bucket: `size` units at once, and `amount` more per period.
 
-    One pass over starts and ends in order of time. A stretch begins at a start and ends at an end;
-    only costs that start and end inside it count. Costs and instants are scaled by the period and
-    by the amount, so that all terms are integers.
+    One pass over starts and ends in order of time. A stretch of time begins at a start and ends at
+    an end; only costs that start and end inside it count. Costs and instants are scaled by the
+    period and by the amount, so that all terms are integers.
     """
     starts = sorted({flight.start for flight in flights})
     place_of = {start: place for place, start in enumerate(starts)}
@@ -113,10 +116,11 @@ def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int)
 
 
 class _Stretches:
-    """Maximum over many open stretches, each the sum of its initial value and all later charges.
+    """Set of stretches of time without an end yet, which finds the one with the largest value.
 
-    A tree over the beginnings in order of time. Each tree node has the sum of its charges, and the
-    best beginning with the charges from there to its end. An update changes one path to the root.
+    The value of a stretch is its initial value and the sum of all later charges. The data structure
+    is a tree over the starts in order of time. Each tree node has the sum of its charges, and the
+    best start with the charges from there to its end. An update changes one path to the root.
     """
 
     _UNOPENED = -(1 << 200)
@@ -129,7 +133,7 @@ class _Stretches:
 
     @property
     def best(self) -> int:
-        """Return the largest sum of all open stretches."""
+        """Return the largest value of all open stretches."""
         return self._best[1]
 
     def begin(self, place: int, value: int) -> None:
@@ -153,7 +157,9 @@ class _Stretches:
 
 
 def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], allowed: int) -> int:
-    """Return the excess in disjoint windows; a cost across a boundary belongs to none."""
+    """Return the excess in disjoint fixed windows; a cost that may belong to two windows is
+    ignored.
+    """
     charged: Counter[object] = Counter()
     for flight in flights:
         window = window_of(flight.start)
@@ -163,7 +169,7 @@ def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], al
 
 
 def _window_namer(limit: Limit) -> Callable[[int], object]:
-    """Return a function that maps an instant to its window."""
+    """Return a function that maps an instant to the identifier of its window."""
     if limit.calendar is None:
         return lambda instant: instant // limit.period_ns
     zone: tzinfo = UTC if limit.timezone == "UTC" else ZoneInfo(limit.timezone)
@@ -180,16 +186,17 @@ _CALENDAR_NAMES: dict[Calendar, Callable[[datetime], tuple[int, ...]]] = {
 
 
 def _over_spans(flights: list[_Flight], length: int, allowed: int) -> int:
-    """Return the excess in any span `[start, start + length)`; only spans that begin with a cost
-    matter."""
+    """Return the excess in the worst sliding windows of length `length`; each begins with a
+    cost.
+    """
     return _over_any(flights, sorted({flight.start for flight in flights}), length, allowed)
 
 
 def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
-    """Return the excess over the guarantee of weighted counters.
+    """Return the excess over the guarantee of the sliding-window estimate.
 
-    Their estimate contains all of the newest `slots` counters, so those never exceed the limit. A
-    span of one period reaches into one more counter, whose weight may be zero.
+    The estimate contains the newest `slots` counters completely, so those never exceed the limit. A
+    span of one period includes a part of one more counter, whose weight may be zero.
     """
     slots, length = limit.slots, limit.period_ns
     over = _over_spans(flights, length, 2 * allowed)
@@ -202,8 +209,9 @@ def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
 
 
 def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: int) -> int:
-    """Return the maximum excess of disjoint spans `[start, start + length)` that begin at
-    `starts`."""
+    """Return the maximum total excess of disjoint spans `[start, start + length)` that begin at
+    `starts`.
+    """
     certain = [flight for flight in flights if flight.end - flight.start < length]
     starting, started = _running_total((flight.start, flight.cost) for flight in certain)
     ending, ended = _running_total((flight.end, flight.cost) for flight in certain)
@@ -221,6 +229,6 @@ def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: i
 
 
 def _running_total(costs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Sort (instant, cost) pairs; return the instants and the running totals of the costs."""
+    """Sort pairs of instant and cost; return the instants and the cumulative costs."""
     ordered = sorted(costs)
     return [at for at, _ in ordered], list(accumulate((cost for _, cost in ordered), initial=0))

@@ -1,7 +1,8 @@
-"""Entries of a log in order of time, in bounded memory.
+"""Sorting of log entries by time, in bounded memory.
 
 Servers write a line when a request ends, so real logs are slightly out of order. A buffer of lines
-restores the order. A line that is even later keeps its place, and the replay counts it as late.
+restores the order. A line that is later than the buffer permits keeps its place, and the replay
+counts it as late.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Counts of a replay, and the descriptors of a log line."""
+"""Counts of a replay by rule and client, and the descriptors of a log line."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ _FIELDS = ("client", "method", "path", "status")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields of a line that form each descriptor."""
+    """Fields of a log line from which each descriptor is made."""
 
     descriptors: tuple[tuple[str, ...], ...]
 
@@ -54,7 +54,7 @@ class Shape:
         return cls(shape)
 
     def of(self, entry: Entry) -> tuple[Descriptor, ...]:
-        """Return the descriptors of one line."""
+        """Return the descriptors of one log line."""
         return self.describe(self.reader()(entry))
 
     def reader(self) -> Callable[[Entry], Values]:
@@ -73,7 +73,7 @@ class Shape:
 
 
 class ThrottledClient(NamedTuple):
-    """A client with denials."""
+    """Client with at least one denial, and its counts."""
 
     client: str
     denied: int
@@ -84,7 +84,7 @@ class ThrottledClient(NamedTuple):
 
 @dataclass(slots=True)
 class RuleTally:
-    """Counts of one rule."""
+    """Counts of one rule in a replay."""
 
     rule: Rule
     checks: int = 0
@@ -94,7 +94,7 @@ class RuleTally:
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one replay."""
+    """Counts of one replay."""
 
     checks: int = 0
     allowed: int = 0
@@ -118,12 +118,12 @@ class Tally:
 
     @classmethod
     def of(cls, rules: RuleSet) -> "Tally":
-        """Create a tally with all rules that a line may match."""
+        """Create empty counts for all rules that a line may match."""
         known = [rule for rule in rules.rules() if rule.domain == DOMAIN and rule.limit is not None]
         return cls(rules={rule.id: RuleTally(rule) for rule in known})
 
     def add(self, entry: Entry, decision: Decision, *, is_undecided: bool = False) -> None:
-        """Count one decision."""
+        """Count the decision for one line."""
         self.errors += is_undecided
         self.no_rule += all([status.rule is None for status in decision.statuses])
         pairs: list[tuple[str, int]] = []
@@ -141,7 +141,7 @@ class Tally:
         self.add_lines([entry.client])
 
     def deny(self, clients: Sequence[str], pairs: Iterable[tuple[str, int]]) -> None:
-        """Count the client of every denied check, with the id of each denying rule.
+        """Count denials by client, with the id of each denying rule.
 
         Call it before `add_lines` of the same checks.
         """
@@ -150,7 +150,7 @@ class Tally:
         self.denied_by_rule.update(pairs)
 
     def add_lines(self, clients: Sequence[str]) -> None:
-        """Count the client of every check."""
+        """Count one check for the client of each line."""
         self.checks += len(clients)
         self.allowed = self.checks - self.denied
         self.checked_by_client.update(clients)
@@ -158,14 +158,14 @@ class Tally:
             self._drop_clients()
 
     def most_throttled(self, count: int) -> list[ThrottledClient]:
-        """Return the clients with the most denials."""
+        """Return the clients with the most denials, in descending order."""
         return [
             ThrottledClient(client, denied, self.checked_by_client[client], self._rule_of(client))
             for client, denied in self.denied_by_client.most_common(count)
         ]
 
     def rules_by_denials(self) -> list[RuleTally]:
-        """Return every matched rule, the one with the most denials first."""
+        """Return every rule that matched a line, the rule with the most denials first."""
         return sorted(self.rules.values(), key=lambda tally: -tally.denied)
 
     def _rule_of(self, client: str) -> Rule | None:
@@ -177,7 +177,9 @@ class Tally:
         return self.rules[worst].rule
 
     def _drop_clients(self) -> None:
-        """Keep the clients with the most denials, then those with the most checks."""
+        """Drop the counts of clients beyond the bound; clients with the most denials, then the most
+        checks, are kept.
+        """
         self.clients_dropped = True
         denied, checked = self.denied_by_client, self.checked_by_client
         kept = set(

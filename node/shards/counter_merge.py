@@ -1,4 +1,4 @@
-"""Changes of the engine's counters when counters arrive from another member."""
+"""Merging of counters from another member into the counters of this node."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +18,9 @@ _ACKNOWLEDGED_NS = 15_000_000_000
 
 
 class CounterMerge:
-    """Restores and charges counters that arrive, and marks their keys as changed."""
+    """Restores and charges counters that arrive from other members, and marks their keys as
+    changed.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class CounterMerge:
         self._on_arrived = on_arrived
 
     def restore(self, counts: Snapshot, at: int) -> None:
-        """Replace the counters of keys by counters of the instant `at`."""
+        """Replace the counters of some keys by a snapshot that was taken at the instant `at`."""
         refused = self._engine.restore(counts, at)
         if refused:
             self._counters.add("states_refused", refused)
@@ -42,7 +44,10 @@ class CounterMerge:
     def charge(
         self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
     ) -> None:
-        """Charge units of keys; a row has age in ns and units in turns, the oldest first."""
+        """Charge units to the counters of keys.
+
+        Each row of `rows` alternates an age in ns and a number of units, the oldest first.
+        """
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -55,11 +60,11 @@ class CounterMerge:
         self._counters.add(counter, sum(units))
 
     def charge_log(self, log: FallbackLog, keys: Sequence[bytes], now: int) -> None:
-        """Charge what a log has of keys."""
+        """Charge the units that a fallback log contains for these keys."""
         self.charge({key: log.row(key, now) for key in keys}, now)
 
     def refund_log(self, log: FallbackLog, now: int) -> None:
-        """Give back what `charge_log` has charged for a log."""
+        """Refund the units that `charge_log` charged for this log."""
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -72,7 +77,7 @@ class CounterMerge:
         self._changed.update(keys)
 
     def refund(self, checks: Sequence[DecidedCheck], now: int) -> None:
-        """Give back the units of checks that another member has charged, too."""
+        """Refund the units of checks that another member has also charged."""
         self._engine.refund(
             [check.key for check in checks],
             [check.cost for check in checks],
@@ -86,10 +91,11 @@ class CounterMerge:
     def admitted(
         self, keys: Sequence[bytes], regained: Mapping[bytes, int], now: int
     ) -> dict[bytes, list[int]]:
-        """Return what was admitted here of each key, with age 0.
+        """Return the units that this node admitted for each key, with age 0.
 
-        The counts of other data centers are left out: both sides have them. So are units that were
-        `regained` from other data centers: they are part of the other side's counters.
+        The counts of other data centers are excluded, because both members have them. Units that
+        were recovered from other data centers (`regained`) are excluded, because the counters of
+        the other member contain them.
         """
         counts = self._engine.snapshot(keys, now)
         scratch = Engine(max_keys=max(1, len(counts.keys)))
@@ -98,23 +104,25 @@ class CounterMerge:
         return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
 
     def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
-        """Restore counters and charge what was admitted here without them."""
+        """Restore counters from another member, and charge the units that this node admitted
+        besides.
+        """
         mine = self.admitted(counts.keys, regained, now)
         self.restore(counts, now)
         self.charge(mine, now)
 
     def announce(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that arrived as changed, and report that they are counted here."""
+        """Mark keys that arrived as changed, and report that this node now counts them."""
         self._changed.update(keys)
         self._on_arrived(keys)
 
 
 class CrossedTransfers:
-    """Transfers of covered shards that crossed a transfer by their receiver, the owner.
+    """Shard transfers from this node to the owner that crossed a transfer in the other direction.
 
-    The owner's counters lack what was admitted here in its place. The receipt of this node's
-    transfer may have failed, so its log is charged here. If it did arrive, the receiver returns the
-    log, and the charge here is given back.
+    This node had counted such a shard in place of its owner. The counters that the owner sent lack
+    the units that this node admitted. The owner may not have received this node's transfer, so its
+    log is charged here. If the owner acknowledges the transfer later, this charge is refunded.
     """
 
     def __init__(
@@ -134,9 +142,10 @@ class CrossedTransfers:
     def find(
         self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]
     ) -> OutgoingTransfer | None:
-        """Return the transfer of a shard that a transfer by `sender` has crossed, if any.
+        """Return the transfer of a shard to `sender` that crossed a transfer from `sender`, if any.
 
-        A sender that had received the transfer has its checks among the `decided` ones.
+        If `sender` received this node's transfer, `decided` contains checks of that transfer. Then
+        the transfers did not cross.
         """
         transfer = self._transfers.get(shard)
         if (
@@ -158,7 +167,7 @@ class CrossedTransfers:
         self._charged[shard] = transfer, log
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
-        """Give back the logs of crossed transfers that `receiver` has acknowledged."""
+        """Refund the logs of crossed transfers that `receiver` has acknowledged."""
         for shard in shards if self._charged else ():
             found = self._charged.get(shard)
             if found is not None and (found[0].to, found[0].number) == (receiver, number):
@@ -168,7 +177,7 @@ class CrossedTransfers:
                     self._decided_checks.charges_left(shard, found[0].at)
 
     def expire(self, now: int) -> None:
-        """Forget transfers whose acknowledgement is overdue."""
+        """Forget crossed transfers that were not acknowledged in time."""
         old = [
             s for s, (transfer, _) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
         ]
@@ -177,7 +186,7 @@ class CrossedTransfers:
 
 
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-    """Add another member's log, one row per key of `counts`, to a log."""
+    """Add the log of another member to the log `log`, one row for each key of `counts`."""
     for at, row in enumerate(rows):
         log.restore(counts.keys[at], row, counts.limits[counts.which[at]].period_ns, now)
 
@@ -185,11 +194,11 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
 def without_checks(
     keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
 ) -> list[list[int]]:
-    """Subtract the units of checks that both members admitted from the other member's log."""
+    """Subtract the units of checks that both members admitted from the log of the other member."""
     by_key = {key: [*row] for key, row in zip(keys, rows, strict=True)}
     for check in checks:
         row, units = by_key.get(check.key, []), check.cost
-        # The part of the period that the check fell into is the oldest that is not older than it.
+        # The row whose age is closest to the age of the check contains its units.
         for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - check.age_ns)):
             taken = min(units, row[at + 1])
             row[at + 1] -= taken

@@ -1,9 +1,10 @@
-"""Shards that this node counts, and what happens to their counters when that changes.
+"""Ownership of shards at one node: which shards it counts, and how their counters move.
 
-Only a member that holds a shard decides its checks. `ownership_table` has the states of a shard,
-the events and the transitions, and `shard_states` performs them. This module turns messages and
-calls into events. `handoff` decides which member
-is asked for a shard, and `shard_sender` answers members that ask. Nothing here waits.
+Only a member that holds a shard decides its checks. A shard is *covered* when this node counts it
+in place of an unreachable owner. `ownership_table` has the states of a shard, the events and the
+transitions, and `shard_states` performs them. This module turns messages and calls into events.
+`handoff` decides which member is asked for a shard, and `shard_sender` answers members that ask.
+Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +63,9 @@ class ShardOwnership:
         lender: Lender[Caller] | None = None,
     ) -> None:
         """`period_of` returns the period in ns of a key's limit. `on_arrived` is called with keys
-        that are counted here from now on, `on_started` with shards that start without counters."""
+        that this node counts from now on. `on_started` is called with shards that start without
+        counters.
+        """
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
         decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
@@ -90,7 +93,9 @@ class ShardOwnership:
     # -- deciding ------------------------------------------------------------------------------
 
     def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        """Record what a batch has changed, for the standby and for owners that are covered."""
+        """Record the changes of a decided batch, for the standby and for owners whose shards this
+        node covers.
+        """
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
@@ -127,24 +132,24 @@ class ShardOwnership:
 
     @property
     def count(self) -> int:
-        """Number of shards that are counted here."""
+        """Number of shards that this node counts."""
         return self.held.count(1)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no shard is counted here and every transfer was acknowledged."""
+        """Whether this node counts no shard and all its transfers were acknowledged."""
         return not self.count and self.transfers.are_confirmed
 
     @property
     def covers(self) -> Mapping[int, Cover]:
-        """Data of the shards that are counted in place of their owners."""
+        """Data of each shard that this node counts in place of its owner."""
         return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return which members may have counters of covered shards that are marked in `ours`.
+        """Return the members that may have counters of covered shards, with these shards.
 
-        A shard that was this node's own before a restart is settled when no member has returned
-        it for a time.
+        Only shards marked in `ours` are considered. Some shards belonged to this node before its
+        restart. When no member has returned such a shard for a time, this node becomes its owner.
         """
         by_member: dict[NodeId, list[int]] = {}
         settled: list[int] = []
@@ -164,7 +169,7 @@ class ShardOwnership:
     # -- start and takeover --------------------------------------------------------------------
 
     def start(self, shards: Iterable[int]) -> None:
-        """Count shards without counters: no member has any."""
+        """Start to count shards for which no member has counters."""
         started = self._states.apply_to_all(shards, Event.START)
         if started:
             self._on_started(started)
@@ -178,10 +183,11 @@ class ShardOwnership:
         silent: Sequence[NodeId] = (),
         replica_of: str = "",
     ) -> None:
-        """Count a shard whose owner cannot be reached, from a replica and its instants.
+        """Count a shard in place of its unreachable owner, starting from a replica.
 
-        `replica_of` is the member whose counters a replica from another member has.
-        `silent` members may have a replica: if there is none here, theirs must not be overwritten.
+        `replica` has counters with their instants. When another member sent the replica,
+        `replica_of` is the member whose counters it contains. `silent` members may have a replica
+        that must not be overwritten if this node has none.
 
         The owner is the sender of the replica, even if the ring names another member: that member
         may have joined a moment ago without counters. A sender that has left is not the owner: it
@@ -208,7 +214,9 @@ class ShardOwnership:
     def take_over_blind(
         self, shards: Sequence[int], owner: NodeId, now: int, silent: Sequence[NodeId]
     ) -> None:
-        """Count many shards whose owner cannot be reached, without any replica or transfer."""
+        """Count many shards in place of their unreachable owner, without a replica or a
+        transfer.
+        """
         taken = self._states.apply_to_all(shards, Event.TAKE_OVER_BLIND)
         to_ask = others(self._me, owner, *silent)
         for shard in taken:
@@ -218,7 +226,10 @@ class ShardOwnership:
             self._counters.add("shards_taken", len(taken))
 
     def _retake(self, shard: int, transfer: OutgoingTransfer, now: int, base_of: str) -> None:
-        """Count again what may never have arrived at its receiver; no replica can be newer."""
+        """Count a shard again whose transfer to another member was not acknowledged.
+
+        The parts of the transfer are still here, and no replica can be newer.
+        """
         owner = NodeId(transfer.taken_from or transfer.to)
         cover = Cover(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
         cover.base_of, cover.copied_at = base_of, transfer.copied_at
@@ -253,10 +264,10 @@ class ShardOwnership:
         now: int,
         decided: Sequence[DecidedCheck] = (),
     ) -> None:
-        """Count a shard that `sender` has transferred, or join it with the counters here.
+        """Count a shard that `sender` has transferred, and merge it with any counters of this node.
 
-        `group` describes the transfer. The same transfer again changes nothing. A check that both
-        this node and the sender (`decided`) have decided is counted once.
+        `group` describes the transfer. A repeated transfer has no effect. A check that both this
+        node and the sender (`decided`) have decided is counted once.
         """
         if not self._is_new(shard, group, sender):
             return
@@ -278,9 +289,9 @@ class ShardOwnership:
     def accept_empty(
         self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
     ) -> list[int]:
-        """Count shards that `sender` owned and has transferred without any counter.
+        """Count shards that their owner `sender` has transferred without any counters.
 
-        Returns those that were not counted here; use `accept` for the others.
+        Returns the shards that this node did not count before; use `accept` for the others.
         """
         new = [shard for shard in shards if not self.held[shard]]
         arrived = [shard for shard in new if self._is_new(shard, group, sender)]
@@ -292,7 +303,7 @@ class ShardOwnership:
         return new
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
-        """Note a transfer; return False when it was accepted before."""
+        """Record a transfer; return False when it was accepted before."""
         transfer = sender, group.transfer_id
         if self._accepted.get(shard) == transfer:
             return False
@@ -308,9 +319,10 @@ class ShardOwnership:
         decided: Sequence[DecidedCheck],
         now: int,
     ) -> Sequence[Sequence[int]]:
-        """Remove one of the two charges of each check that this node and the sender admitted.
+        """Remove one of the two charges of each check that both this node and the sender admitted.
 
-        The first charge stays: a repeat may have come in a later window.
+        The earlier charge stays, because the repeated check may have been charged in a later
+        window.
         """
         ours_first, theirs_first = self.decided_checks.merge(decided, now)
         if not self.held[shard]:
@@ -322,24 +334,26 @@ class ShardOwnership:
     # -- answers of the owner of a covered shard -----------------------------------------------
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
-        """Own a covered shard: its owner has no counters of it."""
+        """Become the owner of a covered shard, because its previous owner has no counters of it."""
         self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
-        """Cover another member: the owner of a covered shard has transferred it to `owner`."""
+        """Cover a shard for the new owner `owner`, because the previous owner has transferred it to
+        `owner`.
+        """
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
-        """Use the replica that the owner of a covered shard has instead of counters.
+        """Use a replica of a covered shard from its owner, which has no counters of its own.
 
-        It is of this node's earlier counters, or of those of the member `whose`.
+        The replica contains earlier counters of this node, or counters of the member `whose`.
         """
         is_own = whose in ("", self._me) or whose in self._left
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 
     def replica_answered(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
-        """Use the replica of a member that was silent when the shard was taken over, if any."""
+        """Use the replica of a member that did not answer when this node took over the shard."""
         cover = self._covers.get(shard)
         if cover is None or name not in cover.to_ask:
             return
@@ -351,7 +365,7 @@ class ShardOwnership:
     # -- members and replicas ------------------------------------------------------------------
 
     def on_member_change(self, before: Record | None, after: Record) -> None:
-        """Follow the restarts and departures of other members."""
+        """Record that another member has restarted or left."""
         name = NodeId(after.name)
         if before is not None and after.generation > before.generation:
             for cover in self._covers.values():  # A restarted owner may have lost its counters.
@@ -363,16 +377,20 @@ class ShardOwnership:
             self._left.add(name)
 
     def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Keep what an owner sent to its standby; use it for shards covered for that owner."""
+        """Store the counters that an owner replicates to this node, and update shards covered for
+        that owner.
+        """
         self.replicas.keep(sender, counts, now)
         if self._covers:
             self._follow_owner(sender, counts, now)
 
     def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Replace the base of covered shards: their owner is reachable and counts.
+        """Replace the base counters of covered shards by those of their owner, which is reachable
+        again.
 
-        Not after a restart of the owner: then this node may have counters that the owner lacks.
-        Not from a member that covers the same owner: its counts may contain this node's hits.
+        Skipped after a restart of the owner, because this node may have counters that the owner
+        lacks. Skipped for another member that covers the same owner, because its counters may
+        include units that this node admitted.
         """
         theirs = Snapshot([], [], [], [], [])
         rows: dict[bytes, list[int]] = {}
@@ -389,7 +407,10 @@ class ShardOwnership:
             self.merge.charge(rows, now)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
-        """Charge lost counts again; a row has age in ns and units in turns, the oldest first."""
+        """Charge counts that this data center lost and has recovered from other data centers.
+
+        Each row alternates an age in ns and a number of units, the oldest first.
+        """
         self.merge.charge(rows, now, "hits_recalled")
         for key, row in rows.items():
             shard = shard_of(key)
@@ -400,7 +421,7 @@ class ShardOwnership:
         self.merge.announce(list(rows))
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """Return what the standby needs of keys; an empty state for keys that are unused."""
+        """Return the states of keys for the standby; an unused key has an empty state."""
         with nullcontext() if self._lender is None else self._lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)
@@ -417,21 +438,21 @@ class ShardOwnership:
     # -- transfers to other members ------------------------------------------------------------
 
     def release(self, shard: int, now: int) -> Released:
-        """Stop counting a shard that is transferred; return its data."""
+        """Stop counting a shard because it is being transferred; return its data."""
         is_blind = self._states[shard] in BLIND
         cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
         self._states.apply(shard, Event.SEND, Arrival(now))
         return Released(cover, is_blind, regained)
 
     def release_empty(self, shards: Sequence[int]) -> None:
-        """Stop counting shards that have no counters and are not covered."""
+        """Stop counting shards that have no counters and are not covered for another member."""
         self._states.apply_to_all(shards, Event.SEND)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:
-        """Drop the parts of shards whose receiver has acknowledged this transfer.
+        """Drop the stored parts of shards whose receiver has acknowledged the transfer `number`.
 
-        A shard that was taken back meanwhile is covered here. The receiver has counted the log of
-        the transfer, so this node does not report it again.
+        This node may have started to count such a shard again. Then the receiver has counted the
+        log of the transfer, so this node removes those units from its own log.
         """
         shards = [*shards]
         for shard in shards if self._covers else ():
@@ -444,7 +465,7 @@ class ShardOwnership:
         )
 
     def expire(self, now: int) -> None:
-        """Forget old transfers, unused replicas and old regained units."""
+        """Forget old transfers, unused replicas, and old records of recovered units."""
         self._states.apply_to_all(self.transfers.expire(now), Event.FORGET)
         self._crossed.expire(now)
         self.replicas.expire(now)
@@ -454,5 +475,5 @@ class ShardOwnership:
 
 
 def _no_answers(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
-    """Remember no answers."""
+    """Return no answers, for a node that does not deduplicate requests."""
     return (), 0

@@ -1,7 +1,7 @@
-"""Background transfer of shards between this node and its peers, as the ring changes.
+"""Background transfer of shards between this node and its peers when the ring changes.
 
-Decides whom to ask for a shard and in which order, how long to wait, and when to go on without an
-answer. What is given and how it is joined stands in `ownership`.
+Decides which members are asked for a shard, in which order, how long to wait, and when to continue
+without an answer. `ownership` decides what is transferred and how counters are merged.
 """
 
 import logging
@@ -38,7 +38,9 @@ _INDEX_KEPT = 5.0
 
 
 class Handoff:
-    """Moves shards between this node and its peers."""
+    """Fetches the shards that this node should count, and offers the other shards to their
+    owners.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,9 @@ class Handoff:
         clock: Callable[[], int],
         containment: Containment,
     ) -> None:
-        """`reach` waits until a member accepts checks, or is known not to."""
+        """`reach` waits until a member accepts checks, or until it is known that the member does
+        not.
+        """
         self._reach = reach
         self._me = me
         self._ownership = ownership
@@ -77,9 +81,10 @@ class Handoff:
         self._fetched = runtime.Event()
 
     def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
-        """Follow a change of the ring; shards that are ours now are fetched in the background.
+        """Apply a change of the ring; shards that now belong to this node are fetched in the
+        background.
 
-        `asked` is the ring that checks are sent by.
+        `asked` is the ring by which clients and nodes send checks.
         """
         self._ring = new
         self._sources.follow(old, new, asked, self._ownership.held)
@@ -107,14 +112,14 @@ class Handoff:
             self._sender.index(None)
 
     async def wait_full(self) -> None:
-        """Wait until all shards of this node by the ring are counted here."""
+        """Wait until this node counts all shards that the ring assigns to it."""
         while self._lacking():
             self._fetched = runtime.Event()
             self._wake.set()
             await self._fetched.wait()
 
     async def wait_empty(self) -> None:
-        """Offer all shards to their owners by the ring until these have acknowledged them."""
+        """Offer all shards to their owners in the ring until these have acknowledged them."""
         while not self._ownership.is_empty:
             self._emptied = runtime.Event()
             self._wake.set()
@@ -124,7 +129,9 @@ class Handoff:
     # -- getting -------------------------------------------------------------------------------
 
     async def acquire(self, shards: Iterable[int]) -> None:
-        """Wait until shards of this node are counted here; a cancelled wait stops no fetching."""
+        """Wait until this node counts the given shards. Cancelling the wait does not stop the
+        transfer.
+        """
         wanted = [shard for shard in shards if not self._ownership.held[shard]]
         self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
@@ -151,7 +158,7 @@ class Handoff:
         ).run()
 
     def on_received(self, shards: Iterable[int]) -> None:
-        """Resume the tasks that wait for any of the shards."""
+        """Resume the tasks that wait for any of these shards."""
         self._pulling.difference_update(shards)
         if self._reclaims:
             self._end_reclaims(shards)
@@ -176,7 +183,7 @@ class Handoff:
 
     @property
     def owned_count(self) -> int:
-        """Number of shards that are this node's by the ring."""
+        """Number of shards that the ring assigns to this node."""
         return self._sources.ours.count(1)
 
     @property
@@ -190,7 +197,7 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _join_what_was_taken(self) -> None:
-        """Ask the owners of covered shards for them, and merge what they have."""
+        """Ask the owners of covered shards for their counters, and merge them."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -198,7 +205,7 @@ class Handoff:
                     break
 
     async def _join(self, owner: NodeId, shards: Sequence[int]) -> bool:
-        """Merge the counters of shards that a member has; False when it did not answer."""
+        """Fetch the counters of shards from a member and merge them; False without an answer."""
         left = dict.fromkeys(shards)
         while left:
             reply = await self._receiver.pull(owner, [*left])
@@ -213,7 +220,7 @@ class Handoff:
         return True
 
     def _adopt(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
-        """Join a whole shard with the counters here; return whether it was a transfer."""
+        """Merge a received shard with the counters here; return whether it was a transfer."""
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
@@ -236,7 +243,9 @@ class Handoff:
         return bool(self._sources.ours[shard])
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
-        """Fetch shards that a member counts in this node's place; `done` when that is over."""
+        """Fetch shards that the member `name` counts in this node's place; call `done`
+        afterwards.
+        """
         if not shards:
             done()
             return
@@ -244,7 +253,7 @@ class Handoff:
         self._begin_to_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _end_reclaims(self, shards: Iterable[int]) -> None:
-        """Call back the reclaims whose shards have all arrived or cannot arrive."""
+        """Call `done` of each reclaim whose shards have all arrived or cannot arrive."""
         for waited, done in [*self._reclaims]:
             waited.difference_update(shards)
             if not waited:
@@ -254,7 +263,7 @@ class Handoff:
     # -- giving --------------------------------------------------------------------------------
 
     def offered(self, sender: NodeId, shards: Sequence[int]) -> None:
-        """Fetch shards that a peer offers, even if this node's view has another owner."""
+        """Fetch shards that a peer offers, even if this node's view names another owner."""
         free: list[int] = []
         for shard in shards:
             if shard in self._sources.by_shard and not self._ownership.held[shard]:
@@ -265,7 +274,7 @@ class Handoff:
             self._begin_to_pull(free[start : start + _SHARDS_PER_PULL], sender)
 
     async def answer(self, asker: NodeId, pull: Pull) -> Pulled:
-        """Answer a peer that pulls shards."""
+        """Answer a peer that requests shards."""
         held = self._ownership.held
         if any([held[shard] for shard in pull.shards]):
             await self._reach(asker)
@@ -279,13 +288,13 @@ class Handoff:
         )
 
     def kept(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
-        """Drop the parts of shards that a peer has acknowledged."""
+        """Drop the stored parts of shards that the peer `taker` has acknowledged."""
         self._ownership.acknowledge(receiver, shards, transfer_id, self._clock())
         if self._ownership.is_empty:
             self._emptied.set()
 
     async def _index(self) -> None:
-        """Sort all keys by shard, a slice at a time."""
+        """Index all keys by shard in several short slices, so that requests run in between."""
         self._index_until = runtime.current_time() + _INDEX_KEPT
         if self._indexing is not None:
             await self._indexing.wait()
@@ -320,4 +329,4 @@ class Handoff:
 
 
 def _nothing(reply: object) -> None:
-    """Ignore the reply to an offer: the peer pulls the shards."""
+    """Ignore the reply to an offer. The peer then requests the shards by itself."""

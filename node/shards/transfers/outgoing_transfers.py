@@ -1,7 +1,8 @@
-"""Shard transfers to other members, kept until their receivers acknowledge them.
+"""Shard transfers to other members, stored until their receivers acknowledge them.
 
-Decides how long a transfer and its receiver are remembered, how counters are cut into parts that
-fit into messages, and how an answer to a pull is laid out. `ownership` decides what is transferred.
+Decides how long a transfer and its receiver are remembered, how counters are divided into parts
+that fit into messages, and the structure of an answer to a `Pull`. `ownership` decides when a shard
+is transferred.
 """
 
 from collections import OrderedDict
@@ -55,7 +56,7 @@ _MOST_COPIES = 64
 
 
 class _About(NamedTuple):
-    """Common fields of the shards of one `ShardGroup`."""
+    """Fields that all shards of one `ShardGroup` share."""
 
     hold: Holding
     parts: int = 1
@@ -82,7 +83,7 @@ NOTHING = Part()
 
 @dataclass(frozen=True, slots=True)
 class OutgoingTransfer:
-    """One transfer of a shard."""
+    """One transfer of a shard to another member."""
 
     to: NodeId
     at: int
@@ -101,7 +102,7 @@ class OutgoingTransfer:
 
     @property
     def last_asked_at(self) -> int:
-        """Instant of the last request for a part."""
+        """Instant of the last request for a part of this transfer."""
         return max(self.at, self.asked_at)
 
     @property
@@ -122,7 +123,7 @@ class OutgoingTransfer:
 
 @dataclass(frozen=True, slots=True)
 class SentCopy:
-    """Replica that one member fetches part by part."""
+    """Replica that another member fetches in several parts."""
 
     number: int
     parts: list[Part]
@@ -132,7 +133,7 @@ class SentCopy:
 
 
 class OutgoingTransfers:
-    """Transfers by shard."""
+    """Transfers of shards to other members, by shard."""
 
     def __init__(self) -> None:
         self._transfers: dict[int, OutgoingTransfer] = {}
@@ -141,7 +142,7 @@ class OutgoingTransfers:
         """No transfer is forgotten before this instant."""
 
     def add(self, shards: Sequence[int], transfer: OutgoingTransfer) -> None:
-        """Remember `transfer` as the transfer of each of the shards."""
+        """Store the transfer `given` for each of the shards."""
         self._transfers.update(dict.fromkeys(shards, transfer))
         self._look_at = min(self._look_at, transfer._forgotten_at)
         if transfer.parts:
@@ -151,7 +152,9 @@ class OutgoingTransfers:
                 self._unconfirmed.pop(shard, None)
 
     def confirm(self, shards: Iterable[int], receiver: NodeId, number: int) -> list[int]:
-        """Drop the parts of shards whose receiver has acknowledged this transfer; return them."""
+        """Drop the parts of shards whose receiver acknowledged this transfer; return these
+        shards.
+        """
         by_time: dict[int, list[int]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
@@ -173,11 +176,11 @@ class OutgoingTransfers:
         return transfer
 
     def get(self, shard: int) -> OutgoingTransfer | None:
-        """Return the last transfer of a shard, as long as it is remembered."""
+        """Return the last transfer of a shard while it is stored; None afterwards."""
         return self._transfers.get(shard)
 
     def moved_to(self, shard: int, now: int) -> NodeId | None:
-        """Return the receiver of a shard that was transferred a moment ago."""
+        """Return the receiver of a shard that was transferred a moment ago; None otherwise."""
         transfer = self._transfers.get(shard)
         return transfer.to if transfer and now - transfer.at < _MOVED_KEPT_NS else None
 
@@ -190,17 +193,17 @@ class OutgoingTransfers:
         return shard in self._unconfirmed
 
     def receiver_of(self, shard: int) -> NodeId | None:
-        """Return the last receiver of a shard, as long as that is remembered."""
+        """Return the last receiver of a shard while the transfer is stored; None afterwards."""
         transfer = self._transfers.get(shard)
         return transfer.to if transfer else None
 
     @property
     def are_confirmed(self) -> bool:
-        """Whether every transfer was acknowledged."""
+        """Whether every transfer was acknowledged by its receiver."""
         return not self._unconfirmed
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Forget the transfers of shards that are counted here again."""
+        """Forget the transfers of shards that this node counts again."""
         if self._transfers:
             for shard in shards:
                 self._transfers.pop(shard, None)
@@ -227,7 +230,7 @@ class Reply:
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
     def add_transfer(self, shards: Sequence[int], transfer: OutgoingTransfer, part: int) -> None:
-        """Add a part of each of the shards of one transfer."""
+        """Add one part of a transfer for each of its shards."""
         about = _About(
             Holding.HELD,
             len(transfer.parts),
@@ -239,7 +242,7 @@ class Reply:
         self._add(about, shards, transfer.parts[part])
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
-        """Add a part of the copy of a shard that another member holds."""
+        """Add one part of the replica of a shard that another member counts."""
         about = _About(
             Holding.COPY,
             len(sent.parts),
@@ -250,12 +253,12 @@ class Reply:
         self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
-        """Add a shard without counters here, and its receiver if it was transferred."""
+        """Add a shard that has no counters here, with its receiver if it was transferred."""
         about = _About(Holding.NOTHING, moved_to=moved_to)
         self._groups.setdefault(about, []).append((shard, NOTHING))
 
     def pulled(self, seq: int) -> Pulled:
-        """Return the answer."""
+        """Build the answer message `Pulled` from the added shards."""
         counts = Counts([], [], [], [], [])
         fallback_counts: list[list[int]] = []
         decided: list[DecidedCheck] = []
@@ -282,20 +285,20 @@ class Reply:
 
 
 class SentCopies:
-    """Replicas in several parts, as they were at the request for the first part."""
+    """Replicas that are sent in several parts, unchanged since the request for the first part."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
 
     def add(self, asker: NodeId, shard: int, sent: SentCopy) -> None:
-        """Keep a replica until its receiver has had time to fetch it."""
+        """Store a replica until its receiver has had time to fetch it."""
         self._sent[asker, shard] = sent
         self._sent.move_to_end((asker, shard))
         if len(self._sent) > _MOST_COPIES:
             self._sent.popitem(last=False)
 
     def get(self, asker: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
-        """Return the replica of this number that a member is fetching."""
+        """Return the replica with this number while a member is fetching it."""
         sent = self._sent.get((asker, shard))
         if sent is None or sent.number != number:
             return None
@@ -303,7 +306,7 @@ class SentCopies:
         return sent
 
     def expire(self, now: int) -> None:
-        """Forget replicas whose receiver has not asked for a part for long."""
+        """Forget replicas whose receiver has not requested a part for a long time."""
         while self._sent:
             first = next(iter(self._sent))
             if now - self._sent[first].asked_at <= _COPY_KEPT_NS:
@@ -312,7 +315,7 @@ class SentCopies:
 
 
 def size_of(counts: Snapshot) -> int:
-    """Estimate the bytes of counters in a message, from above."""
+    """Return an upper estimate of the bytes that counters need in a message."""
     size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
     size += _NUMBER_BYTES * sum(map(len, counts.states))
     return size + sum(
@@ -321,7 +324,8 @@ def size_of(counts: Snapshot) -> int:
 
 
 def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) -> list[Part]:
-    """Cut the counters of one shard into at least so many parts, each of which fits a message.
+    """Divide the counters of one shard into at least `least` parts, each of which fits into a
+    message.
 
     With fewer keys than parts, the first parts are empty. A shard without keys is one part.
     """
@@ -344,7 +348,7 @@ def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) 
 
 
 def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
-    """Spread decided checks over the parts of their shard, and over further parts if need be."""
+    """Distribute decided checks among the parts of their shard; add parts when needed."""
     for number, start in enumerate(range(0, len(decided), _DECIDED_PER_PART)):
         if number == len(parts):
             parts.append(Part())
@@ -356,7 +360,7 @@ def _remote_size(remote_counts: dict[str, list[int]]) -> int:
 
 
 def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
-    """Add one row of a snapshot to another."""
+    """Append one row of a snapshot to another snapshot."""
     limit = source.limits[source.which[at]]
     if limit not in target.limits:
         target.limits.append(limit)

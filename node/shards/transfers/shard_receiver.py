@@ -1,4 +1,4 @@
-"""Pulls of shards from other members, and the acknowledgement of whole transfers."""
+"""Requests for shards of other members, and the acknowledgement of complete transfers."""
 
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -19,7 +19,7 @@ _SILENCE = 1.0
 
 
 class IncomingTransfer:
-    """One shard of a reply, with the parts of it that have arrived."""
+    """Transfer of one shard in several parts, with the parts that have arrived."""
 
     __slots__ = ("about", "counts", "decided", "fallback_counts", "next_part", "shard")
 
@@ -37,11 +37,11 @@ class IncomingTransfer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every part has arrived."""
+        """Whether every part of the transfer has arrived."""
         return self.next_part >= self.about.parts
 
     def add(self, reply: Pulled) -> bool:
-        """Add the next part; return False when the reply is not the next part of this transfer."""
+        """Add the next part; return False when the reply does not contain the next part."""
         if len(reply.groups) != 1 or not self._continues(reply.groups[0]):
             return False
         part = next(transfers_of(reply))
@@ -50,7 +50,7 @@ class IncomingTransfer:
             remote_counts = mine.remote_counts or [{} for _ in mine.keys]
             mine.remote_counts = remote_counts + (more.remote_counts or [{} for _ in more.keys])
         if self.next_part == 1:
-            mine.limits = mine.limits.copy()  # All shards of the first reply share these.
+            mine.limits = mine.limits.copy()  # All shards of the first reply share this list.
         mine.which += [which + len(mine.limits) for which in more.which]
         mine.limits += more.limits
         mine.keys += more.keys
@@ -71,7 +71,7 @@ class IncomingTransfer:
 
 
 class ShardReceiver:
-    """Asks members for shards, and gathers the parts of their transfers."""
+    """Requests shards from other members, and collects the parts of each transfer."""
 
     def __init__(self, counters: Counters, link_to: Callable[[NodeId], Link | None]) -> None:
         self._counters = counters
@@ -80,7 +80,7 @@ class ShardReceiver:
         """Members that did not answer, and when they are asked again."""
 
     def acknowledge(self, sender: NodeId, transfer_id: int, shards: Sequence[int]) -> None:
-        """Acknowledge shards of one transfer that this node has whole."""
+        """Acknowledge shards of one transfer that this node has received completely."""
         link = self._link_to(sender)
         if link is not None and shards:
             link.call(lambda seq: TransferAck(seq, sorted(shards), transfer_id), _nothing)
@@ -94,8 +94,9 @@ class ShardReceiver:
     ) -> list[int]:
         """Pass each of the `asked` shards of a reply to `take` once all its parts have arrived.
 
-        Shards that `take` returns True for are acknowledged. Returns those that did not arrive
-        whole: nothing of them is counted here, and the sender still has all of it.
+        The shards for which `take` returns True are acknowledged. Returns the shards that did not
+        arrive completely: this node counts nothing of them, and the sender still has all their
+        counters.
         """
         incoming = [each for each in transfers_of(reply) if each.shard in asked]
         taken: dict[int, list[int]] = {}
@@ -115,7 +116,9 @@ class ShardReceiver:
         return broken
 
     async def _gather(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
-        """Ask for the parts that are missing; False when one does not come in time."""
+        """Request the missing parts of a transfer; return False when one does not arrive in
+        time.
+        """
         while not transfer.is_whole:
             transfer_id = transfer.about.transfer_id
             reply = await self.pull(sender, [transfer.shard], transfer.next_part, transfer_id)
@@ -128,9 +131,9 @@ class ShardReceiver:
     async def pull(
         self, name: NodeId, shards: Sequence[int], part: int = 0, transfer_id: int = 0
     ) -> Pulled | None:
-        """Ask a member for shards; None when it does not answer in time.
+        """Request shards from a member; return None when it does not answer in time.
 
-        `transfer_id` numbers the transfer of which a later `part` is asked for.
+        For a later `part`, `gift` is the number of the transfer.
         """
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):
@@ -157,7 +160,9 @@ def _nothing(reply: object) -> None:
 
 
 def transfers_of(reply: Pulled) -> Iterator[IncomingTransfer]:
-    """Go through the shards of a reply, each with the part of it that the reply holds."""
+    """Iterate over the shards of a reply, each with the part of its transfer that the reply
+    contains.
+    """
     decided: dict[int, list[DecidedCheck]] = {}
     for check in reply.decided:
         decided.setdefault(shard_of(check.key), []).append(check)
@@ -171,7 +176,7 @@ def transfers_of(reply: Pulled) -> Iterator[IncomingTransfer]:
 
 
 def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[int]]]:
-    if start == stop:  # So it is with nearly all of thousands.
+    if start == stop:  # The usual case for nearly all of thousands of shards.
         return Snapshot([], [], [], [], []), []
     counts = reply.counts
     chosen = Snapshot(

@@ -1,4 +1,6 @@
-"""Search for shards: which members are asked, in which order, and when a search gives up."""
+"""Search for shards at other members: which members are asked, in which order, and when the search
+ends.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -17,7 +19,7 @@ _MOST_MOVES = 3
 
 
 class ShardSearch:
-    """Search for some shards: which members were asked, and what each one had."""
+    """Search for a set of shards, with the members asked so far and their answers."""
 
     def __init__(
         self,
@@ -30,8 +32,9 @@ class ShardSearch:
         shards: Sequence[int],
         first: NodeId | None,
     ) -> None:
-        """`first` is asked before the known sources. `on_received` is called with shards whose
-        search is over."""
+        """`first` is the member that is asked before all known sources. `on_received` is called
+        with shards whose search has ended.
+        """
         self._me = me
         self._ownership = ownership
         self._sources = sources
@@ -49,13 +52,15 @@ class ShardSearch:
             last_receiver = ownership.transfers.receiver_of(shard)
             known = sources.of(shard)
             if last_receiver is None and (first is None or known[:1] == (first,)):
-                self._left[shard] = list(known)  # So it is with nearly all of thousands.
+                self._left[shard] = list(
+                    known
+                )  # The usual case for nearly all of thousands of shards.
             else:
                 members = dict.fromkeys([first, last_receiver, *known])
                 self._left[shard] = [name for name in members if name]
 
     async def run(self) -> None:
-        """Ask members until each shard is counted here, or no member is left."""
+        """Ask members until this node counts each shard, or no member is left to ask."""
         while self._left:
             by_name = self._next_to_ask()
             async with runtime.open_task_group() as nursery:
@@ -63,7 +68,9 @@ class ShardSearch:
                     nursery.start_soon(self._ask, name, shards)
 
     def _next_to_ask(self) -> dict[NodeId, list[int]]:
-        """Return the members to ask now, with their shards; give up shards without a member."""
+        """Return the next members to ask, with their shards; end the search for shards without
+        one.
+        """
         by_name: dict[NodeId, list[int]] = {}
         abandoned: list[int] = []
         for shard, names in self._left.items():
@@ -89,7 +96,7 @@ class ShardSearch:
             self._begin_again(shard, name)
 
     def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
-        """Take what a member has of a shard; return whether it was a transfer to this node."""
+        """Process what a member sent of a shard; return whether it was a transfer to this node."""
         shard, group = transfer.shard, transfer.about
         if group.hold is Holding.HELD:
             del self._left[shard]
@@ -106,7 +113,9 @@ class ShardSearch:
         return False
 
     def _adopt_empty(self, name: NodeId, reply: Pulled) -> None:
-        """Count shards that came without counters, all at once: most shards of most clusters."""
+        """Count all shards that arrived without counters in one step, because there are thousands
+        of them.
+        """
         for group in reply.groups:
             if group.hold is Holding.HELD and not group.taken_from and group.parts == 1:
                 empty = [
@@ -121,21 +130,21 @@ class ShardSearch:
                 self._receiver.acknowledge(name, group.transfer_id, held)
 
     def _begin_again(self, shard: int, name: NodeId) -> None:
-        """Ask for a shard from its first part again, since a later part did not arrive."""
+        """Request a shard from its first part again, because a later part did not arrive."""
         moves = self._moves[shard] = self._moves.get(shard, 0) + 1
         if moves > _MOST_MOVES:
             self._silent.setdefault(shard, []).append(name)
             self._left[shard].remove(name)
 
     def _follow_move(self, shard: int, moved_to: NodeId) -> None:
-        """Ask the receiver of the shard next, if it was transferred."""
+        """If the asked member has transferred the shard, ask its receiver next."""
         moves = self._moves.get(shard, 0)
         if moved_to and moved_to != self._me and moves < _MOST_MOVES:
             self._moves[shard] = moves + 1
             self._left[shard].insert(0, moved_to)
 
     def _give_up(self, shards: Sequence[int]) -> None:
-        """Count shards that no member has, from replicas or from nothing."""
+        """Start to count shards that no member has, from a replica or without counters."""
         if not shards:
             return
         ownership, sources = self._ownership, self._sources
@@ -167,5 +176,5 @@ class ShardSearch:
         for (owner, members), lost in blind.items():
             ownership.take_over_blind(lost, owner, now, members)
         ownership.start(unknown)
-        # Not those that another member owns: an offer must not start a second search meanwhile.
+        # Without shards that another member owns: an offer of them must not start a second search.
         self._on_received(unknown + begun)

@@ -1,7 +1,7 @@
-"""Answers to members that pull shards: transfers, replicas, or nothing.
+"""Answers to members that request shards: transfers, replicas, or nothing.
 
-Decides what of a shard is sent and in how many parts. A transferred shard is not counted here any
-more when the answer returns; its parts are kept until the receiver has acknowledged them.
+Decides what is sent of a shard, and in how many parts. When the answer returns, this node no longer
+counts a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ receivers would both pass on the log of what was admitted in the owner's place."
 
 
 class ShardSender:
-    """Sends the shards of one node to members that ask for them."""
+    """Sends shards of this node to the members that request them."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class ShardSender:
     ) -> None:
         """Transfers are numbered from `first_transfer`, above the numbers of earlier runs.
 
-        A shard with any counter moves in at least `least_parts` parts: tests raise that.
+        A shard with at least one counter is sent in at least `least_parts` parts; tests use
+        several.
         """
         self._ownership = ownership
         self._transfers = ownership.transfers
@@ -69,9 +70,9 @@ class ShardSender:
     # -- keys by shard -------------------------------------------------------------------------
 
     def index(self, keys: Sequence[bytes] | None = None) -> None:
-        """Sort keys by shard before many shards are sent; None drops the index.
+        """Index keys by shard before many shards are sent; None removes the index.
 
-        Call it with slices of `Engine.keys()`; keys that are counted meanwhile are added from the
+        Call it with slices of `Engine.keys()`. Keys that are counted meanwhile are added from the
         changed keys.
         """
         if keys is None:
@@ -83,13 +84,13 @@ class ShardSender:
             self._index.setdefault(shard_of(key), set()).add(key)
 
     def index_unchanged(self, keys: Sequence[bytes]) -> None:
-        """Add keys to the index, if there is one, before they leave the changed keys."""
+        """Add keys to the index, if there is one, before they are removed from the changed keys."""
         if self._index is not None:
             self.index(keys)
 
     @property
     def is_indexed(self) -> bool:
-        """Whether shards can be sent without a search among all keys."""
+        """Whether shards can be sent without searching through all keys."""
         return self._index is not None
 
     # -- answers -------------------------------------------------------------------------------
@@ -97,9 +98,9 @@ class ShardSender:
     def answer(
         self, asker: NodeId, pull: Pull, now: int, is_standby_for: Callable[[int], bool]
     ) -> Pulled:
-        """Transfer the shards that are asked for; of others send a replica, or nothing.
+        """Transfer the requested shards that this node counts; send replicas of the others, if any.
 
-        This node keeps a replica of transferred shards that it is the standby of.
+        After a transfer, this node keeps a replica of each shard whose standby it is.
         """
         if self._index is not None:
             self.index([*self._changed.keys])
@@ -129,7 +130,7 @@ class ShardSender:
     def _resend_empty(
         self, reply: Reply, shards: Sequence[int], asker: NodeId, now: int
     ) -> list[int]:
-        """Send transfers without counters again that were not acknowledged; return their shards."""
+        """Repeat unacknowledged transfers of shards without counters; return these shards."""
         by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
@@ -147,10 +148,11 @@ class ShardSender:
             transfer.to != asker and now - transfer.last_asked_at < _RECEIVING_NS
         )
         if transfer is not None and transfer.parts and not is_receiving:
-            # Its receiver has not acknowledged it: any other member that counts it is better.
+            # The first receiver has not acknowledged the transfer, so another member may receive
+            # it.
             reply.add_transfer([shard], self._transfers.asked([shard], transfer, asker, now), 0)
             return
-        # A receiver that asks again was restarted since, and has lost the counters.
+        # A receiver that asks again has restarted meanwhile and lost the counters.
         moved_to = transfer.to if transfer is not None and transfer.to != asker else ""
         if shard in self._ownership.replicas:
             self._add_copy(reply, asker, shard, moved_to, now)
@@ -158,7 +160,7 @@ class ShardSender:
             reply.add_nothing(shard, moved_to)
 
     def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
-        """Add a later part of the transfer whose first part the receiver has."""
+        """Add a later part of a transfer whose first part the receiver has."""
         shard, part = pull.shards[0], pull.part
         transfer = self._transfers.get(shard)
         if transfer is not None and (transfer.to, transfer.number) != (asker, pull.transfer_id):
@@ -173,7 +175,7 @@ class ShardSender:
             reply.add_nothing(shard, "")
 
     def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
-        """Add the first part of a replica; the other parts are kept unchanged until sent."""
+        """Add the first part of a replica, and store the other parts until they are requested."""
         counts = self._replica_of(shard, now)
         parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
         number = next(self._numbers) if len(parts) > 1 else 0
@@ -184,7 +186,7 @@ class ShardSender:
         reply.add_copy(shard, sent, 0)
 
     def _replica_of(self, shard: int, now: int) -> Snapshot:
-        """Advance the replica of a shard to now, in an engine of its own."""
+        """Return a shard's replica as of now, computed in a separate engine."""
         scratch = Engine(max_keys=1_000_000)
         for at, counts in self._ownership.replicas.of(shard):
             scratch.restore(counts, at)
@@ -193,7 +195,7 @@ class ShardSender:
     # -- transfers -----------------------------------------------------------------------------
 
     def _empty_of(self, shards: Sequence[int]) -> list[int]:
-        """Return the counted shards without any counter or lease."""
+        """Return the shards that this node counts and that have no counter and no lease."""
         has_leases = self._lender is not None and len(self._lender)
         if self._index is None or self._ownership.covers or has_leases:
             return []
@@ -203,7 +205,7 @@ class ShardSender:
     def _send(
         self, shard: int, to: NodeId, number: int, now: int, is_standby_for: Callable[[int], bool]
     ) -> None:
-        """Stop counting a shard, and keep its counters as parts of a transfer."""
+        """Stop counting a shard, and store its counters as parts of a transfer."""
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         if self._lender is not None and len(self._lender):
@@ -217,7 +219,7 @@ class ShardSender:
         released = self._ownership.release(shard, now)
         cover = released.cover
         if cover is None and released.regained:
-            # The member that had the shard all the time has counted the regained units.
+            # A member that counted the shard all the time already has the recovered units.
             cover = Cover(to, 0)
             mine = self._ownership.merge.admitted(counts.keys, released.regained, now)
             add_logs(cover.log, counts, [mine.get(key, []) for key in counts.keys], now)
@@ -240,7 +242,7 @@ class ShardSender:
         is_blind: bool,
         now: int,
     ) -> OutgoingTransfer:
-        """Lay out a transfer; one of a covered shard carries the log for the owner."""
+        """Build a transfer. For a covered shard, it includes the log for the owner."""
         log = FallbackLog() if cover is None else cover.log
         parts = cut(counts, [log.row(key, now) for key in counts.keys], self._least_parts)
         decided = self._ownership.decided_checks
@@ -256,5 +258,5 @@ class ShardSender:
         )
 
     def expire(self, now: int) -> None:
-        """Forget replicas whose receiver has not asked for their parts for long."""
+        """Forget replicas whose receiver has not requested a part for a long time."""
         self._sent.expire(now)
