@@ -59,8 +59,7 @@ class ClusterClock:
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
         """Add a measured offset of a member's clock from this clock; its error is up to `rtt_ns` /
-        2.
-        """
+        2."""
         # When the host's clock was set back, this clock stands still. The sample is relative to it.
         ours = self.read(now) - now
         if name in self._samples:
@@ -92,8 +91,7 @@ class ClusterClock:
 
     def _update_target(self, now: int) -> None:
         """Compute the time to approach, from the median of all offsets including this clock's
-        own.
-        """
+        own."""
         # Samples are in order of arrival.
         while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
             self._forget(oldest)

@@ -53,5 +53,4 @@ class ProbeClock(Protocol):
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
         """Record the measured offset of a member's clock from this clock; its error is up to
-        `rtt_ns` / 2.
-        """
+        `rtt_ns` / 2."""

@@ -152,8 +152,7 @@ class MemberStates:
 
     def notify_accused(self, sender: Record, message: Message, source: Address) -> None:
         """Send a dead or suspect sender its own record from the local table, so that it can refute
-        it.
-        """
+        it."""
         if isinstance(message, Ping):
             return  # The answer to a ping carries the record anyway.
         if sender.status is Status.DEAD or (

@@ -287,8 +287,7 @@ class Membership:
 
     def _phase(self, interval: float) -> int:
         """Draw a random start time for a periodic task, so that members do not act at the same
-        time.
-        """
+        time."""
         return round(self._random.random() * interval * _NS)
 
 

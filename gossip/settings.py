@@ -123,8 +123,7 @@ class Settings:
 
     def probing(self, which: str) -> ProbeSettings:
         """Return the probe settings for members of the local data center (`near`) or of others
-        (`far`).
-        """
+        (`far`)."""
         return self.near if which == "near" else self.far
 
     def without_lifeguard(self) -> "Settings":

@@ -20,8 +20,7 @@ class InvalidMember(RingError, ValueError):
 
 class ConflictingMembers(RingError, ValueError):
     """Error for two different members with the same name, so that the owner of a shard is
-    ambiguous.
-    """
+    ambiguous."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"two different members are called {name!r}; give each its own name")

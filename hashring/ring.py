@@ -108,8 +108,7 @@ class Ring:
         standbys: list[NodeId],
     ) -> Self:
         """Complete a ring for which only the owners and standbys of the given shards are
-        unknown.
-        """
+        unknown."""
         if not roster:
             return cls((), (), (), points, names)
         firsts = first_vnodes(points, shards)

@@ -51,8 +51,7 @@ class LostCounts:
 
     def unanswered(self, shards: Iterable[int]) -> list[int]:
         """Return the shards for which no data center has answered; their next owner must request
-        them.
-        """
+        them."""
         return [shard for shard in shards if self._recovering.get(shard) is False]
 
     def missing(

@@ -53,8 +53,7 @@ class PingReq:
 @dataclass(frozen=True, slots=True)
 class Nack:
     """Report of a helper that the third member has not answered; it also shows that the helper is
-    alive.
-    """
+    alive."""
 
     sender: str
     generation: int

@@ -72,8 +72,7 @@ class Seal:
 
     def open(self, datagram: bytes) -> bytes:
         """Decrypt a datagram and return its payload. Raises `Rejected`, also for a replayed
-        datagram.
-        """
+        datagram."""
         if len(datagram) > MAX_DATAGRAM:
             raise Rejected("oversized")
         if len(datagram) < _HEAD + _TAG:
@@ -130,8 +129,7 @@ class _Window:
 
     def take(self, counter: int) -> bool:
         """Accept the counter of a datagram; return False when it was used before or is too old to
-        check.
-        """
+        check."""
         if counter > self._highest:
             shift = min(counter - self._highest, _WINDOW)
             self._taken = (self._taken << shift | 1) & ((1 << _WINDOW) - 1)

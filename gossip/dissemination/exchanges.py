@@ -65,8 +65,7 @@ class Exchanges:
 
     def contact_seeds(self, now: int) -> None:
         """Contact all seeds while no other member is known, otherwise one seed that is not a known
-        member.
-        """
+        member."""
         if not self.seeds:
             return
         if self._table.is_alone:
@@ -107,8 +106,7 @@ class Exchanges:
 
     def start_regular(self, which: str, now: int) -> None:
         """Exchange lists with a random member, to find differences that the digest does not
-        show.
-        """
+        show."""
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):
             self._ask(self._table.records[name].address)

@@ -50,8 +50,7 @@ class Outbox:
 
     def disseminate(self, record: Record, now: int) -> None:
         """Send a membership record to all members, now or with the next gossip message if one was
-        just sent.
-        """
+        just sent."""
         if self._table.near or self._table.far:
             self.near.add(record)
             self._schedule_gossip("near", now)

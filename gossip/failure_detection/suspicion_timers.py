@@ -54,8 +54,7 @@ class SuspicionTimers:
 
     def restart(self, at: int) -> None:
         """Restart the time-outs of all suspicions, because a pause of this process may have caused
-        them.
-        """
+        them."""
         for name, suspicion in self._running.items():
             suspicion.began = at
             suspicion.accusers.clear()
@@ -71,8 +70,7 @@ class SuspicionTimers:
 @dataclass(slots=True)
 class Suspicion:
     """Suspicion of one member. At `deadline` the member is declared dead, unless it refutes. Times
-    in ns.
-    """
+    in ns."""
 
     began: int
     least: int
@@ -86,8 +84,7 @@ class Suspicion:
         cls, now: int, probing: ProbeSettings, settings: Settings, members: int
     ) -> "Suspicion":
         """Create a suspicion; `members` is the size of the group, including this member and the
-        suspect.
-        """
+        suspect."""
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
         if not settings.dynamic_suspicion:
             return cls(now, round(least * _NS), round(least * _NS), 0)

@@ -122,8 +122,7 @@ class MemberTable:
 
     def beside(self, record: Record) -> Pool:
         """Return the other members of the record's data center that are not dead and have not
-        left.
-        """
+        left."""
         return self._datacenters.setdefault(record.datacenter, Pool())
 
     def is_near(self, record: Record) -> bool:

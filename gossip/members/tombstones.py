@@ -15,8 +15,7 @@ _LOOK_AT = 16
 
 class Tombstones:
     """Dead and departed members, each with the time, and whether its record is still
-    disseminated.
-    """
+    disseminated."""
 
     def __init__(self, timers: Timers, settings: Settings) -> None:
         self.quiet: dict[str, None] = {}

@@ -44,8 +44,7 @@ RunRender: TypeAlias = Callable[[Render], Awaitable[AdminResponse]]
 
 async def render_in_thread(render: Render) -> AdminResponse:
     """Call a rendering function in a thread, so that concurrent checks are delayed by only a few
-    milliseconds.
-    """
+    milliseconds."""
     return await trio.to_thread.run_sync(render, abandon_on_cancel=True)
 
 
@@ -77,8 +76,7 @@ class AdminApp:
         self, node: Node, throttle: Throttle, run_render: RunRender = render_in_thread
     ) -> None:
         """`throttle` limits requests with a token; `run_render` runs the function that renders a
-        response.
-        """
+        response."""
         node.measure()
         self._node = node
         self._throttle = throttle

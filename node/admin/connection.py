@@ -211,8 +211,7 @@ class AdminConnection:
 
     async def _send_problem(self, problem: HttpProblem) -> None:
         """Send an error response as the last one of the connection; a client that does not read may
-        miss it.
-        """
+        miss it."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         with trio.move_on_after(_LINGER_TIME):

@@ -53,8 +53,7 @@ Handler: TypeAlias = Callable[[AdminRequest], Awaitable[AdminResponse]]
 
 class HttpProblem(Exception):
     """Error for a refused request, with the title and the remedy of its problem details (RFC
-    9457).
-    """
+    9457)."""
 
     def __init__(
         self, status: int, title: str, remedy: str, *, headers: Sequence[tuple[bytes, bytes]] = ()

@@ -72,8 +72,7 @@ class ClusterSummary:
 
     async def answers(self) -> MemberAnswers:
         """Return the cached answers of all members, or ask the members again when they are too
-        old.
-        """
+        old."""
         async with self._lock:
             found = self._answers
             if found is None or trio.current_time() - found.at > _FRESH:

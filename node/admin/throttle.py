@@ -13,8 +13,7 @@ _Item = TypeVar("_Item")
 
 class Throttle:
     """Rate limit of `rate` steps a second and `burst` steps at once; other callers wait in FIFO
-    order.
-    """
+    order."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._interval = 1 / rate

@@ -56,8 +56,7 @@ def members_view(node: Node) -> Json:
 
 def ring_view(node: Node, shard: int | None) -> Json:
     """Return the share of the ring of each member by data center, and optionally the owner of one
-    shard.
-    """
+    shard."""
     rings = node.rings()
     found: Json = {
         "asked": node.name,
@@ -166,8 +165,7 @@ def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
 
 def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
     """Return the state and the location of one counter. `verdicts` is the result of a peek, which
-    spends nothing.
-    """
+    spends nothing."""
     rule = match.rule
     shard = shard_of(match.key)
     datacenter, ring = ring_of(node, rule)
@@ -202,8 +200,7 @@ def throttled_view(
     node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
 ) -> Json:
     """Return the keys with the most recent denials, merged from the lists of the members that
-    answered.
-    """
+    answered."""
     found = joined(lists)
     return {
         "asked": node.name,

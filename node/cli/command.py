@@ -52,8 +52,7 @@ _MODULES = {
 
 class _Verbs(VerbGroup):
     """Command group that exits normally when the reader closes the pipe; Click alone reports a
-    failure.
-    """
+    failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -125,8 +124,7 @@ def _seen_enough() -> NoReturn:
 
 def _drop_output() -> None:
     """Discard the output that Python writes at exit, because the closed pipe would cause another
-    error.
-    """
+    error."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

@@ -117,8 +117,7 @@ def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
 
 def rule_place(rule: Rule | None) -> str | None:
     """Return the path of a rule as text, such as `log > client`; None for a limit without a
-    rule.
-    """
+    rule."""
     return None if rule is None or not rule.domain else place(rule.domain, rule.path)
 
 

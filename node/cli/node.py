@@ -193,8 +193,7 @@ async def _several(
 
 def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:
     """Return the command-line arguments of a member, without the gateway options that the
-    supervisor uses.
-    """
+    supervisor uses."""
     words = ["node", "--log-level", log_level]
     words += ["--config", str(config)] if config is not None else []
     for name, value in flags.items():

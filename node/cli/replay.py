@@ -181,8 +181,7 @@ def replay(
 @contextmanager
 def _without_cycle_search() -> Iterator[None]:
     """Disable Python's cyclic garbage collector while the log is read, because it adds a third to
-    the time.
-    """
+    the time."""
     gc.disable()
     try:
         yield

@@ -128,8 +128,7 @@ def _admitted(row: ReportRow) -> str:
 
 def _lines(row: ReportRow) -> Iterator[Text]:
     """Return the lines of one entry of the printed rule tree: its name, and the details of its
-    rule.
-    """
+    rule."""
     indent = "  " * row.depth
     head = Text(f"{indent}{printable(row.label)}")
     if row.limit:

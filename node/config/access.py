@@ -99,8 +99,7 @@ class Access:
         self, role: Role, name: str, proof: bytes, binding: bytes
     ) -> frozenset[Scope] | None:
         """Return the scopes of a credential part that `proof_in` returned; None when it is no
-        longer valid.
-        """
+        longer valid."""
         if role is Role.NODE:
             keys = self.cluster_keys
             known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
@@ -122,15 +121,13 @@ class Access:
 
     def proof_of(self, name: str, binding: bytes = b"") -> bytes:
         """Compute the proof of identity that the node `name` sends on the connection with this
-        `binding`.
-        """
+        `binding`."""
         return node_proof(self.cluster_keys[0], name, self.cluster, binding)
 
 
 def proof_in(hello: Hello) -> bytes:
     """Return the part of a credential that may be stored: the proof of a node, or the digest of a
-    token.
-    """
+    token."""
     return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 

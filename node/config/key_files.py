@@ -149,8 +149,7 @@ def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
 
 def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
     """Return the certificate files of these nodes, or of all nodes. Raises `ConfigError` if one is
-    missing.
-    """
+    missing."""
     found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
     if nodes:
         missing = [node for node in nodes if node_label(node) not in found]

@@ -15,8 +15,7 @@ __all__ = ["locked", "replace_private", "write_private"]
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold a lock on a folder while the block runs, after waiting for other commands to release
-    it.
-    """
+    it."""
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -66,8 +66,7 @@ class RuleFiles:
 
     def _check_size(self, rules: RuleSet) -> None:
         """Raise `ConfigError` if all rules together do not fit into the one message that clients
-        receive.
-        """
+        receive."""
         try:
             PackedRules(rules.version, rules.to_plain())
         except LocalProtocolError as error:
@@ -78,8 +77,7 @@ class RuleFiles:
 
     def _look(self) -> tuple[tuple[str, int, int, int], ...]:
         """Return a fingerprint of the rule files, which also changes with the target of a symbolic
-        link.
-        """
+        link."""
         return tuple(sorted(_marks(self._files())))
 
     def _files(self) -> list[Path]:

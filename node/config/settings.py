@@ -168,8 +168,7 @@ def load_settings(
 
 def _completed(settings: NodeSettings, environment: Mapping[str, str]) -> NodeSettings:
     """Derive name and address of the node from other settings, or from the variables of a
-    Kubernetes pod.
-    """
+    Kubernetes pod."""
     host, port = require_address("listen", settings.listen)
     found = from_environment(environment)
     name = settings.name or found.get("name") or f"{socket.gethostname()}-{port}"

@@ -34,8 +34,7 @@ def token_names(text: str) -> list[str]:
 
 def with_record(text: str, added: str) -> str:
     """Append the table of one token to the text. Raises `ConfigError` if the file's format does not
-    permit it.
-    """
+    permit it."""
     joined = f"{text.rstrip()}\n\n{added}" if text.strip() else added
     if len(_tokens(joined)) != len(_tokens(text)) + 1:
         raise ConfigError("the file must have a table per token; append the record by hand")
@@ -44,8 +43,7 @@ def with_record(text: str, added: str) -> str:
 
 def without_record(text: str, name: str) -> str:
     """Remove the table of one token from the text. Raises `ConfigError` if the file's format does
-    not permit it.
-    """
+    not permit it."""
     before = _tokens(text)
     lines = text.splitlines(keepends=True)
     begin = next((at for at, line in enumerate(lines) if _is_header_of(line, name)), None)

@@ -68,8 +68,7 @@ class CrossDcCounts:
         containment: Containment,
     ) -> None:
         """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent.
-        """
+        measures how long counts wait to be sent."""
         self._datacenter = datacenter
         self._engine = engine
         self._ownership = ownership
@@ -267,8 +266,7 @@ class CrossDcCounts:
 
     def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
         """Answer a data center that requests its lost counts, and send it the counts of this one
-        again.
-        """
+        again."""
         if not sender:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
@@ -314,8 +312,7 @@ class CrossDcCounts:
 
     def take_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
         """Return the shards for which the digests of another data center differ from the counts
-        here.
-        """
+        here."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
         remote = self._keys.received.get(message.writer, {})
@@ -342,8 +339,7 @@ class CrossDcCounts:
 
     def stats(self) -> dict[str, int]:
         """Return the ages of counts when they were acknowledged, and the number of waiting
-        counts.
-        """
+        counts."""
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }

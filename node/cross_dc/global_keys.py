@@ -21,8 +21,7 @@ class GlobalKeys:
 
     def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
         """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent.
-        """
+        measures how long counts wait to be sent."""
         self._engine = engine
         self._clock = clock
         self._uptime = uptime

@@ -73,8 +73,7 @@ class CountRecovery:
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
         """Request counts from one owner; an owner in this data center ("") continues the request
-        instead.
-        """
+        instead."""
         self._asked.add(owner)
 
         def on_reply(reply: object) -> None:

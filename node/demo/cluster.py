@@ -138,8 +138,7 @@ def started_cluster(
 
 def _environment() -> dict[str, str]:
     """Return the environment of this process without the settings of a node, with the same import
-    path.
-    """
+    path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGFENCE_")}
     home = str(Path(__file__).parents[2])
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))}
@@ -159,8 +158,7 @@ def _free_ports(count: int) -> list[int]:
 
 def _stop(processes: "dict[str, subprocess.Popen[bytes]]") -> None:
     """Kill all node processes at once. If they left gracefully, each would wait for another one to
-    take its counters.
-    """
+    take its counters."""
     for process in processes.values():
         process.kill()
     for process in processes.values():

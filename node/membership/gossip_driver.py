@@ -96,8 +96,7 @@ class GossipDriver:
         containment: Containment,
     ) -> None:
         """`notice_stall` is called before each datagram of a member, because the datagram may have
-        waited during a stall.
-        """
+        waited during a stall."""
         self._membership = membership
         self._datagrams = datagrams
         self._transport = transport

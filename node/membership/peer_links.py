@@ -74,8 +74,7 @@ class PeerLinks:
 
     def bulk(self, name: NodeId) -> Link | None:
         """Return the second link to a member, used for shard transfers so that checks never wait
-        behind them.
-        """
+        behind them."""
         return self._find(self._bulk, name, self._bulk_settings)
 
     def _find(

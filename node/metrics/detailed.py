@@ -146,8 +146,7 @@ class Metrics:
     @property
     def is_timed(self) -> bool:
         """Whether to measure the time of the next frame; only a sample is measured, because reading
-        the clock is expensive.
-        """
+        the clock is expensive."""
         return not self.frames % TIMED_EVERY
 
     @property
@@ -210,8 +209,7 @@ class Metrics:
 
     def detailed_decisions(self) -> dict[tuple[str, str], int]:
         """Return the number of decisions by metric name and result, for rules whose metrics contain
-        values.
-        """
+        values."""
         self._name_metrics()
         return dict(self._by_metric)
 
@@ -275,8 +273,7 @@ class Metrics:
 
     def _name(self) -> None:
         """Move counts from rule ids to rule labels, because the ids of removed rules become
-        unknown.
-        """
+        unknown."""
         odd, self._odd = self._odd, Counter()
         asked, self._asked = self._asked, Counter()
         for (rule_id, code, source), count in odd.items():

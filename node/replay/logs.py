@@ -315,8 +315,7 @@ def _split(data: bytes) -> list[str]:
 
 class _TabbedFormat:
     """Parser of tab-separated lines: `unix_seconds[.frac] TAB client TAB method TAB path TAB
-    status`.
-    """
+    status`."""
 
     name = "tab-separated trace"
 

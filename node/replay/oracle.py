@@ -36,8 +36,7 @@ class Recorded:
 
 def of_living_owners(records: Collection[Recorded], dead: Collection[str]) -> list[Recorded]:
     """Remove the records of every key that a killed node decided, because its counts may be
-    lost.
-    """
+    lost."""
     lost = {record.key for record in records if record.owner in dead}
     return [record for record in records if record.key not in lost]
 
@@ -63,8 +62,7 @@ def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 
 @dataclass(frozen=True, slots=True)
 class _Flight:
     """Cost of one admitted check, which was charged at an unknown instant between `start` and
-    `end`.
-    """
+    `end`."""
 
     start: int
     end: int
@@ -158,8 +156,7 @@ class _Stretches:
 
 def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], allowed: int) -> int:
     """Return the excess in disjoint fixed windows; a cost that may belong to two windows is
-    ignored.
-    """
+    ignored."""
     charged: Counter[object] = Counter()
     for flight in flights:
         window = window_of(flight.start)
@@ -187,8 +184,7 @@ _CALENDAR_NAMES: dict[Calendar, Callable[[datetime], tuple[int, ...]]] = {
 
 def _over_spans(flights: list[_Flight], length: int, allowed: int) -> int:
     """Return the excess in the worst sliding windows of length `length`; each begins with a
-    cost.
-    """
+    cost."""
     return _over_any(flights, sorted({flight.start for flight in flights}), length, allowed)
 
 
@@ -210,8 +206,7 @@ def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
 
 def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: int) -> int:
     """Return the maximum total excess of disjoint spans `[start, start + length)` that begin at
-    `starts`.
-    """
+    `starts`."""
     certain = [flight for flight in flights if flight.end - flight.start < length]
     starting, started = _running_total((flight.start, flight.cost) for flight in certain)
     ending, ended = _running_total((flight.end, flight.cost) for flight in certain)

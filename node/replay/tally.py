@@ -178,8 +178,7 @@ class Tally:
 
     def _drop_clients(self) -> None:
         """Drop the counts of clients beyond the bound; clients with the most denials, then the most
-        checks, are kept.
-        """
+        checks, are kept."""
         self.clients_dropped = True
         denied, checked = self.denied_by_client, self.checked_by_client
         kept = set(

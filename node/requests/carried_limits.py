@@ -29,8 +29,7 @@ def oversized(seq: int, batch: Batch) -> Refused | None:
 
 def overrule(batch: Batch, is_known: Callable[[int], bool]) -> int:
     """Replace the limits that a request carries for keys of known rules; return how many were
-    replaced.
-    """
+    replaced."""
     known: dict[bytes, bool] = {}
     overruled = 0
     for row, key in enumerate(batch.keys):

@@ -66,8 +66,7 @@ class Lender(Generic[WhoT]):
         on_settled: Callable[[WhoT, bytes, int], None] | None = None,
     ) -> None:
         """`on_freed` is called with keys that have more units available, `on_changed` with a key
-        whose lent units change, and `on_settled` with the units that a client was charged.
-        """
+        whose lent units change, and `on_settled` with the units that a client was charged."""
         self._on_freed = on_freed
         self._on_changed = on_changed
         self._on_settled = on_settled
@@ -176,8 +175,7 @@ class Lender(Generic[WhoT]):
 
     def recall(self, keys: Sequence[bytes]) -> None:
         """Ask clients to return the leases of keys. Units that they spend until then are
-        counted.
-        """
+        counted."""
         by_borrower: dict[WhoT, list[bytes]] = {}
         for key in keys:
             if key in self._held and key not in self._recalled:

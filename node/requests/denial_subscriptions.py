@@ -25,8 +25,7 @@ WhoT = TypeVar("WhoT")
 
 class DenialSubscriptions(Generic[WhoT]):
     """Recorded denials by client. `tell(who, keys)` revokes the denials of keys; an empty list
-    means all.
-    """
+    means all."""
 
     def __init__(self, tell: Callable[[WhoT, list[bytes]], None], most: int = _MOST) -> None:
         self._tell = tell

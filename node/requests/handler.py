@@ -89,8 +89,7 @@ class RequestHandler:
         on_freed: Callable[[Sequence[bytes]], None],
     ) -> None:
         """`on_decided` is called with every batch that this node decides, `on_freed` with the keys
-        of refunds and resets.
-        """
+        of refunds and resets."""
         self.placement = placement
         self.borrowing = borrowing
         self.slots = slots.queue
@@ -177,8 +176,7 @@ class RequestHandler:
         self, batch: Batch, *, may_forward: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
         """Sort rows by the members that decide their groups; groups that this node decides need no
-        member.
-        """
+        member."""
         held, routes = self._ownership.held, self._router.routes
         elsewhere = self._elsewhere if may_forward else ()
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
@@ -194,8 +192,7 @@ class RequestHandler:
 
     async def decide(self, request: Request, part: Part) -> Results | None:
         """Decide one part of a request within the caller's deadline; return None when that is
-        impossible.
-        """
+        impossible."""
         within = request.deadline_ms / 1000
         batch = part.batch
         self.waiting += len(batch)
@@ -232,14 +229,12 @@ class RequestHandler:
 
     def answer_timeout(self, margin: float, longest: float) -> float:
         """Return the longest time-out, because this `Target` is the node itself, without a
-        network.
-        """
+        network."""
         return longest
 
     def is_alive(self) -> bool:
         """Return False: rows that this node does not decide wait for another member, which may be
-        silent.
-        """
+        silent."""
         return False
 
     def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
@@ -259,8 +254,7 @@ class RequestHandler:
 
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
         """Decide a batch; a check that was already decided on another path gets the same
-        outcome.
-        """
+        outcome."""
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
@@ -323,8 +317,7 @@ class RequestHandler:
 
     async def _decide_here(self, batch: Batch, request: Request) -> Results | None:
         """Decide a batch at this node, for another node or as a standby; None when that is
-        impossible.
-        """
+        impossible."""
         for _ in range(_TRIES):
             shards = self.placement.missing(batch)
             if not shards:
@@ -344,8 +337,7 @@ class RequestHandler:
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Results | None:
         """Ask the owners on behalf of a caller that could not reach them; None when one does not
-        answer.
-        """
+        answer."""
         owners = dict.fromkeys([self.placement.holder_of(shard) for shard in shards])
         if len(owners) > 1:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)

@@ -83,8 +83,7 @@ class ShardPlacement:
 
     def may_decide(self, batch: Batch) -> bool:
         """Whether the ring assigns to this node all shards of a batch that it does not count
-        yet.
-        """
+        yet."""
         return all([self.is_ours(shard) for shard in self.missing(batch)])
 
     def is_ours(self, shard: int) -> bool:

@@ -19,8 +19,7 @@ _LEAST_WAIT_S = 0.01
 
 class SlotWaiters:
     """Queue of callers that wait for slots at one node. A caller is notified when its slot is
-    reserved.
-    """
+    reserved."""
 
     def __init__(
         self,
@@ -60,6 +59,5 @@ class SlotWaiters:
 
 def _most_waiters_of(session: Caller) -> int:
     """Return the maximum number of waiters on one connection; a node's connection carries waiters
-    of many clients.
-    """
+    of many clients."""
     return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION

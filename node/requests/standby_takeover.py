@@ -60,8 +60,7 @@ class StandbyTakeover:
         lag_ns: Callable[[], int],
     ) -> None:
         """`is_suspect` returns whether membership suspects a member. `lag_ns` returns how long the
-        current datagram waited in the socket.
-        """
+        current datagram waited in the socket."""
         self._placement = placement
         self._ownership = ownership
         self._link_to = link_to
@@ -83,8 +82,7 @@ class StandbyTakeover:
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
         """Ask an owner on behalf of a caller that could not reach it; None when it does not
-        answer.
-        """
+        answer."""
         link = None if owner is None else self._link_to(owner)
         if owner is None or link is None or await self._is_unreachable(owner):
             return None
@@ -137,8 +135,7 @@ class StandbyTakeover:
 
     def _back_for_ns(self, owner: NodeId) -> float:
         """Return the time since a stalled member asked what was taken over; infinite if it never
-        did.
-        """
+        did."""
         at = self._returned_at.get(owner)
         return inf if at is None else self._now() - at
 

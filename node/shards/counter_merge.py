@@ -19,8 +19,7 @@ _ACKNOWLEDGED_NS = 15_000_000_000
 
 class CounterMerge:
     """Restores and charges counters that arrive from other members, and marks their keys as
-    changed.
-    """
+    changed."""
 
     def __init__(
         self,
@@ -105,8 +104,7 @@ class CounterMerge:
 
     def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
         """Restore counters from another member, and charge the units that this node admitted
-        besides.
-        """
+        besides."""
         mine = self.admitted(counts.keys, regained, now)
         self.restore(counts, now)
         self.charge(mine, now)

@@ -66,8 +66,7 @@ class FallbackLog:
 
     def row(self, key: bytes, now: int) -> list[int]:
         """Return the row of a key: alternating ages in ns and units, oldest first; empty without
-        units.
-        """
+        units."""
         period_ns, parts = self._units.get(key, (1, {}))
         row: list[int] = []
         for number in sorted(parts):

@@ -10,8 +10,7 @@ _WELL_AFTER = 60.0
 
 class BackOff:
     """Delay before a restart. It doubles with every failure, until a member has run for a
-    minute.
-    """
+    minute."""
 
     def __init__(self) -> None:
         self._pause = _FIRST

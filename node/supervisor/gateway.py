@@ -109,8 +109,7 @@ def _place(settings: NodeSettings) -> str:
 
 async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
     """Start the gateway, and restart it whenever it ends. Raises `ConfigError` for invalid
-    settings.
-    """
+    settings."""
     for attempt in count():
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.PIPE, env=dict(environment)

@@ -22,8 +22,7 @@ _LOOPBACK = "127.0.0.1"
 
 def member_settings(settings: NodeSettings, index: int, siblings: Sequence[str]) -> NodeSettings:
     """Return the settings of member `index`; `siblings` are the addresses of running members of
-    this host.
-    """
+    this host."""
     http = operator_address(settings, index)
     return msgspec.structs.replace(
         settings,

@@ -41,8 +41,7 @@ class DecidedChecks:
 
     def __init__(self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]]) -> None:
         """`answers_to` takes the session and the number of a request. It returns the answers to the
-        request, and when the last one was given.
-        """
+        request, and when the last one was given."""
         self._answers_to = answers_to
         self._requests: OrderedDict[tuple[int, int], dict[int, tuple[DecidedCheck, int]]] = (
             OrderedDict()
@@ -138,8 +137,7 @@ class DecidedChecks:
         self, shard: int, known: Container[CheckId], now: int
     ) -> Iterator[tuple[DecidedCheck, int]]:
         """Yield the direct checks of a shard and the times of their decisions, without the `known`
-        ones.
-        """
+        ones."""
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for request, row, key, cost in self._direct.of_shard(shard, now):
             id_ = (*request, row)
@@ -166,8 +164,7 @@ class DecidedChecks:
 
     def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
         """Return whether this node has the charge of a check decided at `at`; record that it has it
-        now.
-        """
+        now."""
         until, returned = self._charged_elsewhere.get(shard_of(check.key), (-1, set()))
         if at > until or check.id in returned:
             return True

@@ -50,8 +50,7 @@ class Sender(Generic[SessionT]):
 
     def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
         """Return the stored answers to a request and the time of the last one; empty for an unknown
-        request.
-        """
+        request."""
         return self._answers.get(seq, ((), 0))
 
     def remember(self, seq: int, answer: bytes | None) -> None:
@@ -114,15 +113,13 @@ class SentAnswers(Generic[SessionT]):
 
     def find(self, session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
         """Return the stored answers to a request and the time of the last one; empty for an unknown
-        request.
-        """
+        request."""
         sender = self._by_session.get(session)
         return ((), 0) if sender is None else sender.find(seq)
 
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
         """Mark a sender as most recently active; forget the least recently active senders above the
-        bounds.
-        """
+        bounds."""
         if self._senders.setdefault(sender.who, sender) is not sender:
             sender.forget()  # Another object replaced this one after it was dropped.
             return

@@ -15,8 +15,7 @@ _MOST_NAMES = 64
 
 class AuthFailureLog:
     """Log of rejected credentials: each name at most every 10 s, and at most 64 names in that
-    time.
-    """
+    time."""
 
     def __init__(self) -> None:
         self._told_at: dict[tuple[Role, str], int] = {}

@@ -72,8 +72,7 @@ class ConnectionPlaces(Generic[SessionT]):
 
     def take_client(self, session: SessionT, token: str) -> str | None:
         """Record that a stranger has a valid token; return an error text when a limit is
-        exceeded.
-        """
+        exceeded."""
         group = self._strangers.pop(session, "")
         limits = self._limits
         if len(self._clients) >= limits.clients:
@@ -107,8 +106,7 @@ class ConnectionPlaces(Generic[SessionT]):
 
 def group_of(host: str) -> str:
     """Return the network of one subscriber: an IPv4 address, or the /64 network of an IPv6
-    address.
-    """
+    address."""
     if ":" not in host:
         return host
     try:

@@ -108,8 +108,7 @@ class NodeApi(Protocol):
 
     def cost_of(self, request: Request) -> int:
         """Estimate the work for a request in microseconds; 0 when it is small for the request's
-        size.
-        """
+        size."""
 
     def wait_turn(
         self, sender: Sender[Caller], steps: Iterator[None], rows: int, size: int = 0

@@ -23,8 +23,7 @@ class Permissions:
 
     def grant(self, sender: Sender[Caller], scopes: frozenset[Scope]) -> None:
         """Set the scopes of the caller. Without the scope `refund`, its recent charges limit its
-        refunds.
-        """
+        refunds."""
         self._scopes = scopes
         is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._api.ledger(sender.who[0]) if is_bounded else None

@@ -294,8 +294,7 @@ class RequestIntake:
 
     def _send(self, payload: bytes) -> None:
         """Send an answer on this connection, or on the caller's next connection when this one has
-        ended.
-        """
+        ended."""
         caller = self._sender.session if self._caller.is_over else self._caller
         if caller is not None:
             caller.send_payload(payload)

@@ -115,8 +115,7 @@ class Session:
 
     def on_close(self, code: int, reason: str) -> None:
         """Remove the connection. The sender's stored answers are kept, because the sender may
-        reconnect.
-        """
+        reconnect."""
         self._end()
 
     def send(self, message: Message) -> None:
@@ -206,8 +205,7 @@ class Session:
 
     def recheck(self, access: Access) -> bool:
         """Verify the credentials again after a change of keys; return whether the session has
-        ended.
-        """
+        ended."""
         if self._role is None or self._sender is None:
             return False
         scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
@@ -252,8 +250,7 @@ class Session:
 
     def _take_query(self, message: Message, sender: Sender[Caller]) -> None:
         """Answer the queries of clients and of the command line, such as members, rules and
-        counters.
-        """
+        counters."""
         may = self._permissions.may
         match message:
             case AskMembers(seq):
@@ -286,8 +283,7 @@ class Session:
         self, message: SubscribeDenials | LeaseRequest | Report, sender: Sender[Caller]
     ) -> None:
         """Handle messages of a client's local cache: denials, leases, and reports of its
-        decisions.
-        """
+        decisions."""
         seq = message.seq
         match message:
             case SubscribeDenials():
@@ -305,8 +301,7 @@ class Session:
 
     def _refuse_after_error(self, message: Message) -> None:
         """Refuse a message that caused an internal error; close the session if the message has no
-        number.
-        """
+        number."""
         sender, seq = self._sender, getattr(message, "seq", 0)
         if sender is None or not seq:
             self._refuse(ErrorCode.INTERNAL, INTERNAL_ERROR)

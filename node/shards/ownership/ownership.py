@@ -64,8 +64,7 @@ class ShardOwnership:
     ) -> None:
         """`period_of` returns the period in ns of a key's limit. `on_arrived` is called with keys
         that this node counts from now on. `on_started` is called with shards that start without
-        counters.
-        """
+        counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
         decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
@@ -94,8 +93,7 @@ class ShardOwnership:
 
     def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         """Record the changes of a decided batch, for the standby and for owners whose shards this
-        node covers.
-        """
+        node covers."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
@@ -215,8 +213,7 @@ class ShardOwnership:
         self, shards: Sequence[int], owner: NodeId, now: int, silent: Sequence[NodeId]
     ) -> None:
         """Count many shards in place of their unreachable owner, without a replica or a
-        transfer.
-        """
+        transfer."""
         taken = self._states.apply_to_all(shards, Event.TAKE_OVER_BLIND)
         to_ask = others(self._me, owner, *silent)
         for shard in taken:
@@ -339,8 +336,7 @@ class ShardOwnership:
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
         """Cover a shard for the new owner `owner`, because the previous owner has transferred it to
-        `owner`.
-        """
+        `owner`."""
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
@@ -378,8 +374,7 @@ class ShardOwnership:
 
     def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Store the counters that an owner replicates to this node, and update shards covered for
-        that owner.
-        """
+        that owner."""
         self.replicas.keep(sender, counts, now)
         if self._covers:
             self._follow_owner(sender, counts, now)

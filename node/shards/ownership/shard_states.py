@@ -66,8 +66,7 @@ class Cover:
 
     def confirm_sent(self, receiver: NodeId, number: int) -> None:
         """Remove the units of an acknowledged transfer from the log, because its receiver has
-        counted them.
-        """
+        counted them."""
         if self.sent_to == (receiver, number):
             self.log.subtract(self.sent_log)
             self.sent_to, self.sent_log = None, FallbackLog()
@@ -134,8 +133,7 @@ class ShardStates:
 
     def apply_to_all(self, shards: Iterable[int], event: Event) -> list[int]:
         """Apply an event that carries no counters to many shards; return the shards that changed
-        state.
-        """
+        state."""
         states, after = self._states, _NEXT[event]
         changed = [shard for shard in shards if after[states[shard]] != _REJECTED]
         held, replicas = self.held, self._replicas

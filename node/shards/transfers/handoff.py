@@ -39,8 +39,7 @@ _INDEX_KEPT = 5.0
 
 class Handoff:
     """Fetches the shards that this node should count, and offers the other shards to their
-    owners.
-    """
+    owners."""
 
     def __init__(
         self,
@@ -55,8 +54,7 @@ class Handoff:
         containment: Containment,
     ) -> None:
         """`reach` waits until a member accepts checks, or until it is known that the member does
-        not.
-        """
+        not."""
         self._reach = reach
         self._me = me
         self._ownership = ownership
@@ -130,8 +128,7 @@ class Handoff:
 
     async def acquire(self, shards: Iterable[int]) -> None:
         """Wait until this node counts the given shards. Cancelling the wait does not stop the
-        transfer.
-        """
+        transfer."""
         wanted = [shard for shard in shards if not self._ownership.held[shard]]
         self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
@@ -244,8 +241,7 @@ class Handoff:
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
         """Fetch shards that the member `name` counts in this node's place; call `done`
-        afterwards.
-        """
+        afterwards."""
         if not shards:
             done()
             return

@@ -153,8 +153,7 @@ class OutgoingTransfers:
 
     def confirm(self, shards: Iterable[int], receiver: NodeId, number: int) -> list[int]:
         """Drop the parts of shards whose receiver acknowledged this transfer; return these
-        shards.
-        """
+        shards."""
         by_time: dict[int, list[int]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)

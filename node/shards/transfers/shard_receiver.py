@@ -117,8 +117,7 @@ class ShardReceiver:
 
     async def _gather(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
         """Request the missing parts of a transfer; return False when one does not arrive in
-        time.
-        """
+        time."""
         while not transfer.is_whole:
             transfer_id = transfer.about.transfer_id
             reply = await self.pull(sender, [transfer.shard], transfer.next_part, transfer_id)
@@ -161,8 +160,7 @@ def _nothing(reply: object) -> None:
 
 def transfers_of(reply: Pulled) -> Iterator[IncomingTransfer]:
     """Iterate over the shards of a reply, each with the part of its transfer that the reply
-    contains.
-    """
+    contains."""
     decided: dict[int, list[DecidedCheck]] = {}
     for check in reply.decided:
         decided.setdefault(shard_of(check.key), []).append(check)

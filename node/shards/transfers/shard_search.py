@@ -33,8 +33,7 @@ class ShardSearch:
         first: NodeId | None,
     ) -> None:
         """`first` is the member that is asked before all known sources. `on_received` is called
-        with shards whose search has ended.
-        """
+        with shards whose search has ended."""
         self._me = me
         self._ownership = ownership
         self._sources = sources
@@ -69,8 +68,7 @@ class ShardSearch:
 
     def _next_to_ask(self) -> dict[NodeId, list[int]]:
         """Return the next members to ask, with their shards; end the search for shards without
-        one.
-        """
+        one."""
         by_name: dict[NodeId, list[int]] = {}
         abandoned: list[int] = []
         for shard, names in self._left.items():
@@ -114,8 +112,7 @@ class ShardSearch:
 
     def _adopt_empty(self, name: NodeId, reply: Pulled) -> None:
         """Count all shards that arrived without counters in one step, because there are thousands
-        of them.
-        """
+        of them."""
         for group in reply.groups:
             if group.hold is Holding.HELD and not group.taken_from and group.parts == 1:
                 empty = [
