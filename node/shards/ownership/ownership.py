@@ -62,9 +62,8 @@ class ShardOwnership:
         changed: ChangedKeys | None = None,
         lender: Lender[Caller] | None = None,
     ) -> None:
-        """`period_of` returns the period in ns of a key's limit. `on_arrived` is called with keys
-        that this node counts from now on. `on_started` is called with shards that start without
-        counters."""
+        """`period_of` returns the period in ns of a key's limit. `on_arrived` gets keys that are
+        counted here from now on, `on_started` shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
         decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
