@@ -48,7 +48,7 @@ descriptors:
 """
 _LIMITS = {"open": 100_000, "window": 20, "log": 20, "bucket": 20}
 _STALLS_S = (0.1, 0.3, 0.6, 1.2, 2.0)
-_PATIENCE_S, _DEADLINE_S = 0.1, 0.25
+_HEDGE_AFTER_S, _DEADLINE_S = 0.1, 0.25
 """Client settings of the gateway."""
 _ASKED = 25
 """Checks in flight per key; 100 in all."""
@@ -75,17 +75,17 @@ class _Found:
     false_denials: int = 0
     by_policy: int = 0
 
-    def add(self, told: list[Decision], limit: int, used: int) -> None:
+    def add(self, decisions: list[Decision], limit: int, used: int) -> None:
         """Compare the decisions for one key with its counter."""
-        passed = [each for each in told if each.allowed]
+        passed = [each for each in decisions if each.allowed]
         admitted = len([each for each in passed if each.source in _BY_NODES])
-        denied = len(told) - len(passed)
-        self.checks += len(told)
+        denied = len(decisions) - len(passed)
+        self.checks += len(decisions)
         self.double_counted += max(0, used - len(passed))
         self.not_counted += max(0, admitted - used)
         self.over_admitted += max(0, admitted - limit)
         self.false_denials += max(0, min(denied, limit - len(passed)))
-        self.by_policy += len([each for each in told if each.source not in _BY_NODES])
+        self.by_policy += len([each for each in decisions if each.source not in _BY_NODES])
 
 
 def run(rounds: int) -> Iterator[Figure]:
@@ -121,13 +121,13 @@ def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
 
 async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -> _Found:
     """Stop one node while checks of its keys are in flight."""
-    told: dict[str, list[Decision]] = {key: [] for key in _LIMITS}
+    decisions: dict[str, list[Decision]] = {key: [] for key in _LIMITS}
     found = _Found()
     async with open_cluster(
         parse_url(nodes.url),
         denial_cache_size=0,
         use_leases=False,
-        hedge_after=_PATIENCE_S,
+        hedge_after=_HEDGE_AFTER_S,
         deadline=_DEADLINE_S,
     ) as cluster:
         limiter = Limiter(cluster)
@@ -137,7 +137,9 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
         }
 
         async def ask(key: str) -> None:
-            told[key].append(await limiter.check("stall", {key: values[key]}, timeout=_DEADLINE_S))
+            decisions[key].append(
+                await limiter.check("stall", {key: values[key]}, timeout=_DEADLINE_S)
+            )
 
         for key in _LIMITS:
             for _ in range(_BEFORE):
@@ -155,7 +157,7 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
         for key, limit in _LIMITS.items():
             peeked = await limiter.peek("stall", {key: values[key]})
             assert peeked.remaining is not None
-            found.add(told[key], limit, limit - peeked.remaining)
+            found.add(decisions[key], limit, limit - peeked.remaining)
     return found
 
 

@@ -38,7 +38,7 @@ _OUTAGE_RATE, _OUTAGE_SECONDS, _DIES_AFTER = 300.0, 6.0, 1.0
 _CONNECTIONS = 20
 _SHIPPED = ("7181", "7182", "7183")
 """The gateways' ports in the example."""
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
 class _Asked(NamedTuple):
@@ -133,10 +133,10 @@ def _configured(ports_by_shipped: dict[str, int]) -> str:
 
 def _wait_healthy(admin: int, gateways: int) -> None:
     """Wait until Envoy's health checks have found the gateways and the upstream."""
-    give_up = monotonic() + _PATIENCE
+    give_up = monotonic() + _TIMEOUT
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
-        with opener.open(f"http://127.0.0.1:{admin}/clusters", timeout=_PATIENCE) as answer:
+        with opener.open(f"http://127.0.0.1:{admin}/clusters", timeout=_TIMEOUT) as answer:
             if answer.read().count(b"health_flags::healthy") > gateways:
                 return
         assert monotonic() < give_up, "Envoy finds no healthy gateway"

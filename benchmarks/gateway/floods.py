@@ -73,7 +73,7 @@ _KEPT = 8
 """Connections that the healthy client of the HTTP port keeps, as a proxy does."""
 _WARM_S, _QUIET_S, _BEFORE_S, _FLOOD_S, _AFTER_S = 1.0, 3.0, 0.5, 5.0, 1.0
 _CALLS_PER_S, _PROBES_PER_S = 100.0, 50.0
-_PATIENCE_S, _DEADLINE_S = 0.1, 0.25
+_HEDGE_AFTER_S, _DEADLINE_S = 0.1, 0.25
 """Client settings of the gateway."""
 _LONGEST_S = 3.0
 """Time after which a call counts as failed: probe time-out of docs/operate/admin-port.md."""
@@ -200,7 +200,7 @@ async def _checks(site: _Site) -> AsyncIterator[_Ask]:
         parse_url(site.nodes.url),
         denial_cache_size=0,
         use_leases=False,
-        hedge_after=_PATIENCE_S,
+        hedge_after=_HEDGE_AFTER_S,
         deadline=_DEADLINE_S,
     ) as cluster:
         limiter = Limiter(cluster)
@@ -361,7 +361,7 @@ async def _measure(site: _Site, name: str) -> Found:
         await _paced(ask, port.per_s, _WARM_S)
         with _attacker(site, name) as attacker:
             quiet = await _paced(ask, port.per_s, _QUIET_S)
-            told, before, begun = _suspicions(site), _schedule(pid), perf_counter()
+            suspicions_before, before, begun = _suspicions(site), _schedule(pid), perf_counter()
             resident = [_resident(pid)]
             _tell(attacker)
             looking = asyncio.create_task(_look(pid, resident))
@@ -380,7 +380,7 @@ async def _measure(site: _Site, name: str) -> Found:
             flooded.failed += sum(after[each] - decided[each] for each in ("policy", "shed"))
         again = await _paced(ask, port.per_s, _QUIET_S)
         quiet.took += again.took
-    suspicions = _suspicions(site) - told
+    suspicions = _suspicions(site) - suspicions_before
     growth = max(resident) - resident[0]
     return Found(quiet, flooded, growth, suspicions, busy, waits, sent)
 

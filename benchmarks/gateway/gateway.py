@@ -33,7 +33,7 @@ descriptors:
 """
 _CALLS = 4000
 _AT_ONCE = 32
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 _METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 _Sample = Callable[[], Coroutine[Any, Any, None]]
 
@@ -121,7 +121,7 @@ async def _over_grpc(port: int, domain: str) -> None:
 
         async def caller() -> None:
             for _ in range(_CALLS // _AT_ONCE):
-                await ask(message, timeout=_PATIENCE)
+                await ask(message, timeout=_TIMEOUT)
 
         await asyncio.gather(*[caller() for _ in range(_AT_ONCE)])
 
@@ -143,7 +143,7 @@ def children_of(pid: int) -> list[int]:
 
 def wait_up(*listening: int) -> None:
     """Wait until every port accepts connections."""
-    give_up = time.monotonic() + _PATIENCE
+    give_up = time.monotonic() + _TIMEOUT
     for port in listening:
         while True:
             try:

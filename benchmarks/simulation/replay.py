@@ -48,7 +48,7 @@ class _Ran:
 
     cpu_s: float
     peak_bytes: int
-    told: dict[str, Any]
+    summary: dict[str, Any]
 
 
 def run(rounds: int, lines: int = LINES) -> Iterator[Figure]:
@@ -67,11 +67,15 @@ def run(rounds: int, lines: int = LINES) -> Iterator[Figure]:
             },
             rounds,
         )
-        told = {(ran.told["checks"], ran.told["denied"]) for rans in found.values() for ran in rans}
-        assert len(told) == 1, f"the loops and the replay decide differently: {told}"
+        summary = {
+            (ran.summary["checks"], ran.summary["denied"])
+            for rans in found.values()
+            for ran in rans
+        }
+        assert len(summary) == 1, f"the loops and the replay decide differently: {summary}"
         log.unlink()
         longer = _replay("-", rules, lines=log_lines(_LONGER * lines))
-        assert longer.told["checks"] == _LONGER * lines
+        assert longer.summary["checks"] == _LONGER * lines
     cpu = {name: [ran.cpu_s for ran in rans] for name, rans in found.items()}
     peaks = [float(ran.peak_bytes) for ran in found["replay"]]
     yield ratio("replay.vs_plain_loop", cpu["replay"], cpu["loop"])

@@ -16,7 +16,7 @@ import ringfence
 
 WAITING = 1000
 """Most jobs that wait for their turn; beyond it, no more are read from the input."""
-PATIENCE = 30.0
+MAX_WAIT = 30.0
 """Seconds that a job waits for its turn before it goes back to the end of the queue."""
 
 
@@ -39,7 +39,7 @@ async def work(cluster: str | None) -> None:
             nonlocal unfinished
             async for address in waiting:
                 host = address.rpartition("@")[2]
-                if await limiter.acquire("jobs", {"mail": host}, max_wait=PATIENCE):
+                if await limiter.acquire("jobs", {"mail": host}, max_wait=MAX_WAIT):
                     await send(address, "later")
                     unfinished -= 1
                     close_when_done()

@@ -131,8 +131,8 @@ class _Found(Collector):
 def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     settings = node.settings
     about = InfoMetricFamily("ringfence_node", "Identity of this node.")
-    told = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
-    about.add_metric([], told | {"version": node.version})
+    labels = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
+    about.add_metric([], labels | {"version": node.version})
     yield about
     expiry = GaugeMetricFamily(
         "ringfence_certificate_expiry_timestamp_seconds",

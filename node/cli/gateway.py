@@ -71,11 +71,11 @@ def gateway(
     from ringfence.gateway.process.settings import load_gateway_settings
     from ringfence.gateway.process.supervisor import run_gateway
 
-    told = {
+    flags = {
         name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()
     }
-    told["deny_status"] = int(deny_status) if deny_status else None
-    settings = load_gateway_settings(config, flags=told)
+    flags["deny_status"] = int(deny_status) if deny_status else None
+    settings = load_gateway_settings(config, flags=flags)
     with log_to_stderr(log_level):
         run_gateway(settings, tied_to_stdin=with_stdin)
 

@@ -32,7 +32,7 @@ from ringfence.wire import MAX_THROTTLED, MemberRow, Throttled
 
 __all__ = ["throttled"]
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 _LONGEST_ANSWER = 4 << 20
 _AT_ONCE = 16
 
@@ -248,7 +248,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
         )
     try:
         request = Request(f"{url.rstrip('/')}/v1/throttled?count={count}", headers=headers)  # noqa: S310
-        with opener.open(request, timeout=_PATIENCE) as answer:
+        with opener.open(request, timeout=_TIMEOUT) as answer:
             return msgspec.json.decode(answer.read(_LONGEST_ANSWER), type=_Told)
     except HTTPError as error:
         raise ConfigError(f"{place}: {_reason(error)}") from error

@@ -19,7 +19,7 @@ __all__ = ["Discovery", "Seed", "from_environment", "parse_seed"]
 
 logger = logging.getLogger("ringfence.node")
 
-_PATIENCE = 5.0
+_LOOKUP_TIMEOUT = 5.0
 """Time-out of one look-up in seconds."""
 
 
@@ -74,7 +74,7 @@ class Discovery:
         """Resolve all seeds. If a look-up fails, use the previous addresses of this seed."""
         for seed in self._seeds:
             try:
-                with trio.fail_after(_PATIENCE):
+                with trio.fail_after(_LOOKUP_TIMEOUT):
                     self._known[seed.text] = await _look_up(seed)
             except (OSError, UnicodeError, dns.exception.DNSException, trio.TooSlowError) as error:
                 known = self._known.get(seed.text)

@@ -125,12 +125,12 @@ def started_cluster(
             {},
             {name: home / f"{name}.log" for name in names},
         )
-        told = ("--rules", str(rules), "--keys", str(keys.path))
+        arguments = ("--rules", str(rules), "--keys", str(keys.path))
         try:
             for name, address in zip(names, addresses, strict=True):
                 join = ("--join", addresses[0]) if name != names[0] else ()
                 more = (more_flags or {}).get(name, ())
-                cluster.start(name, "--listen", address, *told, *join, *more)
+                cluster.start(name, "--listen", address, *arguments, *join, *more)
             yield cluster
         finally:
             _stop(cluster.processes)

@@ -33,7 +33,7 @@ _TOKENS = ("gateway", "app")
 _WRONG_INPUT = 2
 """Exit status of a gateway with wrong settings or ports."""
 _PAUSE = 1.0
-_PATIENCE = 15.0
+_STOP_TIMEOUT = 15.0
 """Seconds in which a gateway may finish requests in flight."""
 
 
@@ -120,7 +120,7 @@ async def _keep_running(words: list[str], environment: Mapping[str, str]) -> Non
                 raise ConfigError("the gateway cannot start; its log above says why")
             logger.error("the gateway has ended with status %d and is started again", status)
         finally:
-            with trio.move_on_after(_PATIENCE, shield=True):
+            with trio.move_on_after(_STOP_TIMEOUT, shield=True):
                 if process.returncode is None:
                     process.terminate()
                     await process.wait()

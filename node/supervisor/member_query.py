@@ -10,7 +10,7 @@ from ringfence.transport.interface import Address
 
 __all__ = ["MemberResponse", "ask_member"]
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 _MOST = 32 << 20
 """Maximum bytes of a response; a metrics page has some hundred kilobytes."""
 
@@ -30,7 +30,7 @@ async def ask_member(
     address: Address, method: bytes, target: bytes, headers: Headers
 ) -> MemberResponse | None:
     """Send a request and return the response; None after five seconds without one."""
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_TIMEOUT):
         try:
             stream = await trio.open_tcp_stream(*address)
         except OSError:

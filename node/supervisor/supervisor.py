@@ -53,8 +53,8 @@ async def supervise(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             renew = await _open_page(settings, host, nursery)
-            patience = 2 * settings.drain_timeout + _GRACE
-            nursery.start_soon(supervisor.heed, signals, patience, renew)
+            stop_timeout = 2 * settings.drain_timeout + _GRACE
+            nursery.start_soon(supervisor.heed, signals, stop_timeout, renew)
             async with trio.open_nursery() as members:
                 first, *others = host.members
                 members.start_soon(supervisor.keep, first)
@@ -103,7 +103,7 @@ class _Supervisor:
         """Instant at which members that have not ended are killed."""
 
     async def heed(
-        self, signals: AsyncIterator[int], patience: float, renew: Callable[[], None]
+        self, signals: AsyncIterator[int], stop_timeout: float, renew: Callable[[], None]
     ) -> None:
         """Forward signals to the members; after a terminating signal, kill members that exceed the
         time-out.
@@ -123,7 +123,7 @@ class _Supervisor:
                 logger.info("%d members hand over and leave", len(self._host.members))
                 self._stopping.set()
                 notify_systemd("STOPPING=1")
-                self._deadline = trio.current_time() + patience
+                self._deadline = trio.current_time() + stop_timeout
                 for member in self._host.members:
                     member.life.deadline = self._deadline
             self._tell(signal.SIGTERM, self._host.members)

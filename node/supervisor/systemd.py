@@ -26,4 +26,6 @@ def notify_systemd(state: str, environment: MutableMapping[str, str] = os.enviro
             sender.setblocking(False)
             sender.sendto(state.encode("ascii"), address)
     except OSError as error:
-        logger.warning("systemd was not told %s: %s", state, error.strerror or error)
+        logger.warning(
+            "systemd could not be notified: state=%s error=%s", state, error.strerror or error
+        )

@@ -24,7 +24,7 @@ __all__ = [
     "outage_of",
     "policy_name",
     "retry_after_seconds",
-    "told_status",
+    "reported_status",
     "violated_policies",
 ]
 
@@ -115,21 +115,21 @@ class LimitHeaders:
             outage = outage_of(decision)
             if outage is not None:
                 fields.append((OUTAGE_HEADER, outage))
-        told = told_status(decision)
-        if told is not None and told.rule is not None:
+        reported = reported_status(decision)
+        if reported is not None and reported.rule is not None:
             # A denial has the same wait in both: `Retry-After` must not end before `t`.
-            window = ceil(told.reset_after) if wait is None else wait
+            window = ceil(reported.reset_after) if wait is None else wait
             if self._has_ietf_fields:
-                self._add_ietf(fields, statuses, told, told.rule, window)
+                self._add_ietf(fields, statuses, reported, reported.rule, window)
             if self._has_x_fields:
-                self._add_x(fields, told, wait, window)
+                self._add_x(fields, reported, wait, window)
         return fields
 
     def _add_ietf(
         self,
         fields: list[tuple[str, str]],
         statuses: Sequence[Status],
-        told: Status,
+        reported: Status,
         rule: Rule,
         window: int,
     ) -> None:
@@ -145,18 +145,18 @@ class LimitHeaders:
                 )
             )
         fields.append(("RateLimit-Policy", policy))
-        remaining = told.remaining or 0
+        remaining = reported.remaining or 0
         if remaining > _LARGEST or window > _LARGEST:
             remaining, window = min(remaining, _LARGEST), min(window, _LARGEST)
         fields.append(("RateLimit", f"{name};r={remaining};t={window}"))
 
     def _add_x(
-        self, fields: list[tuple[str, str]], told: Status, wait: int | None, window: int
+        self, fields: list[tuple[str, str]], reported: Status, wait: int | None, window: int
     ) -> None:
         if self._in_epoch:
             window += ceil(self._wall_clock())
-        fields.append(("X-RateLimit-Limit", str(told.limit)))
-        fields.append(("X-RateLimit-Remaining", str(told.remaining)))
+        fields.append(("X-RateLimit-Limit", str(reported.limit)))
+        fields.append(("X-RateLimit-Remaining", str(reported.remaining)))
         fields.append(("X-RateLimit-Reset", str(window)))
         if wait is not None:
             fields.append(("X-RateLimit-Retry-After", str(wait)))
@@ -206,16 +206,16 @@ def outage_of(decision: Decision) -> str | None:
     return found
 
 
-def told_status(decision: Decision) -> Status | None:
+def reported_status(decision: Decision) -> Status | None:
     """Return the status that the fields describe; None when no counted limit applies."""
     statuses = decision.statuses
     if len(statuses) == 1:
         return statuses[0] if _is_reliable(statuses[0]) else None
-    told = [status for status in statuses if _is_reliable(status)]
-    refusing = [] if decision.allowed else [status for status in told if not status.allowed]
+    reported = [status for status in statuses if _is_reliable(status)]
+    refusing = [] if decision.allowed else [status for status in reported if not status.allowed]
     if refusing:
         return max(refusing, key=_wait)
-    return min(told, key=lambda status: status.remaining or 0, default=None)
+    return min(reported, key=lambda status: status.remaining or 0, default=None)
 
 
 def violated_policies(decision: Decision) -> list[str]:

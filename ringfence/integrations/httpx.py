@@ -59,7 +59,7 @@ class _Waiting:
         domain: str | None,
         descriptors: Callable[[httpx.Request], Descriptors] | None,
         max_wait: float,
-        heed_retry_after: bool,
+        respect_retry_after: bool,
     ) -> None:
         require_one(limit, domain, descriptors)
         require_arguments("key", key, "request")
@@ -70,7 +70,7 @@ class _Waiting:
         self._key = key
         self._domain = domain
         self._descriptors = descriptors
-        self._respects_retry_after = heed_retry_after
+        self._respects_retry_after = respect_retry_after
         self._pauses = RetryPauses()
 
     def budget(self, request: httpx.Request) -> LimitTarget:
@@ -106,7 +106,7 @@ class WaitingTransport(httpx.BaseTransport):
     `domain` that `descriptors` match. It waits until it is allowed, at most `max_wait` seconds in
     all. Otherwise `TurnTooLate` is raised and nothing is sent.
 
-    With `heed_retry_after`, a 429 or 503 with `Retry-After` delays all requests of that key. The
+    With `respect_retry_after`, a 429 or 503 with `Retry-After` delays all requests of that key. The
     request itself is sent again if `max_wait` allows; else the response is returned. `transport`
     sends the requests; None is the default transport of httpx.
     """
@@ -120,11 +120,11 @@ class WaitingTransport(httpx.BaseTransport):
         domain: str | None = None,
         descriptors: Callable[[httpx.Request], Descriptors] | None = None,
         max_wait: float = 30.0,
-        heed_retry_after: bool = False,
+        respect_retry_after: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, heed_retry_after)
+        self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, respect_retry_after)
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -161,11 +161,11 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
         domain: str | None = None,
         descriptors: Callable[[httpx.Request], Descriptors] | None = None,
         max_wait: float = 30.0,
-        heed_retry_after: bool = False,
+        respect_retry_after: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, heed_retry_after)
+        self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, respect_retry_after)
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -99,8 +99,8 @@ class FakeCluster:
     def installed(self) -> Iterator["FakeCluster"]:
         """Replace the real cluster during the block: every address connects to this one."""
         home = sys.modules["ringfence.client.connect"]
-        patience = _FakeAcquireLoop(self.clock)
-        limiter_class = partial(Limiter, acquire_loop=patience)
+        acquire_loop = _FakeAcquireLoop(self.clock)
+        limiter_class = partial(Limiter, acquire_loop=acquire_loop)
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
@@ -108,10 +108,10 @@ class FakeCluster:
             mock.patch.dict("os.environ", environment),
             mock.patch.multiple(
                 clock,
-                now=patience.now,
+                now=acquire_loop.now,
                 sleep=self.clock.advance,
-                now_async=patience.now,
-                sleep_async=patience.sleep,
+                now_async=acquire_loop.now,
+                sleep_async=acquire_loop.sleep,
             ),
         ):
             try:

@@ -89,9 +89,9 @@ class MemoryConnection:
         self._goodbye: tuple[int, str] | None = None
         self._unsent = 0
         self._last_arrival = 0.0
-        self._patience: Timer | None = None
+        self._silence_timer: Timer | None = None
         self._is_waiting_for_signs = False
-        """Whether `_patience` runs because the peer cannot reach this side."""
+        """Whether `_silence_timer` runs because the peer cannot reach this side."""
         home.network.add(self)
 
     @property
@@ -138,8 +138,8 @@ class MemoryConnection:
         if self.is_closed:
             return
         self._is_open = True
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         if self._handler is None:
             assert self.home.accept is not None
             self._guard(self._accept)
@@ -188,16 +188,16 @@ class MemoryConnection:
 
     def hear_again(self) -> None:
         """Undo `grow_silent`: the peer can reach this side again."""
-        if self._is_waiting_for_signs and self._patience is not None:
+        if self._is_waiting_for_signs and self._silence_timer is not None:
             self._is_waiting_for_signs = False
-            self._patience.cancel()
+            self._silence_timer.cancel()
 
     def _arrive(self, peer: "MemoryConnection", payload: bytes) -> None:
         self._unsent -= len(frame(payload))
         peer._tell(lambda handler: handler.on_message(payload))
 
     def _wait(self, timeout: float, code: int, reason: str) -> None:
-        self._patience = self.home.call_at(
+        self._silence_timer = self.home.call_at(
             self.home.now() + timeout, partial(self.lose, code, reason)
         )
 
@@ -224,6 +224,6 @@ class MemoryConnection:
     def _shut(self) -> None:
         self._is_open = False
         self.is_closed = True
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         self.home.network.remove(self)

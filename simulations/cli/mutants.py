@@ -46,12 +46,12 @@ def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
                 console().print(_line(result))
 
         results = hunt(planted, range(1, seeds + 1), jobs, on_progress)
-    told = summary(results)
+    report = summary(results)
     if json_:
-        as_json(told)
+        as_json(report)
     else:
-        _show(told)
-    if told["survivors"] or told["false_alarms"]:
+        _show(report)
+    if report["survivors"] or report["false_alarms"]:
         raise SystemExit(1)
 
 
@@ -63,11 +63,11 @@ def _line(result: Result) -> str:
     return f"{result.name}: {kill.violation} in {kill.scenario}, seed {kill.seed}"
 
 
-def _show(told: dict[str, object]) -> None:
+def _show(report: dict[str, object]) -> None:
     screen = console()
-    screen.print(f"\n{told['found']} of {told['planted']} mutants were detected")
+    screen.print(f"\n{report['found']} of {report['planted']} mutants were detected")
     for title in ("survivors", "false_alarms"):
-        rows = told[title]
+        rows = report[title]
         assert isinstance(rows, list)
         for row in rows:
             screen.print(f"{title}: {row}", style="red")

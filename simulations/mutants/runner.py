@@ -24,7 +24,7 @@ from simulations.mutants.value import Mutant
 
 __all__ = ["Kill", "OnProgress", "Result", "as_row", "hunt", "summary"]
 
-_PATIENCE = 12.0
+_RUN_TIMEOUT = 12.0
 """Maximum processor seconds of one run; runs of the shipped code take less than five."""
 _SLOWEST = 20
 """Ratio of the maximum wall time to the maximum processor time, for a busy machine."""
@@ -81,7 +81,7 @@ def hunt(
     jobs: int,
     on_progress: OnProgress = lambda result, done, of: None,
     *,
-    patience: float = _PATIENCE,
+    run_timeout: float = _RUN_TIMEOUT,
 ) -> list[Result]:
     """Run each mutant with every seed until one run detects it, and run the shipped code too.
 
@@ -104,7 +104,7 @@ def hunt(
         while waiting or running:
             while waiting and len(running) < jobs:
                 place, task = waiting.pop(0)
-                child = _Child(place, task, patience)
+                child = _Child(place, task, run_timeout)
                 running[child.connection] = child
             soonest = min(child.deadline for child in running.values())
             ready = wait(list(running), timeout=max(0.0, soonest - monotonic()))
@@ -179,10 +179,10 @@ def _grounds_of(mutants: Sequence[Mutant], known: Mapping[str, Ground]) -> dict[
 class _Child:
     """A process that runs one mutant."""
 
-    def __init__(self, place: int, task: _Task, patience: float) -> None:
+    def __init__(self, place: int, task: _Task, run_timeout: float) -> None:
         self.place = place
         self._task = task
-        self._patience = patience
+        self._run_timeout = run_timeout
         self._began = monotonic()
         self._runs = 0
         # A new interpreter: mutants share no caches.
@@ -191,25 +191,25 @@ class _Child:
         name = None if task.mutant is None else task.mutant.name
         grounds = [ground.name for ground in task.grounds]
         self._process: BaseProcess = context.Process(
-            target=_run_all, args=(theirs, name, grounds, task.seeds, patience), daemon=True
+            target=_run_all, args=(theirs, name, grounds, task.seeds, run_timeout), daemon=True
         )
         self._process.start()
         theirs.close()
-        self.deadline = monotonic() + _SLOWEST * patience
+        self.deadline = monotonic() + _SLOWEST * run_timeout
 
     def look(self, *, is_ready: bool) -> Result | None:
         """Read the process' messages; return the result when the process has ended."""
         runs = self._task.runs
         if is_ready:
             try:
-                told: Kill | None = self.connection.recv()
+                kill: Kill | None = self.connection.recv()
             except EOFError:
                 self._process.join(1.0)
                 return self._over(self._process.exitcode)
             self._runs += 1
-            self.deadline = monotonic() + _SLOWEST * self._patience
-            if told is not None or self._runs == len(runs):
-                return self._result(told)
+            self.deadline = monotonic() + _SLOWEST * self._run_timeout
+            if kill is not None or self._runs == len(runs):
+                return self._result(kill)
         elif monotonic() >= self.deadline:
             return self._over(None)
         return None
@@ -225,7 +225,7 @@ class _Child:
         is_hanging = code is None or code == -SIGXCPU
         ground, seed = self._task.runs[self._runs]
         text = (
-            f"the run took more than {self._patience:g} s"
+            f"the run took more than {self._run_timeout:g} s"
             if is_hanging
             else f"the process ended with status {code}"
         )
@@ -251,14 +251,14 @@ def _run_all(
     name: str | None,
     grounds: Sequence[str],
     seeds: Sequence[int],
-    patience: float,
+    run_timeout: float,
 ) -> None:
     """Run all scenarios of a mutant in this process; send the violation or None after each run."""
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     mutant = None if name is None else MUTANTS[name]
     for seed in seeds:
         for ground in grounds:
-            _limit(patience)
+            _limit(run_timeout)
             violations = try_out(mutant, GROUNDS[ground], seed)
             kill = None
             if violations:

@@ -118,12 +118,12 @@ class WhatIf:
 
     def to_json(self) -> dict[str, object]:
         """Return all figures as JSON values; instants as ISO 8601."""
-        told: dict[str, object] = asdict(self)
-        told["allowed"] = self.requests - self.denied
-        told["rules"] = [_rule_row(figures) for figures in self.rules]
-        told["throttled"] = [_in_iso(asdict(row), ("first", "last")) for row in self.throttled]
-        told["errors"] = [asdict(row) | {"wrong_share": row.wrong_share} for row in self.errors]
-        return told
+        content: dict[str, object] = asdict(self)
+        content["allowed"] = self.requests - self.denied
+        content["rules"] = [_rule_row(figures) for figures in self.rules]
+        content["throttled"] = [_in_iso(asdict(row), ("first", "last")) for row in self.throttled]
+        content["errors"] = [asdict(row) | {"wrong_share": row.wrong_share} for row in self.errors]
+        return content
 
 
 class RuleTally:

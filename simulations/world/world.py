@@ -37,7 +37,7 @@ from simulations.world.plain_datagrams import PlainDatagrams
 __all__ = ["World"]
 
 _JITTER = 0.0001
-_PATIENCE = 0.1
+_HEDGE_AFTER = 0.1
 """Seconds after which clients also ask the standby, as gateways do."""
 _NOBODY = ("nobody", PORT)
 _SETTLE = 60.0
@@ -88,10 +88,10 @@ class World:
             return
         for name in self.hosts.names():
             await self.start(name)
-        with runtime.move_on_after(_SETTLE) as patience:
+        with runtime.move_on_after(_SETTLE) as scope:
             while not self.hosts.is_settled():
                 await runtime.sleep(0.1)
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             raise RuntimeError("the cluster did not start in time")
 
     async def _found(self) -> None:
@@ -246,7 +246,7 @@ class World:
             transport,
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_PATIENCE),
+            ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_HEDGE_AFTER),
             HostClock(runtime.clock()),
             random,
             None,

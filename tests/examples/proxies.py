@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tests.examples.cluster import EXAMPLES
-from tests.node.end_to_end.test_serve import PATIENCE, rules_of, started
+from tests.node.end_to_end.test_serve import TIMEOUT, rules_of, started
 from tests.programs import SYSTEM_PATH, require
 from tests.ringfence.gateway.processes import (
     Gateway,
@@ -58,7 +58,7 @@ class Proxies:
         host, _, port = self.url(proxy).removeprefix("http://").partition(":")
         with (
             suppress(ConnectionError),
-            socket.create_connection((host, int(port)), timeout=PATIENCE) as connection,
+            socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection,
         ):
             with suppress(ConnectionError):  # The answer may come before all is sent.
                 connection.sendall(request)

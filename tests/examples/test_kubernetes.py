@@ -140,9 +140,9 @@ def test_the_rules_in_the_config_map_load_without_a_warning() -> None:
 
 
 def test_stopping_leaves_more_time_than_leaving_takes() -> None:
-    patience = int(re.findall(r"--timeout (\d+)", hook())[0])
+    stop_timeout = int(re.findall(r"--timeout (\d+)", hook())[0])
 
-    assert patience + 2 * 5.0 < POD["terminationGracePeriodSeconds"]
+    assert stop_timeout + 2 * 5.0 < POD["terminationGracePeriodSeconds"]
 
 
 def hook() -> str:

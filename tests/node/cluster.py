@@ -180,7 +180,7 @@ class World:
         *seeds: str,
         only: bool = False,
         rules: RuleSet | None = None,
-        patience: float = 0.5,
+        answer_timeout: float = 0.5,
         standby_after: float | None = None,
         link: LinkSettings | None = None,
         raise_on_outage: bool = False,
@@ -196,7 +196,7 @@ class World:
             [address_of(seed) for seed in seeds or NAMES],
             Hello(Role.CLIENT, "app", b"", number),
             ClusterSettings(
-                link=link or LinkSettings(answer_timeout=patience),
+                link=link or LinkSettings(answer_timeout=answer_timeout),
                 ask_owners=not only,
                 hedge_after=standby_after,
                 denial_cache_size=denials,

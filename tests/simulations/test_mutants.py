@@ -200,7 +200,7 @@ def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
 
 
 def test_a_run_that_takes_too_long_is_ended() -> None:
-    (shipped, result) = hunt([MUTANTS["cost-ignored"]], (1,), 2, patience=0.01)
+    (shipped, result) = hunt([MUTANTS["cost-ignored"]], (1,), 2, run_timeout=0.01)
 
     assert result.kill is not None
     assert result.kill.violation == "hang"

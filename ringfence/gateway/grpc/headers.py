@@ -98,21 +98,21 @@ class HeaderBlocks:
         if _THREE_SIZE_UPDATES.match(block):
             raise Broken(Failure.COMPRESSION, "more than two table size updates in a header")
         try:
-            told = self._decoder.decode(block, raw=True)
-            self.decoded += sum([len(name) + len(value) for name, value in told])
-            return told
+            pairs = self._decoder.decode(block, raw=True)
+            self.decoded += sum([len(name) + len(value) for name, value in pairs])
+            return pairs
         except OversizedHeaderListError as error:
             raise Broken(Failure.ENHANCE_YOUR_CALM, "a header is too large") from error
         except HPACKError as error:
             raise Broken(Failure.COMPRESSION, "a header cannot be read") from error
 
 
-def _head_of(told: Iterable[tuple[bytes, bytes]]) -> HeaderBlock | None:
+def _head_of(pairs: Iterable[tuple[bytes, bytes]]) -> HeaderBlock | None:
     """Validate a request's fields (RFC 9113, sections 8.2 and 8.3); None if they are malformed."""
     pseudo: dict[bytes, str] = {}
     fields: dict[str, str] = {}
     has_fields = False
-    for name, value in told:
+    for name, value in pairs:
         if name in _PSEUDO and not has_fields and name not in pseudo and _is_value(value):
             pseudo[name] = value.decode("latin-1")
         elif _is_field(name, value):

@@ -39,8 +39,8 @@ class Health:
 
     async def list(self, message: bytes) -> Answer:
         """Return the status of all service names."""
-        told = {name: HealthCheckResponse(status=self._status) for name in self._names}
-        return bytes(HealthListResponse(statuses=told).SerializeToString())
+        statuses = {name: HealthCheckResponse(status=self._status) for name in self._names}
+        return bytes(HealthListResponse(statuses=statuses).SerializeToString())
 
     async def watch(self, message: bytes) -> Answer:
         """Yield the status of one service name now and after each change. Raises `Refusal`."""

@@ -384,12 +384,12 @@ class Connection(asyncio.Protocol):
             self._tasks[stream].cancel()
 
     def _refuse(self, stream: int, refusal: Refusal) -> None:
-        told = field(b"grpc-status", str(int(refusal.status)).encode())
-        told += field(b"grpc-message", _percent_encoded(str(refusal)[:1000]))
+        trailers = field(b"grpc-status", str(int(refusal.status)).encode())
+        trailers += field(b"grpc-message", _percent_encoded(str(refusal)[:1000]))
         # A response that consists of a trailer only includes the header fields.
         opened = self._http2.out.open.get(stream)
         header = b"" if opened is not None and opened.is_told else _HEADER
-        self._http2.out.end(stream, header + told)
+        self._http2.out.end(stream, header + trailers)
 
     # -- sending -------------------------------------------------------------------------------
 

@@ -17,25 +17,25 @@ __all__ = ["describe"]
 
 def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
     """Describe a request and the metadata of its rules. The first rule wins for a repeated name."""
-    told: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for status in statuses:
         if status.rule is not None and status.allowed:
-            _merge(told, status.rule.metadata)
-    told["domain"] = request.domain
-    told["descriptors"] = [_descriptor(each) for each in request.descriptors]
+            _merge(metadata, status.rule.metadata)
+    metadata["domain"] = request.domain
+    metadata["descriptors"] = [_descriptor(each) for each in request.descriptors]
     if request.hits_addend:
-        told["hitsAddend"] = request.hits_addend
-    return told
+        metadata["hitsAddend"] = request.hits_addend
+    return metadata
 
 
 def _descriptor(asked: RateLimitDescriptor) -> dict[str, Any]:
-    told: dict[str, Any] = {"entries": [f"{each.key}={each.value}" for each in asked.entries]}
+    metadata: dict[str, Any] = {"entries": [f"{each.key}={each.value}" for each in asked.entries]}
     if asked.HasField("limit"):
         unit = RateLimitUnit.Name(asked.limit.unit)
-        told["limit"] = {"requestsPerUnit": asked.limit.requests_per_unit, "unit": unit}
+        metadata["limit"] = {"requestsPerUnit": asked.limit.requests_per_unit, "unit": unit}
     if asked.HasField("hits_addend"):
-        told["hitsAddend"] = asked.hits_addend.value
-    return told
+        metadata["hitsAddend"] = asked.hits_addend.value
+    return metadata
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, object]) -> None:

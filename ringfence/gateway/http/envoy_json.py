@@ -28,29 +28,29 @@ async def answer_json(service: RateLimitService, body: bytes) -> Response:
         raise HttpProblem(400, str(error)) from error
     except RingfenceError as error:
         raise HttpProblem(500, str(error), cause="no_cluster") from error
-    told = json_format.MessageToJson(response, indent=None)
+    content = json_format.MessageToJson(response, indent=None)
     over = response.overall_code == RateLimitResponse.OVER_LIMIT
     headers = [(each.key, each.value) for each in response.response_headers_to_add]
-    return Response(429 if over else 200, told.encode(), JSON, headers)
+    return Response(429 if over else 200, content.encode(), JSON, headers)
 
 
 def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
     try:
-        told = json.loads(body)
-        if not isinstance(told, dict):
+        content = json.loads(body)
+        if not isinstance(content, dict):
             # `ParseDict` would raise many different errors for it.
             raise ValueError("it must be an object")
-        negative = _take_negative(told)
-        return json_format.ParseDict(told, RateLimitRequest()), negative
+        negative = _take_negative(content)
+        return json_format.ParseDict(content, RateLimitRequest()), negative
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise HttpProblem(
             400, f"the body must be a RateLimitRequest:  {error}", cause="bad_body"
         ) from error
 
 
-def _take_negative(told: dict[str, Any]) -> list[bool]:
+def _take_negative(content: dict[str, Any]) -> list[bool]:
     """Remove the field `isNegativeHits`, which `xds-protos` lacks, and return its values."""
-    descriptors = told.get("descriptors")
+    descriptors = content.get("descriptors")
     if not isinstance(descriptors, list):
         return []
     found = []

@@ -36,13 +36,13 @@ class HttpProblem(Exception):
 
     def response(self) -> "Response":
         """Convert the problem to a response with problem details (RFC 9457)."""
-        told = {
+        problem = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
         }
-        return Response(self.status, json.dumps(told).encode(), PROBLEM_JSON, self.headers)
+        return Response(self.status, json.dumps(problem).encode(), PROBLEM_JSON, self.headers)
 
 
 @dataclass(slots=True)

@@ -99,16 +99,18 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         "/readyz": {"get": _readyz()},
         "/openapi.json": {"get": _get("This document.", {"type": "object"})},
     }
-    told: _Json = {
+    description: _Json = {
         "openapi": "3.1.0",
         "info": {"title": "Ringfence gateway", "version": "1"},
         "paths": paths,
         "components": {"schemas": schemas},
     }
     if with_tokens:
-        told["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        description["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"}
+        }
         _protect(paths)
-    return json.dumps(told).encode()
+    return json.dumps(description).encode()
 
 
 _COUNTERS: _Json = {"type": "object", "additionalProperties": {"type": "integer"}}
@@ -174,15 +176,15 @@ def _envoy() -> _Json:
 
 
 def _acquire(one: _Json) -> _Json:
-    told = _post("Wait for one's turn, then spend.", ["Wait"], one)
-    told["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
-    return told
+    description = _post("Wait for one's turn, then spend.", ["Wait"], one)
+    description["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
+    return description
 
 
 def _readyz() -> _Json:
-    told = _get("Whether it knows the cluster's rules.", _STATUS)
-    told["responses"] |= _problems({"503": "Not yet, or no more."})
-    return told
+    description = _get("Whether it knows the cluster's rules.", _STATUS)
+    description["responses"] |= _problems({"503": "Not yet, or no more."})
+    return description
 
 
 def _auth() -> _Json:

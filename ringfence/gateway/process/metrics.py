@@ -64,7 +64,7 @@ class Metrics(Collector):
             "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
         )
         decisions = CounterMetricFamily(
-            "ringfence_gateway_decisions", "Decisions told.", labels=["result", "source"]
+            "ringfence_gateway_decisions", "Decisions made.", labels=["result", "source"]
         )
         refusals = CounterMetricFamily(
             "ringfence_gateway_refusals", "Refused requests.", labels=["cause"]

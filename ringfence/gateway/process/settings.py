@@ -32,7 +32,7 @@ _PATHS = ("tokens", "tls_cert", "tls_key", "tls_client_ca")
 _RANGES: dict[str, tuple[float, float]] = {
     "workers": (1, 64),
     "deadline": (0.001, 60),
-    "patience": (0.001, 30),
+    "hedge_after": (0.001, 30),
     "max_wait": (0.001, 3600),
     "max_waiting": (1, 100_000),
     "max_waiting_per_caller": (1, 100_000),
@@ -106,7 +106,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     it is the cost of a normal check."""
     deadline: float = 0.25
     """Maximum time of a check. After it, the failure policy of the rule decides."""
-    patience: float = 0.1
+    hedge_after: float = 0.1
     """Maximum time until the standby is asked as well. The actual time follows measured round trips
     and is usually much shorter."""
     max_wait: float = 30.0
@@ -196,9 +196,9 @@ def _validate(settings: GatewaySettings) -> None:
         )
     parse_url(settings.cluster)
     require_ranges(settings, _RANGES)
-    if settings.patience > 0.9 * settings.deadline:
+    if settings.hedge_after > 0.9 * settings.deadline:
         raise ConfigError(
-            f"patience must be at most nine tenths of deadline, got {settings.patience} and "
+            f"hedge_after must be at most nine tenths of deadline, got {settings.hedge_after} and "
             f"{settings.deadline}; otherwise the standby would be asked too late"
         )
     _ = settings.keys  # Raises for descriptors that cannot be parsed.

@@ -154,7 +154,7 @@ class Worker:
                 open_cluster(
                     url,
                     connect_timeout=0.0,
-                    hedge_after=settings.patience,
+                    hedge_after=settings.hedge_after,
                     deadline=settings.deadline,
                     on_rules=unmatched.verify,
                 )

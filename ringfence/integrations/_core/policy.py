@@ -179,8 +179,8 @@ class Policy:
         if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
             actual = 0
         elif cost_after is not None:
-            told = cost_after(request, response)
-            actual = held if told is None else checked_cost(told)
+            reported = cost_after(request, response)
+            actual = held if reported is None else checked_cost(reported)
         if actual < held:
             yield Refund(ask, held - actual)
         elif actual > held:

@@ -51,9 +51,9 @@ class RateLimitMiddleware:
         state, _ = request_state_of(request)
         refusal = limits.admit(limits.policy, state) if self._is_limited(request) else None
         response = self._next(request) if refusal is None else refusal_response(refusal)
-        told = limits.finish(state, response)
-        if not (state.spent and _settle_when_streamed(response, limits, state, told)):
-            limits.settle(state, told)
+        core_response = limits.finish(state, response)
+        if not (state.spent and _settle_when_streamed(response, limits, state, core_response)):
+            limits.settle(state, core_response)
         return response
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
@@ -63,9 +63,9 @@ class RateLimitMiddleware:
         if self._is_limited(request):
             refusal = await limits.admit_async(limits.policy, state)
         response = await self._next(request) if refusal is None else refusal_response(refusal)
-        told = limits.finish(state, response)
-        if not (state.spent and _settle_when_streamed(response, limits, state, told)):
-            await limits.settle_async(state, told)
+        core_response = limits.finish(state, response)
+        if not (state.spent and _settle_when_streamed(response, limits, state, core_response)):
+            await limits.settle_async(state, core_response)
         return response
 
     def _is_limited(self, request: HttpRequest) -> bool:
@@ -73,33 +73,33 @@ class RateLimitMiddleware:
 
 
 def _settle_when_streamed(
-    response: HttpResponseBase, limits: Integration, state: RequestState, told: Response
+    response: HttpResponseBase, limits: Integration, state: RequestState, core_response: Response
 ) -> bool:
     """Settle after the last part of a stream; return whether the response is a stream."""
     if not isinstance(response, StreamingHttpResponse):
         return False
     parts = response.streaming_content
     if isinstance(parts, AsyncIterator):
-        response.streaming_content = _settling_async(parts, limits, state, told)
+        response.streaming_content = _settling_async(parts, limits, state, core_response)
     else:
-        response.streaming_content = _settling(parts, limits, state, told)
+        response.streaming_content = _settling(parts, limits, state, core_response)
     return True
 
 
 def _settling(
-    parts: Iterator[bytes], limits: Integration, state: RequestState, told: Response
+    parts: Iterator[bytes], limits: Integration, state: RequestState, core_response: Response
 ) -> Iterator[bytes]:
     try:
         yield from parts
     finally:
-        limits.settle(state, told)
+        limits.settle(state, core_response)
 
 
 async def _settling_async(
-    parts: AsyncIterator[bytes], limits: Integration, state: RequestState, told: Response
+    parts: AsyncIterator[bytes], limits: Integration, state: RequestState, core_response: Response
 ) -> AsyncIterator[bytes]:
     try:
         async for part in parts:
             yield part
     finally:
-        await limits.settle_async(state, told)
+        await limits.settle_async(state, core_response)

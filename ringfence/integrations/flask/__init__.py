@@ -192,13 +192,15 @@ def _after(response: Any) -> Any:
         names = response.headers.keys()
         response.headers.extend(state.headers(limits.policy.headers, code, names))
         if state.spent:
-            told = Response(code, {name.lower(): value for name, value in response.headers})
+            core_response = Response(
+                code, {name.lower(): value for name, value in response.headers}
+            )
             if response.is_streamed:  # It ends when the server has sent it.
                 spent = replace(state, spent=list(state.spent))
                 state.spent.clear()
-                response.call_on_close(lambda: limits.settle(spent, told))
+                response.call_on_close(lambda: limits.settle(spent, core_response))
             else:
-                limits.settle(state, told)
+                limits.settle(state, core_response)
     return response
 
 
@@ -236,9 +238,9 @@ def _show_rules() -> None:
     for rule in sorted(current_app.url_map.iter_rules(), key=lambda rule: rule.rule):
         methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
         for method in methods:
-            told = [_describe(each) for each in integration.policies(rule.endpoint, method)]
+            descriptions = [_describe(each) for each in integration.policies(rule.endpoint, method)]
             exempt = integration.limits.policy.exempts(method, rule.rule)
-            limits = "exempt" if exempt else "; ".join(told) or "no limit"
+            limits = "exempt" if exempt else "; ".join(descriptions) or "no limit"
             click.echo(f"{method:7} {rule.rule:30} {limits}")
 
 

@@ -54,9 +54,9 @@ class Counting:
         """Count hits without a limit; return the count of the key's window."""
         self._remember(key, expiry)
         limit = _fixed(expiry)
-        told = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
+        decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
         # When no member decided, nothing was counted: only these hits are known.
-        return _used(told, limit) if _is_counted(told) else amount
+        return _used(decision, limit) if _is_counted(decision) else amount
 
     async def window(self, limiter: Limiter, key: str) -> Window:
         """Return the state of a key's fixed window."""
@@ -64,8 +64,8 @@ class Counting:
         if expiry is None:
             return Window(0, time.time())
         limit = _fixed(expiry)
-        told = await limiter.check_limit(limit, *await self._name(limiter, key), cost=0)
-        return Window(_used(told, limit), time.time() + told.reset_after)
+        decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=0)
+        return Window(_used(decision, limit), time.time() + decision.reset_after)
 
     async def acquire_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
@@ -80,14 +80,14 @@ class Counting:
         """Return the time of the oldest hit in the moving window, and the number of hits."""
         name = await self._name(limiter, key)
         asked = _log(limit, expiry)
-        told = await limiter.check_limit(asked, *name, cost=0)
-        used = _used(told, asked)
+        decision = await limiter.check_limit(asked, *name, cost=0)
+        used = _used(decision, asked)
         if not used:
             return time.time(), 0
-        if told.allowed:
+        if decision.allowed:
             # With the used amount as limit, the wait ends when the oldest hit expires.
-            told = await limiter.check_limit(_log(used, expiry), *name, cost=0)
-        return time.time() + (told.retry_after or 0.0) - expiry, used
+            decision = await limiter.check_limit(_log(used, expiry), *name, cost=0)
+        return time.time() + (decision.retry_after or 0.0) - expiry, used
 
     async def acquire_sliding_window_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
@@ -110,8 +110,8 @@ class Counting:
         used = _used(await limiter.check_limit(asked, *name, cost=0), asked)
         falls_after = 0.0
         if used:
-            told = await limiter.check_limit(_sliding(used, expiry), *name, cost=0)
-            falls_after = told.retry_after or 0.0
+            decision = await limiter.check_limit(_sliding(used, expiry), *name, cost=0)
+            falls_after = decision.retry_after or 0.0
         return 0, 0.0, used, expiry + falls_after
 
     async def clear_sliding_window(self, limiter: Limiter, key: str, expiry: int) -> None:
@@ -132,8 +132,8 @@ class Counting:
 
         Return how many keys this process has counted, at most 10 000.
         """
-        told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation")
-        self._learn(told)
+        decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation")
+        self._learn(decision)
         gone = len(self._counted)
         self._counted.clear()
         return gone
@@ -150,19 +150,19 @@ class Counting:
     async def _spend(self, limiter: Limiter, limit: Limit, key: str, amount: int) -> bool:
         if amount <= 0:
             return True  # A hit of 0 is always allowed; a cost of 0 would be a peek.
-        told = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
-        return told.allowed
+        decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
+        return decision.allowed
 
     async def _name(self, limiter: Limiter, key: str) -> tuple[str, str, str]:
         """Return the key of a counter in the current generation."""
         if monotonic() >= self._generation_until:
-            told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
-            self._learn(told)
+            decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
+            self._learn(decision)
         return _NAMESPACE, str(self._generation), key
 
-    def _learn(self, told: Decision) -> None:
-        if _is_counted(told):
-            self._generation = _used(told, _GENERATIONS)
+    def _learn(self, decision: Decision) -> None:
+        if _is_counted(decision):
+            self._generation = _used(decision, _GENERATIONS)
         self._generation_until = monotonic() + _GENERATION_TTL
 
     def _remember(self, key: str, expiry: int) -> None:
@@ -204,9 +204,9 @@ def _nanoseconds(expiry: int) -> int:
     return round(expiry * NS_PER_SECOND)
 
 
-def _used(told: Decision, limit: Limit) -> int:
-    return 0 if told.remaining is None else limit.amount - told.remaining
+def _used(decision: Decision, limit: Limit) -> int:
+    return 0 if decision.remaining is None else limit.amount - decision.remaining
 
 
-def _is_counted(told: Decision) -> bool:
-    return told.source not in BY_POLICY
+def _is_counted(decision: Decision) -> bool:
+    return decision.source not in BY_POLICY

@@ -152,8 +152,8 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             return [_RECOVER_COUNTS_REPLY, seq, shards, keys, cells]
         case AskPeers(seq):
             return [_ASK_PEERS, seq]
-        case Peers(seq, told):
-            return [_PEERS, seq, told]
+        case Peers(seq, rows):
+            return [_PEERS, seq, rows]
         case AskLeave(seq):
             return [_ASK_LEAVE, seq]
         case Done(seq):

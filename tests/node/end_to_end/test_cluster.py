@@ -527,7 +527,7 @@ async def test_a_node_cut_off_from_all_others_applies_the_rules(
 
 
 async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -> None:
-    async with world() as w, w.client("a", only=True, patience=0.3) as limiter:
+    async with world() as w, w.client("a", only=True, answer_timeout=0.3) as limiter:
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client)
         for name in ("b", "c"):
@@ -616,7 +616,7 @@ async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
 
 
 async def test_a_draining_node_answers_its_forwarded_requests(autojump_clock: MockClock) -> None:
-    async with world() as w, w.client("a", only=True, patience=2.0) as limiter:
+    async with world() as w, w.client("a", only=True, answer_timeout=2.0) as limiter:
         w.network.set_delay(address_of("a"), address_of("b"), 0.1)
         decisions: list[Decision] = []
 

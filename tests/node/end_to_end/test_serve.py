@@ -25,7 +25,7 @@ from node.cli import command
 from ringfence import blocking
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Time-out, in seconds, of events that should happen immediately."""
 
 
@@ -47,7 +47,7 @@ def until(holds: Callable[[], bool]) -> None:
 
     The function polls, since there is no event for the logs or answers of another process.
     """
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < give_up, "it did not happen"
         time.sleep(0.02)
@@ -88,7 +88,7 @@ class NodeProcess:
     def end(self) -> int:
         """Make the node leave; return its exit status."""
         self.signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def ringfence(*words: str, environment: Mapping[str, str] | None = None) -> tupl
         env=os.environ | (environment or {}),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     return ended.returncode, ended.stdout, ended.stderr
@@ -211,7 +211,7 @@ def test_ctrl_c_also_drains_a_node(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         running["a"].signal(signal.SIGINT)
 
-        assert running["a"].process.wait(PATIENCE) == 0
+        assert running["a"].process.wait(TIMEOUT) == 0
 
 
 def test_a_member_removed_by_an_operator_transfers_its_counters(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_member_removed_by_an_operator_transfers_its_counters(tmp_path: Path) 
         assert status == 0, err
         assert json.loads(out)["name"] == "b"
         assert json.loads(out)["left"] is True
-        assert other.process.wait(PATIENCE) == 0
+        assert other.process.wait(TIMEOUT) == 0
         assert "node b has stopped" in other.log
         assert "Traceback" not in other.log
         row = members_of(one)["b"]
@@ -242,7 +242,7 @@ def test_the_last_member_may_leave(tmp_path: Path) -> None:
 
         assert (status, err) == (0, "")
         assert out.startswith("a has handed over and left")
-        assert running["a"].process.wait(PATIENCE) == 0
+        assert running["a"].process.wait(TIMEOUT) == 0
 
 
 def test_members_see_the_settings_of_each_others_flags(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> No
         headers = {"Authorization": f"Bearer {(keys / token).read_text().strip()}"} if token else {}
         request = urllib.request.Request(url + path, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT, context=context) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
@@ -328,7 +328,7 @@ def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> No
         )
         assert (status, json.loads(out)["asked"]) == (0, ["a"]), err
         assert ask("/v1/leave", "ops.token", "POST")[0] == 202
-        assert running["a"].process.wait(PATIENCE) == 0
+        assert running["a"].process.wait(TIMEOUT) == 0
         assert "Traceback" not in running["a"].log
 
 

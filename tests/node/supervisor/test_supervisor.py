@@ -23,7 +23,7 @@ from node.config.key_files import renew, write_keys
 from ringfence import blocking
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 25.0
+TIMEOUT = 25.0
 RULES = """\
 domain: api
 descriptors:
@@ -54,7 +54,7 @@ def free_ports(count: int) -> int:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait until it holds, or fail: what a process in the wild does cannot be awaited."""
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < give_up, "it did not happen"
         time.sleep(0.05)
@@ -163,7 +163,7 @@ def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
             until(lambda: limiter.peek("api", {"client": "new"}).limit == 7)
 
         web.process.send_signal(signal.SIGTERM)
-        assert web.process.wait(PATIENCE) == 0
+        assert web.process.wait(TIMEOUT) == 0
         for name in ("web-0", "web-1"):
             assert f"node {name} has stopped" in web.log
         assert "Traceback" not in web.log
@@ -175,13 +175,13 @@ def test_systemd_is_told_once_when_all_members_are_up(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(PATIENCE)
+        systemd.settimeout(TIMEOUT)
         with host(tmp_path) as web:
             assert systemd.recv(100) == b"READY=1"
             assert web.members() == {"web-0": "alive", "web-1": "alive"}
             web.process.send_signal(signal.SIGTERM)
             assert systemd.recv(100) == b"STOPPING=1"
-            assert web.process.wait(PATIENCE) == 0
+            assert web.process.wait(TIMEOUT) == 0
         systemd.setblocking(False)
         with pytest.raises(BlockingIOError):
             systemd.recv(100)
@@ -207,7 +207,7 @@ def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to
 
 def test_settings_that_no_member_can_start_with_end_it_all(tmp_path: Path) -> None:
     with host(tmp_path, "--join", "127.0.0.1:1", "--keys", str(tmp_path / "nowhere")) as web:
-        assert web.process.wait(PATIENCE) == 2
+        assert web.process.wait(TIMEOUT) == 2
 
     assert "ringfence: member web-0 cannot start; its log above says why" in web.log
     assert str(tmp_path / "nowhere") in web.log

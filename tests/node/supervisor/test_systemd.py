@@ -34,4 +34,7 @@ def test_a_socket_that_is_gone_does_not_stop_the_node(
     notify_systemd("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "gone")})
 
     [record] = caplog.records
-    assert record.getMessage() == "systemd was not told READY=1: No such file or directory"
+    assert (
+        record.getMessage()
+        == "systemd could not be notified: state=READY=1 error=No such file or directory"
+    )

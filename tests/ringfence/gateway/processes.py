@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.node.end_to_end.test_serve import PATIENCE, ROOT, until
+from tests.node.end_to_end.test_serve import ROOT, TIMEOUT, until
 
 __all__ = ["Gateway", "Reply", "fetch", "free_tcp_ports", "gateway", "program", "until"]
 
@@ -29,7 +29,7 @@ def fetch(
     method: str | None = None,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = PATIENCE,
+    timeout: float = TIMEOUT,
 ) -> Reply:
     """Ask once, past any proxy that the environment names; statuses are answers, not errors."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -92,7 +92,7 @@ def program(
         finally:
             process.terminate()
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -134,7 +134,7 @@ def gateway(directory: Path, cluster: str, *flags: str, ready: bool = True) -> I
         *(sys.executable, "-m", "node.entry", "gateway", "--cluster", cluster),
         *("--listen", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", *flags),
     ]
-    patient = {"RINGFENCE_GATEWAY_DEADLINE": "2", "RINGFENCE_GATEWAY_PATIENCE": "1"}
+    patient = {"RINGFENCE_GATEWAY_DEADLINE": "2", "RINGFENCE_GATEWAY_HEDGE_AFTER": "1"}
     with program(words, log, environment=patient) as process:
         started = Gateway(process, http, grpc, log)
         if ready:

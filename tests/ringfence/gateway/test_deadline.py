@@ -19,7 +19,7 @@ from ringfence.http.headers import OUTAGE_HEADER
 from tests.node.cluster import NAMES, World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
 
-SETUPS = [({}, 0.3, 0.0), ({"deadline": 0.018, "patience": 0.007}, 0.02, 0.15)]
+SETUPS = [({}, 0.3, 0.0), ({"deadline": 0.018, "hedge_after": 0.007}, 0.02, 0.15)]
 """Settings of the gateway, the `timeout` of Envoy's filter, and how long the rules' policy answers
 after a death. A standby decides once the owner has been silent for 0.1 s, so a deadline of a few
 milliseconds is over before that: a shorter silence would be no proof that the owner is away."""
@@ -32,7 +32,7 @@ OK, OVER = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 async def service(here: World, options: dict[str, float]) -> AsyncIterator[RateLimitService]:
     settings = settings_of(grpc_headers="ietf", **options)
     links = links_of(parse_url("ringfence://a"), settings.deadline)
-    async with here.client(standby_after=settings.patience, link=links) as limiter:
+    async with here.client(standby_after=settings.hedge_after, link=links) as limiter:
         await warm_up(limiter)
         yield make_rls(limiter, settings)
 

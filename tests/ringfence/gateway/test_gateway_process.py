@@ -25,8 +25,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from node.config.key_files import revoke_token, write_keys
 from ringfence.wire.credentials import token_digest
 from tests.node.end_to_end.test_serve import (
-    PATIENCE,
     ROOT,
+    TIMEOUT,
     asked,
     free_port,
     nodes,
@@ -82,7 +82,7 @@ def test_http_and_grpc_share_one_budget_over_all_workers(shared: Gateway) -> Non
     with grpc.insecure_channel(shared.grpc) as channel:
         stub = rls_pb2_grpc.RateLimitServiceStub(channel)
         over_grpc = [
-            stub.ShouldRateLimit(should_rate_limit("x"), timeout=PATIENCE, metadata=metadata)
+            stub.ShouldRateLimit(should_rate_limit("x"), timeout=TIMEOUT, metadata=metadata)
             for _ in range(2)
         ]
     over_http = [
@@ -140,7 +140,7 @@ def test_grpc_errors_state_the_reason(shared: Gateway) -> None:
 
         def refusal(payload: bytes, metadata: list[tuple[str, str]]) -> grpc.StatusCode:
             with pytest.raises(grpc.RpcError) as caught:
-                ask(payload, timeout=PATIENCE, metadata=metadata)
+                ask(payload, timeout=TIMEOUT, metadata=metadata)
             code = caught.value.code()
             assert isinstance(code, grpc.StatusCode)
             return code
@@ -152,20 +152,20 @@ def test_grpc_errors_state_the_reason(shared: Gateway) -> None:
         assert refusal(b"", metadata) is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal(b"\xff\xff\xff", metadata) is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal(bytes(70_000), metadata) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert ask(good, timeout=PATIENCE, metadata=metadata)
+        assert ask(good, timeout=TIMEOUT, metadata=metadata)
 
 
 def test_the_health_service_knows_the_names_that_proxies_ask_for(shared: Gateway) -> None:
     with grpc.insecure_channel(shared.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def raw(shared: Gateway, sent: bytes, *, until_closed: bool = True) -> bytes:
     """Send bytes, read until the other side has closed."""
-    with socket.create_connection(("127.0.0.1", shared.port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=TIMEOUT) as connection:
         connection.sendall(sent)
         received = b""
         while piece := connection.recv(65_536):
@@ -227,7 +227,7 @@ def test_http_2_is_spoken_without_an_upgrade(shared: Gateway) -> None:
     # :method GET, :scheme http, :path /healthz, :authority x
     block = b"\x82\x86\x04\x08/healthz\x01\x01x"
     headers = len(block).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + block
-    with socket.create_connection(("127.0.0.1", shared.port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=TIMEOUT) as connection:
         connection.sendall(preface + settings + headers)
         received = b""
         while b'{"status":"alive"}' not in received:
@@ -274,7 +274,7 @@ def test_sigterm_stops_the_gateway_cleanly_and_a_dead_worker_is_replaced(
 
         gate.process.send_signal(signal.SIGTERM)
 
-        assert gate.process.wait(PATIENCE) == 0
+        assert gate.process.wait(TIMEOUT) == 0
         assert "Traceback" not in gate.log
 
 
@@ -384,7 +384,7 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
     def is_ready(context: ssl.SSLContext) -> bool:
         url = f"https://127.0.0.1:{http}/readyz"
         try:
-            with urllib.request.urlopen(url, context=context, timeout=PATIENCE) as response:
+            with urllib.request.urlopen(url, context=context, timeout=TIMEOUT) as response:
                 return bool(response.status == 200)
         except OSError:
             return False
@@ -401,19 +401,19 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
             {"Content-Type": "application/json"},
         )
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(reset, context=known, timeout=PATIENCE)
+            urllib.request.urlopen(reset, context=known, timeout=TIMEOUT)
 
         credentials = grpc.ssl_channel_credentials(ca, key, chain)
         with grpc.secure_channel(f"127.0.0.1:{grpc_port}", credentials) as channel:
             stub = rls_pb2_grpc.RateLimitServiceStub(channel)
-            answer = stub.ShouldRateLimit(should_rate_limit("x"), timeout=PATIENCE)
+            answer = stub.ShouldRateLimit(should_rate_limit("x"), timeout=TIMEOUT)
             assert answer.overall_code == rls_pb2.RateLimitResponse.OK
         with grpc.secure_channel(
             f"127.0.0.1:{grpc_port}", grpc.ssl_channel_credentials(ca)
         ) as channel:
             stub = rls_pb2_grpc.RateLimitServiceStub(channel)
             with pytest.raises(grpc.RpcError) as refused:
-                stub.ShouldRateLimit(should_rate_limit("x"), timeout=PATIENCE)
+                stub.ShouldRateLimit(should_rate_limit("x"), timeout=TIMEOUT)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

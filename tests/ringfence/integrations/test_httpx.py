@@ -125,7 +125,7 @@ async def test_a_429_or_503_response_is_retried_after_its_wait_if_configured(aut
     upstream = Upstream((429, {"Retry-After": "7"}), (503, {"Retry-After": "3"}))
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
-        client_of(limiter, upstream, "100/s", heed_retry_after=True) as client,
+        client_of(limiter, upstream, "100/s", respect_retry_after=True) as client,
     ):
         began = trio.current_time()
         answer = await client.post("/a", json={"x": 1})
@@ -138,7 +138,7 @@ async def test_a_429_or_503_response_is_retried_after_its_wait_if_configured(aut
 async def test_others_of_the_same_key_are_held_back_as_well(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "7"}))
     async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
-        options = {"heed_retry_after": True, "max_wait": 10, "transport": Unread(upstream)}
+        options = {"respect_retry_after": True, "max_wait": 10, "transport": Unread(upstream)}
         async with client_of(limiter, upstream, "100/s", **options) as client:
             began = trio.current_time()
             streamed = await client.post("/a", content=chunks())
@@ -166,7 +166,7 @@ async def test_responses_with_a_too_long_wait_are_returned_unchanged(answer, aut
     upstream = Upstream(answer)
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
-        client_of(limiter, upstream, "100/s", heed_retry_after=True) as client,
+        client_of(limiter, upstream, "100/s", respect_retry_after=True) as client,
     ):
         began = trio.current_time()
         assert (await client.get("/a")).status_code == answer[0]
@@ -203,7 +203,7 @@ def test_a_blocking_client_waits_too(monkeypatch):
         transport = WaitingTransport(
             limiter,
             "2/hour",
-            heed_retry_after=True,
+            respect_retry_after=True,
             transport=httpx.MockTransport(upstream),
             key=lambda request: "all",
         )

@@ -163,7 +163,7 @@ def test_a_retry_after_is_waited_out_on_the_clock(cluster):
     began, fake = time.monotonic(), cluster.clock.now()
     with ringfence.blocking.connect("ringfence://prod") as limiter:
         transport = WaitingTransport(
-            limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+            limiter, "9/hour", respect_retry_after=True, transport=busy_once()
         )
         with httpx.Client(transport=transport) as client:
             assert client.get("http://up.test/").status_code == 200
@@ -177,7 +177,7 @@ def test_a_retry_after_is_waited_out_on_the_clock_in_any_loop(cluster, backend):
     async def ask():
         async with ringfence.connect("ringfence://prod") as limiter:
             transport = AsyncWaitingTransport(
-                limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+                limiter, "9/hour", respect_retry_after=True, transport=busy_once()
             )
             async with httpx.AsyncClient(transport=transport) as client:
                 return (await client.get("http://up.test/")).status_code

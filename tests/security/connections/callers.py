@@ -18,7 +18,7 @@ from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import Hello, Message, Role, decode, encode
 
 __all__ = [
-    "PATIENCE",
+    "TIMEOUT",
     "Caller",
     "Callers",
     "callers",
@@ -27,7 +27,7 @@ __all__ = [
     "resident_bytes",
 ]
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds until something that should happen at once counts as not happening."""
 
 
@@ -71,20 +71,20 @@ class Caller:
         self.connection.receive_window = self.connection.quic.window = 0
 
     async def wait_open(self) -> "Caller":
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while self.connection is None and self.closed is None:
                 await self.changed.wait()
         return self
 
     async def wait_closed(self) -> tuple[int, str]:
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while self.closed is None:
                 await self.changed.wait()
         return self.closed
 
     async def wait_message(self) -> Message:
         """The next message that no earlier call has returned."""
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while not self.messages and self.closed is None:
                 await self.changed.wait()
         assert self.messages, f"closed instead: {self.closed}"

@@ -13,7 +13,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from hpack import Encoder
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.ringfence.gateway.processes import PATIENCE, Gateway, gateway, until
+from tests.ringfence.gateway.processes import TIMEOUT, Gateway, gateway, until
 
 __all__ = [
     "HEALTH",
@@ -86,7 +86,7 @@ def open_files(gate: Gateway) -> int:
     return len(list(Path(f"/proc/{worker_of(gate)}/fd").iterdir()))
 
 
-def allowed(gate: Gateway, timeout: float = PATIENCE) -> bool:
+def allowed(gate: Gateway, timeout: float = TIMEOUT) -> bool:
     """Ask for a decision over a connection of its own, as Envoy would."""
     request = rls_pb2.RateLimitRequest(domain="api")
     request.descriptors.add().entries.add(key="client", value="x")
@@ -102,7 +102,7 @@ class Caller:
 
     def __init__(self, port: int, host: str = STRANGER) -> None:
         self.socket = socket.create_connection(
-            ("127.0.0.1", port), timeout=PATIENCE, source_address=(host, 0)
+            ("127.0.0.1", port), timeout=TIMEOUT, source_address=(host, 0)
         )
         self.encoder = Encoder()
         self._rest = b""
@@ -173,5 +173,5 @@ class Caller:
         except OSError:
             pass
         finally:
-            self.socket.settimeout(PATIENCE)
+            self.socket.settimeout(TIMEOUT)
         return False

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.node.end_to_end.test_serve import started
-from tests.ringfence.gateway.processes import PATIENCE, fetch, gateway, until
+from tests.ringfence.gateway.processes import TIMEOUT, fetch, gateway, until
 
 PER_CALLER = 250
 """What docs/guides/gateway.md says."""
@@ -36,7 +36,7 @@ def test_more_waiters_than_a_caller_may_have_are_refused_at_once(tmp_path: Path)
         fetch(f"{gate.url}/v1/check", body=json.dumps(ASKED).encode(), headers=JSON)
         waiting = []
         for _ in range(PER_CALLER + 20):
-            one = socket.create_connection(("127.0.0.1", gate.port), timeout=PATIENCE)
+            one = socket.create_connection(("127.0.0.1", gate.port), timeout=TIMEOUT)
             stack.enter_context(one).sendall(request)
             one.setblocking(False)
             waiting.append(one)

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.ringfence.gateway.processes import PATIENCE, Gateway
+from tests.ringfence.gateway.processes import TIMEOUT, Gateway
 from tests.security.gateway.http2_client import HEALTH, Caller, lone_gateway
 
 CALM = 11
@@ -63,7 +63,7 @@ def test_other_callers_are_answered_meanwhile(
             healthy.send(healthy.call(number, HEALTH))
             worst = max(worst, healthy.answered(number))
             time.sleep(0.01)
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
 
     assert worst < 1.0
 

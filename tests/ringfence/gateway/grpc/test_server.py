@@ -20,7 +20,7 @@ from ringfence.gateway.process.tokens import Tokens
 from ringfence.gateway.process.worker import make_rls
 from tests.ringfence.gateway.gateway import RULES, HandClock, settings_of
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 HERE = ("127.0.0.1", 0)
 S = health_pb2.HealthCheckResponse
@@ -28,7 +28,7 @@ S = health_pb2.HealthCheckResponse
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(3 * TIMEOUT):
             await main()
 
     asyncio.run(bounded())
@@ -47,11 +47,11 @@ async def server() -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
 
 @asynccontextmanager
 async def opened(
-    answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]], patience: float = 5.0
+    answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]], body_timeout: float = 5.0
 ) -> AsyncIterator[tuple[int, list[str]]]:
     """A port, and what it has turned away."""
     refusals: list[str] = []
-    made = GrpcPort(answer, settings_of(body_timeout=patience), refusals.append)
+    made = GrpcPort(answer, settings_of(body_timeout=body_timeout), refusals.append)
     yield await made.start(HERE, None), refusals
     await made.stop(0.5)
 
@@ -90,7 +90,7 @@ def test_concurrent_calls_on_one_connection_are_all_answered() -> None:
         async with server() as (served, channel):
             ask = channel.unary_unary(METHOD, response_deserializer=RateLimitResponse.FromString)
             answers = await asyncio.gather(
-                *[ask(about(str(number % 20)), timeout=PATIENCE) for number in range(100)]
+                *[ask(about(str(number % 20)), timeout=TIMEOUT) for number in range(100)]
             )
             codes = [answer.overall_code for answer in answers]
             assert codes.count(RateLimitResponse.OK) == 60, "3 for each of 20 clients"
@@ -104,10 +104,10 @@ def test_messages_above_the_maximum_size_are_refused() -> None:
         async with port(echo) as (channel, refusals):
             ask = channel.unary_unary("/x/y")
             for size in (0, 1, 16_384, 65_536):
-                assert await ask(bytes(size), timeout=PATIENCE) == bytes(size)
-            code, _ = await code_of(ask(bytes(65_537), timeout=PATIENCE))
+                assert await ask(bytes(size), timeout=TIMEOUT) == bytes(size)
+            code, _ = await code_of(ask(bytes(65_537), timeout=TIMEOUT))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert await ask(b"on", timeout=PATIENCE) == b"on"
+            assert await ask(b"on", timeout=TIMEOUT) == b"on"
             assert refusals == ["too_large"]
 
     run(main)
@@ -121,7 +121,7 @@ def test_a_refusal_message_may_contain_any_characters() -> None:
 
     async def main() -> None:
         async with port(refuse) as (channel, _):
-            reported = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
+            reported = await code_of(channel.unary_unary("/x/y")(b"", timeout=TIMEOUT))
         assert reported == (grpc.StatusCode.INVALID_ARGUMENT, why)
 
     run(main)
@@ -133,15 +133,15 @@ def test_unknown_or_compressed_calls_are_unimplemented_and_exceptions_internal()
 
     async def main() -> None:
         async with server() as (_, channel):
-            code, _ = await code_of(channel.unary_unary("/no/such")(b"", timeout=PATIENCE))
+            code, _ = await code_of(channel.unary_unary("/no/such")(b"", timeout=TIMEOUT))
             assert code is grpc.StatusCode.UNIMPLEMENTED
             zipped = channel.unary_unary(METHOD)(
-                about("x" * 1000), timeout=PATIENCE, compression=grpc.Compression.Gzip
+                about("x" * 1000), timeout=TIMEOUT, compression=grpc.Compression.Gzip
             )
             code, _ = await code_of(zipped)
             assert code is grpc.StatusCode.UNIMPLEMENTED
         async with port(stumble) as (channel, refusals):
-            code, _ = await code_of(channel.unary_unary("/x/y")(b"", timeout=PATIENCE))
+            code, _ = await code_of(channel.unary_unary("/x/y")(b"", timeout=TIMEOUT))
             assert (code, refusals) == (grpc.StatusCode.INTERNAL, ["bugs"])
 
     run(main)
@@ -164,7 +164,7 @@ def test_a_client_can_cancel_its_call() -> None:
             code, _ = await code_of(channel.unary_unary("/x/y")(b"a", timeout=0.05))
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert await cancelled.get() == b"a"
-            hanging = channel.unary_unary("/x/y")(b"b", timeout=PATIENCE)
+            hanging = channel.unary_unary("/x/y")(b"b", timeout=TIMEOUT)
             assert await begun.get() == b"a"
             assert await begun.get() == b"b"
             hanging.cancel()
@@ -216,9 +216,9 @@ def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
         made = GrpcPort(answer, settings_of(), print)
         number = await made.start(HERE, None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
-            call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=PATIENCE))
+            call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=TIMEOUT))
             await begun.wait()
-            stopping = asyncio.create_task(made.stop(PATIENCE))
+            stopping = asyncio.create_task(made.stop(TIMEOUT))
             await asyncio.sleep(0)
             go.set()
             assert await call == b"a"
@@ -229,7 +229,7 @@ def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
 
 def test_connections_without_grpc_or_without_data_are_closed() -> None:
     async def main() -> None:
-        async with opened(echo, patience=0.2) as (number, refusals):
+        async with opened(echo, body_timeout=0.2) as (number, refusals):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert b"the connection preface of HTTP/2 is missing" in await reader.read()

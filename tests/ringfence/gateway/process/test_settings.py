@@ -67,7 +67,7 @@ def test_grpc_can_be_disabled() -> None:
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
         ({"address_header": "via"}, "proxy header"),
         ({"workers": 0}, "workers must be from 1 to 64, got 0"),
-        ({"patience": 0.25}, "patience must be at most nine tenths of deadline, got 0.25"),
+        ({"hedge_after": 0.25}, "hedge_after must be at most nine tenths of deadline, got 0.25"),
         ({"tls_cert": "cert.pem"}, "must be set together"),
         ({"tls_client_ca": "ca.pem"}, "tls_client_ca needs a certificate"),
         ({"tokens": "/nowhere"}, "no such file"),
