@@ -68,7 +68,7 @@ class MemoryNetwork:
         self._running: dict[Address, MemoryTransport] = {}
         self._silent: set[Address] = set()
         """Addresses of crashed transports, which send no answer."""
-        self._ends: dict[MemoryConnection, None] = {}
+        self._sides: dict[MemoryConnection, None] = {}
         self._numbers = count(1)
 
     def transport(
@@ -105,25 +105,25 @@ class MemoryNetwork:
         """
         if (a, b) not in self._cuts:
             self._cuts[a, b] = {}
-            self._grow_silent(lambda end: end.link == frozenset((a, b)))
+            self._start_idle_timeouts(lambda side: side.link == frozenset((a, b)))
 
     def heal(self, a: Address, b: Address) -> None:
         """Undo `cut` and `cut_one_way`: waiting messages are sent."""
         for way in ((a, b), (b, a)):
-            for end in self._cuts.pop(way, {}):
-                end.depart()
-        for end in self._ends:
-            is_theirs = end.link == frozenset((a, b))
-            if is_theirs and end.peer is not None and end.peer.home.is_alive:
-                end.hear_again()
+            for side in self._cuts.pop(way, {}):
+                side.send_queued()
+        for side in self._sides:
+            is_theirs = side.link == frozenset((a, b))
+            if is_theirs and side.peer is not None and side.peer.transport.is_alive:
+                side.cancel_idle_timeout()
 
     def reset(self, a: Address, b: Address) -> None:
         """Close the connections between two addresses, as a failing middlebox does.
 
         Both sides are notified at once, and messages in flight are lost.
         """
-        for end in [end for end in self._ends if end.link == frozenset((a, b))]:
-            end.lose(TransportCode.UNREACHABLE, "the connection was reset")
+        for side in [side for side in self._sides if side.link == frozenset((a, b))]:
+            side.abort(TransportCode.UNREACHABLE, "the connection was reset")
 
     def crash(self, address: Address) -> None:
         """Stop the transport at `address` without notice to peers; a new transport may use the
@@ -132,9 +132,11 @@ class MemoryNetwork:
         if transport is not None:
             transport.is_alive = False
             self._silent.add(address)
-            for end in self.ends_of(transport):
-                del self._ends[end]
-            self._grow_silent(lambda end: end.peer is not None and end.peer.home is transport)
+            for side in self.sides_of(transport):
+                del self._sides[side]
+            self._start_idle_timeouts(
+                lambda side: side.peer is not None and side.peer.transport is transport
+            )
 
     def pause(self, address: Address) -> None:
         """Pause the transport at `address`, as a suspended host does.
@@ -149,7 +151,7 @@ class MemoryNetwork:
         transport = self._running.get(address)
         if transport is not None and transport.is_paused:
             transport.is_paused = False
-            transport.call_soon(transport.go_on)
+            transport.call_soon(transport.run_held_calls)
 
     def start(self, transport: "MemoryTransport") -> None:
         """Register a running transport. Raises `ConfigError` when its address is in use."""
@@ -163,24 +165,24 @@ class MemoryNetwork:
         if self._running.get(transport.address) is transport:
             del self._running[transport.address]
 
-    def next_binding(self) -> bytes:
+    def new_binding(self) -> bytes:
         """Return a unique binding for a new connection."""
         return b"connection %d" % next(self._numbers)
 
-    def knock(self, end: MemoryConnection) -> None:
+    def deliver_open(self, side: MemoryConnection) -> None:
         """Deliver the first packet of a new connection."""
-        target = self._running.get(end.address)
-        there, back = (end.home.address, end.address), (end.address, end.home.address)
-        is_silent = end.address in self._silent or there in self._cuts or back in self._cuts
-        if end.is_closed or is_silent:
+        target = self._running.get(side.address)
+        there, back = (side.transport.address, side.address), (side.address, side.transport.address)
+        is_silent = side.address in self._silent or there in self._cuts or back in self._cuts
+        if side.is_closed or is_silent:
             return  # The handshake timeout reports it.
         if target is None or target.accept is None:
-            reason = f"no process listens at {format_address(end.address)}"
-            end.later(partial(end.lose, TransportCode.UNREACHABLE, reason))
+            reason = f"no process listens at {format_address(side.address)}"
+            side.deliver_later(partial(side.abort, TransportCode.UNREACHABLE, reason))
         else:
-            target.call_at(self.now(), partial(target.take, end))
+            target.call_at(self.now(), partial(target.accept_connection, side))
 
-    def carry(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
+    def deliver_sealed(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
         """Deliver a sealed datagram, unless the link is cut or loses it. Datagrams may be
         reordered."""
         link = frozenset((sender.address, address))
@@ -192,14 +194,14 @@ class MemoryNetwork:
         twice = self._random.random() < self._repeats.get(link, self._repeated)
         for _ in range(1 + twice):
             # The receiver plans the call, so the datagram arrives even if the sender stops.
-            land = partial(target.take_sealed, datagram, sender.address)
+            land = partial(target.receive_sealed_datagram, datagram, sender.address)
             target.call_at(self.arrival(link, 0.0), land)
 
-    def is_cut(self, end: MemoryConnection) -> bool:
-        """Return whether the link from `end` is cut; if it is, `heal` will resume sending."""
-        waiting = self._cuts.get((end.home.address, end.address))
+    def is_cut(self, side: MemoryConnection) -> bool:
+        """Return whether the link from `side` is cut; if it is, `heal` will resume sending."""
+        waiting = self._cuts.get((side.transport.address, side.address))
         if waiting is not None:
-            waiting[end] = None
+            waiting[side] = None
         return waiting is not None
 
     def delay(self, link: frozenset[Address]) -> float:
@@ -217,21 +219,21 @@ class MemoryNetwork:
         """Return the seconds that the latest message waits in the queue of a busy host."""
         return 0.0
 
-    def ends_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
+    def sides_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
         """Return the transport's sides of all connections that are not closed."""
-        return [end for end in self._ends if end.home is transport]
+        return [side for side in self._sides if side.transport is transport]
 
-    def add(self, end: MemoryConnection) -> None:
+    def add(self, side: MemoryConnection) -> None:
         """Register one side of a connection."""
-        self._ends[end] = None
+        self._sides[side] = None
 
-    def remove(self, end: MemoryConnection) -> None:
+    def remove(self, side: MemoryConnection) -> None:
         """Remove one side of a connection after it closed."""
-        self._ends.pop(end, None)
+        self._sides.pop(side, None)
 
-    def _grow_silent(self, concerns: Callable[[MemoryConnection], bool]) -> None:
-        for end in [end for end in self._ends if concerns(end)]:
-            end.grow_silent(self.settings.idle_timeout)
+    def _start_idle_timeouts(self, concerns: Callable[[MemoryConnection], bool]) -> None:
+        for side in [side for side in self._sides if concerns(side)]:
+            side.start_idle_timeout(self.settings.idle_timeout)
 
 
 class MemoryTransport:
@@ -278,8 +280,8 @@ class MemoryTransport:
                 await runtime.sleep(inf)
         finally:
             if self.is_alive:
-                for end in self.network.ends_of(self):
-                    end.close(ErrorCode.DRAINING, "shutting down")
+                for side in self.network.sides_of(self):
+                    side.close(ErrorCode.DRAINING, "shutting down")
                 self.flush()
                 self.is_alive = False
             self.network.stop(self)
@@ -293,9 +295,9 @@ class MemoryTransport:
         certificates."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
-        end = MemoryConnection(self, address, handler)
-        end.knock(self.network.settings.handshake_timeout)
-        return end
+        side = MemoryConnection(self, address, handler)
+        side.connect(self.network.settings.handshake_timeout)
+        return side
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
         """Call `handler` with each received sealed datagram; None refuses them."""
@@ -305,15 +307,15 @@ class MemoryTransport:
         """Send one sealed datagram without a connection."""
         check_sealed(datagram)
         if self.is_alive and not self.is_paused:
-            self.network.carry(self, datagram, address)
+            self.network.deliver_sealed(self, datagram, address)
 
     def flush(self) -> None:
         """Send all queued messages now."""
         if self.is_paused or not self._unsent:
             return
         unsent, self._unsent = self._unsent, {}
-        for end in unsent:
-            end.depart()
+        for side in unsent:
+            side.send_queued()
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Plan `call` for after the tasks that are ready now; then flush."""
@@ -327,11 +329,11 @@ class MemoryTransport:
         planned.timer = self._calls.call_at(when, planned)
         return planned
 
-    def hold(self, call: "_Call") -> None:
+    def hold_call(self, call: "_Call") -> None:
         """Keep a call that is due until the host resumes."""
         self._held.append(call)
 
-    def go_on(self) -> None:
+    def run_held_calls(self) -> None:
         """Make the calls that were due during a pause, and send waiting messages."""
         if not self.is_paused:
             held, self._held = self._held, []
@@ -339,24 +341,24 @@ class MemoryTransport:
                 call()
             self.flush()
 
-    def take(self, visitor: MemoryConnection) -> None:
+    def accept_connection(self, incoming: MemoryConnection) -> None:
         """Answer an incoming connection."""
-        end = MemoryConnection(self, visitor.home.address, None)
-        end.peer, visitor.peer = visitor, end
-        end.binding = visitor.binding = self.network.next_binding()
-        end.open()
-        visitor.later(visitor.open)
+        side = MemoryConnection(self, incoming.transport.address, None)
+        side.peer, incoming.peer = incoming, side
+        side.binding = incoming.binding = self.network.new_binding()
+        side.open()
+        incoming.deliver_later(incoming.open)
 
-    def take_sealed(self, datagram: bytes, source: Address) -> None:
+    def receive_sealed_datagram(self, datagram: bytes, source: Address) -> None:
         """Pass a received sealed datagram to the handler."""
         if self._on_sealed is not None:
             self._on_sealed(datagram, source)
 
-    def will_send(self, end: MemoryConnection) -> None:
+    def mark_unsent(self, side: MemoryConnection) -> None:
         """Record that a connection has messages for the next flush."""
-        self._unsent[end] = None
+        self._unsent[side] = None
 
-    def make(self, call: Callable[[], None]) -> None:
+    def run_call(self, call: Callable[[], None]) -> None:
         """Make a call and flush, unless the transport has crashed."""
         if self.is_alive:
             try:
@@ -391,7 +393,7 @@ class _Call:
     def __call__(self) -> None:
         transport = self._transport
         if transport.is_paused:
-            transport.hold(self)
+            transport.hold_call(self)
         elif self._call is not None:
             transport.held_up_ns = round((transport.now() - self._when) * 1e9)
-            transport.make(self._call)
+            transport.run_call(self._call)

@@ -21,13 +21,13 @@ __all__ = ["MemoryConnection"]
 class _Network(Protocol):
     """The simulated links, as a connection uses them: see `MemoryNetwork`."""
 
-    def add(self, end: "MemoryConnection") -> None:
+    def add(self, side: "MemoryConnection") -> None:
         """Register a connection."""
 
-    def remove(self, end: "MemoryConnection") -> None:
+    def remove(self, side: "MemoryConnection") -> None:
         """Remove a closed connection."""
 
-    def knock(self, end: "MemoryConnection") -> None:
+    def deliver_open(self, side: "MemoryConnection") -> None:
         """Deliver the first packet of a connection."""
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
@@ -36,11 +36,11 @@ class _Network(Protocol):
     def queued_s(self, address: Address) -> float:
         """Return the seconds that the latest arrival waits at a busy host."""
 
-    def is_cut(self, end: "MemoryConnection") -> bool:
+    def is_cut(self, side: "MemoryConnection") -> bool:
         """Return whether the link of a connection is cut."""
 
 
-class _Home(Protocol):
+class _Transport(Protocol):
     """The transport that owns a connection: see `MemoryTransport`."""
 
     accept: Accept | None
@@ -61,10 +61,10 @@ class _Home(Protocol):
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """Plan a call."""
 
-    def take(self, visitor: "MemoryConnection") -> None:
+    def accept_connection(self, incoming: "MemoryConnection") -> None:
         """Answer a connection that arrives."""
 
-    def will_send(self, end: "MemoryConnection") -> None:
+    def mark_unsent(self, side: "MemoryConnection") -> None:
         """Register a connection with messages for the next flush."""
 
     def report(self, error: Exception) -> None:
@@ -74,10 +74,10 @@ class _Home(Protocol):
 class MemoryConnection:
     """A `Connection` between two memory transports."""
 
-    def __init__(self, home: _Home, address: Address, handler: Handler | None) -> None:
-        self.home = home
+    def __init__(self, transport: _Transport, address: Address, handler: Handler | None) -> None:
+        self.transport = transport
         self.peer: MemoryConnection | None = None
-        self.link = frozenset((home.address, address))
+        self.link = frozenset((transport.address, address))
         self._address = address
         self._handler = handler
         self._is_open = False
@@ -86,13 +86,13 @@ class MemoryConnection:
         self.is_closed = False
         """Whether the connection ended, by either side or by a timeout."""
         self._queue: deque[bytes] = deque()
-        self._goodbye: tuple[int, str] | None = None
+        self._close_reason: tuple[int, str] | None = None
         self._unsent = 0
         self._last_arrival = 0.0
         self._silence_timer: Timer | None = None
-        self._is_waiting_for_signs = False
+        self._is_peer_unreachable = False
         """Whether `_silence_timer` runs because the peer cannot reach this side."""
-        home.network.add(self)
+        transport.network.add(self)
 
     @property
     def address(self) -> Address:
@@ -115,22 +115,23 @@ class MemoryConnection:
         if not self.is_closed:
             self._queue.append(payload)
             self._unsent += size
-            self.home.will_send(self)
+            self.transport.mark_unsent(self)
 
     def close(self, code: int = 0, reason: str = "") -> None:
         """Close after the messages sent before; the handler gets no further call."""
         if not self.is_closed:
             self._handler = None
-            self._shut()
-            self._goodbye = code, reason
-            self.home.will_send(self)
+            self._mark_closed()
+            self._close_reason = code, reason
+            self.transport.mark_unsent(self)
 
-    def knock(self, timeout: float) -> None:
+    def connect(self, timeout: float) -> None:
         """Send the peer a request for a connection."""
         reason = f"handshake timed out (no answer from {format_address(self._address)})"
-        self._wait(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
-        self.home.call_at(
-            self.home.network.arrival(self.link, 0.0), partial(self.home.network.knock, self)
+        self._start_silence_timer(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
+        self.transport.call_at(
+            self.transport.network.arrival(self.link, 0.0),
+            partial(self.transport.network.deliver_open, self),
         )
 
     def open(self) -> None:
@@ -141,89 +142,93 @@ class MemoryConnection:
         if self._silence_timer is not None:
             self._silence_timer.cancel()
         if self._handler is None:
-            assert self.home.accept is not None
-            self._guard(self._accept)
-        self._tell(lambda handler: handler.on_open(self))
-        self.home.will_send(self)
+            assert self.transport.accept is not None
+            self._run_handler(self._accept)
+        self._call_handler(lambda handler: handler.on_open(self))
+        self.transport.mark_unsent(self)
 
-    def later(self, call: Callable[[], None]) -> None:
+    def deliver_later(self, call: Callable[[], None]) -> None:
         """Plan `call` on this side for after the delay of one message."""
-        self._last_arrival = self.home.network.arrival(self.link, self._last_arrival)
-        queued = self.home.network.queued_s(self.home.address)
+        self._last_arrival = self.transport.network.arrival(self.link, self._last_arrival)
+        queued = self.transport.network.queued_s(self.transport.address)
         if queued:
-            call = partial(self._call_late, queued, call)
-        self.home.call_at(self._last_arrival, call)
+            call = partial(self._call_queued, queued, call)
+        self.transport.call_at(self._last_arrival, call)
 
-    def _call_late(self, queued_s: float, call: Callable[[], None]) -> None:
-        self.home.held_up_ns += round(queued_s * 1e9)
+    def _call_queued(self, queued_s: float, call: Callable[[], None]) -> None:
+        self.transport.held_up_ns += round(queued_s * 1e9)
         call()
 
-    def depart(self) -> None:
+    def send_queued(self) -> None:
         """Send the queued messages, unless the link is cut."""
         peer = self.peer
-        if peer is None or not (self._is_open or self._goodbye) or self.home.network.is_cut(self):
+        if (
+            peer is None
+            or not (self._is_open or self._close_reason)
+            or self.transport.network.is_cut(self)
+        ):
             return
         while self._queue:
             payload = self._queue.popleft()
-            peer.later(partial(self._arrive, peer, payload))
-        if self._goodbye is not None:
-            peer.later(partial(peer.lose, *self._goodbye))
-            self._goodbye = None
+            peer.deliver_later(partial(self._deliver_message, peer, payload))
+        if self._close_reason is not None:
+            peer.deliver_later(partial(peer.abort, *self._close_reason))
+            self._close_reason = None
 
-    def lose(self, code: int, reason: str) -> None:
+    def abort(self, code: int, reason: str) -> None:
         """End the connection for a reason that this side did not cause."""
         if self.is_closed:
             return
-        self._shut()
+        self._mark_closed()
         handler, self._handler = self._handler, None
         if handler is not None:
-            self._guard(lambda: handler.on_close(code, reason))
+            self._run_handler(lambda: handler.on_close(code, reason))
 
-    def grow_silent(self, timeout: float) -> None:
+    def start_idle_timeout(self, timeout: float) -> None:
         """Start the idle timeout, because the peer can no longer reach this side."""
-        if self._is_open and not self._is_waiting_for_signs:
-            self._is_waiting_for_signs = True
+        if self._is_open and not self._is_peer_unreachable:
+            self._is_peer_unreachable = True
             reason = f"idle timeout: {format_address(self._address)} went silent"
-            self._wait(timeout, ErrorCode.IDLE, reason)
+            self._start_silence_timer(timeout, ErrorCode.IDLE, reason)
 
-    def hear_again(self) -> None:
-        """Undo `grow_silent`: the peer can reach this side again."""
-        if self._is_waiting_for_signs and self._silence_timer is not None:
-            self._is_waiting_for_signs = False
+    def cancel_idle_timeout(self) -> None:
+        """Undo `start_idle_timeout`: the peer can reach this side again."""
+        if self._is_peer_unreachable and self._silence_timer is not None:
+            self._is_peer_unreachable = False
             self._silence_timer.cancel()
 
-    def _arrive(self, peer: "MemoryConnection", payload: bytes) -> None:
+    def _deliver_message(self, peer: "MemoryConnection", payload: bytes) -> None:
         self._unsent -= len(frame(payload))
-        peer._tell(lambda handler: handler.on_message(payload))
+        peer._call_handler(lambda handler: handler.on_message(payload))
 
-    def _wait(self, timeout: float, code: int, reason: str) -> None:
-        self._silence_timer = self.home.call_at(
-            self.home.now() + timeout, partial(self.lose, code, reason)
+    def _start_silence_timer(self, timeout: float, code: int, reason: str) -> None:
+        self._silence_timer = self.transport.call_at(
+            self.transport.now() + timeout, partial(self.abort, code, reason)
         )
 
     def _accept(self) -> None:
-        assert self.home.accept is not None
-        self._handler = self.home.accept(self)
+        assert self.transport.accept is not None
+        self._handler = self.transport.accept(self)
 
-    def _tell(self, call: Callable[[Handler], None]) -> None:
+    def _call_handler(self, call: Callable[[Handler], None]) -> None:
         handler = self._handler
         if handler is not None and self._is_open:
-            self._guard(lambda: call(handler))
+            self._run_handler(lambda: call(handler))
 
-    def _guard(self, call: Callable[[], None]) -> None:
+    def _run_handler(self, call: Callable[[], None]) -> None:
         """Make a call of the handler; an exception ends only this connection."""
         try:
             call()
         except Exception as error:  # noqa: BLE001
-            self.home.report(error)
+            self.transport.report(error)
             handler = self._handler
             self.close(ErrorCode.INTERNAL, "internal error")
             if handler is not None:
                 handler.on_close(ErrorCode.INTERNAL, "internal error")
 
-    def _shut(self) -> None:
+    def _mark_closed(self) -> None:
         self._is_open = False
         self.is_closed = True
         if self._silence_timer is not None:
             self._silence_timer.cancel()
-        self.home.network.remove(self)
+        self.transport.network.remove(self)

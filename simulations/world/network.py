@@ -120,20 +120,20 @@ class SimulatedNetwork(MemoryNetwork):
         for direction in ((a, b), (b, a)):
             held, self._direction(*direction).held = self._direction(*direction).held or [], None
             for sender, datagram in held:
-                self.carry(sender, datagram, direction[1])
+                self.deliver_sealed(sender, datagram, direction[1])
 
     def reset(self, a: Address, b: Address) -> None:
         """Close the connections between two hosts, like a middlebox that loses its state."""
-        for end in [end for end in self._ends if end.link == frozenset((a, b))]:
-            end.lose(TransportCode.QUIC, "reset by the simulation")
+        for side in [side for side in self._sides if side.link == frozenset((a, b))]:
+            side.abort(TransportCode.QUIC, "reset by the simulation")
 
-    def carry(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
-        """Carry a datagram, as `MemoryNetwork.carry` does, and apply the faults of its link."""
+    def deliver_sealed(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
+        """Deliver a datagram with the faults of its link; see `MemoryNetwork.deliver_sealed`."""
         self.datagrams += 1
         direction = self._directions.get((sender.address, address))
         if direction is None:
             if not self._overflows(address):
-                super().carry(sender, datagram, address)
+                super().deliver_sealed(sender, datagram, address)
             return
         if direction.held is not None:
             direction.held.append((sender, datagram))
@@ -153,7 +153,7 @@ class SimulatedNetwork(MemoryNetwork):
             datagram = self._corrupted(datagram)
         if self._overflows(address):
             return
-        super().carry(sender, datagram, address)
+        super().deliver_sealed(sender, datagram, address)
 
     def delay(self, link: frozenset[Address]) -> float:
         """Return the delay of a datagram, as `MemoryNetwork.delay` does, with spikes."""
@@ -199,7 +199,7 @@ class SimulatedNetwork(MemoryNetwork):
         if target is not None:
             old, source = self._chance.choice(direction.past), sender.address
             when = self.now() + self._chance.uniform(0.0, _REPLAY_DELAY_S)
-            target.call_at(when, lambda: target.take_sealed(old, source))
+            target.call_at(when, lambda: target.receive_sealed_datagram(old, source))
 
     def _corrupted(self, datagram: bytes) -> bytes:
         if self._chance.random() < 0.2:
