@@ -37,8 +37,7 @@ from node.metrics.throttled_keys import PERIOD
 from node.requests.carried_limits import overrule, oversized
 from node.requests.client_leases import Lender
 from node.requests.client_reports import Reports, reported_counter
-from node.requests.deduplication.decided_checks import DecidedChecks
-from node.requests.deduplication.sent_answers import Sender, SentAnswers
+from node.requests.deduplication import DecidedChecks
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
 from node.requests.placement import NodeRoutes, ShardPlacement
@@ -48,6 +47,7 @@ from node.requests.rules_in_force import RulesInForce
 from node.requests.sessions.auth_failure_log import AuthFailureLog
 from node.requests.sessions.connection_places import ConnectionPlaces
 from node.requests.sessions.node_api import Caller, internal_refusal
+from node.requests.sessions.sent_answers import Sender, SentAnswers
 from node.requests.sessions.session import Session
 from node.requests.sessions.turns import DIRECT_COST, Turns
 from node.requests.sessions.unacknowledged import UnacknowledgedBytes

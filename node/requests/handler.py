@@ -12,7 +12,7 @@ from node.containment import Containment
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from node.metrics.detailed import MetricsSwitch
-from node.requests.deduplication.decided_checks import COUNTED_ONCE, DecidedChecks
+from node.requests.deduplication import COUNTED_ONCE, DecidedChecks
 from node.requests.placement import ShardPlacement
 from node.requests.request_parts import Part
 from node.requests.slot_waiters import SlotWaiters

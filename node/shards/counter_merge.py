@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hashring import NodeId
 from node.metrics.counters import Counters
-from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.transfers.outgoing_transfers import OutgoingTransfer, OutgoingTransfers

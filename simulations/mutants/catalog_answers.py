@@ -10,7 +10,7 @@ ANSWERS = (
         "a repeated request is decided again",
         (
             Edit(
-                "node.requests.deduplication.sent_answers:Sender.has_asked",
+                "node.requests.sessions.sent_answers:Sender.has_asked",
                 "return seq in self._answers",
                 "return False",
             ),

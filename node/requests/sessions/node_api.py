@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from node.containment import Containment
-from node.requests.deduplication.sent_answers import Sender
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
+from node.requests.sessions.sent_answers import Sender
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address
 from ringfence.wire import (

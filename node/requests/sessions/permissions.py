@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from node.requests.client_reports import Pace
-from node.requests.deduplication.sent_answers import Sender
 from node.requests.sessions.node_api import Caller, NodeApi
+from node.requests.sessions.sent_answers import Sender
 from ringfence.settings.token_file import Scope
 from ringfence.wire import ErrorCode, Refused, Role
 

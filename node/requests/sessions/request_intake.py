@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from node.requests.deduplication.decided_checks import COUNTED_ONCE
-from node.requests.deduplication.sent_answers import Sender
+from node.requests.deduplication import COUNTED_ONCE
 from node.requests.request_parts import Part
 from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
 from node.requests.sessions.permissions import Permissions
+from node.requests.sessions.sent_answers import Sender
 from node.requests.sessions.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
 from ringfence.settings.token_file import Scope

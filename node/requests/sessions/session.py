@@ -7,10 +7,10 @@ protocol end only this connection.
 import logging
 
 from node.config.access import Access, proof_in
-from node.requests.deduplication.sent_answers import Sender
 from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
 from node.requests.sessions.permissions import Permissions
 from node.requests.sessions.request_intake import RequestIntake
+from node.requests.sessions.sent_answers import Sender
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Connection, Timer, Transport
 from ringfence.wire import (

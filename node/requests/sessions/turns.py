@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from node.requests.deduplication.sent_answers import Sender
+from node.requests.sessions.sent_answers import Sender
 
 __all__ = ["DIRECT_COST", "MOST_BYTES", "MOST_WAITING", "STEP_COST", "Turns", "steps_of"]
 

@@ -15,7 +15,7 @@ from gossip import Record, Status
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.client_leases import Lender
-from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.deduplication import DecidedChecks
 from node.requests.sessions.node_api import Caller
 from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers, add_logs, without_checks

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.deduplication import DecidedChecks
 from node.shards.fallback_log import FallbackLog
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter

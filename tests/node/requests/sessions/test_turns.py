@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.requests.deduplication.sent_answers import Sender, SentAnswers
+from node.requests.sessions.sent_answers import Sender, SentAnswers
 from node.requests.sessions.turns import STEP_COST, Turns, steps_of
 from ringfence.wire import Role
 

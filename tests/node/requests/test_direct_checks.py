@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hashring import shard_of
-from node.requests.deduplication.direct_checks import DirectChecks
+from node.requests.deduplication import DirectChecks
 
 KEY, OTHER = b"\0" * 7 + b"\1ann", b"\0" * 7 + b"\1bob"
 requests = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 20))
@@ -37,7 +37,7 @@ def test_rows_are_bounded_and_the_oldest_are_dropped_first(
     most, now = 8, 0
     checks = DirectChecks()
     kept: list[tuple[int, int, int]] = []
-    with patch("node.requests.deduplication.direct_checks._MOST_ROWS", most):
+    with patch("node.requests.deduplication._MOST_DIRECT_ROWS", most):
         for seq, (rows, pause, repeated_for) in enumerate(asked, 1):
             now += pause
             checks.add(1, seq, [KEY] * rows, [1] * rows, None, now, now + repeated_for)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
-from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.deduplication import DecidedChecks
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_receiver import transfers_of
@@ -157,7 +157,7 @@ def test_memory_is_bounded_and_the_oldest_request_is_dropped_first(
     most = 6
     checks = memory()
     model: dict[tuple[int, int], dict[int, OutcomeRow]] = {}
-    with patch("node.requests.deduplication.decided_checks._MOST_ROWS", most):
+    with patch("node.requests.deduplication._MOST_ROWS", most):
         for at, (check_id, left) in enumerate(decided):
             session, seq, row = check_id
             outcome: OutcomeRow = (*ALLOWED[:2], left, *ALLOWED[3:])
@@ -230,7 +230,7 @@ def test_finding_the_checks_of_a_shard_skips_other_shards(
     for number in range(200):
         checks.remember((1, number + 1, 0), key_of(number), 1, ALLOWED, NOW)
     looked_at: list[bytes] = []
-    monkeypatch.setattr("node.requests.deduplication.decided_checks.shard_of", looked_at.append)
+    monkeypatch.setattr("node.requests.deduplication.shard_of", looked_at.append)
 
     [check] = checks.of_shard(SHARD, 0, NOW)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.requests.deduplication.sent_answers import Sender, SentAnswers
+from node.requests.sessions.sent_answers import Sender, SentAnswers
 from ringfence.wire import Role
 
 Kept = SentAnswers[str]
