@@ -1,7 +1,8 @@
 """Ringfence: a distributed rate limiter without a central store.
 
-`connect` opens a client that asks the owner of each key directly. `local` opens the same limiter in
-this process, for tests and small applications. `ringfence.blocking` has both for code that blocks.
+`connect` opens a client that asks the node that owns each key directly. `local` opens the same
+limiter in this process, for tests and small applications. `ringfence.blocking` has both functions
+for blocking code.
 """
 
 from ringfence import blocking

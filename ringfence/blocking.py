@@ -1,4 +1,4 @@
-"""The limiter for code that blocks: `with ringfence.blocking.connect(URL) as limiter`."""
+"""The limiter for blocking code: `with ringfence.blocking.connect(URL) as limiter`."""
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter, connect, local
 

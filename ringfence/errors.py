@@ -19,15 +19,16 @@ __all__ = [
 
 
 class RingfenceError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises intentionally."""
 
 
 class ConfigError(RingfenceError):
-    """A setting, rule, key, address or argument is wrong; the message says how to correct it."""
+    """Error for an invalid setting, rule, key, address or argument; the message says how to correct
+    it."""
 
 
 class InvalidLimit(ConfigError, ValueError):
-    """The numbers of a limit are out of range or contradict each other."""
+    """Error for numbers of a limit that are out of range or contradict each other."""
 
     def __init__(self, message: str, *, field: str = "") -> None:
         super().__init__(message)
@@ -36,19 +37,19 @@ class InvalidLimit(ConfigError, ValueError):
 
 
 class LocalProtocolError(RingfenceError):
-    """This side broke the protocol: a bug in Ringfence."""
+    """Error for a protocol violation by this program: a bug in Ringfence."""
 
 
 class RemoteProtocolError(RingfenceError):
-    """The other side sent bytes that break the protocol."""
+    """Error for bytes from a peer that violate the protocol."""
 
 
 class AccessDenied(RingfenceError):
-    """A node rejected the credential, or the token lacks the scope for this request."""
+    """Error when a node rejected the credential, or the token lacks the scope for the request."""
 
 
 class PeerUnavailable(RingfenceError):
-    """A node could not be reached in time; another node may answer."""
+    """Error when a node could not be reached in time; another node may answer."""
 
     def __init__(self, message: str = "", *, addresses: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(message)
@@ -57,7 +58,7 @@ class PeerUnavailable(RingfenceError):
 
 
 class UntrustedPeer(ConfigError):
-    """The certificate of a node is not signed by the given CA, or has another name.
+    """Error for a node's certificate that the given CA did not sign, or that has another name.
 
     Either `ca` or `server_name` is wrong, or another server answers at this address. An expired
     certificate raises `PeerUnavailable` instead, because another node may answer.

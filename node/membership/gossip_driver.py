@@ -124,7 +124,7 @@ class GossipDriver:
         self._perform([])
 
     def stop(self) -> None:
-        """Stop to receive and to send gossip."""
+        """Stop receiving and sending gossip."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,6 @@
-"""Client that applications use: the limiter over a cluster, in one process, or blocking."""
+"""Client that applications use: a limiter over a cluster or in one process, for async or blocking
+code.
+"""
 
 from ringfence.client.connect import RulesSource, connect, local
 from ringfence.client.decision import Decision, SlotUnavailable, Status

@@ -1,4 +1,4 @@
-"""Cooperative checkpoints of calls that have nothing to wait for.
+"""Checkpoints of cooperative multitasking, in calls that have nothing to wait for.
 
 On trio, each call is a cancellation point. A full checkpoint, which lets other tasks run, takes as
 long as a check in memory, so only every 32nd call has one.
@@ -17,7 +17,7 @@ _CALLS_PER_CHECKPOINT = 32
 
 
 class _Done:
-    """Awaitable that is done; it costs less than a coroutine."""
+    """Awaitable that never waits; it costs less than a coroutine."""
 
     def __await__(self) -> Iterator[None]:
         return iter(())
@@ -27,19 +27,21 @@ _DONE = cast(Awaitable[None], _Done())
 
 
 class Checkpoints:
-    """Checkpoint counter: every 32nd call lets other tasks of the event loop run."""
+    """Counter of calls: every 32nd call lets other tasks of the event loop run."""
 
     __slots__ = ("_calls", "_cancellation_point")
 
     def __init__(self, *, in_loop: bool = True) -> None:
-        """`in_loop=False`: there is no event loop and no other task, so no call is a checkpoint."""
+        """With `in_loop=False`, there is no event loop and no other task, so no call is a
+        checkpoint."""
         self._calls: float = 0 if in_loop else -inf
         self._cancellation_point: Callable[[], Awaitable[object]] = (
             self._first_call if in_loop else _return_done
         )
 
     def take(self) -> Awaitable[object]:
-        """Count a call; the result must be awaited, and raises if the caller is cancelled."""
+        """Count a call. The caller must await the result, which raises if the caller is
+        cancelled."""
         self._calls += 1
         if self._calls < _CALLS_PER_CHECKPOINT:
             return self._cancellation_point()
@@ -47,7 +49,7 @@ class Checkpoints:
         return runtime.checkpoint()
 
     def _first_call(self) -> Awaitable[object]:
-        """Choose the cancellation point of the event loop that runs."""
+        """Choose the cancellation point of the running event loop: trio or asyncio."""
         if on_trio.in_trio_run():
             self._cancellation_point = on_trio.trio.lowlevel.checkpoint_if_cancelled
         else:

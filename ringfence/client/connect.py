@@ -1,4 +1,4 @@
-"""Creation of limiters: over a cluster, or in this process alone."""
+"""Creation of limiters: over a cluster, or in this process only."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def connect(
 
 
 def _ignore_rules(rules: RuleSet) -> None:
-    """Ignore new rules."""
+    """Ignore new rules, because no callback was given."""
 
 
 @asynccontextmanager
@@ -141,8 +141,8 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Connect as `connect` does; for tools that also need members and counters.
 
-    After `hedge_after` seconds without an answer of the owner, the standby is asked as well, if the
-    hedging budget allows. Nodes receive the remaining time until `deadline` seconds have passed.
+    After `hedge_after` seconds without an answer of the owner, the check is also sent to the
+    standby if the hedging budget allows. Nodes receive the time that remains of `deadline` seconds.
     `on_rules` receives the rules of the cluster at each change.
     """
     checked_seconds("connect_timeout", connect_timeout)
@@ -195,7 +195,7 @@ async def open_cluster(
 
 
 def _new_transport(tls: ClientTls) -> AsyncioUdp | TrioUdp:
-    """Make the transport of the running event loop; asyncio applications import no trio."""
+    """Create the transport for the running event loop; asyncio applications do not import trio."""
     errors = InternalErrors(logger, runtime.current_time)
     on_bug = partial(errors.failed, "the client")
     if runtime.in_trio_run():
@@ -240,13 +240,13 @@ def local_limiter(
     in_loop: bool = True,
     strict: bool = False,
 ) -> Limiter:
-    """Make the limiter of `local`; `in_loop=False` for threads that have no event loop."""
+    """Create the limiter of `local`; `in_loop=False` is for threads that have no event loop."""
     decider = LocalDecider(rules_of(rules), clock or SystemClock(), max_keys, in_loop=in_loop)
     return Limiter(decider, in_loop=in_loop, unmatched=UnmatchedChecks(strict=strict))
 
 
 def client_hello(url: ClusterUrl) -> Hello:
-    """Make the hello of a client."""
+    """Create the `Hello` message of a client, the first one on a connection."""
     token = url.token
     return Hello(
         Role.CLIENT,
@@ -257,7 +257,7 @@ def client_hello(url: ClusterUrl) -> Hello:
 
 
 def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
-    """Make the link settings of a client whose callers wait until `deadline` seconds."""
+    """Return the link settings of a client whose callers wait for at most `deadline` seconds."""
     links = LinkSettings()
     if url.timeout is not None:
         links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)
@@ -272,7 +272,7 @@ def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
 
 
 def rules_of(rules: RulesSource) -> RuleSet:
-    """Read rules from any source. Raises `ConfigError`."""
+    """Read rules from a file, directory, mapping or `RuleSet`. Raises `ConfigError`."""
     if isinstance(rules, RuleSet):
         return rules
     if isinstance(rules, Mapping):
@@ -294,7 +294,7 @@ def rules_of(rules: RulesSource) -> RuleSet:
 
 
 def _tls_of(url: ClusterUrl) -> ClientTls:
-    """Load the CA; only a cluster on this host may have none."""
+    """Load the certificate authority; only for a cluster on this host it may be missing."""
     if url.ca is not None:
         return load_client_tls(url.ca, datetime.now(UTC), server_name=url.server_name or NODE_NAME)
     beyond = [host for host, _ in url.seeds if not _is_loopback(host)]

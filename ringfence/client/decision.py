@@ -1,4 +1,4 @@
-"""Decisions: one per request, with a `Status` for each counter that the request matches."""
+"""Decisions: one for each request, with a `Status` for each counter that the request matches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +87,8 @@ class _DecisionData:
 
 
 class Decision:
-    """Decision on one request; true when allowed. Durations are seconds.
+    """Decision on one request; it is true in a condition when the request is allowed. Durations are
+    seconds.
 
     With several counters, a denied decision has the numbers of the counter with the longest wait,
     and an allowed one those of the counter with the least remaining.
@@ -104,7 +105,7 @@ class Decision:
     def __init__(
         self, rule: Rule | None, row: OutcomeRow, data: "_DecisionData | None" = None
     ) -> None:
-        """Make a decision from a `row` of one counter, or from `data` of several.
+        """Create a decision from a `row` of one counter, or from `data` of several counters.
 
         The compiled `_batch_ops.decisions` does this too.
         """
@@ -132,30 +133,31 @@ class Decision:
 
     @property
     def limit(self) -> int | None:
-        """Units per period; None without a limit."""
+        """Maximum units per period; None without a limit."""
         return self._fields.limit
 
     @property
     def remaining(self) -> int | None:
-        """Largest cost that would pass right now; None when unknown or unlimited."""
+        """Largest cost that would be allowed now; None when unknown or unlimited."""
         return self._fields.remaining
 
     @property
     def retry_after(self) -> float | None:
-        """Time after which the same request passes: 0 when allowed, None when it never passes.
+        """Time after which the same request is allowed: 0 when it is allowed now, None when it
+        never is.
 
-        For a concurrency limit it is an estimate, because slots are released at any time.
+        For a concurrency limit it is an estimate, because slots may be released at any time.
         """
         return self._fields.retry_after
 
     @property
     def reset_after(self) -> float:
-        """Time without checks after which the counter is reset."""
+        """Time after which the counter is empty again if no more checks are made."""
         return self._fields.reset_after
 
     @property
     def delay(self) -> float:
-        """Queue mode: time until the request may run; `acquire` waits for this time."""
+        """Time until a request in queue mode may run; `acquire` waits for this time."""
         return self._fields.delay
 
     @property
@@ -170,27 +172,28 @@ class Decision:
 
     @property
     def over_soft(self) -> bool:
-        """Whether it was allowed above the limit, within its soft margin."""
+        """Whether the request was allowed above the limit, within its soft margin."""
         return self._fields.over_soft
 
     @property
     def over_shadow(self) -> bool:
-        """Whether a shadow rule would have denied it."""
+        """Whether a rule in shadow mode would have denied the request."""
         return self._fields.over_shadow
 
     @property
     def statuses(self) -> tuple[Status, ...]:
-        """The status of each descriptor, in their order."""
+        """The status of each descriptor, in the order of the request."""
         return self._fields.statuses
 
     @property
     def leases(self) -> Batch | None:
-        """Request that releases the slots; None without slots."""
+        """Request that releases the acquired slots; None without slots."""
         return None if self._data is None else self._data.leases  # A single row never has slots.
 
     @property
     def is_permanent(self) -> bool:
-        """Whether it is denied for good, because the cost is more than the limit ever admits."""
+        """Whether the request can never be allowed, because its cost exceeds what the limit
+        admits."""
         return not self.allowed and self.retry_after is None
 
     @property
@@ -203,7 +206,8 @@ class Decision:
 
 
 class SlotUnavailable(RingfenceError):
-    """No slot of a concurrency limit was free in time, so the block of `hold` did not run."""
+    """Error of `hold`: no slot of a concurrency limit was free in time, so the block did not
+    run."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(
@@ -220,17 +224,17 @@ UNDECIDED = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.POLICY)
 
 
 def unlimited(rule: Rule) -> Status:
-    """Make the status of a rule without a limit."""
+    """Create the status of a rule without a limit."""
     return Status(True, rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
 
 def status_of(rule: Rule, results: Results, index: int) -> Status:
-    """Make the status of one row of results."""
+    """Create the status of the row at an index of some results."""
     return status_of_row(rule, results.row(index))
 
 
 def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
-    """Make the status of a row."""
+    """Create the status of one row of results."""
     code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
     is_denied = code == _DENIED or code == _NEVER or code == _OVERDRAWN  # noqa: PLR1714 - faster
     is_shadowed = is_denied and rule.shadow
@@ -256,12 +260,13 @@ def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
 
 
 def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
-    """Combine the statuses of a request; without any, no rule matches."""
+    """Combine the statuses of a request to a decision; without a status, no rule matched."""
     return Decision(None, _NO_ROW, _combine(statuses, leases))
 
 
 def too_late(decision: Decision) -> Decision:
-    """Make the denial of a request whose delay exceeds `max_wait`; `retry_after` is that delay."""
+    """Create the denial of a request whose delay exceeds `max_wait`; `retry_after` is that
+    delay."""
     data = replace(
         decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, leases=None
     )
@@ -296,7 +301,8 @@ def _combine(statuses: Sequence[Status], leases: Batch | None) -> _DecisionData:
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:
-    """Return whether the request is denied: by any plain rule, or by all of its quota rules."""
+    """Return whether a request is denied: by any rule without quota mode, or by all its quota
+    rules."""
     return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
 
 
@@ -335,12 +341,12 @@ def _is_quota_spent(statuses: Sequence[Status]) -> bool:
 
 
 def _tightest(statuses: Sequence[Status]) -> Status:
-    """Select the status that an allowed request shows."""
+    """Return the status with the least remaining units, which an allowed request shows."""
     return min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
 
 
 def _slowest(statuses: Sequence[Status]) -> Status:
-    """Select the status that a denied request shows; one allowed quota rule is enough."""
+    """Return the status with the longest wait, which a denied request shows."""
     reasons = [status for status in _plain(statuses) if not status.allowed]
     if _is_quota_spent(statuses):
         reasons.append(min(_quotas(statuses), key=_wait_of))

@@ -43,13 +43,14 @@ class Limiter:
     """Limiter that checks requests against rules; made by `ringfence.connect` and
     `ringfence.local`.
 
-    All tasks of one event loop may share it. A check over its limit is a denied `Decision`, not an
-    error. Methods raise `ConfigError` for invalid arguments and after `aclose`, `AccessDenied` when
-    the token lacks the scope of the call, and `PeerUnavailable` when no node decided, the last only
-    with `raise_on_outage=True`. A cancelled check spends nothing.
+    All tasks of one event loop may share it. A check over its limit returns a denied `Decision` and
+    raises no error. Methods raise `ConfigError` for invalid arguments and after `aclose`, and
+    `AccessDenied` when the token lacks the scope of the call. Only with `raise_on_outage=True` they
+    raise `PeerUnavailable` when no node decided. A cancelled check spends nothing.
 
-    `timeout` means the same in all methods: seconds that one question to the nodes may take. Then
-    the `on_failure` of the rules decides. Without it, the observed round trips set the time-out.
+    `timeout` means the same in all methods: the maximum seconds that one request to the nodes may
+    take. Then the `on_failure` of the rules decides. By default, the observed round trips set the
+    time-out.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Limiter:
         unmatched: UnmatchedChecks | None = None,
         in_loop: bool = True,
     ) -> None:
-        """Make a limiter for a decider that is open.
+        """Create a limiter for an open decider.
 
         `local_cache` answers before the decider is asked. `in_loop=False` is for a decider that
         never waits: then only `acquire` and `hold` wait, and a thread without an event loop can run
@@ -97,7 +98,7 @@ class Limiter:
 
     @property
     def rules(self) -> RuleSet:
-        """The rules in force."""
+        """Current rules of this limiter."""
         return self._decider.rules
 
     @property
@@ -153,9 +154,10 @@ class Limiter:
         return await self._dispatcher.complete(target, cost, decision, timeout)
 
     def check_now(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision | None:
-        """Check without waiting, if the local cache can decide; None means to await `check`.
+        """Check without waiting, if the local cache can decide; otherwise return None, and the
+        caller awaits `check`.
 
-        `check` begins with the same lookup. A loop around this call must let other tasks run.
+        `check` begins with the same look-up. A loop around this call must let other tasks run.
         """
         if type(cost) is not int or cost != 1:
             cost = checked_cost(cost)
@@ -203,7 +205,7 @@ class Limiter:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Return what a check of cost 1 would get, without spending anything."""
+        """Return the decision that a check of cost 1 would get, without spending anything."""
         return await self.check(domain, descriptors, cost=0, timeout=timeout)
 
     async def charge(
@@ -231,11 +233,11 @@ class Limiter:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Give `cost` back to every counter that a request matches, at most the units that it has
+        """Refund `cost` to every counter that a request matches, at most the units that it has
         spent.
 
-        The newest units are given back: of the current window, or the last hits of a log. The
-        decision is that of a later peek.
+        The newest units are refunded: those of the current window, or the last hits of a log. The
+        returned decision is that of a peek after the refund.
         """
         return await self._ask(Op.REFUND, domain, descriptors, cost, timeout)
 
@@ -293,7 +295,7 @@ class Limiter:
             yield decision
 
     def keep(self, decision: Decision) -> None:
-        """Renew the slots of a decision until they are released.
+        """Renew the slots of a decision periodically until they are released.
 
         `hold` does this; call it after `acquire` for work that may exceed the limit's period. If
         the decision is dropped without `release`, its slots are free after that period.
@@ -307,7 +309,7 @@ class Limiter:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Release the slots that `decision` holds, if any."""
+        """Release the slots that a decision holds, if any."""
         self._require_open(timeout)
         if not isinstance(decision, Decision):
             raise ConfigError(
@@ -317,7 +319,7 @@ class Limiter:
         await self._slots.release(decision, timeout)
 
     async def release_held(self) -> None:
-        """Release all slots that are still renewed."""
+        """Release all slots that are still being renewed."""
         await self._slots.release_all()
 
     # -- ad-hoc limits -------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class Limiter:
         cost: int = 1,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Check a limit that stands in no rule: `check_limit("100/minute", "user:42")`.
+        """Check an ad-hoc limit, which is in no rule: `check_limit("100/minute", "user:42")`.
 
         Callers that name the same key and the same kind of limit share the counter.
         """
@@ -359,7 +361,8 @@ class Limiter:
         *key: str,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Return what a check of cost 1 would get from an ad-hoc limit, without spending."""
+        """Return the decision that a check of cost 1 would get from an ad-hoc limit, without
+        spending."""
         return await self._ask_limit(Op.CHECK, limit, key, 0, timeout)
 
     async def charge_limit(
@@ -379,7 +382,7 @@ class Limiter:
         cost: int = 1,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Give `cost` back to the counter of an ad-hoc limit."""
+        """Refund `cost` to the counter of an ad-hoc limit."""
         return await self._ask_limit(Op.REFUND, limit, key, cost, timeout)
 
     async def reset_limit(
@@ -449,7 +452,7 @@ class Limiter:
         return DescriptorTarget(domain, described(descriptors))
 
     def _require_open(self, timeout: float | None) -> None:
-        """Raise `ConfigError` after `aclose`, or for a time-out that is no duration."""
+        """Raise `ConfigError` after `aclose`, or for a time-out that is not a valid duration."""
         if self._is_closed:
             raise closed_error()
         if timeout is not None:
@@ -457,7 +460,7 @@ class Limiter:
 
 
 def closed_error() -> ConfigError:
-    """Make the error of calls on a closed limiter."""
+    """Create the error for calls on a closed limiter."""
     return ConfigError(
         "limiter must be open, got a call after it was closed; call it inside of the `with` block, "
         "or enter it again"

@@ -1,4 +1,4 @@
-"""Async context managers that `connect` and `local` return, with errors for other uses of them."""
+"""Async context managers that `connect` and `local` return, with clear errors for wrong use."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,8 @@ _Params = ParamSpec("_Params")
 
 
 class LimiterContext(AbstractAsyncContextManager[Limiter]):
-    """Context manager that opens a limiter for a block. It may be entered again later."""
+    """Context manager that opens a limiter for a block. It can be entered several times, one after
+    the other."""
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]], name: str) -> None:
         self._make = make
@@ -62,7 +63,8 @@ class LimiterContext(AbstractAsyncContextManager[Limiter]):
             )
 
         def __exit__(self, *_):
-            """Never called."""
+            """Exists only so that `with` without `async` reaches `__enter__`, which raises; never
+            called."""
 
         def __getattr__(self, name):
             raise ConfigError(
@@ -74,7 +76,7 @@ class LimiterContext(AbstractAsyncContextManager[Limiter]):
 def limiter_context(
     function: Callable[_Params, AbstractAsyncContextManager[Limiter]],
 ) -> Callable[_Params, LimiterContext]:
-    """Make a function return a `LimiterContext`."""
+    """Decorate a generator function so that it returns a `LimiterContext`."""
 
     @wraps(function)
     def make(*args: _Params.args, **kwargs: _Params.kwargs) -> LimiterContext:

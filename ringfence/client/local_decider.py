@@ -1,4 +1,4 @@
-"""Decider without nodes: the engine runs in this process."""
+"""Decider without nodes: the limiter engine runs in this process."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,17 +48,17 @@ class LocalDecider:
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """Tasks of this process that wait for slots."""
+        """Tasks of this process that wait for slots of concurrency limits."""
         return self._slot_waits
 
     @property
     def rules(self) -> RuleSet:
-        """The rules in force."""
+        """Current rules, which never change."""
         return self._rules
 
     @property
     def knows_rules(self) -> bool:
-        """True, because the rules come with the decider."""
+        """True, because the rules were given at creation."""
         return True
 
     async def decide(
@@ -67,17 +67,17 @@ class LocalDecider:
         denies_group: Callable[[int], bool],
         timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
-        """Decide every row now."""
+        """Decide every row of a batch immediately."""
         await self._checkpoints.take()
         return self.decide_now(batch)
 
     async def ask(self, key: bytes, cost: int, timeout: float | None) -> OutcomeRow:  # noqa: ASYNC109
-        """Decide a single check now."""
+        """Decide a single check immediately."""
         await self._checkpoints.take()
         return self.decide_lone(key, cost)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide a single check without a batch, which would double the time."""
+        """Decide a single check without creating a batch, which would double the time."""
         with self._lock:
             found = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())
         return (
@@ -86,7 +86,7 @@ class LocalDecider:
         )
 
     def decide_now(self, batch: Batch) -> Results:
-        """Decide every row synchronously."""
+        """Decide every row of a batch synchronously."""
         with self._lock:
             now = self._clock.now()
             self._renew(now)
@@ -96,7 +96,7 @@ class LocalDecider:
         return results
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Renew slots from now on; see `Decider.keep`."""
+        """Start to renew slots periodically; see `Decider.keep`."""
         with self._lock:
             self._held.keep(slots, period, self._clock.now() / 1e9)
 
@@ -106,43 +106,44 @@ class LocalDecider:
             return self._held.let_go(slots, self._clock.now() / 1e9)
 
     def held(self) -> list[Batch]:
-        """Return the release requests of all slots that are renewed."""
+        """Return the requests that release the slots which are being renewed."""
         with self._lock:
             return self._held.origins()
 
     def new_ticket(self) -> int:
-        """Return the next ticket of this process."""
+        """Return the next ticket for a task that waits for a slot."""
         return next(self._tickets)
 
     def slot_pause(self) -> float:
-        """Return the seconds until the next slot ends without a release."""
+        """Return the seconds until the next slot expires."""
         with self._lock:
             due = self._slots.next_deadline()
             ns = ASK_AGAIN_NS if due is None else min(ASK_AGAIN_NS, due - self._clock.now())
         return max(_MIN_SLOT_PAUSE, ns / 1e9)
 
     def _renew(self, now: int) -> None:
-        """Renew slots before a decision; no other process can take them in between."""
+        """Renew slots that are due, before a decision; no other process can take them in
+        between."""
         for held in self._held.due(now / 1e9):
             decide_by(self._engine, held.renewal(), now)
             held.on_renewed(now / 1e9)
 
     def time(self) -> float:
-        """Return 0, because a refund follows its check at once."""
+        """Return 0: no time is needed, because a refund follows its check immediately."""
         return 0.0
 
     async def refresh_rules(self) -> None:
         """Do nothing: the rules never change."""
 
     def outage(self) -> RingfenceError | None:
-        """Return None: this process is always available."""
+        """Return None, because the engine in this process is always available."""
         return None
 
     async def aclose(self) -> None:
-        """Do nothing: there are no connections."""
+        """Do nothing, because there are no connections to close."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Give back the cost of rows that were just charged."""
+        """Refund the cost of rows that were just charged."""
         taken = batch.take(rows)
         leases = [results.outcomes.leases[i] for i in rows]
         self.decide_now(

@@ -1,7 +1,7 @@
-"""Address of a cluster as one line of text, with the client's token.
+"""Address of a cluster as one line of text, including the client's token.
 
 `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE` names some of the nodes. The first node that answers
-sends the others.
+sends the addresses of the others.
 """
 
 import ipaddress
@@ -68,7 +68,7 @@ class ClusterUrl:
 
 
 def parse_url(text: str) -> ClusterUrl:
-    """Parse the address of a cluster, and read the token in its `token_file`.
+    """Parse the address of a cluster, and read the token from its `token_file` if it has one.
 
     Raises `ConfigError` that names the wrong part and shows nothing of a token.
     """
@@ -79,7 +79,7 @@ def parse_url(text: str) -> ClusterUrl:
 
 
 def masked(text: str) -> str:
-    """Replace what may be a token, or a part of one, in an address or a message."""
+    """Mask everything that may be a token, or a part of one, in an address or a message."""
     return _SECRET.sub("...", _USERINFO.sub("...@", text))
 
 

@@ -1,8 +1,8 @@
-"""Gateway: a client of the cluster behind an HTTP and a gRPC port, for programs not in Python.
+"""Gateway: a client of the cluster with an HTTP and a gRPC port, for programs not in Python.
 
-Proxies (Envoy, nginx, Caddy, Traefik, HAProxy) and other languages send checks to it. It sends them
-to the owners. It needs the extra `gateway`. `ringfence gateway` and `ringfence node --gateway`
-start it.
+Proxies (Envoy, nginx, Caddy, Traefik, HAProxy) and programs in other languages send checks to it.
+It forwards them to the owners. It needs the extra `gateway`. `ringfence gateway` and `ringfence
+node --gateway` start it.
 """
 
 from ringfence.gateway.process.settings import GatewaySettings, load_gateway_settings

@@ -1,4 +1,6 @@
-"""Background thread with an event loop and a limiter, for callers without a trio loop."""
+"""Background thread that runs an event loop and a limiter, for callers without a trio event
+loop.
+"""
 
 import logging
 import threading
@@ -21,9 +23,9 @@ _Result = TypeVar("_Result")
 class BackgroundThread:
     """Thread with an event loop and a limiter.
 
-    It does not use anyio's portal: a thread that runs trio cannot use one. In a forked child, the
-    garbage collector would end the generator of the portal, which waits for a thread that does not
-    exist.
+    anyio's portal is not used: a thread that runs trio cannot use one. Also, in a forked child
+    process the garbage collector would close the portal's generator, which then waits for a thread
+    that does not exist.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
@@ -36,11 +38,11 @@ class BackgroundThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let calls in progress end, close the connections and end the thread."""
+        """Wait for the calls in progress, close the connections and end the thread."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
@@ -48,7 +50,7 @@ class BackgroundThread:
     def start(
         self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
     ) -> None:
-        """Start a call in the background loop. Cancelling `result` cancels the call."""
+        """Start a call in the background event loop. Cancelling `result` cancels the call."""
 
         def begin() -> None:
             try:

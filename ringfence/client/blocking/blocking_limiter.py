@@ -1,8 +1,8 @@
-"""The limiter for code that blocks: threads, Flask, Celery.
+"""The limiter for blocking code: threads, Flask, Celery.
 
-A background thread runs the event loop and the connections. Each call is passed to it and waits.
-The limiter of `local` is called in the caller's thread, except for waits. After a fork, the first
-call of the child starts a new thread and connection.
+A background thread runs the event loop and the connections. Each call is passed to that thread, and
+the caller waits for the result. The limiter of `local` is called in the caller's thread, except for
+waits. After a fork, the first call of the child starts a new thread and connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MAX_EXPECTED = 256
 def _blocking(
     method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
 ) -> Callable[Concatenate[BlockingLimiter, _Params], _Result]:
-    """Make the blocking form of a method that waits only for nodes."""
+    """Return the blocking form of a limiter method that only waits for answers of nodes."""
     name = method.__name__
 
     @wraps(method)
@@ -67,7 +67,7 @@ def _blocking(
 def _blocking_wait(
     method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
 ) -> Callable[Concatenate[BlockingLimiter, _Params], _Result]:
-    """Make the blocking form of a method that may wait for its turn."""
+    """Return the blocking form of a limiter method that may wait until a request is allowed."""
     name = method.__name__
 
     @wraps(method)
@@ -81,7 +81,7 @@ def _blocking_wait(
 def _blocking_context(
     method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[Decision]],
 ) -> Callable[Concatenate[BlockingLimiter, _Params], AbstractContextManager[Decision]]:
-    """Make the blocking form of `hold`. The slot is also released when the process exits."""
+    """Return the blocking form of `hold`. The slot is also released when the process exits."""
     name = method.__name__
 
     @wraps(method)
@@ -111,11 +111,11 @@ def _blocking_context(
 
 
 class BlockingLimiter:
-    """A `Limiter` whose methods block. Threads may share it, and forked processes.
+    """A `Limiter` with blocking methods. Threads may share it, and so may forked processes.
 
-    It connects when its block begins or, without a block, at the first call. That moment raises
-    connection errors. After `close`, or the end of the block, calls raise `ConfigError`. A new
-    block connects again.
+    It connects when its `with` block begins or, without a block, at the first call. Connection
+    errors are raised at that moment. After `close`, or the end of the block, calls raise
+    `ConfigError`. A new block connects again.
     """
 
     def __init__(
@@ -124,7 +124,8 @@ class BlockingLimiter:
         *,
         waits: bool = True,
     ) -> None:
-        """`waits=False`: only `acquire` and `hold` wait, and any thread may call the limiter."""
+        """With `waits=False`, only `acquire` and `hold` wait, and any thread may call the
+        limiter."""
         self._make = make
         self._waits = waits
         self._lock = threading.Lock()
@@ -150,7 +151,7 @@ class BlockingLimiter:
     def close(self) -> None:
         """Release held slots and close the connections; later calls raise `ConfigError`.
 
-        The end of the block does this. Closing twice has no effect.
+        The end of the `with` block also does this. Closing twice has no effect.
         """
         with self._lock:
             self._is_closed = True
@@ -163,13 +164,13 @@ class BlockingLimiter:
 
     @property
     def is_open(self) -> bool:
-        """Whether the background thread runs, so that a call need not connect first."""
+        """Whether the background thread is running, so that calls need not connect first."""
         background = self._background
         return background is not None and background.is_alive
 
     @property
     def rules(self) -> RuleSet:
-        """The rules in force."""
+        """Current rules of this limiter."""
         return self._open().limiter.rules
 
     @property
@@ -218,14 +219,14 @@ class BlockingLimiter:
         self._ask(keep)
 
     def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        """Run `call` with the async limiter in the background thread, and wait for its result.
+        """Call `call` with the async limiter in the background thread, and wait for its result.
 
         It makes several calls with one change of thread. An interrupted wait cancels the call.
         """
         return self._run_in(self._open(), call)
 
     def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> Future[_Result]:
-        """Run `call` as `run` does, and return the future of its result, for other event loops.
+        """Call `call` as `run` does, but return a future of its result, for other event loops.
 
         Cancelling the future cancels the call.
         """
@@ -246,7 +247,8 @@ class BlockingLimiter:
             raise
 
     def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run `call`, in this thread if the limiter never waits."""
+        """Call `call`, in this thread if the limiter never waits, otherwise in the background
+        thread."""
         if self._waits:
             return self.run(call)
         try:
@@ -273,8 +275,10 @@ class BlockingLimiter:
         return background
 
     def _reset(self) -> None:
-        """Replace the thread and the lock in a forked child: the thread is missing, the lock may
-        be held."""
+        """Replace the thread and the lock in a forked child process.
+
+        The thread does not exist there, and another thread may have held the lock.
+        """
         self._lock = threading.Lock()
         self._background = None
 
@@ -284,7 +288,7 @@ _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()
 
 
 def _release_at_exit() -> None:
-    """Release the slots of daemon threads, which end without running their `finally`."""
+    """Release the slots of daemon threads at exit, because their `finally` blocks do not run."""
     for limiter in list(_HOLDERS):
         if limiter.is_open:
             with suppress(Exception):  # The process ends; the slots end after their period.
@@ -310,9 +314,10 @@ def connect(
     denial_cache_size: int = 65_536,
     use_leases: bool = True,
 ) -> BlockingLimiter:
-    """Make the blocking form of `ringfence.connect`; it connects when entered or first used.
+    """Return the blocking form of `ringfence.connect`, which connects when it is entered or first
+    used.
 
-    The errors of `ringfence.connect` are raised then.
+    At that moment it raises the errors of `ringfence.connect`.
     """
     return BlockingLimiter(
         lambda: connect_async(
@@ -334,7 +339,7 @@ def local(
     clock: Clock | None = None,
     strict: bool = False,
 ) -> BlockingLimiter:
-    """Make the blocking form of `ringfence.local`."""
+    """Return the blocking form of `ringfence.local`."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Limiter]:

@@ -1,1 +1,1 @@
-"""The client side of a cluster: members, rules, links and the routing of checks."""
+"""The client's view of a cluster: members, rules, links, and the routing of checks."""

@@ -1,4 +1,4 @@
-"""Admin requests to single nodes: counters, peers, throttled keys, leave."""
+"""Admin requests to single nodes: read counters and denied keys, or ask a node to leave."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,18 +17,18 @@ __all__ = ["ClusterAdmin"]
 
 
 class ClusterAdmin:
-    """Sender of admin requests to one node. A result is None when the node does not answer."""
+    """Sender of admin requests to single nodes. A result is None when the node does not answer."""
 
     def __init__(self, links: Links, members: Callable[[], Sequence[MemberRow]]) -> None:
         self._links = links
         self._members = members
 
     async def stats(self, row: MemberRow) -> dict[str, int] | None:
-        """Fetch a node's counters."""
+        """Fetch the counters of one node."""
         return await fetch_counters(self._links.link_of(row))
 
     async def all_stats(self) -> list[tuple[MemberRow, dict[str, int] | None]]:
-        """Fetch the counters of all nodes at once."""
+        """Fetch the counters of all nodes concurrently."""
         found: dict[str, dict[str, int] | None] = {}
         members = self._members()
 
@@ -41,7 +41,7 @@ class ClusterAdmin:
         return [(row, found[row.name]) for row in members if row.name in found]
 
     async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
-        """Fetch the information of a node about all members."""
+        """Fetch the information that one node has about all members."""
         return await fetch_peers(self._links.link_of(row))
 
     async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
@@ -49,13 +49,13 @@ class ClusterAdmin:
         return await fetch_throttled(self._links.link_of(row), count)
 
     async def ask_to_leave(self, row: MemberRow) -> bool:
-        """Ask a node to hand over, leave and stop; return whether it accepted.
+        """Ask a node to transfer its shards, leave and stop; return whether it accepted.
 
         Raises `AccessDenied` when the token lacks the scope.
         """
         return await ask_to_leave(self._links.link_of(row))
 
     async def members_seen_by(self, row: MemberRow) -> tuple[MemberRow, ...] | None:
-        """Fetch the members as a node sees them now."""
+        """Fetch the members of the cluster as one node sees them now."""
         reply = await call(self._links.link_of(row), AskMembers, Members)
         return None if reply is None else tuple(reply.members)

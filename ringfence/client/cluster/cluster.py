@@ -43,11 +43,11 @@ _ALLOWED, _LEASE = Code.ALLOWED.value, Source.LEASE.value
 
 
 def _ignore_rules(rules: RuleSet) -> None:
-    """Ignore new rules."""
+    """Ignore new rules, because no callback was given."""
 
 
 class Cluster:
-    """The `Decider` behind `ringfence.connect`."""
+    """Client of a cluster; it implements the `Decider` behind `ringfence.connect`."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class Cluster:
         rules: RuleSet | None = None,
         on_rules: Callable[[RuleSet], None] = _ignore_rules,
     ) -> None:
-        """`rules` replace those of the cluster; `on_rules` receives the rules that nodes send."""
+        """`rules` replace the rules of the cluster; `on_rules` receives the rules that nodes
+        send."""
         self._random = random
         self._on_new_rules = on_rules
         self._rules = ClusterRules(rules)
@@ -127,12 +128,12 @@ class Cluster:
         return await self._refresher.wait_joined(timeout)
 
     async def aclose(self) -> None:
-        """Report the last local decisions, and close every link."""
+        """Report the last local decisions, and close the links to all nodes."""
         await self._report_loop.flush()
         self.close()
 
     def close(self) -> None:
-        """Close every link without a last report."""
+        """Close the links to all nodes without a last report."""
         self._report_loop.stop()
         self._leases.close()
         self._links.close()
@@ -142,32 +143,32 @@ class Cluster:
 
     @property
     def rules(self) -> RuleSet:
-        """The rules in force; empty until a node has sent them."""
+        """Current rules; empty until a node has sent them."""
         return self._rules.rules
 
     @property
     def knows_rules(self) -> bool:
-        """Whether rules were given, or a node has sent rules that are valid."""
+        """Whether rules were given by the caller, or a node has sent valid rules."""
         return self._rules.is_known
 
     @property
     def hedging(self) -> HedgingBudget:
-        """Number of checks sent to nodes, and of checks also sent to a standby."""
+        """Number of checks sent to nodes, and number of checks that were also sent to a standby."""
         return self._router.hedging
 
     @property
     def members(self) -> tuple[MemberRow, ...]:
-        """The members, sorted by name, as last received."""
+        """Members of the cluster as last received, sorted by name."""
         return self._refresher.rows
 
     @property
     def routes(self) -> Routes | None:
-        """Ring and links that route keys; None until the members are known."""
+        """Ring and links by which checks are routed; None until the members are known."""
         return self._router.routes
 
     @property
     def view(self) -> int:
-        """Hash of the members as last received; 0 before."""
+        """Hash of the members as last received; 0 before that."""
         return self._refresher.view_hash
 
     # -- Decider -------------------------------------------------------------------------------
@@ -178,7 +179,8 @@ class Cluster:
         denies_group: Callable[[int], bool],
         timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
-        """Decide every row: by the owner, the standby, or the rule's `on_failure`."""
+        """Decide every row of a batch: by the owner, by the standby, or by the rule's
+        `on_failure`."""
         results = await self._router.decide(batch, denies_group, within=timeout)
         if self.local_cache is not None and batch.op is not Op.CHECK:
             # The owner revokes the denials too, but later if another node forwarded the batch.
@@ -186,32 +188,36 @@ class Cluster:
         return results
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
-        """Decide a single check by its rule's own limit; see `Decider.ask`."""
+        """Decide a single check by the limit of its rule; see `Decider.ask`."""
         return self._router.ask(key, cost, timeout)
 
     def time(self) -> float:
-        """Return the seconds of the event loop."""
+        """Return the current time of the event loop in seconds."""
         return runtime.current_time()
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Give back the cost of rows that were charged; see `Decider.refund`."""
+        """Refund the cost of rows that were charged; see `Decider.refund`."""
         self._router.refund(batch, rows, results, asked_at)
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """Tasks of this process that wait for slots."""
+        """Tasks of this process that wait for slots of concurrency limits."""
         return self._slot_waits
 
     def new_ticket(self) -> int:
-        """Return a random ticket, because the tickets of all clients at one owner must differ."""
+        """Return a random ticket for a waiting task, because tickets of different clients must
+        differ."""
         return self._random.getrandbits(63) + 1
 
     def slot_pause(self) -> float:
-        """Return a long pause, because owners and lost links wake the waiting tasks earlier."""
+        """Return the seconds after which a task that waits for a slot asks again.
+
+        The pause is long, because owners and lost links wake the waiting tasks earlier.
+        """
         return ASK_AGAIN_NS / 1e9 * (0.75 + self._random.random() / 2)
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Renew slots from now on; see `Decider.keep`."""
+        """Start to renew slots periodically; see `Decider.keep`."""
         self._renewer.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
@@ -219,26 +225,26 @@ class Cluster:
         return self._renewer.let_go(slots)
 
     def held(self) -> list[Batch]:
-        """Return the release requests of all slots that are renewed."""
+        """Return the requests that release the slots which are being renewed."""
         return self._renewer.held()
 
     async def refresh_rules(self) -> None:
-        """Fetch the rules again, after a node did not know the rule of a check."""
+        """Fetch the rules again, because a node did not know the rule of a check."""
         await self._refresher.refresh_rules()
 
     def outage(self) -> RingfenceError | None:
-        """Return the first `AccessDenied` of a node."""
+        """Return the first `AccessDenied` error of a node, if any."""
         refusals = self._links.refusals
         return next((error for error in refusals if isinstance(error, AccessDenied)), None)
 
     # -- LinkListener --------------------------------------------------------------------------
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Refresh members and rules when an answer shows that they are old."""
+        """Refresh members and rules when the answer of a node shows that they are outdated."""
         self._refresher.on_versions(link, view, rules)
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Log the change, refresh, and let waiters ask again."""
+        """Log that a node became reachable or was lost, refresh members, and wake waiting tasks."""
         node = f"node {link.name}" if link.name else "the node"  # No name before its welcome.
         address = f"{link.address[0]}:{link.address[1]}"
         if reachable:
@@ -249,7 +255,7 @@ class Cluster:
         self._slot_waits.wake_all()  # The queue may be at another node now.
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Wake the tasks for which the owner keeps slots."""
+        """Wake the tasks for which the owner has reserved slots."""
         self._slot_waits.wake(tickets)
 
     def _on_rules(self, rules: RuleSet) -> None:
@@ -272,7 +278,7 @@ def _new_local_cache(
 
 
 def _collect_nothing() -> None:
-    """Collect no counts, because this process decides nothing."""
+    """Do nothing, because this process has no local decisions to count."""
 
 
 def _count_spent(counts: DecisionCounts, key: bytes, checks: int) -> None:

@@ -18,7 +18,7 @@ _Reply = TypeVar("_Reply", Members, Rules)
 
 
 class Links:
-    """Links to all nodes, which it opens, finds and closes."""
+    """Links to all known nodes; it opens, finds and closes them."""
 
     def __init__(
         self,
@@ -47,21 +47,21 @@ class Links:
 
     @property
     def ready(self) -> list[Link]:
-        """The links whose node answers."""
+        """Links to nodes that are connected and answer."""
         return [link for link in self if link.is_ready]
 
     @property
     def refusals(self) -> list[RingfenceError | None]:
-        """Error of each link that could not connect; None for the other links."""
+        """Last connection error of each link; None for a link without an error."""
         return [link.refusal for link in self]
 
     def open_seeds(self) -> None:
-        """Connect to all seeds."""
+        """Connect to the nodes at all seed addresses."""
         for seed in self.seeds:
             self.link_to(seed).open()
 
     def link_to(self, address: Address) -> Link:
-        """Find or make the link to an address."""
+        """Return the link to an address; create it if needed."""
         link = self._links.get(address)
         if link is None:
             link = Link(
@@ -79,7 +79,7 @@ class Links:
         return link
 
     def link_of(self, row: MemberRow) -> Link:
-        """Find the link on which a node answers, or make one to its address."""
+        """Return a link on which this member answers, or create one to its address."""
         for link in self:
             if link.name == row.name and link.is_ready:
                 return link
@@ -88,7 +88,8 @@ class Links:
     async def ask_any(
         self, make: Callable[[int], Message], kind: type[_Reply], first: Link | None
     ) -> _Reply | None:
-        """Ask the nodes one after the other, `first` before the others, until one replies."""
+        """Send a request to one node after the other, `first` before the others, until one
+        replies."""
         for link in sorted(self, key=lambda link: link is not first):
             if link.is_ready:
                 reply = await call(link, make, kind)
@@ -97,7 +98,7 @@ class Links:
         return None
 
     def retire_all_but(self, kept: Collection[Link]) -> None:
-        """Close the other links once their requests are answered."""
+        """Close all links except the given ones, once their requests are answered."""
         for address, link in list(self._links.items()):
             if not any([link is each for each in kept]):
                 del self._links[address]

@@ -12,7 +12,7 @@ logger = logging.getLogger("ringfence.client")
 
 
 class ClusterRules:
-    """The rules in force, with the versions that nodes have sent and announced."""
+    """Current rules, with the versions that nodes have sent and announced."""
 
     def __init__(self, rules: RuleSet | None) -> None:
         """`rules`, when given, replace the cluster's rules for this client."""
@@ -26,7 +26,7 @@ class ClusterRules:
 
     @property
     def is_behind(self) -> bool:
-        """Whether an answer has named a newer version than the received rules."""
+        """Whether a node has announced a newer version than that of the received rules."""
         return not self.is_fixed and self.received_version < self._announced_version
 
     @property
@@ -35,12 +35,13 @@ class ClusterRules:
         return not self.is_fixed and self.received_version < 0
 
     def announce(self, version: int) -> bool:
-        """Note the version that an answer names; return whether it is newer."""
+        """Record the rules version in an answer; return whether it is newer."""
         self._announced_version = max(self._announced_version, version)
         return self.is_behind
 
     def adopt(self, reply: Rules) -> bool:
-        """Use the rules of a node if they are newer and valid; return whether they are used."""
+        """Use the rules that a node sent if they are newer and valid; return whether they are
+        used."""
         if reply.version <= self.received_version:
             # This node has not reloaded yet. A node with newer rules will announce them again.
             self._announced_version = self.received_version
@@ -56,5 +57,5 @@ class ClusterRules:
         return True
 
     def rule_of(self, rule_id: int) -> Rule | None:
-        """Find a rule by its id."""
+        """Return the rule with this id."""
         return self.rules.by_id(rule_id)

@@ -1,4 +1,4 @@
-"""Settings of a client towards its cluster."""
+"""Settings for the use of a cluster by a client."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ __all__ = ["ClusterSettings"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Settings for the use of a cluster by a client. Durations are seconds."""
+    """Settings for the use of a cluster by a client. Durations are in seconds."""
 
     datacenter: str | None = None
     """Data center whose nodes decide; None means that of the first node that answers."""

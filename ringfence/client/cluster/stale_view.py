@@ -1,8 +1,8 @@
-"""Refresh of a stale view: fetches members and rules when an answer shows that they are old.
+"""Refresh of a stale view: fetches members and rules when an answer shows that they are outdated.
 
-Each answer carries the view hash and the rules version of its node. When they differ from the
-client's, the client fetches the members and rules, and routes the next checks by them. A check that
-reached a node by a stale view was forwarded by that node, so it is not repeated.
+Each answer contains the view hash and the rules version of its node. When they differ from the
+client's, the client fetches the members and rules, and routes the next checks by them. When a check
+was sent to the wrong node because of a stale view, that node forwarded it, so it is not repeated.
 """
 
 import logging
@@ -42,7 +42,7 @@ _IDLE_PAUSE = 10.0
 
 
 class StaleViewRefresher:
-    """Refresher of members, rules and routes."""
+    """Keeps the members, rules and routes of a client current."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StaleViewRefresher:
         on_members: Callable[[], None],
         on_rules: Callable[[RuleSet], None],
     ) -> None:
-        """`on_members` and `on_rules` are called after each change."""
+        """`on_members` and `on_rules` are called after each change of members or rules."""
         self.rows: tuple[MemberRow, ...] = ()
         """The members, sorted by name, as last received."""
         self.view_hash = 0
@@ -81,7 +81,8 @@ class StaleViewRefresher:
         self._changed = runtime.Event()
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Compare the versions of an answer, and plan a refresh when this client is behind."""
+        """Compare the versions in an answer, and schedule a refresh when this client's are
+        older."""
         self._has_versions = True
         has_newer_rules = rules > self._rules.received_version and not self._rules.is_fixed
         if view != self.view_hash or has_newer_rules:
@@ -90,12 +91,12 @@ class StaleViewRefresher:
             self._refresh_wanted.set()
 
     def on_reachable(self) -> None:
-        """Plan a refresh, because a node was reached or lost."""
+        """Schedule a refresh, because a node became reachable or was lost."""
         self._refresh_wanted.set()
         self._changed.set()
 
     async def run(self) -> None:
-        """Refresh until cancelled."""
+        """Refresh members and rules when needed, until cancelled."""
         self._links.open_seeds()
         while True:
             with runtime.move_on_after(_IDLE_PAUSE if self._is_current else _INCOMPLETE_PAUSE):
@@ -128,7 +129,7 @@ class StaleViewRefresher:
         self._changed.set()
 
     async def refresh_rules(self) -> None:
-        """Fetch the rules, unless that was just done."""
+        """Fetch the rules, unless they were fetched a moment ago."""
         due = self._rules_fetched_at + _REFRESH_PAUSE
         if not self._rules.is_fixed and runtime.current_time() >= due:
             await self._fetch_rules()
@@ -137,7 +138,7 @@ class StaleViewRefresher:
         """Wait until members and rules are known; return the error after `timeout` seconds.
 
         A token that all nodes reject, invalid certificates and an unknown data center are returned
-        at once, because waiting does not cure them.
+        immediately, because waiting cannot resolve them.
         """
         with runtime.move_on_after(timeout):
             while not self._has_routes:
@@ -180,9 +181,10 @@ class StaleViewRefresher:
             self._on_rules(self._rules.rules)
 
     async def _connect_new(self, members: Members) -> None:
-        """Connect to new members before they are routed to, so that no check waits for it.
+        """Connect to new members before checks are sent to them, so that no check waits for a
+        connection.
 
-        Until then the known members forward the checks of the new ones.
+        Until then the known members forward the checks.
         """
         async with runtime.open_task_group() as group:
             for row in members.members:
@@ -192,7 +194,7 @@ class StaleViewRefresher:
                         group.start_soon(call, link, Ping, Pong)
 
     def _adopt(self, members: Members) -> None:
-        """Route by these members from now on, and close the links to others."""
+        """Route checks by these members from now on, and close the links to other nodes."""
         routed = [row for row in members.members if row.state in ROUTED_STATES]
         answering = {link.name for link in self._links.ready}
         nearby = [row.datacenter for row in routed if row.name in answering]
@@ -224,7 +226,10 @@ class StaleViewRefresher:
         self._on_members()
 
     def _unknown_datacenter(self, members: Members) -> ConfigError | None:
-        """Make the error of a data center without members; one that is down may come back."""
+        """Return an error if the client's data center has no members; None otherwise.
+
+        Members that are down count, because they may come back.
+        """
         asked = self._asked_datacenter
         known = sorted({row.datacenter for row in members.members})
         if asked is None or asked in known:
@@ -236,5 +241,5 @@ class StaleViewRefresher:
 
 
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
-    """Select the fields that links depend on."""
+    """Return the fields of members on which links depend."""
     return [(row.name, row.host, row.port, row.state) for row in rows]

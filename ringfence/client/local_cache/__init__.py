@@ -1,1 +1,1 @@
-"""Decisions that need no node: cached denials, leases, and their reports."""
+"""Decisions that this process makes without a node: cached denials, leases, and reports of them."""

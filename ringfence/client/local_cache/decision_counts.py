@@ -1,8 +1,8 @@
-"""Counts of decisions that this process made without a node, kept until a node has counted them.
+"""Counts of decisions that this process made without a node, kept until a node has received them.
 
-Denials, and rules whose metric shows values, are counted by key; everything else by rule. When too
-many keys wait, the keys with the fewest decisions are counted by rule: no decision is lost, only
-its key. A core: `decision_reports` sends the counts.
+Denials are counted by key, and so are rules whose metric shows values; everything else is counted
+by rule. When too many keys are kept, the keys with the fewest decisions are counted by rule: no
+decision is lost, only its key. A core: `decision_reports` sends the counts.
 """
 
 from collections import Counter
@@ -36,14 +36,14 @@ _Row: TypeAlias = tuple[bytes, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows of one report: the first `named` have a key, the others only a rule id."""
+    """Rows of one report. The first `named` rows have a key, the others only the id of a rule."""
 
     rows: Sequence[tuple[_Row, int]]
     named: int
 
 
 class DecisionCounts:
-    """Counts of decisions, bounded in rows."""
+    """Counts of decisions made by this process; the number of rows is bounded."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
         self._rule_of = rule_of
@@ -54,7 +54,7 @@ class DecisionCounts:
         return bool(self._by_key or self._by_rule)
 
     def add(self, key: bytes, code: int, source: int, count: int = 1) -> None:
-        """Count decisions on one key."""
+        """Count decisions for one key."""
         if code in _DENIALS or self._is_detailed(key):
             self._by_key[key, code, source] += count
             if len(self._by_key) > _MOST_KEYS:
@@ -63,7 +63,7 @@ class DecisionCounts:
             self._add_to_rule(key, code, source, count)
 
     def take(self) -> Counted | None:
-        """Remove and return the counts of one report; None when nothing waits."""
+        """Remove and return the counts for one report; None when there are none."""
         self._keep_largest()
         named = self._by_key.most_common()
         rows = [*named, *self._by_rule.most_common()]
@@ -81,7 +81,7 @@ class DecisionCounts:
         return Counted(taken, min(len(named), len(taken))) if taken else None
 
     def _keep_largest(self) -> None:
-        """Keep the largest rows by key, and count the others by rule."""
+        """Keep the keys with the most decisions, and count the other keys by rule."""
         denied = [row for row in self._by_key.items() if row[0][1] in _DENIALS]
         others = [row for row in self._by_key.items() if row[0][1] not in _DENIALS]
         kept = Counter[_Row]()

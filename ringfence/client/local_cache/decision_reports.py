@@ -1,8 +1,8 @@
-"""Reports of decisions that this process made: the node that counts them, and retries.
+"""Reports of decisions that this process made: which node receives them, and retries.
 
 One report is in flight at a time. A report without an answer may have been counted. So it is sent
-to the same node again, under the same number, while that node is a member. A core: nodes and time
-come in by calls.
+again with the same number to the same node, while that node is a member. A core: it gets nodes and
+time as arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,15 @@ twice if the first node had counted it and only the answer was lost."""
 
 
 class ReportReceiver(Protocol):
-    """A node that can receive a report."""
+    """Interface of a node that can receive a report."""
 
     @property
     def name(self) -> str:
         """Name of the node."""
 
     def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
-        """Send the message that `make` builds for a number; pass its reply, or None."""
+        """Send the message that `make` builds for a sequence number; pass the reply, or None, to
+        the callback."""
 
 
 @dataclass(slots=True)
@@ -40,7 +41,8 @@ class _Pending:
 
 
 class DecisionReports:
-    """Sender of the decision counts. `collect` completes the counts before they are read."""
+    """Sender of the decision counts. It calls `collect` to complete the counts before it reads
+    them."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class DecisionReports:
         collect: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        """`client` is the random number of this process."""
+        """`client` is a random number that identifies this process."""
         self._counts = counts
         self._client = client
         self._collect = collect
@@ -62,7 +64,7 @@ class DecisionReports:
 
     @property
     def has_any(self) -> bool:
-        """Whether decisions wait for a report or for its answer."""
+        """Whether decisions wait to be reported, or a report waits for its answer."""
         self._collect()
         return self._pending is not None or bool(self._counts)
 
@@ -72,10 +74,10 @@ class DecisionReports:
         member_names: Sequence[str],
         on_answer: Callable[[bool], None],
     ) -> bool:
-        """Send one report, if there is anything to report; return whether it was sent.
+        """Send one report if there are decisions to report; return whether one was sent.
 
         `receivers` are the nodes that answer now, `member_names` those of all current members.
-        `on_answer` receives whether the node has counted the report.
+        `on_answer` is called with whether the node has counted the report.
         """
         if self.is_in_flight:
             return False
@@ -109,7 +111,8 @@ class DecisionReports:
         receivers: Sequence[ReportReceiver],
         member_names: Sequence[str],
     ) -> ReportReceiver | None:
-        """Choose the node that may have counted the report, else the one of the last report."""
+        """Choose the node that may already have counted the report, otherwise the node of the last
+        report."""
         by_name = {node.name: node for node in receivers}
         if pending.node in by_name:
             return by_name[pending.node]

@@ -1,11 +1,11 @@
-"""Denial cache: denials that owners sent, each until its `retry_after` has passed.
+"""Denial cache: denials that owners sent, each kept until its `retry_after` has passed.
 
 A bucket or window that denied a cost denies the same and any greater cost until `retry_after`. Only
-a refund, a reset or a raised limit ends the denial early. The owner reports those on the connection
-that the denial came by, so the denial is dropped when that connection ends.
+a refund, a reset or a raised limit ends the denial early. The owner reports those events on the
+connection that carried the denial, so the denial is dropped when that connection ends.
 
 The time counts from when the check was sent, before the owner read its clock. So a cached denial
-never lasts longer than on the owner. A core: time comes in by calls.
+never lasts longer than on the owner. A core: it gets the time as an argument.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ _RULE_ID_BYTES = 8
 
 @dataclass(slots=True, eq=False)
 class Denial:
-    """Cached denial of one key. Mutable, because each denial makes one."""
+    """Cached denial of one key. It is mutable, because creation of a frozen object is slower."""
 
     key: bytes
     cost: int
@@ -46,7 +46,7 @@ class Denial:
     """The last decision by this denial."""
 
     def row(self, now: float) -> OutcomeRow:
-        """Make the row of a repeated denial, with the remaining durations."""
+        """Create the result row of a repeated denial, with the remaining durations."""
         passed_ns = int((now - self.asked_at) * 1e9)
         retry_ns = max(1, self.retry_after_ns - passed_ns)
         reset_ns = max(retry_ns, self.reset_after_ns - passed_ns)
@@ -62,7 +62,7 @@ class DenialCache:
         max_keys: int,
         on_dropped: Callable[[], object],
     ) -> None:
-        """`on_dropped` is called after denials were dropped that may still be in force."""
+        """`on_dropped` is called when denials were dropped that may still be valid."""
         self._rule_of = rule_of
         self._max_keys = max_keys
         self._on_dropped = on_dropped
@@ -90,23 +90,23 @@ class DenialCache:
                 self._add(node, batch, results, row, asked_at)
 
     def on_revoked(self, node: Hashable, keys: Sequence[bytes]) -> None:
-        """Drop the denials that a node revokes; without keys, all denials of that node."""
+        """Drop the denials of keys that a node revokes; without keys, all denials of that node."""
         if not keys:
             self.drop_node(node)
         self.drop([key for key in keys if _is_by(self._denials.get(key), node)])
 
     def drop(self, keys: Sequence[bytes]) -> None:
-        """Drop the denials of keys."""
+        """Drop the cached denials of these keys."""
         for key in keys:
             self._denials.pop(key, None)
         self._on_dropped()
 
     def drop_node(self, node: Hashable) -> None:
-        """Drop all denials of a node, because it can no longer report their end."""
+        """Drop all denials that a node sent, because it can no longer report their end."""
         self.drop([key for key, denial in self._denials.items() if denial.node == node])
 
     def clear(self) -> None:
-        """Drop all denials."""
+        """Drop all cached denials."""
         self._denials.clear()
         self._on_dropped()
 
@@ -131,10 +131,10 @@ class DenialCache:
             self._denials.popitem(last=False)
 
     def _is_cacheable(self, key: bytes) -> bool:
-        """Whether a denial of this key's rule depends on time alone, and denies the request.
+        """Whether a denial by this key's rule depends only on time and denies the whole request.
 
-        Slots are released at any time. Other data centers may lend their part of a split limit.
-        Decisions of shadow and quota rules must be counted by the owner each time.
+        Slots may be released at any time. Other data centers may lend units of a split limit. The
+        owner must count decisions of shadow and quota rules each time.
         """
         rule = self._rule_of(int.from_bytes(key[:_RULE_ID_BYTES], "big"))
         return (
@@ -151,7 +151,7 @@ def _is_by(denial: Denial | None, node: Hashable) -> bool:
 
 
 def _ungrouped_rows(groups: Sequence[int]) -> set[int] | None:
-    """Return the rows that are a group of their own; None means all rows."""
+    """Return the rows that are not grouped with other rows; None means all rows."""
     if not groups:
         return None
     alone: set[int] = set()

@@ -1,4 +1,4 @@
-"""Requests of leases to owners, and the timer that gives leases back."""
+"""Requests of leases from owners, and the timer that returns leases."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ __all__ = ["LeaseRequests"]
 
 
 class LeaseRequests:
-    """Sender of the requests that `Leases` makes."""
+    """Sender of the lease requests that `Leases` creates."""
 
     def __init__(
         self,
@@ -20,14 +20,14 @@ class LeaseRequests:
         routes: Callable[[], Routes | None],
         on_spent: Callable[[bytes, int], None],
     ) -> None:
-        """`on_spent` receives the number of checks of a key that leases decided."""
+        """`on_spent` receives the number of checks of a key that were decided by leases."""
         self.leases = Leases(self._send, on_spent)
         self._transport = transport
         self._routes = routes
         self._timer: Timer | None = None
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the timer that returns leases."""
         if self._timer is not None:
             self._timer.cancel()
 

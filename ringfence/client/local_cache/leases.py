@@ -1,11 +1,12 @@
-"""Leases of this process: units of hot keys, lent by their owner, that are spent without asking.
+"""Leases of this process: units of hot keys that their owner lends, spent without asking the owner.
 
-A key that is asked for often gets a lease. Its owner lends some units for a short time, and counts
-them as spent. The lease is used until its units are spent, the owner recalls it, or three quarters
-of its time have passed since it was requested. Then the owner receives the number of spent units,
-before it would count all of them as spent. The next lease is requested before the units run out.
+A key that is checked often gets a lease. Its owner lends some units for a short time, and counts
+them as spent. The lease ends when its units are spent, when the owner recalls it, or when three
+quarters of its time have passed since it was requested. Then the owner receives the number of spent
+units, before it would count all of them as spent. The next lease is requested before the units run
+out.
 
-A core: requests leave by a callback, and time comes in by calls.
+A core: requests are sent by a callback, and the time is an argument.
 """
 
 from collections import Counter
@@ -36,7 +37,7 @@ _MAX_KEYS = 1024
 
 @dataclass(slots=True)
 class Lease:
-    """Units of one key. A caller that spends them compares `left` and `until` first."""
+    """Lent units of one key. A caller that spends them compares `left` and `until` first."""
 
     key: bytes
     number: int
@@ -60,7 +61,7 @@ class Lease:
     """Number of checks that `count` has already returned."""
 
     def count(self) -> int:
-        """Return the number of checks by this lease since the last call.
+        """Return the number of checks that spent units of this lease since the last call.
 
         Nearly all checks cost one unit, so spent units are counted and corrected by `extra_units`.
         """
@@ -69,14 +70,14 @@ class Lease:
         return new
 
     def row(self) -> OutcomeRow:
-        """Make the row of a check by this lease."""
+        """Create the result row of a check that this lease allows."""
         remaining = self.remaining + self.left
         return (_ALLOWED, self.limit, remaining, 0, self.reset_after_ns, 0, 0, _LEASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAsk:
-    """Request to an owner: units wanted, and the spent units of leases that end."""
+    """Request to an owner: the units wanted, and the spent units of leases that have ended."""
 
     key: bytes
     want: int
@@ -87,18 +88,19 @@ class LeaseAsk:
 
 
 def _ignore_spent(key: bytes, checks: int) -> None:
-    """Count nothing."""
+    """Do nothing with the number of spent units."""
 
 
 class Leases:
-    """All leases of this process. The answer to a request comes back by `on_answer`."""
+    """All leases of this process. The answer to a request is passed to `on_answer`."""
 
     def __init__(
         self,
         send: Callable[[LeaseAsk], None],
         on_spent: Callable[[bytes, int], None] = _ignore_spent,
     ) -> None:
-        """`on_spent` receives the number of checks of a key, when a lease ends or by `report`."""
+        """`on_spent` receives the number of checks of a key when a lease ends, and at each
+        `report`."""
         self._send = send
         self._on_spent = on_spent
         self._current: dict[bytes, Lease] = {}
@@ -115,7 +117,7 @@ class Leases:
         return len(self._current) + len(self._next)
 
     def spend(self, key: bytes, cost: int, now: float) -> Lease | None:
-        """Spend `cost` of the lease of a key; None means to ask the owner."""
+        """Spend `cost` units of the lease of a key; return None when the owner must be asked."""
         lease = self._current.get(key)
         if lease is None:
             self._count_check(key, now)
@@ -138,7 +140,8 @@ class Leases:
     def on_answer(
         self, ask: LeaseAsk, node: Hashable, asked_at: float, answer: LeaseGrant | None
     ) -> None:
-        """Use the answer to a request that was sent at `asked_at`; None means no answer."""
+        """Use the answer to a lease request that was sent at `asked_at`; None means that there was
+        no answer."""
         key = ask.key
         if not ask.want:
             return
@@ -161,7 +164,7 @@ class Leases:
             self._give_back([lease])
 
     def recall(self, node: Hashable, keys: Sequence[bytes], now: float) -> None:
-        """Give back leases that a node recalls; without keys, all leases of that node."""
+        """Return leases that a node recalls; without keys, all leases of that node."""
         for key in keys or [*self._current]:
             leases = [
                 lease
@@ -176,7 +179,7 @@ class Leases:
                 self._give_back(leases)
 
     def drop_node(self, node: Hashable) -> None:
-        """Drop all leases of a node, because it can no longer recall them."""
+        """Drop all leases from a node, because it can no longer recall them."""
         for held in (self._current, self._next):
             for key in [key for key, lease in held.items() if lease.node == node]:
                 self._report(held.pop(key))
@@ -184,7 +187,7 @@ class Leases:
             self._current[key] = self._next.pop(key)
 
     def tick(self, now: float) -> None:
-        """Give back leases whose time is over."""
+        """Return the leases whose time has ended."""
         for held in (self._next, self._current):
             for lease in [lease for lease in held.values() if now >= lease.until]:
                 if self._current.get(lease.key) is lease:
@@ -194,18 +197,19 @@ class Leases:
                     self._give_back([lease])
 
     def next_deadline(self) -> float:
-        """Return when `tick` has something to do; infinity without leases."""
+        """Return when `tick` must be called next; infinity without leases."""
         untils = [lease.until for held in (self._current, self._next) for lease in held.values()]
         return min(untils, default=float("inf"))
 
     def report(self) -> None:
-        """Report all checks that were not reported yet."""
+        """Report the number of all checks by leases that were not reported yet."""
         for held in (self._current, self._next):
             for lease in held.values():
                 self._report(lease)
 
     def count_all(self, keys: Sequence[bytes], now: float) -> None:
-        """Count checks of keys without a lease; request leases for hot keys."""
+        """Count the checks of keys without a lease, and request leases for keys that are checked
+        often."""
         self._begin_span(now)
         counts = self._check_counts
         before = len(counts)
@@ -223,7 +227,7 @@ class Leases:
             self._request_hot(key, now)
 
     def _begin_span(self, now: float) -> None:
-        """Reset the counts when the last span is over, or has too many keys."""
+        """Reset the counts when the last measuring period is over, or has too many keys."""
         if now >= self._counted_until or len(self._check_counts) >= _MAX_KEYS:
             self._check_counts.clear()
             self._counted_until = now + _HOT_SECONDS
@@ -234,7 +238,7 @@ class Leases:
             self._on_spent(lease.key, checks)
 
     def _end(self, lease: Lease, now: float) -> None:
-        """Replace a lease by the next one, and report the spent units to the owner.
+        """End a lease: report the spent units to the owner, and use the next lease.
 
         A lease that was hardly used is not renewed. The next one is smaller when this one lasted
         longer than its time.
@@ -252,7 +256,7 @@ class Leases:
             self._request(key, now, lease)
 
     def _request_next(self, lease: Lease, now: float) -> None:
-        """Request the next lease, because few units of this one are left."""
+        """Request the next lease of a key, because few units of the current one are left."""
         lease.low = 0
         key = lease.key
         if key not in self._next and key not in self._requested:

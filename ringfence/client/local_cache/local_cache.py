@@ -2,8 +2,7 @@
 
 Cached denials come from `denial_cache`, lent units from `leases`. This module makes rows and
 decisions from both at low cost. For a short time it returns the same decision object again for a
-cached denial. The `retry_after` of this object may be too long by that time, but is never too
-short.
+cached denial. The `retry_after` of that object may then be slightly too long, but never too short.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ _Entries = tuple[tuple[str, str], ...]
 
 
 class LocalCache:
-    """Decider from cached denials and leases. It uses the clock of the event loop."""
+    """Makes decisions from cached denials and leases, with the clock of the event loop."""
 
     def __init__(
         self,
@@ -42,7 +41,8 @@ class LocalCache:
         now: Callable[[], float],
         counts: DecisionCounts | None = None,
     ) -> None:
-        """`leases` is None where leases are off; `counts` receives the decisions of this cache."""
+        """`leases` is None when leases are disabled; `counts` receives the decisions of this
+        cache."""
         self._repeatable: dict[tuple[str, int], dict[_Entries, Denial]] = {}
         """Denials decided a moment ago, by domain and cost, then by descriptor entries."""
         self._repeatable_until = float("-inf")
@@ -56,7 +56,7 @@ class LocalCache:
         self._counts = counts
 
     def repeat(self, domain: str, descriptors: object, cost: int) -> Decision | None:
-        """Return the denial of the same request from a moment ago."""
+        """Return the decision of a moment ago if it denied the same request; None otherwise."""
         known = self._repeatable.get((domain, cost)) if self._repeatable else None
         if known is None or type(descriptors) is not dict or self._now() >= self._repeatable_until:
             return None
@@ -72,7 +72,7 @@ class LocalCache:
     def repeat_all(
         self, domain: str, requests: Sequence[object], costs: object
     ) -> list[Decision] | None:
-        """Return the denials of the same requests at one cost; None unless all are known."""
+        """Return the recent denials of these requests at one cost; None unless all were denied."""
         if not self._repeatable or type(costs) is not int or self._now() >= self._repeatable_until:
             return None
         try:
@@ -93,7 +93,8 @@ class LocalCache:
         cost: int,
         now: float | None = None,
     ) -> Decision | None:
-        """Decide a request that matches one plain rule; None means to ask the owner."""
+        """Decide a request that matches one simple rule; return None when the owner must be
+        asked."""
         if now is None:
             now = self._now()
         denial = self._find_denial(key, cost, now)
@@ -113,7 +114,8 @@ class LocalCache:
         keys: Sequence[bytes],
         costs: Sequence[int],
     ) -> list[Decision | None] | None:
-        """Decide many requests, each as `decide` does; None when none can be decided here."""
+        """Decide many requests as `decide` does; return None when no request can be decided
+        here."""
         now = self._now()
         if not self.denials and not self.leases and all(costs):
             self._count_asked(keys, now)
@@ -139,7 +141,7 @@ class LocalCache:
         return decisions
 
     def results(self, batch: Batch) -> Results | None:
-        """Decide a batch of checks; None unless cached denials decide all of it."""
+        """Decide a batch of checks; return None unless cached denials decide the whole batch."""
         if batch.groups or batch.limits:
             return None
         now = self._now()
@@ -157,7 +159,7 @@ class LocalCache:
         return Results(Outcomes(*columns), sources)
 
     def collect(self) -> None:
-        """Add the decisions since the last call to the counts."""
+        """Add the decisions since the last call to the counts that are reported."""
         self.leases.report()
         repeated, self._uncounted = self._uncounted, []
         self._repeatable.clear()  # Later repeats add their denial to the list again.
@@ -174,7 +176,7 @@ class LocalCache:
                 self.collect()
 
     def _count_asked(self, keys: Sequence[bytes], now: float) -> None:
-        """Count keys that a node is asked to charge, so that hot keys get a lease."""
+        """Count the keys of checks that are sent to nodes, so that frequent keys get a lease."""
         if self._uses_leases and keys:
             self.leases.count_all(keys, now)
 
@@ -195,7 +197,7 @@ class LocalCache:
     def _add_repeatable(
         self, domain: str, cost: int, entries: _Entries, denial: Denial, now: float
     ) -> None:
-        """Repeat a denial for a moment. All repeatable denials end at the same instant."""
+        """Remember a denial decision for a short time; all remembered decisions expire together."""
         if now >= self._repeatable_until or self._repeatable_count >= _MAX_REPEATABLE:
             self._repeatable.clear()
             self._repeatable_count, self._repeatable_until = 0, now + _MAX_REPEAT_SECONDS
@@ -207,11 +209,11 @@ class LocalCache:
 
 
 def _decision(lease: Lease, rule: Rule) -> Decision:
-    """Make a decision that is repeated until a sixteenth of the remaining units is spent."""
+    """Create a decision that is reused until a sixteenth of the remaining units is spent."""
     lease.repeat_until_left = lease.left - lease.left // 16
     lease.decision = decision = Decision(rule, lease.row())
     return decision
 
 
 def _send_nothing(request: LeaseAsk) -> None:
-    """Send no lease request, where leases are off."""
+    """Send no lease request, because leases are disabled."""

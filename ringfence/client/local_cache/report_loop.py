@@ -1,4 +1,4 @@
-"""Timer of decision reports, and the last report when a client closes."""
+"""Periodic sending of decision reports, and the last report when a client closes."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ _FINAL_TIMEOUT = 1.0
 
 
 class ReportLoop:
-    """Loop that sends a report at intervals."""
+    """Timer that sends a decision report at each interval."""
 
     def __init__(
         self,
@@ -36,18 +36,19 @@ class ReportLoop:
         """Whether a node has counted the last report."""
 
     def start(self) -> None:
-        """Send a report now and at each interval."""
+        """Send a report now, and then one at each interval."""
         due = self._transport.now() + self._interval
         self._timer = self._transport.call_at(due, self.start)
         self._send()
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Stop sending reports."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def flush(self) -> None:
-        """Report everything that was not reported yet; wait for the answers, but not long."""
+        """Report all decisions that were not reported yet, and wait a short time for the
+        answers."""
         with runtime.move_on_after(_FINAL_TIMEOUT, shield=True):
             was_counted = True
             while was_counted and self._reports.has_any:

@@ -1,4 +1,6 @@
-"""Steps of `check_many` for each request, compiled if a C compiler was available."""
+"""Operations that `check_many` performs for each request; compiled, if a C compiler was
+available.
+"""
 
 try:
     from ringfence.client.requests._batch_ops import decisions, find_lone

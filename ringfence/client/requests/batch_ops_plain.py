@@ -1,4 +1,6 @@
-"""Steps of `check_many` for each request, in Python; `_batch_ops` is the compiled twin."""
+"""Operations that `check_many` performs for each request, in Python; `_batch_ops` is the compiled
+version.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +14,10 @@ __all__ = ["decisions", "find_lone"]
 def find_lone(
     known: Mapping[object, tuple[Rule, bytes]], name: object, requests: Sequence[object]
 ) -> tuple[list[Rule], list[bytes]] | None:
-    """Find the rules and keys of requests that have one entry, with the key `name`.
+    """Return the rules and keys of requests that all have a single entry with the key `name`.
 
-    `known` has rule and key by the entry's value. Returns None when a request has other entries, or
-    its value is not known. Raises `TypeError` for a value that cannot be hashed.
+    `known` maps the entry's value to rule and key. Returns None when a request has other entries,
+    or when a value is not in `known`. Raises `TypeError` for a value that cannot be hashed.
     """
     rules: list[Rule] = []
     keys: list[bytes] = []
@@ -31,5 +33,5 @@ def find_lone(
 
 
 def decisions(rules: list[Rule], rows: list[OutcomeRow]) -> list[Decision]:
-    """Make the decision of each row. Raises `ValueError` when the lengths differ."""
+    """Create the decision of each result row. Raises `ValueError` when the lengths differ."""
     return [Decision(rule, row) for rule, row in zip(rules, rows, strict=True)]

@@ -1,7 +1,7 @@
-"""Validation of arguments: descriptors in their several forms, costs and durations.
+"""Validation of a caller's arguments: descriptors in their several forms, costs and durations.
 
-Wrong arguments raise an error in the caller. In a frame they would be sent with the checks of other
-callers.
+Invalid arguments raise an error at once in the caller. Otherwise they would be sent in one frame
+with the checks of other callers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
 
 
 def checked_cost(cost: int) -> int:
-    """Return `cost`. Raises `ConfigError` when it is out of range."""
+    """Return the cost unchanged. Raises `ConfigError` when it is out of range."""
     if type(cost) is not int or not 0 <= cost <= _MAX_COST:
         raise ConfigError(
             f"cost must be a whole number from 0 to 2**53 - 1, got {cost!r}; for fractions, count "
@@ -104,7 +104,8 @@ def checked_costs(costs: int | Sequence[int], count: int) -> list[int]:
 
 
 def checked_seconds(name: str, value: float) -> float:
-    """Return a duration. Raises `ConfigError` with the argument's name when it is invalid."""
+    """Return a duration in seconds. Raises `ConfigError` with the argument's name when it is
+    invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ConfigError(
             f"{name} must be a duration of 0 seconds or more, got {value!r}; give a number"

@@ -1,7 +1,7 @@
-"""General path of requests: match, decide, retry with unknown rules, refund denied requests.
+"""General path of requests: match rules, decide, retry with new rules, and refund denied requests.
 
-A single plain check takes the shorter path of `Limiter.check`, and comes here only when something
-is unusual: unknown rules, an outage, several counters.
+A single simple check takes the shorter path of `Limiter.check`. It comes here only in unusual
+cases: unknown rules, an outage, several counters.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
 
 class Dispatcher:
-    """Sender of requests to the decider, which converts the results into decisions."""
+    """Sends requests to the decider, and converts the results into decisions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Dispatcher:
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
         ticket: int = 0,
     ) -> list[Decision]:
-        """Apply `op` to each target; retry once where an owner did not know a rule.
+        """Apply the operation `op` to each target; retry once where an owner did not know a rule.
 
         `ticket`, if not 0, identifies a task that waits for slots.
         """
@@ -104,7 +104,7 @@ class Dispatcher:
         target: DescriptorTarget,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Decision:
-        """Answer a check that matches no rule, if the rules are known."""
+        """Create the decision of a check that matches no rule, if the rules are known."""
         if not self._decider.knows_rules:
             return (await self.ask(Op.CHECK, [target], [1], timeout))[0]
         self._unmatched.note(self._decider.rules, target.domain, target.descriptors)
@@ -118,7 +118,7 @@ class Dispatcher:
         decision: Decision,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Decision:
-        """Complete a single check that no node decided, or whose rule its owner does not know."""
+        """Complete a single check if no node decided it, or if its owner does not know the rule."""
         if self._raise_on_outage and decision.source in BY_POLICY:
             raise self._outage(1)
         decisions = [decision]
@@ -128,7 +128,7 @@ class Dispatcher:
     async def ask_matches(
         self, op: Op, matches: Sequence[Match | None], cost: int
     ) -> list[Decision]:
-        """Apply `op` to counters that were matched before."""
+        """Apply the operation `op` to counters that were matched before."""
         return (await self._decide(op, [matches], [cost], None))[0]
 
     async def _ask_owners(
@@ -157,9 +157,9 @@ class Dispatcher:
         timeout: float | None,  # noqa: ASYNC109
         decisions: list[Decision],
     ) -> None:
-        """Fetch the rules, ask again where a rule was unknown, and replace those decisions.
+        """Fetch the rules, repeat the requests with unknown rules, and replace their decisions.
 
-        The second request carries the limits, because the owner may have older rules.
+        The second request contains the limits, because the owner may have older rules.
         """
         unknown = [
             at
@@ -218,7 +218,8 @@ class Dispatcher:
         return decisions, _UNKNOWN in results.outcomes.codes
 
     def _require_decided(self, batch: Batch, results: Results, asked_at: float) -> None:
-        """Raise `AccessDenied`, or the error of an outage, after refunding what was charged."""
+        """Raise the error of an outage or `AccessDenied`, if any, after refunding what was
+        charged."""
         refusal: RingfenceError | None = results.refusal
         is_outage = self._raise_on_outage and not _BY_POLICY.isdisjoint(results.sources)
         if refusal is None and not is_outage:
@@ -235,7 +236,7 @@ class Dispatcher:
 
 
 def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:
-    """Select the counters to ask for again, with limits for owners without these rules.
+    """Select the counters to check again, with limits for owners that do not have these rules.
 
     A check with an unknown rule charged nothing, so it is repeated as a whole. Charges and refunds
     repeat only the unknown rows, because the other rows were counted.
@@ -249,14 +250,14 @@ def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[
 
 
 def _with_limit(rule: Rule) -> Rule:
-    """Let the check carry the rule's limit, if nodes accept such a limit."""
+    """Attach the rule's limit to a match, if nodes accept such a limit in a request."""
     if rule.limit is not None and rule.limit.slots > MAX_CARRIED_SLOTS:
         return rule
     return rule.as_carried()
 
 
 def _merged(before: Decision, after: Decision) -> Decision:
-    """Replace the statuses that were unknown before."""
+    """Replace the statuses of rules that were unknown in the first request."""
     return decide(
         [
             new if old.is_unknown else old
@@ -266,7 +267,7 @@ def _merged(before: Decision, after: Decision) -> Decision:
 
 
 def _require_chargeable(requests: Sequence[Sequence[Match | None]]) -> None:
-    """Raise `ConfigError` where slots would be charged."""
+    """Raise `ConfigError` if a charge would affect a concurrency limit."""
     for request in requests:
         for match in request:
             if match is not None and has_slots(match.rule):

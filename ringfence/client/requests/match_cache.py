@@ -1,7 +1,7 @@
-"""Match cache: rule and key of recent requests, so that a check need not match them again.
+"""Match cache: rule and key of recent requests, so that they need not be matched again.
 
-It holds only requests of one descriptor that match one rule with a limit of units. Other requests
-are matched each time.
+It contains only requests with one descriptor that match one rule with a limit of units. Other
+requests are matched each time.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _NOTHING = (None, b"")
 
 
 class MatchCache:
-    """Bounded cache of matches for the rules in force."""
+    """Bounded cache of the matches between requests and the current rules."""
 
     __slots__ = ("_count", "_known", "_rules")
 
@@ -35,7 +35,7 @@ class MatchCache:
     def find(
         self, rules: RuleSet, domain: str, descriptors: object
     ) -> tuple[Rule | None, bytes] | None:
-        """Find the rule and key of a request; None when it must be matched in the general way.
+        """Return the rule and key of a request; None when the general matching must be used.
 
         The rule is None when no rule matches.
         """
@@ -66,7 +66,8 @@ class MatchCache:
     def find_all(
         self, rules: RuleSet, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Find the rules and keys of many requests; None when one needs general matching."""
+        """Return the rules and keys of many requests; None when one of them needs general
+        matching."""
         known = self._find_cached(domain, requests) if rules is self._rules else None
         if known is not None:
             return known
@@ -84,7 +85,7 @@ class MatchCache:
     def _find_cached(
         self, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Find cached matches of requests of one kind; None unless all are cached."""
+        """Return the cached matches of requests of one form; None unless all are cached."""
         first = requests[0] if requests else None
         if type(first) is not dict:
             return None
@@ -100,7 +101,8 @@ class MatchCache:
 
 
 def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
-    """Return where entries are stored, and under which name."""
+    """Return where the match of these entries is cached: the name of the table, and the key in
+    it."""
     if len(entries) == 1:
         ((name, value),) = entries
         return (domain, name), value
@@ -108,7 +110,7 @@ def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
 
 
 def _entries_of(descriptors: object) -> Entries | None:
-    """Read the entries of a single descriptor without a limit or cost of its own."""
+    """Return the entries of a single descriptor that has no limit or cost of its own."""
     if isinstance(descriptors, list) and len(descriptors) == 1:
         descriptors = descriptors[0]
     if type(descriptors) is dict:

@@ -1,6 +1,7 @@
-"""Rows of a request batch: the counters of some requests in one batch, and their results.
+"""Rows of several requests in one batch: the matched counters, and their results.
 
-It decides which rows are all or nothing. Rules find the counters; the dispatcher sends the batch.
+Decides which rows form an all-or-nothing group. Rules find the counters; the dispatcher sends the
+batch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ __all__ = ["RequestRows", "charged", "has_slots"]
 
 
 class RequestRows:
-    """Some requests, each with the counters that it matches, as one batch."""
+    """Batch of several requests, each with the counters that it matches."""
 
     __slots__ = ("_requests", "_row_counts", "_unmatched", "batch", "rules")
 
@@ -27,10 +28,10 @@ class RequestRows:
         unmatched: Status = NO_RULE,
         ticket: int = 0,
     ) -> None:
-        """Make the batch. `unmatched` is the status of a descriptor that matches no rule.
+        """Create the batch. `unmatched` is the status of a descriptor that matches no rule.
 
         A descriptor may have its own cost; other counters get the cost of the request. `ticket`, if
-        not 0, identifies a task that waits for slots; with cost 0 it stops to wait. Raises
+        not 0, identifies a task that waits for slots; with cost 0 the task ends its wait. Raises
         `ConfigError` when a request matches more counters than a frame can hold.
         """
         self._requests = requests
@@ -52,12 +53,12 @@ class RequestRows:
             self._add_groups()
 
     def denies_group(self, row: int) -> bool:
-        """Whether the denial of this row denies its request."""
+        """Whether a denial of this row denies its whole request."""
         rule = self.rules[row]
         return not (rule.shadow or rule.quota)
 
     def read(self, results: Results) -> list[Decision]:
-        """Return the decision of each request."""
+        """Return the decision of each request from the results."""
         decisions = []
         has_slots_taken = any(results.outcomes.leases)
         start = 0
@@ -78,10 +79,10 @@ class RequestRows:
         return decisions
 
     def rows_to_refund(self, decisions: Sequence[Decision], results: Results) -> list[int]:
-        """Find the rows that were charged although their request was denied.
+        """Return the rows that were charged although their request was denied.
 
-        Owners charge rows whose denial does not deny the group: those of shadow and quota rules,
-        and those of carried limits outside a group.
+        Owners charge such rows when the denial does not deny the group: denials of shadow and quota
+        rules, and of carried limits outside a group.
         """
         found: list[int] = []
         start = 0
@@ -142,7 +143,7 @@ class RequestRows:
             batch.which.append(places[limit])
 
     def _release(self, rows: range, results: Results) -> Batch | None:
-        """Make the request that releases the slots of these rows; None without any."""
+        """Create the request that releases the slots of these rows; None without slots."""
         leases = results.outcomes.leases
         held = [row for row in rows if leases[row]]
         if not held:
@@ -164,6 +165,6 @@ def has_slots(rule: Rule) -> bool:
 
 
 def charged(results: Results, rows: Sequence[int]) -> list[int]:
-    """Select the rows that were charged."""
+    """Return the rows that were charged."""
     codes = results.outcomes.codes
     return [row for row in rows if codes[row] <= Code.OVER_SOFT]

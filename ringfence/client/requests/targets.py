@@ -1,4 +1,4 @@
-"""Targets of a request: descriptors that the rules match, or one counter of an ad-hoc limit."""
+"""Targets of a request: descriptors that match rules, or one counter of an ad-hoc limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _MAX_ADHOC_RULES = 1024
 
 @dataclass(frozen=True, slots=True)
 class DescriptorTarget:
-    """The counters that one request's descriptors match."""
+    """Target that consists of the counters matched by a request's descriptors."""
 
     domain: str
     descriptors: tuple[Descriptor, ...]
 
     @property
     def slots_advice(self) -> str:
-        """Error of `hold` where no concurrency limit applies."""
+        """Error text of `hold` when no concurrency limit applies."""
         return (
             "hold must have a rule with algorithm concurrency, got descriptors of domain "
             f"{self.domain!r} that match none; use check or acquire for other limits"
@@ -48,21 +48,21 @@ class DescriptorTarget:
 
 @dataclass(frozen=True, slots=True)
 class AdhocTarget:
-    """One counter of a limit that stands in no rule."""
+    """Target that is the counter of one ad-hoc limit, which is in no rule."""
 
     rule: Rule
     key: bytes
 
     @property
     def slots_advice(self) -> str:
-        """Error of `hold_limit` for a limit without slots."""
+        """Error text of `hold_limit` for a limit without slots."""
         return (
             "hold_limit must have a concurrency limit, such as '4 concurrent', got "
             f"{self.rule.limit!r}; use check_limit or acquire_limit for other limits"
         )
 
     def match(self, rules: RuleSet) -> Sequence[Match | None]:
-        """Return the counter, whatever the rules."""
+        """Return the counter of the ad-hoc limit; rules do not affect it."""
         return (Match(self.rule, self.key, "adhoc"),)
 
 
@@ -70,13 +70,13 @@ Target: TypeAlias = DescriptorTarget | AdhocTarget
 
 
 class AdhocLimits:
-    """Rules made from ad-hoc limits, cached by the limit as the caller writes it."""
+    """Cache of rules made from ad-hoc limits, by the text of the limit."""
 
     def __init__(self) -> None:
         self._rules: dict[str | Limit, Rule] = {}
 
     def target(self, limit: str | Limit, key: Sequence[str]) -> AdhocTarget:
-        """Find the counter of a limit and a key. Raises `ConfigError`."""
+        """Return the counter of a limit and a key. Raises `ConfigError`."""
         rule = self._rule(limit)
         if not key or not all([isinstance(part, str) for part in key]):
             raise ConfigError(

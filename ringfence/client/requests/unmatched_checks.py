@@ -1,8 +1,9 @@
-"""Report of checks that no rule can match: a count, a warning in the log, or an error when strict.
+"""Reports of checks that no rule can match: a count, and a log warning or, in strict mode, an
+error.
 
 Middleware knows its descriptors before the first check and declares them with `expect`. They are
-compared with the rules at once and after each change. Other checks are examined when they match no
-rule.
+compared with the rules immediately and after each change. Other checks are examined when they match
+no rule.
 """
 
 import logging
@@ -25,10 +26,10 @@ _Kind = tuple[str, tuple[str, ...]]
 
 
 class UnmatchedChecks:
-    """Counts and reports of one limiter. Threads share it without a lock."""
+    """Counts and reports unmatched checks of one limiter. Threads share it without a lock."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """`strict` raises `ConfigError` instead of logging a warning."""
+        """With `strict`, it raises `ConfigError` instead of logging a warning."""
         self._strict = strict
         self._known = self._unknown = 0
         self._expected: dict[_Kind, None] = {}
@@ -57,7 +58,7 @@ class UnmatchedChecks:
         return [] if rules is None else self._report(rules, kinds)
 
     def verify(self, rules: RuleSet) -> None:
-        """Compare all declared descriptors with rules that have changed."""
+        """Compare all declared descriptors with the new rules after a change."""
         self._report(rules, list(self._expected))
 
     def note(self, rules: RuleSet, domain: str, request: Sequence[Descriptor]) -> None:

@@ -1,1 +1,1 @@
-"""Waits for slots and for delays of queue mode, and renewal of the slots of this process."""
+"""Slots of concurrency limits: waits for slots, delays of queue mode, and renewal of held slots."""

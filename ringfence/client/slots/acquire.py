@@ -1,4 +1,6 @@
-"""Retry loop of `acquire`: waits, and gives units back when `max_wait` is too short."""
+"""Retry loop of `acquire`: waits until a request is allowed, and refunds units when `max_wait` is
+too short.
+"""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,10 +18,10 @@ UNDO_WITHIN = 1.0
 
 
 class AcquireLoop:
-    """Retry loop on the clock of the event loop; tests replace the clock."""
+    """Retry loop of `acquire` on the clock of the event loop; tests replace this clock."""
 
     def now(self) -> float:
-        """Return monotonic seconds."""
+        """Return the current monotonic time in seconds."""
         return runtime.current_time()
 
     async def sleep(self, seconds: float) -> None:
@@ -27,7 +29,7 @@ class AcquireLoop:
         await runtime.sleep(seconds)  # The delay that the limit demands.
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
-        """Wait until the owner offers a slot, at most for `seconds`."""
+        """Wait until the owner offers a slot, for at most `seconds`."""
         with runtime.move_on_after(seconds):
             await slot.wait()
 
@@ -41,8 +43,8 @@ class AcquireLoop:
     ) -> Decision:
         """Repeat `check` until it is allowed and its delay has passed, or `max_wait` is too short.
 
-        With `slot`, a denial by a concurrency limit is repeated when the owner offers a slot, and
-        at the latest after `slot_pause()` seconds.
+        With `slot`, a check that a concurrency limit denied is repeated when the owner offers a
+        slot, and at the latest after `slot_pause()` seconds.
         """
         give_up_at = self.now() + max_wait
         while True:
@@ -85,12 +87,13 @@ class AcquireLoop:
 
 
 def _is_out_of_slots(decision: Decision) -> bool:
-    """Whether a concurrency limit denied, so that a release may end the denial at any time."""
+    """Whether a concurrency limit denied the request, so that a released slot may end the denial at
+    any time."""
     return any([_lacks_slot(status) for status in decision.statuses])
 
 
 def _wait_for_other_limits(decision: Decision) -> float:
-    """Return the seconds for which limits without slots deny the request."""
+    """Return the seconds for which limits that are not concurrency limits deny the request."""
     waits = [
         status.retry_after or 0.0
         for status in decision.statuses

@@ -1,8 +1,8 @@
-"""Slots of concurrency limits that this process holds, and when each is renewed.
+"""Slots of concurrency limits that this process holds, and when each slot is renewed.
 
 Slots are renewed three times a period, and sooner after a renewal without an answer. When the
-application drops a decision without releasing it, its slots are not renewed and end after their
-period. A core: time comes in as seconds, and the caller sends the renewals.
+application drops a decision without releasing it, its slots are not renewed and expire after their
+period. A core: the time is an argument in seconds, and the caller sends the renewals.
 """
 
 import weakref
@@ -20,7 +20,7 @@ _MIN_PAUSE = 0.02
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """The slots of one decision."""
+    """Slots that one decision holds."""
 
     release: Batch
     """Request that releases the slots. A slot that ended and was taken again has a new id."""
@@ -35,7 +35,7 @@ class Held:
     """Whether a slot has ended and none was free. Each renewal tries to take it again."""
 
     def renewal(self) -> Batch:
-        """Make the request that renews the slots for another period."""
+        """Create the request that renews the slots for another period."""
         taken = self.release
         return Batch(
             *(Op.RENEW, taken.keys, [0] * len(taken)),
@@ -45,16 +45,16 @@ class Held:
         )
 
     def on_renewed(self, now: float) -> None:
-        """Plan the next renewal after a success."""
+        """Schedule the next renewal after a successful one."""
         self.is_lost = False
         self.due = now + max(_MIN_PAUSE, self.period / RENEWALS_PER_PERIOD)
 
     def on_unanswered(self, now: float) -> None:
-        """Plan an early retry after a renewal without an answer."""
+        """Schedule an early retry after a renewal without an answer."""
         self.due = now + max(_MIN_PAUSE, self.period / _RETRIES_PER_PERIOD)
 
     def new_check(self) -> Batch:
-        """Make the check that takes the slots again after they have ended."""
+        """Create the check that acquires the slots again after they have expired."""
         taken = self.release
         groups = [len(taken)] if len(taken) > 1 else []
         return Batch(Op.CHECK, taken.keys, taken.costs, groups, taken.limits, taken.which)
@@ -70,18 +70,19 @@ class HeldSlots:
         return len(self._held)
 
     def origins(self) -> list[Batch]:
-        """Return the first release request of all slots."""
+        """Return, for each decision, the first request that releases its slots."""
         found = [held.origin() for held in self._held.values()]
         return [origin for origin in found if origin is not None]
 
     def keep(self, release: Batch, period: float, now: float) -> None:
-        """Renew the slots that `release` gives back. They were taken just now."""
+        """Start to renew the slots that the request `release` would release; they were acquired
+        just now."""
         held = Held(replace(release), period, now, now, weakref.ref(release))
         held.on_renewed(now)
         self._held[id(release)] = held
 
     def let_go(self, release: Batch, now: float) -> Batch:
-        """Stop the renewal; return the request that releases the slots, with their age."""
+        """Stop renewing slots; return the request that releases them, with their age."""
         held = self._held.get(id(release))
         if held is None or held.origin() is not release:
             return release
@@ -91,12 +92,12 @@ class HeldSlots:
         return replace(held.release, ages_ns=[age_ns] * len(release))
 
     def due(self, now: float) -> list[Held]:
-        """Return the slots to renew now, and drop those of decisions that no longer exist."""
+        """Return the slots to renew now, and forget those whose decisions no longer exist."""
         for name, held in list(self._held.items()):
             if held.due <= now and held.origin() is None:
                 del self._held[name]
         return [held for held in self._held.values() if held.due <= now]
 
     def next_due(self) -> float | None:
-        """Return when the next slots are to be renewed; None without any."""
+        """Return the time of the next renewal; None without slots."""
         return min([held.due for held in self._held.values()], default=None)

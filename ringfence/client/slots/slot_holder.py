@@ -1,4 +1,4 @@
-"""Acquire, renewal and release of slots, and refunds after time-outs and cancellations."""
+"""Acquisition, renewal and release of slots, and refunds after time-outs and cancellations."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +19,7 @@ __all__ = ["SlotHolder"]
 
 
 class SlotHolder:
-    """Holder of slots of concurrency limits. It also waits for slots and for delays of queue
+    """Acquires and holds slots of concurrency limits; it also waits for the delays of queue
     mode."""
 
     def __init__(self, decider: Decider, dispatcher: Dispatcher, acquire_loop: AcquireLoop) -> None:
@@ -85,12 +85,12 @@ class SlotHolder:
         decision: Decision,
         timeout: float | None,  # noqa: ASYNC109
     ) -> None:
-        """Release the slots of a decision, if it has any."""
+        """Release the slots that a decision holds, if any."""
         if decision.leases is not None:
             await self._release(decision.leases, timeout)
 
     async def release_all(self) -> None:
-        """Release all slots that are renewed, because the limiter closes."""
+        """Release all slots that are being renewed, because the limiter closes."""
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             for slots in self._decider.held():
                 with suppress(RingfenceError):
@@ -110,7 +110,8 @@ class SlotHolder:
         max_wait: float,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Decision:
-        """Wait in the owner's queue for a slot, under a ticket. Cost 0 leaves the queue."""
+        """Wait for a slot in the owner's queue, identified by a ticket. A check of cost 0 leaves
+        the queue."""
         ticket = self._decider.new_ticket()
 
         async def ask(cost: int) -> Decision:
@@ -133,7 +134,7 @@ class SlotHolder:
         return decision
 
     def _has_queue(self, target: Target) -> bool:
-        """Whether a concurrency limit applies whose denial denies the request."""
+        """Whether a concurrency limit applies to the request, and its denial denies the request."""
         return any(
             [
                 has_slots(match.rule) and not (match.rule.shadow or match.rule.quota)
@@ -143,7 +144,7 @@ class SlotHolder:
         )
 
     async def _undo(self, target: Target, cost: int, decision: Decision) -> None:
-        """Give back all that an allowed check was charged."""
+        """Refund everything that an allowed check was charged."""
         await self.release(decision, None)
         spent = [
             match

@@ -1,4 +1,4 @@
-"""Renewal of held slots at their owners."""
+"""Renewal of held slots by requests to their owners."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ _COUNTED = (Source.OWNER, Source.STANDBY)
 
 
 class SlotRenewer:
-    """Renewer of slots. One request renews all slots that are due."""
+    """Task that renews slots. One request renews all slots that are due."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class SlotRenewer:
         now: Callable[[], float],
         report_error: Callable[[Exception], None],
     ) -> None:
-        """`decide` sends a batch with a time-out in seconds."""
+        """`decide` sends a batch and takes a time-out in seconds."""
         self._decide = decide
         self._now = now
         self._report_error = report_error
@@ -36,20 +36,20 @@ class SlotRenewer:
         self._changed = runtime.Event()
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Renew slots from now on."""
+        """Start to renew slots periodically."""
         self._held.keep(slots, period, self._now())
         self._changed.set()
 
     def let_go(self, slots: Batch) -> Batch:
-        """Stop the renewal; return the request that releases the slots."""
+        """Stop renewing slots; return the request that releases them."""
         return self._held.let_go(slots, self._now())
 
     def held(self) -> list[Batch]:
-        """Return the release requests of all slots that are renewed."""
+        """Return the requests that release the slots which are being renewed."""
         return self._held.origins()
 
     async def run(self) -> None:
-        """Renew slots until cancelled."""
+        """Renew slots periodically until cancelled."""
         while True:
             due = self._held.next_due()
             self._changed = runtime.Event()
@@ -82,7 +82,8 @@ class SlotRenewer:
                 each.on_renewed(self._now())
 
     async def _take_again(self, held: Held, timeout: float) -> None:  # noqa: ASYNC109
-        """Take slots that have ended, for example because their owner failed before a copy."""
+        """Acquire slots again that were lost, for example because their owner failed before
+        replication."""
         results = await self._decide(held.new_check(), timeout)
         was_lost = held.is_lost
         held.on_renewed(self._now())

@@ -1,4 +1,4 @@
-"""Tasks of this process that wait for a slot, by ticket, and how they are woken."""
+"""Tasks of this process that wait for a slot, by ticket, and their wake-up."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ __all__ = ["SlotWait", "SlotWaits"]
 
 
 class SlotWait:
-    """Wait of one task; any thread may wake it."""
+    """Waiting task; any thread may wake it."""
 
     def __init__(self) -> None:
         self._event = runtime.Event()
@@ -18,15 +18,15 @@ class SlotWait:
         self._call_in_loop = runtime.thread_safe_caller()
 
     def reset(self) -> None:
-        """Forget earlier wake-ups, because the task is about to ask."""
+        """Forget earlier wake-ups, because the task is about to check again."""
         self._event = runtime.Event()
 
     async def wait(self) -> None:
-        """Wait until woken; return at once after a wake-up since the last `reset`."""
+        """Wait for a wake-up; return immediately if one came since the last `reset`."""
         await self._event.wait()
 
     def wake(self) -> None:
-        """Wake the task, so that it asks again."""
+        """Wake the task, so that it checks again."""
         if threading.get_ident() == self._thread:
             self._event.set()
             return
@@ -38,14 +38,15 @@ class SlotWait:
 
 
 class SlotWaits:
-    """All tasks that wait for slots."""
+    """All tasks of this process that wait for slots."""
 
     def __init__(self) -> None:
         self._waits: dict[int, SlotWait] = {}
 
     @contextmanager
     def open(self, ticket: int) -> Iterator[SlotWait]:
-        """Let `wake` find the running task by its ticket while the block lasts."""
+        """Register the running task under a ticket while the block lasts, so that `wake` can find
+        it."""
         wait = self._waits[ticket] = SlotWait()
         try:
             yield wait
@@ -53,13 +54,13 @@ class SlotWaits:
             del self._waits[ticket]
 
     def wake(self, tickets: Iterable[int]) -> None:
-        """Wake the tasks with these tickets; ignore unknown tickets."""
+        """Wake the waiting tasks with these tickets; unknown tickets are ignored."""
         for ticket in tickets:
             wait = self._waits.get(ticket)
             if wait is not None:
                 wait.wake()
 
     def wake_all(self) -> None:
-        """Wake every task, because another node may decide now."""
+        """Wake every waiting task, because another node may now decide."""
         for wait in list(self._waits.values()):
             wait.wake()

@@ -1,4 +1,5 @@
-"""Server side of HTTP/2 (RFC 9113) for short gRPC calls: bytes in, requests out.
+"""Server side of HTTP/2 (RFC 9113) for short gRPC calls; it converts bytes to requests, without
+I/O.
 
 Existing HTTP/2 libraries cost several times as much processor time as the calls themselves. This
 module decides framing, flow control, and the memory and work that one client can cause;
@@ -39,7 +40,7 @@ _ON_CONNECTIONS = (Kind.SETTINGS, Kind.PING, Kind.GOAWAY)
 
 @dataclass(slots=True)
 class Request:
-    """Complete request."""
+    """Event: a complete HTTP/2 request has arrived."""
 
     stream: int
     head: HeaderBlock
@@ -48,14 +49,14 @@ class Request:
 
 @dataclass(slots=True)
 class TooLarge:
-    """Request whose body exceeds the maximum. The rest of the body is discarded."""
+    """Event: the body of a request exceeds the maximum. The rest of the body is discarded."""
 
     stream: int
 
 
 @dataclass(slots=True)
 class Gone:
-    """Stream that was reset by either side, so that no response can be sent."""
+    """Event: a stream was reset by the client or the server, so no response can be sent."""
 
     stream: int
 
@@ -64,7 +65,7 @@ Input: TypeAlias = Request | TooLarge | Gone
 
 
 class Http2:
-    """Server side of one connection."""
+    """HTTP/2 server state of one connection."""
 
     def __init__(self, max_body: int, now: float) -> None:
         self.out = Outbox(self._closed)
@@ -117,7 +118,8 @@ class Http2:
         return found
 
     def give_up_before(self, instant: float) -> list[int]:
-        """Reset calls that began before an instant and whose request or response is incomplete."""
+        """Reset calls that started before an instant and whose request or response is still
+        incomplete."""
         if self._stuck_since is not None and self._stuck_since < instant:
             self._break(Failure.ENHANCE_YOUR_CALM, "too slow")
         old = [(each, stream) for each, stream in self.out.open.items() if stream.began < instant]
@@ -127,7 +129,7 @@ class Http2:
         return slow
 
     def drain(self) -> None:
-        """Refuse new requests. Accepted requests are still answered."""
+        """Refuse new requests on this connection. Accepted requests are still answered."""
         if not self.is_draining and not self.is_broken:
             self.is_draining = True
             self.out.put(self._goodbye(Failure.NONE, "the gateway is stopping"))
@@ -212,7 +214,7 @@ class Http2:
         # Other frame types, including unknown ones, need no action.
 
     def _charge(self) -> None:
-        """Count a frame that starts no call. Too many of them end the connection."""
+        """Count a frame that starts no call. Too many such frames end the connection."""
         answers = self.out.answered
         earned = (self._now - self._frames_at) * _FRAMES_PER_SECOND
         earned += (answers - self._answers) * _FRAMES_PER_ANSWER
@@ -253,7 +255,7 @@ class Http2:
             self._drop(stream, failure, found)
 
     def _drop(self, stream: int, failure: Failure, found: list[Input]) -> None:
-        """End a stream and its call."""
+        """Remove a stream and end its call."""
         if stream in self.out.open:
             self._charge()
             self.out.reset(stream, failure)
@@ -302,7 +304,8 @@ class Http2:
     def _take_late(self, stream: int, flags: int) -> None:
         """Ignore a frame for a stream that this server has reset.
 
-        A frame after the client's END_STREAM is a protocol error."""
+        A frame after the client's END_STREAM is a protocol error.
+        """
         self._charge()
         if stream not in self.out.dropped:
             raise Broken(Failure.STREAM_CLOSED, "a frame for a stream that has ended")
@@ -356,7 +359,8 @@ class Http2:
         self._repay(stream.held)
 
     def _repay(self, size: int) -> None:
-        """Return window to the client, at least a quarter of the window at a time."""
+        """Increase the client's flow-control window again, by at least a quarter of the window at a
+        time."""
         self._owed += size
         if self._owed >= self._window // 4:
             self.out.put(frame(Kind.WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._owed)))
@@ -380,7 +384,7 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def _check_priority(stream: int, priority: bytes) -> None:
-    """Reject a stream that depends on itself; ignore priorities (RFC 9113, 5.3.2)."""
+    """Reject a stream that depends on itself; ignore all other priorities (RFC 9113, 5.3.2)."""
     if len(priority) < 5:
         raise Broken(Failure.FRAME_SIZE, "a priority has 5 bytes")
     if not stream or _NUMBER.unpack_from(priority)[0] & _LARGEST_WINDOW == stream:

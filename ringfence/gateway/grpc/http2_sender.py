@@ -24,7 +24,7 @@ _MOST_WAITING, _REMEMBERED = 262_144, 1024
 
 
 class Kind(IntEnum):
-    """Frame types."""
+    """Types of HTTP/2 frames."""
 
     DATA = 0
     HEADERS = 1
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class Flags(IntFlag):
-    """Frame flags. `ACK` and `END_STREAM` are the same bit on different frame types."""
+    """Flags of HTTP/2 frames. `ACK` and `END_STREAM` are the same bit on different frame types."""
 
     ACK = 0x1
     END_STREAM = 0x1
@@ -53,7 +53,7 @@ _DATA, _HEADERS, _END_HEADERS, _END = 0, 1, 0x4, 0x5
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Encode one frame."""
+    """Encode one HTTP/2 frame."""
     size = len(payload)
     return _HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
@@ -64,7 +64,8 @@ def field(name: bytes, value: bytes) -> bytes:
 
 
 def _text(text: bytes) -> bytes:
-    """Encode text after its length, an integer with a 7-bit prefix (RFC 7541, section 5)."""
+    """Encode text, preceded by its length as an integer with a 7-bit prefix (RFC 7541, section
+    5)."""
     size = len(text)
     if size < 127:
         return bytes((size,)) + text
@@ -79,7 +80,7 @@ def _text(text: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One open stream: an incoming request and its response."""
+    """Open HTTP/2 stream: a request and its response."""
 
     head: HeaderBlock
     began: float
@@ -101,7 +102,7 @@ class Stream:
 
 
 class Outbox:
-    """Open streams of a connection, their responses, and other outgoing frames."""
+    """Open streams of a connection with their responses, and other outgoing frames."""
 
     def __init__(self, on_close: Callable[[Stream], None]) -> None:
         """`on_close` is called with each stream that closes."""
@@ -130,7 +131,7 @@ class Outbox:
         return written
 
     def forget(self, number: int) -> None:
-        """Drop a stream that the client has reset."""
+        """Remove a stream that the client has reset."""
         stream = self.open.pop(number, None)
         if stream is not None:
             if self.blocked.pop(number, None) is not None:
@@ -138,7 +139,7 @@ class Outbox:
             self._on_close(stream)
 
     def reset(self, number: int, failure: int, *, is_read: bool = False) -> None:
-        """Reset a stream: no response, or no more of it, will be sent."""
+        """Reset a stream, so that no more of its response is sent."""
         stream = self.open.get(number)
         if not (is_read or (stream is not None and stream.is_read)):
             self.dropped[number] = None
@@ -180,7 +181,7 @@ class Outbox:
         self.end(number, trailer)
 
     def tell(self, number: int, header: bytes, body: bytes) -> None:
-        """Send one message of a response, the first one after the header block."""
+        """Send one message of a streamed response; the header block precedes the first message."""
         stream = self.open.get(number)
         if stream is None:
             return
@@ -195,8 +196,10 @@ class Outbox:
         self._push(number, stream)
 
     def end(self, number: int, block: bytes) -> None:
-        """End a response with a trailer block, which is the only block if nothing was sent
-        before."""
+        """End a response with a trailer block.
+
+        If nothing was sent before, the response consists of this block only.
+        """
         stream = self.open.get(number)
         if stream is not None:
             self.answered += 1
@@ -204,7 +207,7 @@ class Outbox:
             self._push(number, stream)
 
     def _push(self, number: int, stream: Stream) -> None:
-        """Send as much as the windows permit. A stream with remaining bytes is blocked."""
+        """Send as much of a response as the flow-control windows permit; the rest stays blocked."""
         while stream.waiting:
             room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
             if room <= 0:
@@ -226,8 +229,10 @@ class Outbox:
     # -- windows -------------------------------------------------------------------------------
 
     def widen(self, number: int, by: int) -> bool:
-        """Enlarge the window of one stream, or of the connection (0); False if it exceeds the
-        maximum."""
+        """Enlarge the flow-control window of a stream, or of the connection (stream 0).
+
+        Returns False if the window exceeds the maximum.
+        """
         if not number:
             self._window += by
             self._push_blocked()
@@ -241,7 +246,7 @@ class Outbox:
         return stream.credit + self._initial_window <= _LARGEST_WINDOW
 
     def set_initial_window(self, size: int) -> None:
-        """Set the initial window of every stream, as the client's settings request."""
+        """Set the initial flow-control window of every stream, as the client's settings request."""
         self._initial_window = size
         self._push_blocked()
 

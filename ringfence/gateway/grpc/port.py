@@ -49,7 +49,7 @@ _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class Status(IntEnum):
-    """Status codes of gRPC that this server sends."""
+    """Status codes that this server sends, with gRPC's numbers."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -64,7 +64,7 @@ class Status(IntEnum):
 
 
 class Refusal(Exception):
-    """Answer to a call with a status other than OK."""
+    """Exception that ends a call with a gRPC status other than OK."""
 
     def __init__(self, status: Status, why: str) -> None:
         super().__init__(why)
@@ -78,7 +78,7 @@ Answerer: TypeAlias = Callable[[HeaderBlock, bytes], Awaitable[Answer]]
 
 
 class GrpcPort:
-    """Listening gRPC port and its connections."""
+    """Listening gRPC port, with its connections."""
 
     def __init__(
         self, answer: Answerer, settings: GatewaySettings, on_refusal: Callable[[str], None]
@@ -133,20 +133,21 @@ class GrpcPort:
             each.abort()
 
     def forget(self, connection: "Connection") -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection from the port."""
         self.connections.pop(connection, None)
         if not self.connections:
             self._last_gone.set()
 
     def keep(self, more: int) -> None:
-        """Count buffered bytes. Above the maximum, close the connection with the most."""
+        """Update the number of buffered bytes; above the maximum, close the connection with the
+        most."""
         self.kept += more
         if self.kept > _MOST_KEPT and more > 0 and self.connections:
             self.on_refusal("memory")
             max(self.connections, key=lambda each: each.kept).abort()
 
     def take_turn(self) -> None:
-        """Resume reading for one connection. Others with unread bytes wait for their turn."""
+        """Process unread bytes of one connection; other such connections wait for their turn."""
         self.turns[0].data_received(b"")
         self.turns.popleft()
         if self.turns:
@@ -183,7 +184,8 @@ class GrpcPort:
             self.forget(connection)
 
     def _has_room(self, host: str) -> bool:
-        """Make room for a connection by closing the longest idle one; False if none is idle."""
+        """Make room for a connection by closing the connection that was idle longest; False if none
+        is idle."""
         rivals = [each for each in self.connections if each.host == host]
         if len(rivals) < self.settings.max_connections_per_address:
             rivals = list(self.connections)
@@ -206,7 +208,7 @@ class GrpcPort:
 
 
 class Connection(asyncio.Protocol):
-    """One connection of a client."""
+    """One HTTP/2 connection of a gRPC client."""
 
     def __init__(self, port: GrpcPort, host: str) -> None:
         self.host = host
@@ -225,7 +227,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle_since(self) -> float:
-        """Return the start of the latest call; infinity while a call is in progress."""
+        """Return the start of the latest call; infinity while a call is running."""
         return inf if len(self._tasks) > len(self._watches) else self._http2.last_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -234,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes."""
+        """Process bytes that the client sent."""
         if self._transport is None:
             return
         for each in self._http2.receive(data, self._loop.time()):
@@ -266,12 +268,12 @@ class Connection(asyncio.Protocol):
         self._steer()
 
     def resume_writing(self) -> None:
-        """Resume reading."""
+        """Resume reading from a client that reads its responses again."""
         self._full_since = None
         self._steer()
 
     def drain(self) -> None:
-        """Refuse new calls, and close after the calls in flight have been answered."""
+        """Refuse new calls, and close the connection after the running calls have been answered."""
         self._http2.drain()
         self._flush()
 
@@ -296,7 +298,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _steer(self) -> None:
-        """Resume or pause reading: received bytes must be processed, and the client must read."""
+        """Pause or resume reading; it is paused while bytes wait or the client does not read."""
         is_held = self._full_since is not None or self._http2.has_more
         if self._transport is not None and is_held == self._is_reading:
             self._is_reading = not is_held
@@ -354,7 +356,7 @@ class Connection(asyncio.Protocol):
         self._plan_to_flush()
 
     def _end(self, stream: int, task: asyncio.Task[None]) -> None:
-        """Finish a call that was answered or cancelled, possibly before it started."""
+        """Finish a call that was answered or cancelled. It may not even have started."""
         self._tasks.pop(stream, None)
         if stream in self._watches:
             self._watches.remove(stream)
@@ -362,7 +364,7 @@ class Connection(asyncio.Protocol):
             self._port.calls -= 1
 
     def _watch(self, stream: int) -> None:
-        """Count a call as a watch, which has no deadline. Raises `Refusal`."""
+        """Count a health watch, which has no deadline. Raises `Refusal` when there are too many."""
         if len(self._watches) >= _MOST_WATCHES:
             self._port.on_refusal("watches")
             why = f"a connection may have {_MOST_WATCHES} watches at once; end one first"
@@ -394,7 +396,8 @@ class Connection(asyncio.Protocol):
     # -- sending -------------------------------------------------------------------------------
 
     def _plan_to_flush(self) -> None:
-        """Schedule one write for all responses that are ready now."""
+        """Schedule one write for all responses that are ready in this iteration of the event
+        loop."""
         if not self._is_flush_planned:
             self._is_flush_planned = True
             self._loop.call_soon(self._flush)
@@ -415,7 +418,7 @@ class Connection(asyncio.Protocol):
 
 
 def _message_of(request: Request) -> bytes | None:
-    """Extract the message from a request body; None if it is not gRPC. Raises `Refusal`."""
+    """Extract the gRPC message from a request body; None if it is not gRPC. Raises `Refusal`."""
     head, body = request.head, request.body
     kind = head.fields.get("content-type", "")
     if head.method != "POST" or not kind.startswith("application/grpc"):
@@ -430,7 +433,7 @@ def _message_of(request: Request) -> bytes | None:
 
 
 def _timeout_of(head: HeaderBlock) -> float | None:
-    """Parse `grpc-timeout` in seconds; None if it is absent. Raises `Refusal`."""
+    """Parse the header `grpc-timeout`, in seconds; None if it is absent. Raises `Refusal`."""
     text = head.fields.get("grpc-timeout")
     if text is None:
         return None
@@ -446,5 +449,5 @@ def _framed(message: bytes) -> bytes:
 
 
 def _percent_encoded(text: str) -> bytes:
-    """Encode a status message for a gRPC header."""
+    """Percent-encode a status message for a gRPC header."""
     return quote(text, safe=_PLAIN).encode()

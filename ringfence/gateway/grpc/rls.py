@@ -6,8 +6,8 @@ messages are those of the package `xds-protos`.
 Rules with `fixed_window` count as `envoyproxy/ratelimit` does. Each descriptor is counted
 separately, hits beyond the limit are counted too, and a peek is denied only if the count exceeds
 the limit. With the other algorithms, the checks of a request are all or nothing, and a denied check
-is not counted. There a descriptor's own `hits_addend` above 1 is a measured cost: it is charged
-even beyond the limit.
+is not counted. For these algorithms, a `hits_addend` above 1 in a descriptor is a measured cost: it
+is charged even beyond the limit.
 """
 
 from collections import Counter
@@ -53,12 +53,12 @@ _LATE = 1.1
 
 
 class BadRequest(ValueError):
-    """Invalid request; the message states the reason."""
+    """Error for an invalid rate limit request; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RlsSettings:
-    """Settings of the rate limit service."""
+    """Settings of Envoy's rate limit service."""
 
     deadline: float | None = None
     """Seconds until the rules' `on_failure` decides; None waits for the members without limit."""
@@ -90,7 +90,7 @@ _CHECKED = frozenset([_Way.CHECK, _Way.NONE])
 
 
 class RateLimitService:
-    """Implementation of `ShouldRateLimit`."""
+    """Implementation of the method `ShouldRateLimit` of Envoy's rate limit service."""
 
     def __init__(self, limiter: Limiter, headers: LimitHeaders, settings: RlsSettings) -> None:
         self.counters: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class RateLimitService:
     async def should_rate_limit(
         self, request: RateLimitRequest, negative: Sequence[bool] = ()
     ) -> RateLimitResponse:
-        """Decide one request. Raises `BadRequest` and the errors of the limiter.
+        """Decide one `RateLimitRequest`. Raises `BadRequest` and the errors of the limiter.
 
         `negative` states for each descriptor whether it is a refund, because the message type lacks
         this field.
@@ -150,7 +150,7 @@ class RateLimitService:
     def _ways(
         self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
     ) -> list[_Way]:
-        """Choose the way in which each descriptor is counted."""
+        """Choose for each descriptor how it is counted."""
         matches = self._limiter.rules.match(domain, asked)
         return [
             _Way.GIVE_BACK if gives else self._way(match, each.cost, cost)
@@ -171,7 +171,7 @@ class RateLimitService:
         return _Way.CHECK
 
     async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
-        """Count one hit: as a check, and if that is denied, as a charge."""
+        """Count one hit: check it, and if the check is denied, charge it."""
         until = runtime.current_time() + (self._settings.deadline or inf)
         decision = await self._check(domain, asked, cost, self._settings.deadline)
         if not _is_uncounted(decision.statuses[0]):
@@ -182,8 +182,10 @@ class RateLimitService:
     async def _mixed(
         self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
     ) -> Decision:
-        """Count descriptors of several ways. Checks come last, because only they are all or
-        nothing."""
+        """Count descriptors that are counted in different ways.
+
+        Checks come last, because only they are all or nothing.
+        """
         statuses = [NO_RULE] * len(asked)
         until = runtime.current_time() + (self._settings.deadline or inf)
 
@@ -292,7 +294,7 @@ class RateLimitService:
 
 
 def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
-    """Set the status of one descriptor in the response."""
+    """Write the status of one descriptor into the response."""
     out.code = _OK if status.allowed else _OVER_LIMIT
     rule = status.rule
     if rule is None:
@@ -332,12 +334,12 @@ def _is_fixed(rule: Rule | None) -> bool:
 
 
 def _is_uncounted(status: Status) -> bool:
-    """Return whether a node denied the hit, so that it was not counted."""
+    """Return whether a node denied the hit, and so did not count it."""
     return (not status.allowed or status.over_shadow) and status.source not in BY_POLICY
 
 
 def _left(until: float) -> float | None:
-    """Return the seconds until a deadline; None without a deadline."""
+    """Return the remaining seconds until a deadline; None without a deadline."""
     return None if until == inf else max(0.0, until - runtime.current_time())
 
 

@@ -1,6 +1,6 @@
-"""The gRPC port: Envoy's rate limit service and the standard health service.
+"""The gRPC server of the gateway: Envoy's rate limit service and the standard health service.
 
-Decides the authorization of calls and the gRPC status of errors. `rls` makes the answers, and
+Decides the authorization of calls and the gRPC status of errors. `rls` computes the responses, and
 `port` transfers them.
 """
 
@@ -29,7 +29,7 @@ _DRAIN = 2.0
 
 
 class GrpcServer:
-    """gRPC server of the gateway. Its health is SERVING after `set_ready`."""
+    """gRPC server of the gateway. Its health status is SERVING after `set_ready`."""
 
     def __init__(
         self, service: RateLimitService, tokens: Tokens, settings: GatewaySettings, at: Address

@@ -10,7 +10,7 @@ __all__ = ["Waiters"]
 
 
 class Waiters:
-    """Counters of waiting requests, with a maximum in total and per client."""
+    """Counters of waiting requests, with a maximum in total and for each client."""
 
     def __init__(self, most: int, most_per_caller: int) -> None:
         self._most = most
@@ -19,7 +19,8 @@ class Waiters:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count one waiting request during the block. Raises `HttpProblem` if none is free."""
+        """Count one waiting request during the block. Raises `HttpProblem` if too many wait
+        already."""
         if self._waiting.get(caller, 0) >= self._most_per_caller:
             raise _refusal(429, f"{self._most_per_caller} requests of this caller wait already")
         if self._waiting.total() >= self._most:

@@ -59,7 +59,7 @@ class _Route:
 
 
 class Api:
-    """HTTP API over a limiter."""
+    """HTTP API of the gateway, on top of a limiter."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Api:
         }
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Answer one exchange. Only an internal error has the status 500."""
+        """Answer one HTTP request. Only an internal error has the status 500."""
         try:
             response = await self._answer(exchange)
         except HttpProblem as problem:

@@ -78,51 +78,52 @@ Seconds = Annotated[float, Meta(description="Seconds.")]
 
 
 class Look(msgspec.Struct, forbid_unknown_fields=True):
-    """Request to peek at or reset the counters of descriptors, by the rules."""
+    """Request body: peek at or reset the counters of descriptors, by the rules."""
 
     domain: Domain
     descriptors: Descriptors
 
 
 class Ask(Look, forbid_unknown_fields=True):
-    """Request to check descriptors, by the rules."""
+    """Request body: check descriptors, by the rules."""
 
     cost: Cost = 1
 
 
 class Wait(Ask, forbid_unknown_fields=True):
-    """Request to check descriptors and wait until it is allowed, by the rules."""
+    """Request body: check descriptors and wait until the check is allowed, by the rules."""
 
     max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
 
 
 class LookLimit(msgspec.Struct, forbid_unknown_fields=True):
-    """Counter of a limit that is given in the request instead of a rule."""
+    """Request body: peek at or reset the counter of a limit that is in the request, not in a
+    rule."""
 
     limit: LimitText
     key: LimitKey
 
 
 class AskLimit(LookLimit, forbid_unknown_fields=True):
-    """Check of a limit that is given in the request instead of a rule."""
+    """Request body: check a limit that is in the request, not in a rule."""
 
     cost: Cost = 1
 
 
 class AskMany(msgspec.Struct, forbid_unknown_fields=True):
-    """Several checks, each decided separately."""
+    """Request body: several checks, each decided separately."""
 
     checks: Annotated[list[Ask], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
 class LookMany(msgspec.Struct, forbid_unknown_fields=True):
-    """Several peeks."""
+    """Request body: several peeks at counters."""
 
     checks: Annotated[list[Look], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
 class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
-    """Request of `/shouldAllowRequest`: whether a client may act now."""
+    """Request body of `/shouldAllowRequest`: whether a client may act now."""
 
     clientId: Annotated[str, Meta(min_length=1, max_length=8192)]  # noqa: N815
     timestamp: Annotated[
@@ -132,13 +133,13 @@ class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShouldAllowBody(msgspec.Struct):
-    """Response of `/shouldAllowRequest`."""
+    """Response body of `/shouldAllowRequest`."""
 
     allowed: bool
 
 
 class StatusBody(msgspec.Struct):
-    """Status of one counter."""
+    """Part of a response body: status of one counter."""
 
     allowed: bool
     limit: int | None
@@ -153,7 +154,8 @@ class StatusBody(msgspec.Struct):
 
 
 class DecisionBody(StatusBody):
-    """Decision of one check. With several counters, the numbers are those of the decisive one."""
+    """Response body: decision of one check. With several counters, the numbers are those of the
+    decisive one."""
 
     permanent: bool
     """Denied, and a later retry would be denied too."""
@@ -162,7 +164,7 @@ class DecisionBody(StatusBody):
 
 
 class DecisionsBody(msgspec.Struct):
-    """Decisions of several checks, in the order of the request."""
+    """Response body: decisions of several checks, in the order of the request."""
 
     decisions: list[DecisionBody]
 
@@ -188,7 +190,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
-    """Encode a response in an accepted format, else in the request's format.
+    """Encode a response in a format that the client accepts, otherwise in the request's format.
 
     Returns the content type and the body.
     """
@@ -253,7 +255,7 @@ def _rule_place(rule: Rule | None) -> str | None:
 
 
 def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
-    """Choose the type by a field that only one of them requires."""
+    """Choose the body type by a field that only this type requires."""
     for kind in kinds[1:]:
         telling = msgspec.structs.fields(kind)[0].name
         if isinstance(raw, dict) and telling in raw:
@@ -262,7 +264,7 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
 
 
 def _mended(why: str) -> str:
-    """Replace unclear error messages of msgspec by the expected value."""
+    """Replace unclear error messages of msgspec by messages with the expected value."""
     what, _, place = why.removesuffix("`").partition(" - at `$.")
     if place == "limit" and "matching regex" in what:
         return (
@@ -277,7 +279,7 @@ def _mended(why: str) -> str:
 
 
 def _whole(raw: Any) -> Any:
-    """Convert integral floats such as 3.0 to integers, as JSON Schema does."""
+    """Convert floats without a fraction, such as 3.0, to integers, as JSON Schema does."""
     if isinstance(raw, float) and raw.is_integer():
         return int(raw)
     if isinstance(raw, list):

@@ -44,7 +44,7 @@ class _Connection:
 
 
 class HttpConnections:
-    """Connections of one worker, with their limits."""
+    """HTTP connections of one worker, with their limits."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -53,7 +53,10 @@ class HttpConnections:
         self._is_short = False
 
     def look(self) -> dict[str, int]:
-        """Shut down connections that exceed a limit; return their number by cause. May block."""
+        """Shut down connections that exceed a limit; return their number by cause.
+
+        This call may block.
+        """
         with ExitStack() as stack:
             mine = sorted(self._connections(stack), key=lambda each: -each.idle)
             shut: dict[_Connection, str] = {}
@@ -108,7 +111,7 @@ class HttpConnections:
                 yield _Connection(each, host, idle / 1000, received)
 
     def _descriptors(self) -> dict[str, int]:
-        """Log once when file descriptors run out, because Granian retries without a log line."""
+        """Log once when file descriptors run out, and return this event as a number by cause."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         was_short, is_short = self._is_short, len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS
         self._is_short = is_short

@@ -20,7 +20,7 @@ _NEGATIVE = ("isNegativeHits", "is_negative_hits")
 
 
 async def answer_json(service: RateLimitService, body: bytes) -> Response:
-    """Answer one message. Raises `HttpProblem`."""
+    """Answer one rate limit request in JSON. Raises `HttpProblem`."""
     request, negative = _read(body)
     try:
         response = await service.should_rate_limit(request, negative)

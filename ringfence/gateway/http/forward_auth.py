@@ -24,7 +24,7 @@ _DENIALS = {"429": 429, "403": 403}
 
 
 class ForwardAuth:
-    """Handler of `/v1/auth`: 200, 429 or 403, with headers of the limit that decided."""
+    """Handler of `/v1/auth`: answers 200, 429 or 403, with headers of the decisive limit."""
 
     def __init__(self, limiter: Limiter, settings: GatewaySettings, counters: Counter[str]) -> None:
         self._limiter = limiter
@@ -41,7 +41,7 @@ class ForwardAuth:
         self._keys = settings.keys
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Check the original request that an exchange describes."""
+        """Check the original request that the proxy describes in its headers."""
         deny_status = self._denial(exchange.query)
         uri = exchange.header(self._uri_header) or "/"
         if uri == UNREADABLE:
@@ -74,7 +74,8 @@ class ForwardAuth:
         return _Original(exchange, method.upper(), plain_path(uri))
 
     def _denial(self, query: str) -> int:
-        """Read the denial status from the query. Other parameters belong to the client."""
+        """Return the HTTP status of denials from the query string. Other parameters belong to the
+        client."""
         if not query:
             return self._deny_status
         asked = dict(parse_qsl(query, keep_blank_values=True)).get("deny_status")
@@ -91,7 +92,7 @@ class ForwardAuth:
 
 
 class _Original:
-    """Original request of the client, in the form that `Keys` reads."""
+    """Original request of the client, in the form that `Keys` can read."""
 
     __slots__ = ("_exchange", "method", "path")
 

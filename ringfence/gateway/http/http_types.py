@@ -22,7 +22,7 @@ _Headers = list[tuple[str, str]]
 
 
 class HttpProblem(Exception):
-    """Request that is refused; the detail states the reason and how to fix it."""
+    """Exception for a refused HTTP request; the detail states the reason and how to fix it."""
 
     def __init__(
         self, status: int, detail: str, headers: _Headers | None = None, *, cause: str = ""
@@ -47,7 +47,7 @@ class HttpProblem(Exception):
 
 @dataclass(slots=True)
 class Response:
-    """HTTP response."""
+    """HTTP response of the gateway."""
 
     status: int
     body: bytes = b""
@@ -57,7 +57,7 @@ class Response:
 
 @dataclass(slots=True)
 class Exchange:
-    """HTTP request. A route that needs the body reads it."""
+    """HTTP request with its unread body. A route that needs the body reads it."""
 
     method: str
     path: str
@@ -76,10 +76,10 @@ class Body(Protocol):
     """Request body that the server has not read yet."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Iterate over the chunks, once only."""
+        """Iterate over the chunks of the body, once only."""
 
     async def __call__(self) -> bytes:
-        """Read the complete body."""
+        """Read the complete body into memory."""
 
 
 async def bounded_body(body: Body, length: str | None, most: int, within: float) -> bytes:
@@ -106,7 +106,7 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
 
 
 class _Timeout:
-    """Time-out that cancels a task once."""
+    """Time-out that cancels a task at most once."""
 
     __slots__ = ("_task", "has_rung")
 

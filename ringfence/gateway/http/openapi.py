@@ -71,7 +71,10 @@ _DENIALS = {
 
 
 def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
-    """Generate the document as JSON. `with_tokens`: requests need a token."""
+    """Generate the OpenAPI document as JSON.
+
+    With `with_tokens`, requests need a token.
+    """
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     _bound(schemas, settings)
     schemas |= ENVOY_SCHEMAS

@@ -1,4 +1,4 @@
-"""Normal form of request paths, the same for all spellings of a path.
+"""Normalization of request paths: all spellings of a path become one text.
 
 A proxy passes the path as the client wrote it, but the server behind it resolves it:
 `/static/%2e%2e/login` becomes `/login`. The counter must not depend on the spelling.

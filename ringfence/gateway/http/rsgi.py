@@ -23,10 +23,10 @@ __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
 class _Headers(Protocol):
     def get_all(self, key: str) -> list[str]:
-        """Return all values of a header that are ASCII."""
+        """Return all ASCII values of a header."""
 
     def __contains__(self, key: str) -> bool:
-        """Return whether the header is present, also with bytes that are not ASCII."""
+        """Return whether a header is present, even if its value is not ASCII."""
 
 
 class HttpScope(Protocol):
@@ -34,31 +34,31 @@ class HttpScope(Protocol):
 
     @property
     def proto(self) -> str:
-        """Return `http` or `ws`."""
+        """Return the protocol of the connection: `http` or `ws`."""
 
     @property
     def client(self) -> str:
-        """Return address and port of the peer."""
+        """Return address and port of the client."""
 
     @property
     def method(self) -> str:
-        """Return the method in upper case."""
+        """Return the request method in upper case."""
 
     @property
     def path(self) -> str:
-        """Return the path without the query."""
+        """Return the request path without the query string."""
 
     @property
     def query_string(self) -> str:
-        """Return the query as sent."""
+        """Return the query string as the client sent it."""
 
     @property
     def headers(self) -> _Headers:
-        """Return the headers, with lower-case names."""
+        """Return the request headers, with lower-case names."""
 
 
 class HttpProtocol(Body, Protocol):
-    """Interface of Granian that reads the request body and sends the response."""
+    """Methods of Granian that read the request body and send the response."""
 
     async def client_disconnect(self) -> None:
         """Wait until the client disconnects."""
@@ -70,13 +70,13 @@ class HttpProtocol(Body, Protocol):
         """Send a response without a body."""
 
     def close(self, status: int | None) -> Any:
-        """Refuse a WebSocket connection."""
+        """Refuse a WebSocket connection with a status."""
 
 
 async def serve_http(
     api: Api, scope: HttpScope, protocol: HttpProtocol, max_body: int, body_timeout: float
 ) -> None:
-    """Answer one HTTP request."""
+    """Answer one HTTP request that Granian has received."""
     if scope.proto != "http":
         protocol.close(403)
         return
@@ -118,7 +118,7 @@ async def serve_http(
 
 
 async def _while_connected(api: Api, exchange: Exchange, protocol: HttpProtocol) -> Response | None:
-    """Answer the request, or cancel it if the client disconnects first."""
+    """Answer the request, but cancel it if the client disconnects first."""
     answer = asyncio.ensure_future(api.answer(exchange))
     gone = asyncio.ensure_future(protocol.client_disconnect())
     try:

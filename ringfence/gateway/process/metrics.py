@@ -1,7 +1,8 @@
-"""Metrics of one worker, in the format of Prometheus. No label is a key, since keys are unbounded.
+"""Metrics of one gateway worker, in the format of Prometheus. Keys are never labels, because their
+number is unbounded.
 
-Both ports share one `Counter`. Its entries are paths (`grpc` for calls of Envoy), `decided_` with
-result and source, `refused_` with the cause, and `bugs`.
+The HTTP and the gRPC port share one `Counter`. Its entries are paths (`grpc` for calls of Envoy),
+`decided_` with result and source, `refused_` with the cause, and `bugs`.
 """
 
 import os
@@ -31,12 +32,12 @@ _NAMES = {
 
 
 def decided(decision: Decision) -> str:
-    """Return the name under which a decision is counted."""
+    """Return the name of the counter for a decision."""
     return _NAMES[decision.allowed, decision.source]
 
 
 class Metrics(Collector):
-    """Metrics of one worker."""
+    """Metrics of one gateway worker."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Metrics(Collector):
             ProcessCollector(registry=self._registry)
 
     def write(self, accept: str | None) -> tuple[bytes, str]:
-        """Render all metrics in a format that the scraper accepts; return content type and text."""
+        """Format all metrics in a format that the scraper accepts; return content type and text."""
         encode, content_type = choose_encoder(accept or "")
         return encode(self._registry), content_type
 

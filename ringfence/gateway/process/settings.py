@@ -47,7 +47,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of a gateway; times in seconds."""
+    """Settings of a gateway; times are in seconds."""
 
     cluster: str = ""
     """URL of the cluster, `ringfence://...`; `RINGFENCE_URL` when empty."""
@@ -137,7 +137,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def addresses(self) -> ClientAddress:
-        """Return the rule that finds the client address of a request."""
+        """Return the finder of client addresses in requests."""
         return ClientAddress(
             self.trusted_proxies, header=self.address_header, ipv6_prefix=self.ipv6_prefix
         )
@@ -173,7 +173,8 @@ def load_gateway_settings(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> GatewaySettings:
-    """Load the settings from file, environment and flags; flags override the others.
+    """Load the settings from file, environment and flags. Flags override the environment, which
+    overrides the file.
 
     Paths in the file are relative to it. Raises `ConfigError` that names the source and the
     setting.

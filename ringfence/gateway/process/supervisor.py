@@ -42,7 +42,7 @@ _LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propa
 
 
 def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT; with `tied_to_stdin` also until standard input ends.
+    """Serve requests until SIGTERM or SIGINT; with `tied_to_stdin` also until standard input ends.
 
     Raises `ConfigError` and `AccessDenied` for errors that a retry cannot fix. If the cluster does
     not answer yet, the workers wait for it.
@@ -104,7 +104,7 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
 
 
 def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
-    """Raise the limit of file descriptors as needed, or lower `max_connections` to fit it."""
+    """Raise the limit on file descriptors as needed, or reduce `max_connections` to fit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     needed = 2 * settings.max_connections + _DESCRIPTORS
@@ -123,14 +123,18 @@ def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
 
 
 async def _try_cluster(settings: GatewaySettings) -> None:
-    """Connect once to detect permanent errors at the start: address, certificates, token."""
+    """Connect once to the cluster, to detect permanent errors early: address, certificates,
+    token."""
     async with open_cluster(parse_url(settings.cluster), connect_timeout=1.0) as cluster:
         if not cluster.knows_rules:
             logger.warning("no member of the cluster answers yet; the gateway retries")
 
 
 def _require_free(at: Address) -> None:
-    """Raise `ConfigError` for a used port. The workers' sockets could otherwise share it."""
+    """Raise `ConfigError` if a port is in use.
+
+    Without this check, the workers' sockets could share the port with another program.
+    """
     family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -143,7 +147,7 @@ def _require_free(at: Address) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """Stop when the parent process has ended, even if it was killed."""
+    """Stop the gateway when the parent process has ended, even if it was killed."""
     # Not sys.stdin: a worker forked during the read would block on its lock forever.
     while os.read(0, 4096):
         pass

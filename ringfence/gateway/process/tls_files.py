@@ -33,7 +33,7 @@ def check_tls_files(certificate: str, key: str, client_ca: str, now: datetime) -
 
 
 def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
-    """Load the files into a TLS context of a Python server. Raises `ConfigError`."""
+    """Load certificate files into a TLS context of a Python server. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)

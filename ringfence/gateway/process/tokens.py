@@ -34,7 +34,8 @@ class Tokens:
     """Scopes of every caller when no token is needed."""
 
     def scopes_of(self, authorization: str | None) -> frozenset[Scope] | None:
-        """Return the scopes of the sender of this header; None when its token is not valid."""
+        """Return the scopes of the caller that sent this `Authorization` header; None when its
+        token is invalid."""
         if self.is_open:
             return self.open_scopes
         scheme, _, text = (authorization or "").partition(" ")
@@ -51,17 +52,20 @@ class Tokens:
         return entry.scopes if entry.domains is None else frozenset()
 
     def name_of(self, authorization: str | None) -> str:
-        """Return the name of the token in a header that `scopes_of` accepts; empty when open."""
+        """Return the name of the token in a header that `scopes_of` accepts.
+
+        The name is empty when no token is required.
+        """
         if self.is_open:
             return ""
         return parse_token((authorization or "").partition(" ")[2].strip()).name
 
 
 class TokenReload:
-    """Reload of a token file that has changed. A file with an error changes nothing."""
+    """Reload of a changed token file. A file with an error is ignored."""
 
     def __init__(self, path: Path, tokens: Tokens) -> None:
-        """`tokens` were read from `path` before; a reload changes them in place."""
+        """`tokens` were read from `path`; a reload changes this object in place."""
         self._path = path
         self._tokens = tokens
         self._seen: tuple[int, ...] = ()
@@ -93,9 +97,10 @@ class TokenReload:
 
 
 def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens:
-    """Load a token file. Raises `ConfigError` that names the file and how to fix it.
+    """Load a token file. Raises `ConfigError`, which names the file and how to fix it.
 
-    `asks_certificates`: callers need a certificate. Without tokens it grants `check` alone.
+    `asks_certificates` means that callers need a certificate. Without tokens, such a certificate
+    grants only the scope `check`.
     """
     if path is None:
         return Tokens(open_scopes=frozenset([Scope.CHECK])) if asks_certificates else Tokens()

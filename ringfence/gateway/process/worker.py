@@ -1,4 +1,4 @@
-"""Worker process: a client of the cluster behind the HTTP and the gRPC port.
+"""Gateway worker process: a client of the cluster that serves the HTTP and the gRPC port.
 
 Starts and stops the tasks of the worker. `supervisor` decides the number of workers.
 """
@@ -93,7 +93,7 @@ class Worker:
         loop.run_until_complete(self._stop())
 
     async def __rsgi__(self, scope: HttpScope, protocol: HttpProtocol) -> None:
-        """Answer one HTTP request."""
+        """Answer one HTTP request that Granian has received."""
         if self._api is None:
             response = HttpProblem(
                 503, "the gateway is starting", [("retry-after", "1")]
@@ -105,7 +105,10 @@ class Worker:
         await serve_http(self._api, scope, protocol, settings.max_body, settings.body_timeout)
 
     async def _end_with_main(self) -> None:
-        """End this worker if the main process was killed. Otherwise it would keep the ports."""
+        """End this worker if the main process was killed.
+
+        Otherwise the worker would keep the ports open.
+        """
         while os.getppid() == self._main:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_RETRY / 4)
         logger.error("the main process of the gateway has ended; this worker ends too")
@@ -114,14 +117,16 @@ class Worker:
         os._exit(1)
 
     async def _follow_tokens(self, path: Path) -> None:
-        """Apply changes of the token file: a revoked token is refused from the next request on."""
+        """Apply changes of the token file, so that a revoked token is refused from the next request
+        on."""
         file = TokenReload(path, self._tokens)
         while True:
             file.reload_if_changed()
             await asyncio.sleep(_LOOK_AT_TOKENS)
 
     async def _bound_connections(self) -> None:
-        """Enforce the connection limits of the HTTP port, and count the closed connections."""
+        """Enforce the connection limits of the HTTP port, and count the connections that it
+        closes."""
         connections = HttpConnections(self._settings)
         while True:
             await asyncio.sleep(_LOOK_AT_CONNECTIONS)
@@ -176,7 +181,8 @@ class Worker:
             await self._watch(cluster, limiter)
 
     async def _watch(self, cluster: Cluster, limiter: Limiter) -> None:
-        """Report readiness when the rules have arrived. They remain valid if members fail later."""
+        """Report readiness when the rules have arrived. The worker stays ready if members fail
+        later."""
         while not cluster.knows_rules:
             if error := cluster.outage():
                 raise error
@@ -201,7 +207,7 @@ class Worker:
 
 
 def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
-    """Let the limiter report a `domain` or `auth` setting that no rule can match.
+    """Make the limiter report a `domain` or `auth` setting that no rule can match.
 
     Raises `ConfigError` in this case if `strict` is set. Settings with default values are not
     checked, because a gateway for Envoy alone needs no such rules.
@@ -215,11 +221,12 @@ def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
 
 
 async def warm_up(limiter: Limiter) -> None:
-    """Connect to all owners before the first check. Every standby is also an owner."""
+    """Connect to all owners before the first check. Every standby is also an owner, so it is
+    connected too."""
     for number in range(_WARM_UP):
         await limiter.check_limit("1/second", "ringfence:warm-up", str(number), cost=0)
 
 
 def make_api(limiter: Limiter, settings: GatewaySettings, tokens: Tokens | None = None) -> Api:
-    """Create the HTTP API for a limiter."""
+    """Create the HTTP API of the gateway for a limiter."""
     return Api(limiter, settings, tokens or Tokens(), make_rls(limiter, settings), lambda: True)
