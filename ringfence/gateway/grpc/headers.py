@@ -44,7 +44,7 @@ class Failure(IntEnum):
 
 
 class Broken(Exception):
-    """The connection must be closed because of an HTTP/2 error."""
+    """Error that requires the connection to be closed, with its HTTP/2 error code."""
 
     def __init__(self, failure: Failure, why: str) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeaderBlock:
-    """Parsed header of a request; requests with the same header share one."""
+    """Parsed header of a request; requests with equal headers share one object."""
 
     method: str
     path: str
@@ -63,7 +63,7 @@ class HeaderBlock:
 
 
 class HeaderBlocks:
-    """Decoder of the headers of one connection. It must read every header, in order."""
+    """Decoder of the headers of one connection. It must decode every header, in order."""
 
     def __init__(self, largest: int) -> None:
         self.decoded = 0
@@ -108,7 +108,8 @@ class HeaderBlocks:
 
 
 def _head_of(pairs: Iterable[tuple[bytes, bytes]]) -> HeaderBlock | None:
-    """Validate a request's fields (RFC 9113, sections 8.2 and 8.3); None if they are malformed."""
+    """Validate the header fields of a request (RFC 9113, sections 8.2 and 8.3); None if they are
+    malformed."""
     pseudo: dict[bytes, str] = {}
     fields: dict[str, str] = {}
     has_fields = False

@@ -14,7 +14,7 @@ _NOT_SERVING, _SERVING = HealthCheckResponse.NOT_SERVING, HealthCheckResponse.SE
 
 
 class Health:
-    """Health of several service names, which all have the same status."""
+    """gRPC health status; all service names have the same status."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -23,27 +23,28 @@ class Health:
         self._is_over = False
 
     def set_serving(self) -> None:
-        """Set the status to SERVING and notify all watches."""
+        """Set the health status to SERVING and notify all watching clients."""
         self._set(_SERVING)
 
     def end(self) -> None:
-        """Set the status to NOT_SERVING, then end all watches."""
+        """Set the health status to NOT_SERVING, then end the calls of all watching clients."""
         self._is_over = True
         self._set(_NOT_SERVING)
 
     async def check(self, message: bytes) -> Answer:
-        """Return the status of one service name. Raises `Refusal`."""
+        """Return the health status of one service name. Raises `Refusal`."""
         if _name_in(message) not in self._names:
             raise Refusal(Status.NOT_FOUND, "there is no such service here")
         return _told(self._status)
 
     async def list(self, message: bytes) -> Answer:
-        """Return the status of all service names."""
+        """Return the health status of all service names."""
         statuses = {name: HealthCheckResponse(status=self._status) for name in self._names}
         return bytes(HealthListResponse(statuses=statuses).SerializeToString())
 
     async def watch(self, message: bytes) -> Answer:
-        """Yield the status of one service name now and after each change. Raises `Refusal`."""
+        """Yield the health status of one service name now and after each change. Raises
+        `Refusal`."""
         return self._changes(is_known=_name_in(message) in self._names)
 
     async def _changes(self, *, is_known: bool) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Dynamic metadata of an answer to Envoy: the request, and the metadata of the matching rules.
+"""Dynamic metadata of a response to Envoy: the request, and the metadata of the matched rules.
 
 Envoy's filters and access logs read it. The format is that of `envoyproxy/ratelimit`.
 """
@@ -16,7 +16,7 @@ __all__ = ["describe"]
 
 
 def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
-    """Describe a request and the metadata of its rules. The first rule wins for a repeated name."""
+    """Return the metadata of a request and its rules. The first rule wins for a repeated name."""
     metadata: dict[str, Any] = {}
     for status in statuses:
         if status.rule is not None and status.allowed:
