@@ -62,7 +62,7 @@ from node.shards.transfers.shard_sender import ShardSender
 from ringfence import runtime
 from ringfence.errors import ConfigError
 from ringfence.peering.clock import Clock
-from ringfence.peering.engine_choice import new_engine
+from ringfence.peering.engine_choice import first_slot, new_engine
 from ringfence.peering.link import Link, LinkSettings
 from ringfence.peering.link.calls import call, fetch_counters, fetch_throttled
 from ringfence.peering.routing import Router
@@ -212,7 +212,7 @@ class Node:
         self._engine = new_engine(
             max_keys=settings.max_keys,
             max_bytes=settings.max_bytes or None,
-            first_lease=max(1, now),
+            first_lease=first_slot(settings.name, now),
             secret=random.randbytes(16),
             keeps_keys=True,
         )

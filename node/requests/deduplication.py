@@ -183,7 +183,8 @@ class DecidedChecks:
         """Add outcomes that another node decided; return the checks that both nodes admitted.
 
         One of the two charges of each must be removed. The first list has the checks that this node
-        admitted first. The second list has the others, with the age of the charge on this node.
+        admitted first. The second list has the others, with the age and the outcome of the charge
+        on this node.
         """
         ours_first: list[DecidedCheck] = []
         theirs_first: list[DecidedCheck] = []
@@ -200,7 +201,7 @@ class DecidedChecks:
                 if age_ns >= check.age_ns:
                     ours_first.append(check)
                 else:
-                    theirs_first.append(replace(check, age_ns=age_ns))
+                    theirs_first.append(replace(check, age_ns=age_ns, row=known[0]))
         return ours_first, theirs_first
 
     def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:

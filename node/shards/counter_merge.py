@@ -1,17 +1,18 @@
 """Merging of counters from another member into the counters of this node."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hashring import NodeId
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import add_logs, split_row
 from node.shards.transfers.outgoing_transfers import OutgoingTransfer, OutgoingTransfers
-from ringfence.limiter import Engine, Snapshot
+from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 
-__all__ = ["CounterMerge", "CrossedTransfers", "add_logs", "without_checks"]
+__all__ = ["CounterMerge", "CrossedTransfers"]
 
 _ACKNOWLEDGED_NS = 15_000_000_000
 """Time after which no acknowledgement of a crossed transfer is expected."""
@@ -58,12 +59,72 @@ class CounterMerge:
         self._changed.update(keys)
         self._counters.add(counter, sum(units))
 
-    def charge_log(self, log: FallbackLog, keys: Sequence[bytes], now: int) -> None:
-        """Charge the units that a fallback log contains for these keys."""
+    def charge_log(
+        self, log: FallbackLog, keys: Sequence[bytes], counts: Snapshot, at: int, now: int
+    ) -> None:
+        """Charge the units that a fallback log contains for these keys, and merge its slots.
+
+        `counts` contains the slots of the log as they were at the instant `at`. They replace the
+        slots with the same numbers. A slot of the log that `counts` lacks is released.
+        """
         self.charge({key: log.row(key, now) for key in keys}, now)
+        slotted = [key for key in keys if log.slots(key)]
+        rows = {key: row for row, key in enumerate(counts.keys)} if slotted else {}
+        for key in slotted:
+            row = rows.get(key)
+            state = [] if row is None else counts.states[row]
+            limit = None if row is None else counts.limits[counts.which[row]]
+            self._replace_slots(key, log.slots(key), state, limit, at, now)
+
+    def _replace_slots(
+        self,
+        key: bytes,
+        numbers: Iterable[int],
+        state: Sequence[int],
+        limit: Limit | None,
+        at: int,
+        now: int,
+    ) -> None:
+        """Replace the slots with these numbers by those in a state of the instant `at`."""
+        here = self._engine.snapshot([key], now)
+        limit = here.limits[0] if here.keys else limit
+        if limit is None or limit.algorithm is not Algorithm.CONCURRENCY:
+            return
+        slots = _slots_of(here.states[0], now) if here.keys else {}
+        logged = _slots_of(state, at)
+        for number in numbers:
+            before = slots.pop(number, (0, 0))
+            if number in logged:
+                slots[number] = max(before, logged[number])
+                self._counters.add("hits_merged", 0 if before[1] else logged[number][1])
+        held = sorted((ends - now, number, units) for number, (ends, units) in slots.items())
+        merged = [n for left, number, units in held if left > 0 for n in (number, left, units)]
+        self.restore(Snapshot([key], [merged], [limit], [0], []), now)
+        self._changed.update([key])
+
+    def charge_arrived(self, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
+        """Charge the log of another member, one row for each key of its counters `counts`."""
+        plain: dict[bytes, Sequence[int]] = {}
+        slotted: dict[bytes, Sequence[int]] = {}
+        for key, row in zip(counts.keys, rows, strict=True):
+            (slotted if 0 in row[1::2] else plain)[key] = row
+        self.charge(plain, now)
+        if slotted:
+            log = FallbackLog()
+            add_logs(log, counts, [slotted.get(key, ()) for key in counts.keys], now)
+            self.charge_log(log, [*slotted], counts, now, now)
+
+    def restore_below(
+        self, log: FallbackLog, copies: Iterable[tuple[int, Snapshot]], now: int
+    ) -> None:
+        """Restore snapshots, each of its instant, and charge the log of this node on top."""
+        for at, counts in copies:
+            mine = self._engine.snapshot([key for key in counts.keys if log.slots(key)], now)
+            self.restore(counts, at)
+            self.charge_log(log, counts.keys, mine, now, now)
 
     def refund_log(self, log: FallbackLog, now: int) -> None:
-        """Refund the units that `charge_log` charged for this log."""
+        """Refund the units that `charge_log` charged. Slots stay: a merge counts each once."""
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -87,27 +148,43 @@ class CounterMerge:
             now,
         )
 
-    def admitted(
-        self, keys: Sequence[bytes], regained: Mapping[bytes, int], now: int
-    ) -> dict[bytes, list[int]]:
-        """Return the units that this node admitted for each key, with age 0.
+    def admitted(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> FallbackLog:
+        """Return a log of what this node admitted for each key: slots, and units with age 0.
 
         The counts of other data centers are excluded, because both members have them. Units that
         were recovered from other data centers (`regained`) are excluded, because the counters of
         the other member contain them.
         """
-        counts = self._engine.snapshot(keys, now)
+        log = FallbackLog()
         scratch = Engine(max_keys=max(1, len(counts.keys)))
         scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
-        units = [max(0, scratch.used(key, now) - regained.get(key, 0)) for key in counts.keys]
-        return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
+        for at, key in enumerate(counts.keys):
+            limit, state = counts.limits[counts.which[at]], counts.states[at]
+            if limit.algorithm is Algorithm.CONCURRENCY:
+                for slot, left, units in zip(state[::3], state[1::3], state[2::3], strict=True):
+                    log.grant(key, slot, units, limit.period_ns, now + left - limit.period_ns)
+            elif units := max(0, scratch.used(key, now) - regained.get(key, 0)):
+                log.add(key, units, limit.period_ns, now)
+        return log
 
-    def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
-        """Restore counters from another member, and charge the units that this node admitted
-        besides."""
-        mine = self.admitted(counts.keys, regained, now)
+    def join(
+        self,
+        counts: Snapshot,
+        rows: Sequence[Sequence[int]],
+        regained: Mapping[bytes, int],
+        now: int,
+    ) -> None:
+        """Restore counters from another member, and charge what this node admitted besides.
+
+        `rows` are the sender's log. For a slot in it, the sender's counters are right: this node
+        may have an older state of it from a replica.
+        """
+        mine = self._engine.snapshot(counts.keys, now)
+        log = self.admitted(mine, regained, now)
+        for key, row in zip(counts.keys, rows, strict=False):
+            log.remove_slots(key, split_row(row)[1])
         self.restore(counts, now)
-        self.charge(mine, now)
+        self.charge_log(log, mine.keys, mine, now, now)
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Mark keys that arrived as changed, and report that this node now counts them."""
@@ -161,7 +238,8 @@ class CrossedTransfers:
         log = FallbackLog()
         for part in transfer.parts:
             add_logs(log, part.counts, part.fallback_counts, transfer.at)
-        self._merge.charge_log(log, log.keys, now)
+        for part in transfer.parts:
+            self._merge.charge_log(log, part.counts.keys, part.counts, transfer.at, now)
         self._charged[shard] = transfer, log
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
@@ -183,22 +261,7 @@ class CrossedTransfers:
             del self._charged[shard]
 
 
-def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-    """Add the log of another member to the log `log`, one row for each key of `counts`."""
-    for at, row in enumerate(rows):
-        log.restore(counts.keys[at], row, counts.limits[counts.which[at]].period_ns, now)
-
-
-def without_checks(
-    keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
-) -> list[list[int]]:
-    """Subtract the units of checks that both members admitted from the log of the other member."""
-    by_key = {key: [*row] for key, row in zip(keys, rows, strict=True)}
-    for check in checks:
-        row, units = by_key.get(check.key, []), check.cost
-        # The row whose age is closest to the age of the check contains its units.
-        for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - check.age_ns)):
-            taken = min(units, row[at + 1])
-            row[at + 1] -= taken
-            units -= taken
-    return [by_key[key] for key in keys]
+def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:
+    """Return the expiry and units of slots by number, from their state at an instant."""
+    triples = zip(state[::3], state[1::3], state[2::3], strict=False)  # A peer may send anything.
+    return {slot: (at + left, units) for slot, left, units in triples}

@@ -1,10 +1,11 @@
-"""Log of the units that this node admitted in place of an unreachable owner. The owner charges them
-later.
+"""Log of what this node admitted in place of an unreachable owner. The owner charges it later.
 
-Decides the resolution of time. `ownership` decides when the log is used.
+Units have a time, in parts of the period. Slots of concurrency limits have numbers instead: the log
+has the numbers of the slots that changed, and the engine has the slots. `ownership` decides when
+the log is used, and `log_rows` how it is transferred.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ringfence.limiter.serialization import fitting
 
@@ -12,6 +13,8 @@ __all__ = ["FallbackLog"]
 
 _PARTS = 128
 """Parts of a period. They start where windows start, so no unit changes its window."""
+_MOST_SLOTS = 4000
+"""Most slots of one key. A transferred row has up to four numbers for each of them."""
 
 
 class FallbackLog:
@@ -20,6 +23,8 @@ class FallbackLog:
     def __init__(self) -> None:
         self._units: dict[bytes, tuple[int, dict[int, int]]] = {}
         """Per key its period in ns, and units by number of the part."""
+        self._slots: dict[bytes, dict[int, bool]] = {}
+        """Changed slots of each key by number, and whether no other member has had the slot."""
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
         """Add units that were admitted or charged at `now`."""
@@ -41,13 +46,60 @@ class FallbackLog:
             if not parts[number]:
                 del parts[number]
 
+    def grant(self, key: bytes, slot: int, units: int, period_ns: int, now: int) -> None:
+        """Add a slot that was granted at `now`. Above the bound, add its units only."""
+        if not self._put(key, slot, is_new=True):
+            self.add(key, units, period_ns, now)
+
+    def release(self, key: bytes, slot: int, units: int) -> None:
+        """Add a release. Remove a slot that no other member has had."""
+        if self._slots.get(key, {}).get(slot):
+            self.remove_slots(key, [slot])
+        elif not self._put(key, slot, is_new=False):
+            self.take_back(key, units)
+
+    def add_slot(self, key: bytes, slot: int) -> bool:
+        """Add a slot that changed and that other members know; return False above the bound."""
+        return self._put(key, slot, is_new=False)
+
+    def _put(self, key: bytes, slot: int, *, is_new: bool) -> bool:
+        slots = self._slots.setdefault(key, {})
+        if slot not in slots and len(slots) >= _MOST_SLOTS:
+            return False
+        slots.setdefault(slot, is_new)
+        return True
+
+    def remove_slots(self, key: bytes, slots: Iterable[int]) -> None:
+        """Remove slots of a key, if they are in the log."""
+        known = self._slots.get(key)
+        if known is not None:
+            for slot in slots:
+                known.pop(slot, None)
+            if not known:
+                del self._slots[key]
+
+    def slots(self, key: bytes) -> Mapping[int, bool]:
+        """Return the changed slots of a key, and whether no other member has had the slot.
+
+        A slot that is not in the counters of the key any more was released or has expired.
+        """
+        return self._slots.get(key, {})
+
     @property
     def keys(self) -> list[bytes]:
-        """Return the keys for which the log has units."""
-        return [key for key, (_, parts) in self._units.items() if parts]
+        """Return the keys that have units or changed slots."""
+        units = [key for key, (_, parts) in self._units.items() if parts]
+        return [*dict.fromkeys([*units, *self._slots])]
+
+    @property
+    def slot_keys(self) -> list[bytes]:
+        """Return the keys that have changed slots."""
+        return list(self._slots)
 
     def subtract(self, other: "FallbackLog") -> None:
-        """Remove the units of another log, in each part of the period separately."""
+        """Remove the slots and units of another log, in each part of the period separately."""
+        for key, slots in other._slots.items():
+            self.remove_slots(key, slots)
         for key, (_, theirs) in other._units.items():
             _, parts = self._units.get(key, (0, {}))
             for number in sorted(theirs.keys() & parts.keys()):
@@ -56,8 +108,9 @@ class FallbackLog:
                     del parts[number]
 
     def forget(self, key: bytes) -> None:
-        """Remove all units of a key whose counter was reset."""
+        """Remove all units and slots of a key whose counter was reset."""
         self._units.pop(key, None)
+        self._slots.pop(key, None)
 
     def restore(self, key: bytes, row: Sequence[int], period_ns: int, now: int) -> None:
         """Add one row of a log that another node sent."""

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmh3 import mmh3_32_uintdigest
+
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine, EngineRule, Outcomes, compiled_tables, why_not_compiled
 from ringfence.rules import Rule
@@ -20,11 +22,14 @@ __all__ = [
     "chosen_engine",
     "decide_by",
     "engine_rules",
+    "first_slot",
     "new_engine",
 ]
 
 ENVIRONMENT = "RINGFENCE_ENGINE"
 SECRET_BYTES = 16
+_SLOT_BITS = 28
+"""Distance of the first slot ids of two nodes, as a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,15 @@ def chosen_engine() -> EngineChoice:
             return EngineChoice(True, "the compiled tables were built with the package")
         case _:
             raise ConfigError(f"{ENVIRONMENT} must be compiled, reference or auto, got {asked}")
+
+
+def first_slot(name: str, now: int) -> int:
+    """Return the first slot id of a node that starts at `now`, in ns.
+
+    Transfers merge slots by id, so ids must differ between nodes that start at the same instant,
+    and between the lives of one node. The result has at most 63 bits.
+    """
+    return max(1, now) + (mmh3_32_uintdigest(name.encode()) << _SLOT_BITS)
 
 
 def new_engine(

@@ -167,7 +167,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",
-                "merge.charge(dict(zip(counts.keys, arrival.logs, strict=True)), now)",
+                "merge.charge_arrived(counts, arrival.logs, now)",
                 "pass",
             ),
         ),

@@ -18,19 +18,19 @@ from node.requests.client_leases import Lender
 from node.requests.deduplication import DecidedChecks
 from node.requests.sessions.node_api import Caller
 from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
-from node.shards.counter_merge import CrossedTransfers, add_logs, without_checks
+from node.shards.counter_merge import CrossedTransfers
+from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.ownership.shard_states import Arrival, Cover, ShardStates, others
 from node.shards.replicas import Replicas
-from node.shards.transfers.outgoing_transfers import OutgoingTransfer, append_row
-from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
+from node.shards.transfers.outgoing_transfers import OutgoingTransfer, add_unused, append_row
+from ringfence.limiter import CHARGED_CODES, Code, Engine, Outcomes, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
 __all__ = ["Released", "ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
-_NO_LIMIT = Limit.of_ns(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 
@@ -118,9 +118,21 @@ class ShardOwnership:
                         which = batch.which[at] if batch.which else 0
                         limit = batch.limits[which - 1] if which else None
                         period_ns = self._period_of(key) if limit is None else limit.period_ns
-                        log.add(key, cost, period_ns, now)
+                        if outcomes.leases[at]:
+                            log.grant(key, outcomes.leases[at], cost, period_ns, now)
+                        else:
+                            log.add(key, cost, period_ns, now)
+                case Op.RENEW:
+                    if outcomes.leases[at]:
+                        log.add_slot(key, outcomes.leases[at])
+                        cover.sent_log.remove_slots(key, [outcomes.leases[at]])
                 case Op.REFUND:
-                    log.take_back(key, cost)
+                    slot = batch.leases[at] if batch.leases else 0
+                    if slot:
+                        log.release(key, slot, cost)
+                        cover.sent_log.remove_slots(key, [slot])
+                    else:
+                        log.take_back(key, cost)
                 case Op.RESET:
                     log.forget(key)
                     cover.sent_log.forget(key)
@@ -386,19 +398,17 @@ class ShardOwnership:
         lacks. Skipped for another member that covers the same owner, because its counters may
         include units that this node admitted.
         """
-        theirs = Snapshot([], [], [], [], [])
-        rows: dict[bytes, list[int]] = {}
+        theirs: dict[int, Snapshot] = {}
         for at, key in enumerate(counts.keys):
-            cover = self._covers.get(shard_of(key))
+            shard = shard_of(key)
+            cover = self._covers.get(shard)
             if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
             cover.copied_at = now
             if counts.states[at]:
-                append_row(theirs, counts, at)
-                rows[key] = cover.log.row(key, now)
-        if theirs.keys:
-            self._engine.restore(theirs, now)
-            self.merge.charge(rows, now)
+                append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
+        for shard, base in theirs.items():
+            self.merge.restore_below(self._covers[shard].log, [(now, base)], now)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Charge counts that this data center lost and has recovered from other data centers.
@@ -418,15 +428,7 @@ class ShardOwnership:
         """Return the states of keys for the standby; an unused key has an empty state."""
         with nullcontext() if self._lender is None else self._lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
-        known = set(counts.keys)
-        unused = [key for key in keys if key not in known]
-        if unused:
-            counts.limits.append(_NO_LIMIT)
-            if counts.remote_counts:
-                counts.remote_counts.extend({} for _ in unused)
-            counts.keys.extend(unused)
-            counts.states.extend([] for _ in unused)
-            counts.which.extend([len(counts.limits) - 1] * len(unused))
+        add_unused(counts, keys)
         return counts
 
     # -- transfers to other members ------------------------------------------------------------

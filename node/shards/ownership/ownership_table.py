@@ -87,10 +87,9 @@ class Action(StrEnum):
     HOLD = "hold"
     RELEASE = "release"
     JOIN = "join"
-    CHARGE_OWN_LOG = "charge_own_log"
+    RESTORE_BELOW_LOG = "restore_below_log"
     CHARGE_SENDERS_LOG = "charge_senders_log"
     KEEP_SENDERS_LOG = "keep_senders_log"
-    MERGE_REPLICA = "merge_replica"
     COVER_OWNER = "cover_owner"
     COVER_SENDERS_OWNER = "cover_senders_owner"
     COVER_NEW_OWNER = "cover_new_owner"
@@ -144,10 +143,12 @@ ACTION_MEANINGS = {
     Action.HOLD: "Decide checks of the shard from now on; drop its replica and transfer.",
     Action.RELEASE: "Stop deciding; keep the counters as parts of a transfer.",
     Action.JOIN: "As `RESTORE`; then charge what was admitted here.",
-    Action.CHARGE_OWN_LOG: "Charge what this node admitted in the owner's place.",
+    Action.RESTORE_BELOW_LOG: (
+        "As `RESTORE`; then charge what this node admitted in the owner's place on top. Keys that "
+        "the sender does not have keep their counters."
+    ),
     Action.CHARGE_SENDERS_LOG: "Charge what the sender admitted in the owner's place.",
     Action.KEEP_SENDERS_LOG: "Add what the sender admitted to this node's log for the owner.",
-    Action.MERGE_REPLICA: "Put the replica into the engine, and charge this node's log on top.",
     Action.COVER_OWNER: "Count in the owner's place: keep a log of what is admitted.",
     Action.COVER_SENDERS_OWNER: "Count in place of the member that the sender counted for.",
     Action.COVER_NEW_OWNER: "Count in place of the member that has the shard now.",
@@ -184,10 +185,12 @@ _SAME = None
 _A = Action
 _TAKE = (_A.RESTORE, _A.HOLD, _A.COVER_OWNER)
 _TAKE_LOG = (_A.RESTORE, _A.HOLD, _A.COVER_SENDERS_OWNER, _A.KEEP_SENDERS_LOG)
-_BASE = (_A.RESTORE, _A.CHARGE_OWN_LOG)
+_BASE_OWNED = (_A.RESTORE_BELOW_LOG, _A.END_COVER, _A.COUNT_HEALED)
 """The sender has the counters that this node's log is on top of."""
-_BASE_OWNED = (*_BASE, _A.END_COVER, _A.COUNT_HEALED)
-_BASE_COVERED = (*_BASE, _A.COVER_SENDERS_OWNER, _A.KEEP_SENDERS_LOG, _A.COUNT_HEALED)
+_BASE_COVERED = (
+    *(_A.RESTORE_BELOW_LOG, _A.COVER_SENDERS_OWNER),
+    *(_A.KEEP_SENDERS_LOG, _A.COUNT_HEALED),
+)
 _ADD = (_A.CHARGE_SENDERS_LOG, _A.COUNT_HEALED)
 """Both sides started from the same counters: only the sender's log is new."""
 _ADD_AND_LOG = (_A.KEEP_SENDERS_LOG, *_ADD)
@@ -215,21 +218,21 @@ _ROWS: tuple[
         State.OWNED,
         (_A.END_COVER,),
     ),
-    (BLIND, (Event.REPLICA_OF_OWN,), State.OWNED, (_A.MERGE_REPLICA, _A.END_COVER)),
+    (BLIND, (Event.REPLICA_OF_OWN,), State.OWNED, (_A.RESTORE_BELOW_LOG, _A.END_COVER)),
     (
         (State.COVERED_BLIND,),
         (Event.REPLICA_OF_OTHER,),
         State.COVERED,
-        (_A.MERGE_REPLICA, _A.COVER_NEW_OWNER),
+        (_A.RESTORE_BELOW_LOG, _A.COVER_NEW_OWNER),
     ),
     (
         (State.RETAKEN_BLIND,),
         (Event.REPLICA_OF_OTHER,),
         State.RETAKEN,
-        (_A.MERGE_REPLICA, _A.COVER_NEW_OWNER),
+        (_A.RESTORE_BELOW_LOG, _A.COVER_NEW_OWNER),
     ),
-    ((State.COVERED_BLIND,), (Event.REPLICA_FOUND,), State.COVERED, (_A.MERGE_REPLICA,)),
-    ((State.RETAKEN_BLIND,), (Event.REPLICA_FOUND,), State.RETAKEN, (_A.MERGE_REPLICA,)),
+    ((State.COVERED_BLIND,), (Event.REPLICA_FOUND,), State.COVERED, (_A.RESTORE_BELOW_LOG,)),
+    ((State.RETAKEN_BLIND,), (Event.REPLICA_FOUND,), State.RETAKEN, (_A.RESTORE_BELOW_LOG,)),
     # Arrivals while the shard is not counted here.
     (_UNCOUNTED, (Event.TRANSFER,), State.OWNED, (_A.RESTORE, _A.HOLD)),
     (_UNCOUNTED, (*_RETURNS, *_COVERS), State.COVERED, _TAKE_LOG),

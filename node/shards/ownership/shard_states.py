@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from hashring import SHARDS, NodeId
 from node.metrics.counters import Counters
 from node.shards.changed_keys import ChangedKeys
-from node.shards.counter_merge import CounterMerge, add_logs
+from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import add_logs
 from node.shards.ownership.ownership_table import COUNTED, TABLE, Action, Event, State
 from node.shards.replicas import Replicas
 from node.shards.transfers.outgoing_transfers import OutgoingTransfers
@@ -19,7 +20,7 @@ from ringfence.wire import ShardGroup
 __all__ = ["Arrival", "Cover", "ShardStates", "others"]
 
 _ANNOUNCED = frozenset(
-    {Action.RESTORE, Action.JOIN, Action.MERGE_REPLICA, Action.CHARGE_SENDERS_LOG}
+    {Action.RESTORE, Action.JOIN, Action.RESTORE_BELOW_LOG, Action.CHARGE_SENDERS_LOG}
 )
 """Actions after which the keys that arrived are counted here."""
 _RETURNED_WITHIN_NS = 5_000_000_000
@@ -164,18 +165,17 @@ class ShardStates:
                 self.held[shard] = 0
             case Action.JOIN:
                 for _, counts in copies:
-                    merge.join(counts, self.regained.get(shard, {}), now)
-            case Action.CHARGE_OWN_LOG:
-                for _, counts in copies:  # Keys that the sender does not have keep their state.
-                    merge.charge_log(self.covers[shard].log, counts.keys, now)
+                    merge.join(counts, arrival.logs, self.regained.get(shard, {}), now)
             case Action.CHARGE_SENDERS_LOG:
                 for _, counts in copies:
-                    merge.charge(dict(zip(counts.keys, arrival.logs, strict=True)), now)
+                    merge.charge_arrived(counts, arrival.logs, now)
             case Action.KEEP_SENDERS_LOG:
                 for _, counts in copies:
                     add_logs(self.covers[shard].log, counts, arrival.logs, now)
-            case Action.MERGE_REPLICA:
-                self._merge_replica(self.covers[shard], arrival)
+            case Action.RESTORE_BELOW_LOG:
+                cover = self.covers[shard]
+                merge.restore_below(cover.log, copies, now)
+                cover.to_ask = ()
             case Action.COVER_OWNER | Action.COVER_SENDERS_OWNER | Action.COVER_NEW_OWNER:
                 self.covers[shard] = self._new_cover(shard, arrival)
             case Action.END_COVER:
@@ -188,13 +188,6 @@ class ShardStates:
         self.transfers.drop([shard])
         if shard in self._replicas:
             self._replicas.drop([shard])
-
-    def _merge_replica(self, cover: Cover, arrival: Arrival) -> None:
-        """Restore a replica, and charge the units that were admitted without it."""
-        for at, counts in arrival.copies:
-            self.merge.restore(counts, at)
-            self.merge.charge_log(cover.log, counts.keys, arrival.now)
-        cover.to_ask = ()
 
     def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
         """Return the cover data of a shard after a transition that changes its owner."""

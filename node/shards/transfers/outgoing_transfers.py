@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hashring import NodeId
-from ringfence.limiter import Snapshot
+from ringfence.limiter import Limit, Snapshot
 from ringfence.wire import Counts, DecidedCheck, Holding, Pulled, ShardGroup
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "SentCopies",
     "SentCopy",
     "add_decided",
+    "add_unused",
     "append_row",
     "cut",
     "size_of",
@@ -53,6 +54,7 @@ _COPY_KEPT_NS = 5_000_000_000
 """Time for which a replica in several parts is kept after the last request for a part."""
 _MOST_COPIES = 64
 """Most replicas in several parts that are kept at once; above it the oldest is dropped."""
+_NO_LIMIT = Limit.of_ns(0, 1)
 
 
 class _About(NamedTuple):
@@ -367,3 +369,16 @@ def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
     target.states.append(source.states[at])
     target.which.append(target.limits.index(limit))
     target.remote_counts.append(source.remote_counts[at] if source.remote_counts else {})
+
+
+def add_unused(counts: Snapshot, keys: Iterable[bytes]) -> None:
+    """Add those of `keys` that counters lack, with the empty state of an unused key."""
+    known = set(counts.keys)
+    unused = [key for key in keys if key not in known]
+    if unused:
+        counts.limits.append(_NO_LIMIT)
+        if counts.remote_counts:
+            counts.remote_counts.extend({} for _ in unused)
+        counts.keys.extend(unused)
+        counts.states.extend([] for _ in unused)
+        counts.which.extend([len(counts.limits) - 1] * len(unused))

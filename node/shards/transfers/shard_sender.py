@@ -11,8 +11,8 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.client_leases import Lender
 from node.requests.sessions.node_api import Caller
-from node.shards.counter_merge import add_logs
 from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import log_rows
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.ownership.shard_states import Cover
 from node.shards.transfers.outgoing_transfers import (
@@ -23,6 +23,7 @@ from node.shards.transfers.outgoing_transfers import (
     SentCopies,
     SentCopy,
     add_decided,
+    add_unused,
     cut,
 )
 from ringfence.limiter import Engine, Snapshot
@@ -221,8 +222,9 @@ class ShardSender:
         if cover is None and released.regained:
             # A member that counted the shard all the time already has the recovered units.
             cover = Cover(to, 0)
-            mine = self._ownership.merge.admitted(counts.keys, released.regained, now)
-            add_logs(cover.log, counts, [mine.get(key, []) for key in counts.keys], now)
+            cover.log = self._ownership.merge.admitted(counts, released.regained, now)
+        if cover is not None:
+            add_unused(counts, cover.log.slot_keys)
         transfer = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
             self._ownership.replicas.keep(to, counts, now)
@@ -244,7 +246,7 @@ class ShardSender:
     ) -> OutgoingTransfer:
         """Build a transfer. For a covered shard, it includes the log for the owner."""
         log = FallbackLog() if cover is None else cover.log
-        parts = cut(counts, [log.row(key, now) for key in counts.keys], self._least_parts)
+        parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
         if cover is None:

@@ -122,8 +122,8 @@ class Pulled:
     groups: list[ShardGroup]
     counts: Counts
     fallback_counts: list[list[int]]
-    """Admissions of each key since its shard was taken over: alternating ages in ns and units.
-    Empty when no shard was taken over."""
+    """Admissions of each key since its shard was taken over: alternating ages in ns and units. Each
+    slot that changed follows: its number and 0. Empty when no shard was taken over."""
     decided: list[DecidedCheck] = field(default_factory=list)
     """Recent decisions on these shards, whose checks may arrive again on another path."""
 

@@ -121,7 +121,7 @@ def test_actions_hold_and_release_a_shard(state: State, event: Event) -> None:
 
 @pytest.mark.parametrize(("state", "event"), TABLE)
 def test_no_arrival_is_counted_by_two_actions(state: State, event: Event) -> None:
-    counting = {Action.RESTORE, Action.JOIN, Action.CHARGE_SENDERS_LOG, Action.MERGE_REPLICA}
+    counting = {Action.RESTORE, Action.JOIN, Action.CHARGE_SENDERS_LOG, Action.RESTORE_BELOW_LOG}
 
     assert len(counting & {*TABLE[state, event].actions}) <= 1
 
