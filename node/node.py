@@ -220,14 +220,16 @@ class Node:
         """Links that were reported as lost and are not ready again."""
         self._senders: SentAnswers[Caller] = SentAnswers(clock=self._clock.now)
         self._decided_checks = DecidedChecks(self._senders.find)
-        self._watchers: DenialSubscriptions[Caller] = DenialSubscriptions(self._tell_lifted)
+        self._denial_subscriptions: DenialSubscriptions[Caller] = DenialSubscriptions(
+            self._revoke_denials
+        )
         changed = ChangedKeys()
         self._lender: Lender[Caller] = Lender(
             self._engine,
             self.rules_in_force.rule,
             self._recall,
             first_lease=max(1, now),
-            on_freed=self._watchers.lift,
+            on_freed=self._denial_subscriptions.end_denials,
             on_changed=changed.add,
             on_settled=lambda session, key, units: session.spent(key, units),
         )
@@ -308,7 +310,7 @@ class Node:
             borrowing=SplitBorrowing(self._link_to, now_ns, self.counters),
             metrics=self._metrics,
             on_decided=global_keys.on_decided,
-            on_freed=self._watchers.lift,
+            on_freed=self._denial_subscriptions.end_denials,
         )
         self._waiters: OrderedDict[int, Sender[Caller]] = OrderedDict()
         """Senders by ticket, for forwarded checks that wait for a slot at another member."""
@@ -390,7 +392,7 @@ class Node:
                     await self._has_joined.wait()
                 if self._has_joined.is_set():
                     with runtime.move_on_after(_FETCH_PATIENCE):
-                        await self._handoff.wait_full()
+                        await self._handoff.wait_all_fetched()
                 else:
                     logger.warning("no member answered; node %s begins alone", self.name)
             if not self._is_founder:
@@ -412,7 +414,7 @@ class Node:
             self._gossip_driver.leave()
             with runtime.move_on_after(self._settings.drain_timeout):
                 if self._ring.members:
-                    await self._handoff.wait_empty()
+                    await self._handoff.wait_all_transferred()
                 self._gossip_driver.left()
                 if self._ring.members:
                     await runtime.sleep(_LINGER)  # Clients with an older view still ask here.
@@ -456,14 +458,14 @@ class Node:
         """
         if rules != self.rules_in_force.current:
             if self._metrics.active is not None:
-                self._metrics.active.follow(
+                self._metrics.active.set_rules(
                     rules
                 )  # What was counted is named by the rules of before.
             self.rules_in_force.change(rules)
             self._cross_dc.set_rules(self.rules_in_force.current)
             self.counters.add("reloads")
             self._route()
-            self._watchers.lift_all()
+            self._denial_subscriptions.end_all_denials()
             self._lender.recall_all()
             self._handler.slots.call_all()
 
@@ -546,7 +548,7 @@ class Node:
             elif change.after.status is not Status.JOINING:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
-                self._replication.restarted(NodeId(change.after.name))
+                self._replication.on_member_restarted(NodeId(change.after.name))
             self._ownership.on_member_change(change.before, change.after)
         records = self._membership.records
         if len(self._changed_at) > len(records):
@@ -560,8 +562,8 @@ class Node:
             old = self._ring if self._ring.members else view.ring(datacenter)
             self._placement, self._ring = placement, placement.ring(datacenter)
             self._handler.placement.ring = self._ring
-            self._handoff.follow(old, self._ring, view.ring(datacenter))
-            self._replication.follow(old, self._ring)
+            self._handoff.on_ring_change(old, self._ring, view.ring(datacenter))
+            self._replication.on_ring_change(old, self._ring)
         if view != self._view:
             self._view = view
             names = [member.name for member in view.members]
@@ -591,7 +593,7 @@ class Node:
     def _route(self) -> None:
         """Update the routes: the owners of keys, and the links to them."""
         elsewhere = self._cross_dc.elsewhere()
-        self._handler.follow(
+        self._handler.set_remote_rules(
             elsewhere.keys(), self._cross_dc.split_rules(), self._cross_dc.other_rings()
         )
         self._router.routes = NodeRoutes(
@@ -661,7 +663,7 @@ class Node:
         """Return the scopes of the sender of a hello; None to refuse it."""
         scopes = self._access.scopes_of(hello, binding)
         if scopes is None:
-            self._refusal_log.tell(hello, address, self._clock.now())
+            self._refusal_log.log(hello, address, self._clock.now())
         return scopes
 
     def sender(self, hello: Hello) -> Sender[Caller]:
@@ -804,7 +806,7 @@ class Node:
     ) -> None:
         """Remember the keys of direct checks, which are answered now."""
         now, deadline_ns = self._clock.now(), request.deadline_ms * 1_000_000
-        session = sender.who[1]
+        session = sender.identity[1]
         self._decided_checks.asked(
             session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
         )
@@ -870,7 +872,7 @@ class Node:
             sender.note(part.batch, verdicts)
         self._reply(sender, request.seq, reply)
         if sender.session is not None and verdicts is not None:
-            self._watchers.unwatched(sender.session, part.batch, verdicts)
+            self._denial_subscriptions.on_denied_elsewhere(sender.session, part.batch, verdicts)
             if self._handler.waits_here(part.batch):
                 slots, now = self._handler.slots, self._clock.now()
                 slots.on_answered(sender.session, part.batch, verdicts, now)
@@ -912,29 +914,30 @@ class Node:
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, shards):
-                self._handoff.offered(NodeId(name), shards)
+                self._handoff.on_offer(NodeId(name), shards)
                 session.send(Done(seq))
             case TransferAck(seq, shards, transfer_id):
-                self._handoff.kept(NodeId(name), shards, transfer_id)
+                self._handoff.on_acknowledged(NodeId(name), shards, transfer_id)
                 session.send(Done(seq))
             case AskTakenOver(seq):
                 session.send(TakenOver(seq, self._handler.takeover.taken_over_from(NodeId(name))))
             case WindowCounts():
                 datacenter = record.datacenter if record else ""
-                session.send(self._cross_dc.take_cells(datacenter, message))
+                session.send(self._cross_dc.receive_counts(datacenter, message))
             case Digest():
                 datacenter = record.datacenter if record else ""
-                session.send(self._cross_dc.take_digest(datacenter, message))
+                session.send(self._cross_dc.receive_digest(datacenter, message))
             case RecoverCounts():
                 datacenter = record.datacenter if record else ""
-                session.send(self._cross_dc.take_recall(datacenter, message))
+                session.send(self._cross_dc.receive_recovery_request(datacenter, message))
             case _:
                 raise AssertionError(message)
 
     async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
             payload = encode(await self._handoff.answer(name, pull))
-            self._watchers.lift_all()  # The new owner does not have the subscriptions of clients.
+            # The new owner does not have the subscriptions of clients.
+            self._denial_subscriptions.end_all_denials()
             self._handler.slots.call_all()
             session.send_payload(payload)
 
@@ -991,18 +994,18 @@ class Node:
 
     def listen(self, session: Caller) -> None:
         """Subscribe a client to the denials that end early."""
-        self._watchers.listen(session)
+        self._denial_subscriptions.subscribe(session)
 
     def denied(self, session: Caller, batch: Batch, verdicts: Results) -> None:
         """Record the denials of a batch, for subscribers."""
         now = self._clock.now()
-        self._watchers.denied(session, batch, verdicts, now)
+        self._denial_subscriptions.on_denied(session, batch, verdicts, now)
         if batch.leases:
             self._handler.slots.on_answered(session, batch, verdicts, now)
 
     def unsettle(self, session: Caller) -> None:
         """Revoke all denials that a client may have cached from this node."""
-        if self._watchers.listens(session):
+        if self._denial_subscriptions.is_subscribed(session):
             session.send(DenialRevoked([]))
 
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
@@ -1031,7 +1034,7 @@ class Node:
         if self._transport is not None:
             self._transport.flush()
 
-    def _tell_lifted(self, session: Caller, keys: list[bytes]) -> None:
+    def _revoke_denials(self, session: Caller, keys: list[bytes]) -> None:
         self.counters.add("denials_lifted", len(keys) or 1)
         session.send(DenialRevoked(keys))
         if self._transport is not None:
@@ -1139,7 +1142,7 @@ class Node:
         self._sessions.pop(id(session), None)
         self._unsent.left(session)
         self._places.left(session)
-        self._watchers.left(session)
+        self._denial_subscriptions.on_client_left(session)
         self._handler.slots.on_caller_gone(session, self._clock.now())
         self._idle.set()
 

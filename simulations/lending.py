@@ -82,7 +82,7 @@ class LendingWorld:
 
     def lent(self) -> int:
         """Return the units in leases at present."""
-        return self._owner.lender.held(KEY)
+        return self._owner.lender.lent_units(KEY)
 
     def check(self, borrower: int, cost: int = 1) -> bool:
         """Check the key at a borrower, which uses its lease or else asks the owner."""

@@ -80,7 +80,7 @@ class CrossDcCounts:
         self._random = random
         self._containment = containment
         self._view = self._routed = View.of(())
-        self._sharers = {datacenter}
+        self._split_datacenters = {datacenter}
         """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
         self._has_others = runtime.Event()
@@ -108,9 +108,9 @@ class CrossDcCounts:
         share.
         """
         old, self._view, self._routed = self._view, view, routed
-        sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
-        if sharers != self._sharers:
-            self._sharers = sharers
+        sharers = {*self._split_datacenters, *view.datacenters} - set(left) | {self._datacenter}
+        if sharers != self._split_datacenters:
+            self._split_datacenters = sharers
             self._engine.set_rules(self._engine_rules())
         now = self._uptime()
         others = [name for name in view.datacenters if name != self._datacenter]
@@ -118,9 +118,9 @@ class CrossDcCounts:
         if others:
             self._has_others.set()
         for name in others:
-            spread = to_send.setdefault(name, CountDissemination())
+            dissemination = to_send.setdefault(name, CountDissemination())
             if old.ring(name) != view.ring(name):
-                spread.resend(None, now)
+                dissemination.resend(None, now)
         for name in [name for name in to_send if name not in view.datacenters]:
             # The data center may return; the counts that it lacks are kept for that case.
             to_send[name].resend(None, now)
@@ -146,7 +146,7 @@ class CrossDcCounts:
     def _engine_rules(self) -> dict[int, EngineRule]:
         return {
             rule.id: EngineRule(
-                share_of(rule.limit, self._datacenter, sorted(self._sharers))
+                share_of(rule.limit, self._datacenter, sorted(self._split_datacenters))
                 if rule.scope == "split"
                 else rule.limit,
                 vetoes=not (rule.shadow or rule.quota),
@@ -178,15 +178,17 @@ class CrossDcCounts:
         now, clock = self._uptime(), self._clock()
         others = {name: self._view.ring(name) for name in self._keys.others}
         self._recovery.ask(self._view.ring(self._datacenter), others)
-        for name, spread in self._keys.to_send.items():
+        for name, dissemination in self._keys.to_send.items():
             if name not in others:
-                spread.drop_expired(lambda keys: self._engine.local_counts(keys, self._clock()))
+                dissemination.drop_expired(
+                    lambda keys: self._engine.local_counts(keys, self._clock())
+                )
         for name, ring in others.items():
-            spread = self._keys.to_send[name]
-            if not len(spread):
+            dissemination = self._keys.to_send[name]
+            if not len(dissemination):
                 continue
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
-            for each in spread.take_due(self._facts, _KEYS_PER_ROUND, now):
+            for each in dissemination.take_due(self._read_counts, _KEYS_PER_ROUND, now):
                 shard = shard_of(each[0])
                 owner = ring.owner(shard)
                 # Other data centers never reduce a count, so it is not sent while it may be too
@@ -194,17 +196,17 @@ class CrossDcCounts:
                 cover = self._ownership.covers.get(shard)
                 is_counted_twice = cover is not None and cover.is_owner_counting(clock)
                 if owner in self._in_flight or is_counted_twice:
-                    spread.on_lost(each[0], each[2])  # It is sent later, with newer changes.
+                    dissemination.on_lost(each[0], each[2])  # It is sent later, with newer changes.
                 else:
                     by_owner.setdefault(owner, []).append(each)
             for owner, rows in by_owner.items():
-                self._tell(spread, owner, rows)
+                self._send_counts(dissemination, owner, rows)
 
-    def _tell(self, spread: CountDissemination, owner: NodeId, rows: _Rows) -> None:
+    def _send_counts(self, dissemination: CountDissemination, owner: NodeId, rows: _Rows) -> None:
         link = self._link_to(owner)
         if link is None:
             for key, _, since in rows:
-                spread.on_lost(key, since)
+                dissemination.on_lost(key, since)
             return
         self._in_flight.add(owner)
         parts = [rows[i : i + _KEYS_PER_MESSAGE] for i in range(0, len(rows), _KEYS_PER_MESSAGE)]
@@ -217,11 +219,11 @@ class CrossDcCounts:
                 if not waiting:
                     self._in_flight.discard(owner)
                 if isinstance(reply, Done):
-                    self._confirmed(spread, part)
+                    self._on_acknowledged(dissemination, part)
                 else:
                     self._counters.add("cells_lost", len(part))
                     for key, _, since in part:
-                        spread.on_lost(key, since)
+                        dissemination.on_lost(key, since)
 
             keys, cells = [row[0] for row in part], [row[1] for row in part]
             self._counters.add("cells_sent", sum(len(row) // 2 for row in cells))
@@ -230,16 +232,16 @@ class CrossDcCounts:
                 on_reply,
             )
 
-    def _confirmed(self, spread: CountDissemination, rows: _Rows) -> None:
+    def _on_acknowledged(self, dissemination: CountDissemination, rows: _Rows) -> None:
         now = self._uptime()
         for key, cells, since in rows:
-            spread.on_acknowledged(key, cells)
+            dissemination.on_acknowledged(key, cells)
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
             self._stalest_ms = max(self._stalest_ms, age_ms)
 
-    def _facts(self, keys: Sequence[bytes]) -> list[KeyCounts]:
+    def _read_counts(self, keys: Sequence[bytes]) -> list[KeyCounts]:
         now = self._clock()
         local = self._engine.local_counts(keys, now)
         return [
@@ -249,7 +251,7 @@ class CrossDcCounts:
 
     # -- receiving -------------------------------------------------------------------------------
 
-    def take_cells(self, sender: str, message: WindowCounts) -> Done | Refused:
+    def receive_counts(self, sender: str, message: WindowCounts) -> Done | Refused:
         """Merge counts of the other data center `sender` into the counters here."""
         if message.writer != sender or sender == self._datacenter:
             self._counters.add("cells_refused", len(message.keys))
@@ -264,18 +266,21 @@ class CrossDcCounts:
                 self._keys.on_received(message.writer, key, cells)
         return Done(message.seq)
 
-    def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
+    def receive_recovery_request(
+        self, sender: str, message: RecoverCounts
+    ) -> RecoverCountsReply | Refused:
         """Answer a data center that requests its lost counts, and send it the counts of this one
         again."""
         if not sender:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
         if sender == self._datacenter:
-            return self._recovery.take_on(message)
+            return self._recovery.take_over_request(message)
         if sender in self._keys.to_send:
-            spread, lost = self._keys.to_send[sender], set(message.shards)
-            spread.resend(
-                [key for key in spread.acknowledged() if shard_of(key) in lost], self._uptime()
+            dissemination, lost = self._keys.to_send[sender], set(message.shards)
+            dissemination.resend(
+                [key for key in dissemination.acknowledged() if shard_of(key) in lost],
+                self._uptime(),
             )
         return self._recovery.answer(sender, message, self._keys.received.get(sender, {}))
 
@@ -283,34 +288,36 @@ class CrossDcCounts:
         """Send digests of the acknowledged counts, and forget expired windows."""
         self._keys.forget_expired()
         for name in self._keys.others:
-            spread = self._keys.to_send[name]
+            dissemination = self._keys.to_send[name]
             ring = self._view.ring(name)
             by_owner: dict[NodeId, dict[int, int]] = {}
-            for key, cells in spread.acknowledged().items():
+            for key, cells in dissemination.acknowledged().items():
                 shard = shard_of(key)
                 sums = by_owner.setdefault(ring.owner(shard), {})
                 sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
             for owner, sums in by_owner.items():
                 link = self._link_to(owner)
                 if link is not None:
-                    self._send_digest(link, spread, sums)
+                    self._send_digest(link, dissemination, sums)
 
-    def _send_digest(self, link: Link, spread: CountDissemination, sums: Mapping[int, int]) -> None:
+    def _send_digest(
+        self, link: Link, dissemination: CountDissemination, sums: Mapping[int, int]
+    ) -> None:
         shards = sorted(sums)
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, DigestMismatch) and reply.shards:
                 differing = set(reply.shards)
                 self._counters.add("digests_differed", len(differing))
-                keys = [key for key in spread.acknowledged() if shard_of(key) in differing]
-                spread.resend(keys, self._uptime())
+                keys = [key for key in dissemination.acknowledged() if shard_of(key) in differing]
+                dissemination.resend(keys, self._uptime())
 
         self._counters.add("digests_sent")
         link.call(
             lambda seq: Digest(seq, self._datacenter, shards, [sums[s] for s in shards]), on_reply
         )
 
-    def take_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
+    def receive_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
         """Return the shards for which the digests of another data center differ from the counts
         here."""
         if message.writer != sender or sender == self._datacenter:

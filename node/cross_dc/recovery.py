@@ -104,7 +104,7 @@ class CountRecovery:
                 rows.setdefault(key, []).extend((_age_ns(limit, number, now), units))
         self._ownership.restore_lost(rows, now)
 
-    def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
+    def take_over_request(self, message: RecoverCounts) -> RecoverCountsReply:
         """Continue the requests for shards that a peer in this data center has transferred here."""
         shards = [shard for shard in message.shards if self._ownership.held[shard]]
         self._lost.start(shards)

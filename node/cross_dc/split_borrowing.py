@@ -18,9 +18,9 @@ __all__ = ["SplitBorrowing"]
 
 _LAST_HOP = 2
 """Hops of a borrowed check: a member that is asked does not ask a third one."""
-_LONGEST_DRY_NS = 1_000_000_000
+_LONGEST_EXHAUSTED_NS = 1_000_000_000
 """Longest time for which an exhausted share is not asked again, since it may be refunded."""
-_MOST_DRY = 10_000
+_MOST_EXHAUSTED = 10_000
 
 
 class SplitBorrowing:
@@ -39,26 +39,26 @@ class SplitBorrowing:
         self._link_to = link_to
         self._clock = clock
         self._counters = counters
-        self._dry: dict[tuple[str, bytes], int] = {}
+        self._exhausted: dict[tuple[str, bytes], int] = {}
         """Exhausted shares, and the time until which they are not asked."""
 
-    def follow(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
+    def set_rules(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
         """Set the ids of the split rules, and the rings of other data centers."""
         self.rules, self.rings = rules, rings
 
-    def may_help(self, batch: Batch) -> bool:
+    def can_borrow(self, batch: Batch) -> bool:
         """Whether another data center may allow a check that was denied here."""
         if not (self.rules and self.rings and batch.op is Op.CHECK):
             return False
         return any([key[:8] in self.rules for key in batch.keys])
 
-    def short(self, batch: Batch, verdicts: Results) -> list[int]:
+    def rows_to_borrow(self, batch: Batch, verdicts: Results) -> list[int]:
         """Return the indices of denied rows that another data center may still allow.
 
         Groups of several checks are excluded: one data center charges the whole group or nothing.
         """
         codes = verdicts.outcomes.codes
-        if Code.DENIED not in codes or not self.may_help(batch):
+        if Code.DENIED not in codes or not self.can_borrow(batch):
             return []
         now = self._clock()
         sizes = Counter(batch.group_numbers())
@@ -68,23 +68,25 @@ class SplitBorrowing:
             if codes[row] == Code.DENIED
             and key[:8] in self.rules
             and sizes[number] == 1
-            and any(self._dry.get((name, key), 0) <= now for name in self.rings)
+            and any(self._exhausted.get((name, key), 0) <= now for name in self.rings)
         ]
 
     async def borrow(self, batch: Batch, verdicts: Results) -> None:
         """Ask other data centers to allow the denied rows, and store the results."""
-        short = self.short(batch, verdicts)
+        denied = self.rows_to_borrow(batch, verdicts)
         for datacenter, ring in self.rings.items():
             now = self._clock()
-            asked = [r for r in short if self._dry.get((datacenter, batch.keys[r]), 0) <= now]
+            asked = [
+                r for r in denied if self._exhausted.get((datacenter, batch.keys[r]), 0) <= now
+            ]
             by_owner: dict[NodeId, list[int]] = {}
             for row in asked:
                 by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
             async with runtime.open_task_group() as nursery:
                 for owner, rows in by_owner.items():
                     nursery.start_soon(self._ask, datacenter, owner, batch, rows, verdicts)
-            short = [row for row in short if verdicts.outcomes.codes[row] == Code.DENIED]
-            if not short:
+            denied = [row for row in denied if verdicts.outcomes.codes[row] == Code.DENIED]
+            if not denied:
                 return
 
     async def _ask(
@@ -110,9 +112,11 @@ class SplitBorrowing:
                     verdicts.scatter([row], answer.slice(at, at + 1))
                     self._counters.add("borrowed")
                 elif codes[at] == Code.DENIED:
-                    self._note_dry(datacenter, batch.keys[row], retry_after_ns[at])
+                    self._mark_exhausted(datacenter, batch.keys[row], retry_after_ns[at])
 
-    def _note_dry(self, datacenter: str, key: bytes, retry_after_ns: int) -> None:
-        if len(self._dry) >= _MOST_DRY:
-            self._dry.clear()
-        self._dry[datacenter, key] = self._clock() + min(retry_after_ns, _LONGEST_DRY_NS)
+    def _mark_exhausted(self, datacenter: str, key: bytes, retry_after_ns: int) -> None:
+        if len(self._exhausted) >= _MOST_EXHAUSTED:
+            self._exhausted.clear()
+        self._exhausted[datacenter, key] = self._clock() + min(
+            retry_after_ns, _LONGEST_EXHAUSTED_NS
+        )

@@ -112,7 +112,7 @@ class Metrics:
         self._metrics: dict[str, None] = {}
         self._by_metric: Counter[tuple[str, str]] = Counter()
 
-    def follow(self, rules: RuleSet) -> None:
+    def set_rules(self, rules: RuleSet) -> None:
         """Use the metrics that this rule set defines."""
         self._name_metrics()
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
@@ -301,7 +301,7 @@ class MetricsSwitch:
         """Start to count, by the current rules."""
         if self.active is None:
             self.active = Metrics(self._rule_of)
-            self.active.follow(rules)
+            self.active.set_rules(rules)
         return self.active
 
 

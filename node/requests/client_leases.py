@@ -25,7 +25,7 @@ __all__ = ["Lender"]
 
 _COUNTING = (Op.CHECK, Op.CHARGE)
 """Operations that are decided as if all lent units were spent."""
-_SPENT_UP = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
+_EXHAUSTED_CODES = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
 """Codes after which leases are recalled: more units would be over the limit."""
 _ID_BYTES = 8
 _LEAST = 64
@@ -40,30 +40,30 @@ _ASK_AGAIN_NS = 100_000_000
 _NEVER_NS = 60_000_000_000
 """Time until a client may ask again, when the rules allow no lease."""
 
-WhoT = TypeVar("WhoT")
+ClientT = TypeVar("ClientT")
 
 
 @dataclass(frozen=True, slots=True)
-class _Lease(Generic[WhoT]):
-    who: WhoT
+class _Lease(Generic[ClientT]):
+    client: ClientT
     key: bytes
     units: int
     until: int
 
 
-class Lender(Generic[WhoT]):
-    """Leases that one node has granted. `recall(who, keys)` asks a client for its unspent units."""
+class Lender(Generic[ClientT]):
+    """Leases that one node has granted. `recall(client, keys)` requests the unspent units."""
 
     def __init__(
         self,
         engine: Engine,
         rule_of: Callable[[int], Rule | None],
-        recall: Callable[[WhoT, list[bytes]], None],
+        recall: Callable[[ClientT, list[bytes]], None],
         *,
         first_lease: int,
         on_freed: Callable[[Sequence[bytes]], None] | None = None,
         on_changed: Callable[[bytes], None] | None = None,
-        on_settled: Callable[[WhoT, bytes, int], None] | None = None,
+        on_settled: Callable[[ClientT, bytes, int], None] | None = None,
     ) -> None:
         """`on_freed` is called with keys that have more units available, `on_changed` with a key
         whose lent units change, and `on_settled` with the units that a client was charged."""
@@ -73,10 +73,10 @@ class Lender(Generic[WhoT]):
         self._engine = engine
         self._rule_of = rule_of
         self._recall = recall
-        self._next = first_lease
-        self._leases: dict[int, _Lease[WhoT]] = {}
-        self._of_key: dict[bytes, dict[int, _Lease[WhoT]]] = {}
-        self._held: dict[bytes, int] = {}
+        self._next_number = first_lease
+        self._leases: dict[int, _Lease[ClientT]] = {}
+        self._of_key: dict[bytes, dict[int, _Lease[ClientT]]] = {}
+        self._lent_units: dict[bytes, int] = {}
         self._recalled: set[bytes] = set()
         """Keys whose leases were recalled and are not all returned."""
         self._due: list[tuple[int, int]] = []
@@ -84,31 +84,33 @@ class Lender(Generic[WhoT]):
     def __len__(self) -> int:
         return len(self._leases)
 
-    def held(self, key: bytes) -> int:
+    def lent_units(self, key: bytes) -> int:
         """Return the number of units of a key that are lent to clients."""
-        return self._held.get(key, 0)
+        return self._lent_units.get(key, 0)
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
         if not self._leases:
             return decide_by(self._engine, batch, now)
         self.expire(now)
-        held = [key for key in dict.fromkeys(batch.keys) if key in self._held]
-        if not held:
+        lent_keys = [key for key in dict.fromkeys(batch.keys) if key in self._lent_units]
+        if not lent_keys:
             return decide_by(self._engine, batch, now)
         if batch.op not in _COUNTING:
             outcomes = decide_by(self._engine, batch, now)
             for row, key in enumerate(batch.keys):
-                left = outcomes.remaining[row] - self._held.get(key, 0)
+                left = outcomes.remaining[row] - self._lent_units.get(key, 0)
                 outcomes.remaining[row] = max(0, left)
             if batch.op is Op.RESET:
-                self.recall(held)
+                self.recall(lent_keys)
             return outcomes
-        with self.counted(held, now):
+        with self.counted(lent_keys, now):
             outcomes = decide_by(self._engine, batch, now)
-        if not _SPENT_UP.isdisjoint(outcomes.codes):
+        if not _EXHAUSTED_CODES.isdisjoint(outcomes.codes):
             codes = zip(batch.keys, outcomes.codes, strict=True)
-            self.recall([key for key, code in codes if code in _SPENT_UP and key in self._held])
+            self.recall(
+                [key for key, code in codes if code in _EXHAUSTED_CODES and key in self._lent_units]
+            )
         return outcomes
 
     @contextmanager
@@ -118,54 +120,54 @@ class Lender(Generic[WhoT]):
         Both have the same instant, so they cancel exactly.
         """
         self.expire(now)
-        held = [key for key in keys if key in self._held] if self._held else []
-        if not held:
+        lent_keys = [key for key in keys if key in self._lent_units] if self._lent_units else []
+        if not lent_keys:
             yield
             return
-        units, ages = [self._held[key] for key in held], [0] * len(held)
-        self._engine.charge(held, units, ages, now)
+        units, ages = [self._lent_units[key] for key in lent_keys], [0] * len(lent_keys)
+        self._engine.charge(lent_keys, units, ages, now)
         try:
             yield
         finally:
-            self._engine.refund(held, units, ages, (), (), (), now)
+            self._engine.refund(lent_keys, units, ages, (), (), (), now)
 
     def lend(
-        self, who: WhoT, borrow: LeaseRequest, now: int, *, is_ours: bool = True
+        self, client: ClientT, request: LeaseRequest, now: int, *, is_ours: bool = True
     ) -> LeaseGrant:
         """Settle ended leases of a client, and lend it the units that it wants, if possible.
 
         A lease is at most half of the remaining units, divided by the number of borrowers. So the
         last units are never lent; the first check gets them.
         """
-        self.settle(who, borrow, now)
-        rule = self._rule_of(int.from_bytes(borrow.key[:_ID_BYTES], "big"))
+        self.settle(client, request, now)
+        rule = self._rule_of(int.from_bytes(request.key[:_ID_BYTES], "big"))
         if not is_ours:
-            return _nothing(borrow, _ASK_AGAIN_NS)
+            return _nothing(request, _ASK_AGAIN_NS)
         if rule is None or rule.limit is None or not _may_lend(rule):
-            return _nothing(borrow, _NEVER_NS)
-        mine = [lease for lease in self._leases_of(borrow.key) if lease.who is who]
-        if not borrow.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:
-            return _nothing(borrow, _ASK_AGAIN_NS)
-        peek = self.decide(Batch(Op.CHECK, [borrow.key], [0]), now)
+            return _nothing(request, _NEVER_NS)
+        mine = [lease for lease in self._leases_of(request.key) if lease.client is client]
+        if not request.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:
+            return _nothing(request, _ASK_AGAIN_NS)
+        peek = self.decide(Batch(Op.CHECK, [request.key], [0]), now)
         left = peek.remaining[0] if peek.codes[0] == Code.ALLOWED else 0
-        others = [lease.who for lease in self._leases_of(borrow.key)]
-        borrowers = len(dict.fromkeys([who, *others]))
-        units = min(borrow.want, left // (2 * borrowers))
-        if units < _LEAST or borrow.key in self._recalled:
-            return _nothing(borrow, _ASK_AGAIN_NS)
+        others = [lease.client for lease in self._leases_of(request.key)]
+        borrowers = len(dict.fromkeys([client, *others]))
+        units = min(request.want, left // (2 * borrowers))
+        if units < _LEAST or request.key in self._recalled:
+            return _nothing(request, _ASK_AGAIN_NS)
         for_ns = max(_SHORTEST_NS, min(_LONGEST_NS, rule.limit.period_ns // _PART_OF_PERIOD))
-        number = self._open(_Lease(who, borrow.key, units, now + for_ns))
+        number = self._open(_Lease(client, request.key, units, now + for_ns))
         return LeaseGrant(
-            *(borrow.seq, number, units, for_ns),
+            *(request.seq, number, units, for_ns),
             *(rule.limit.amount, left - units, peek.reset_after_ns[0]),
         )
 
-    def settle(self, who: WhoT, borrow: LeaseRequest, now: int) -> None:
+    def settle(self, client: ClientT, request: LeaseRequest, now: int) -> None:
         """Charge the units that a client reports as spent from its ended leases."""
         self.expire(now)
-        for number, spent in zip(borrow.leases, borrow.spent, strict=True):
+        for number, spent in zip(request.leases, request.spent, strict=True):
             lease = self._leases.get(number)
-            if lease is not None and lease.who is who and lease.key == borrow.key:
+            if lease is not None and lease.client is client and lease.key == request.key:
                 self._close(number)
                 used = min(spent, lease.units)
                 if used:
@@ -176,22 +178,22 @@ class Lender(Generic[WhoT]):
     def recall(self, keys: Sequence[bytes]) -> None:
         """Ask clients to return the leases of keys. Units that they spend until then are
         counted."""
-        by_borrower: dict[WhoT, list[bytes]] = {}
+        by_borrower: dict[ClientT, list[bytes]] = {}
         for key in keys:
-            if key in self._held and key not in self._recalled:
+            if key in self._lent_units and key not in self._recalled:
                 self._recalled.add(key)
-                for who in dict.fromkeys([lease.who for lease in self._leases_of(key)]):
-                    by_borrower.setdefault(who, []).append(key)
-        for who, recalled in by_borrower.items():
-            self._recall(who, recalled)
+                for client in dict.fromkeys([lease.client for lease in self._leases_of(key)]):
+                    by_borrower.setdefault(client, []).append(key)
+        for client, recalled in by_borrower.items():
+            self._recall(client, recalled)
 
     def recall_all(self) -> None:
         """Ask clients to return the leases of all keys."""
-        self.recall(list(self._held))
+        self.recall(list(self._lent_units))
 
-    def write_off(self, goes: Callable[[bytes], bool], now: int) -> list[bytes]:
+    def charge_transferred(self, is_transferred: Callable[[bytes], bool], now: int) -> list[bytes]:
         """Charge all lent units of keys whose counters are transferred; return these keys."""
-        gone = [key for key in self._held if goes(key)]
+        gone = [key for key in self._lent_units if is_transferred(key)]
         self.recall(gone)
         for key in gone:
             for number, lease in list(self._of_key[key].items()):
@@ -208,19 +210,19 @@ class Lender(Generic[WhoT]):
                 self._close(number)
                 self._charge(lease, lease.units, now - until, now)
 
-    def _charge(self, lease: _Lease[WhoT], units: int, age_ns: int, now: int) -> None:
+    def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
         if self._on_settled is not None:
-            self._on_settled(lease.who, lease.key, units)
+            self._on_settled(lease.client, lease.key, units)
 
-    def _leases_of(self, key: bytes) -> Sequence[_Lease[WhoT]]:
+    def _leases_of(self, key: bytes) -> Sequence[_Lease[ClientT]]:
         return [*self._of_key.get(key, {}).values()]
 
-    def _open(self, lease: _Lease[WhoT]) -> int:
-        number, self._next = self._next, self._next + 1
+    def _open(self, lease: _Lease[ClientT]) -> int:
+        number, self._next_number = self._next_number, self._next_number + 1
         self._leases[number] = lease
         self._of_key.setdefault(lease.key, {})[number] = lease
-        self._held[lease.key] = self._held.get(lease.key, 0) + lease.units
+        self._lent_units[lease.key] = self._lent_units.get(lease.key, 0) + lease.units
         heappush(self._due, (lease.until, number))
         if self._on_changed is not None:
             self._on_changed(lease.key)
@@ -230,9 +232,9 @@ class Lender(Generic[WhoT]):
         lease = self._leases.pop(number)
         of_key = self._of_key[lease.key]
         del of_key[number]
-        self._held[lease.key] -= lease.units
+        self._lent_units[lease.key] -= lease.units
         if not of_key:
-            del self._of_key[lease.key], self._held[lease.key]
+            del self._of_key[lease.key], self._lent_units[lease.key]
             self._recalled.discard(lease.key)
         if self._on_changed is not None:
             self._on_changed(lease.key)
@@ -258,5 +260,5 @@ def _may_lend(rule: Rule) -> bool:
     )
 
 
-def _nothing(borrow: LeaseRequest, for_ns: int) -> LeaseGrant:
-    return LeaseGrant(borrow.seq, 0, 0, for_ns, 0, 0, 0)
+def _nothing(request: LeaseRequest, for_ns: int) -> LeaseGrant:
+    return LeaseGrant(request.seq, 0, 0, for_ns, 0, 0, 0)

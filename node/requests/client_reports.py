@@ -29,12 +29,12 @@ class Reports:
 
     def is_new(self, token: str, report: Report) -> bool:
         """Return whether this report was not counted before, and remember its number."""
-        who = token, report.client
-        is_new = report.number > self._last.get(who, 0)
+        identity = token, report.client
+        is_new = report.number > self._last.get(identity, 0)
         if is_new:
-            self._last[who] = report.number
-        if who in self._last:
-            self._last.move_to_end(who)
+            self._last[identity] = report.number
+        if identity in self._last:
+            self._last.move_to_end(identity)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         return is_new

@@ -20,99 +20,99 @@ _MOST = 65_536
 _LOOK_AT = 2
 """Oldest records that each new record checks for expiry."""
 
-WhoT = TypeVar("WhoT")
+ClientT = TypeVar("ClientT")
 
 
-class DenialSubscriptions(Generic[WhoT]):
-    """Recorded denials by client. `tell(who, keys)` revokes the denials of keys; an empty list
+class DenialSubscriptions(Generic[ClientT]):
+    """Recorded denials by client. `revoke(who, keys)` revokes the denials of keys; an empty list
     means all."""
 
-    def __init__(self, tell: Callable[[WhoT, list[bytes]], None], most: int = _MOST) -> None:
-        self._tell = tell
+    def __init__(self, revoke: Callable[[ClientT, list[bytes]], None], most: int = _MOST) -> None:
+        self._revoke = revoke
         self._most = most
-        self._listening: dict[WhoT, None] = {}
-        self._until: OrderedDict[tuple[bytes, WhoT], int] = OrderedDict()
-        self._holders: dict[bytes, dict[WhoT, None]] = {}
+        self._subscribers: dict[ClientT, None] = {}
+        self._expires_at: OrderedDict[tuple[bytes, ClientT], int] = OrderedDict()
+        self._holders: dict[bytes, dict[ClientT, None]] = {}
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._expires_at)
 
-    def listen(self, who: WhoT) -> None:
+    def subscribe(self, client: ClientT) -> None:
         """Subscribe this client: record its denials from now on."""
-        self._listening[who] = None
+        self._subscribers[client] = None
 
-    def listens(self, who: WhoT) -> bool:
+    def is_subscribed(self, client: ClientT) -> bool:
         """Whether this client is subscribed, because it caches denials."""
-        return who in self._listening
+        return client in self._subscribers
 
-    def left(self, who: WhoT) -> None:
+    def on_client_left(self, client: ClientT) -> None:
         """Remove a client that has disconnected."""
-        if who in self._listening:
-            del self._listening[who]
-            for note in [note for note in self._until if note[1] is who]:
-                self._drop(note)
+        if client in self._subscribers:
+            del self._subscribers[client]
+            for denial in [denial for denial in self._expires_at if denial[1] is client]:
+                self._drop(denial)
 
-    def denied(self, who: WhoT, batch: Batch, verdicts: Results, now: int) -> None:
+    def on_denied(self, client: ClientT, batch: Batch, verdicts: Results, now: int) -> None:
         """Record the denials of a batch that this node decided for a client."""
         codes = verdicts.outcomes.codes
-        if who not in self._listening or batch.op is not Op.CHECK or _DENIED not in codes:
+        if client not in self._subscribers or batch.op is not Op.CHECK or _DENIED not in codes:
             return
-        self._tidy(now)
+        self._drop_expired(now)
         for row, code in enumerate(codes):
             if code == _DENIED:
                 key = batch.keys[row]
-                note = key, who
-                self._until[note] = now + verdicts.outcomes.retry_after_ns[row]
-                self._until.move_to_end(note)
-                self._holders.setdefault(key, {})[who] = None
-        while len(self._until) > self._most:
-            note = next(iter(self._until))
-            self._drop(note)
-            self._tell(note[1], [note[0]])
+                denial = key, client
+                self._expires_at[denial] = now + verdicts.outcomes.retry_after_ns[row]
+                self._expires_at.move_to_end(denial)
+                self._holders.setdefault(key, {})[client] = None
+        while len(self._expires_at) > self._most:
+            denial = next(iter(self._expires_at))
+            self._drop(denial)
+            self._revoke(denial[1], [denial[0]])
 
-    def unwatched(self, who: WhoT, batch: Batch, verdicts: Results) -> None:
+    def on_denied_elsewhere(self, client: ClientT, batch: Batch, verdicts: Results) -> None:
         """Revoke denials that another member decided for a subscribed client.
 
         The client has no subscription at that member.
         """
-        if who in self._listening and batch.op is Op.CHECK:
+        if client in self._subscribers and batch.op is Op.CHECK:
             codes = verdicts.outcomes.codes
             keys = [key for key, code in zip(batch.keys, codes, strict=True) if code == _DENIED]
             if keys:
-                self._tell(who, keys)
+                self._revoke(client, keys)
 
-    def lift(self, keys: Sequence[bytes]) -> None:
+    def end_denials(self, keys: Sequence[bytes]) -> None:
         """Revoke the denials of keys that were refunded or reset."""
-        if not self._until:
+        if not self._expires_at:
             return
-        revoked: dict[WhoT, list[bytes]] = {}
+        revoked: dict[ClientT, list[bytes]] = {}
         for key in dict.fromkeys(keys):
-            for who in list(self._holders.get(key, ())):
-                self._drop((key, who))
-                revoked.setdefault(who, []).append(key)
-        for who, lifted in revoked.items():
-            self._tell(who, lifted)
+            for client in list(self._holders.get(key, ())):
+                self._drop((key, client))
+                revoked.setdefault(client, []).append(key)
+        for client, ended in revoked.items():
+            self._revoke(client, ended)
 
-    def lift_all(self) -> None:
+    def end_all_denials(self) -> None:
         """Revoke all denials of all clients."""
-        revoked = dict.fromkeys(who for _, who in self._until)
-        self._until.clear()
+        revoked = dict.fromkeys(client for _, client in self._expires_at)
+        self._expires_at.clear()
         self._holders.clear()
-        for who in revoked:
-            self._tell(who, [])
+        for client in revoked:
+            self._revoke(client, [])
 
-    def _tidy(self, now: int) -> None:
+    def _drop_expired(self, now: int) -> None:
         for _ in range(_LOOK_AT):
-            note = next(iter(self._until), None)
-            if note is None or self._until[note] > now:
+            denial = next(iter(self._expires_at), None)
+            if denial is None or self._expires_at[denial] > now:
                 return
-            self._drop(note)
+            self._drop(denial)
 
-    def _drop(self, note: tuple[bytes, WhoT]) -> None:
-        key, who = note
-        self._until.pop(note, None)
+    def _drop(self, denial: tuple[bytes, ClientT]) -> None:
+        key, client = denial
+        self._expires_at.pop(denial, None)
         holders = self._holders.get(key)
         if holders is not None:
-            holders.pop(who, None)
+            holders.pop(client, None)
             if not holders:
                 del self._holders[key]

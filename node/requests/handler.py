@@ -114,12 +114,12 @@ class RequestHandler:
             self._nursery = nursery
             await self._waiters.run()
 
-    def follow(
+    def set_remote_rules(
         self, elsewhere: Collection[bytes], split: Collection[bytes], rings: Mapping[str, Ring]
     ) -> None:
         """Set the rules that other data centers decide, the split rules, and the rings."""
         self._elsewhere = elsewhere
-        self.borrowing.follow(split, rings)
+        self.borrowing.set_rules(split, rings)
 
     def waits_here(self, batch: Batch) -> bool:
         """Whether callers that wait for slots of a decided batch belong into this node's queue."""
@@ -130,7 +130,7 @@ class RequestHandler:
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
-        if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
+        if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.can_borrow(batch)):
             return self._decide(batch, as_standby=request.as_standby)
         is_last = request.hops >= _MOST_HOPS
         if is_last and not (request.as_standby or self.placement.may_decide(batch)):
@@ -159,7 +159,7 @@ class RequestHandler:
             part = Part(here, batch if not late else batch.take(here))
             part.verdicts = self._decide(part.batch, as_standby=request.as_standby)
             may_borrow = may_forward and self._may_wait(batch)
-            short = self.borrowing.short(part.batch, part.verdicts) if may_borrow else []
+            short = self.borrowing.rows_to_borrow(part.batch, part.verdicts) if may_borrow else []
             parts = part.split(short)
         parts += [
             Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
@@ -244,7 +244,7 @@ class RequestHandler:
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
             return
         verdicts = self._decide(batch, as_standby=as_standby)
-        if Code.DENIED in verdicts.outcomes.codes and self.borrowing.may_help(batch):
+        if Code.DENIED in verdicts.outcomes.codes and self.borrowing.can_borrow(batch):
             assert self._nursery is not None
             self._nursery.start_soon(self._borrow, batch, verdicts, done)
         else:

@@ -27,7 +27,7 @@ _KEYS_PER_ROUND = 8000
 _KEYS_PER_COPY = 1000
 _SLICE = 2000
 _ALL = range(SHARDS)
-_NOBODY = (None,) * SHARDS
+_NO_STANDBYS = (None,) * SHARDS
 
 
 class Replication:
@@ -54,25 +54,25 @@ class Replication:
         self._clock = clock
         self._containment = containment
         self._ring = Ring.of(())
-        self._waiting: dict[NodeId, int] = {}
+        self._in_flight: dict[NodeId, int] = {}
         """Frames in flight by standby."""
-        self._news: list[tuple[Ring, Ring]] = []
-        self._forgetful: dict[NodeId, None] = {}
+        self._ring_changes: list[tuple[Ring, Ring]] = []
+        self._restarted_members: dict[NodeId, None] = {}
         """Members that were restarted, and have lost their replicas."""
         self._wake = runtime.Event()
 
-    def follow(self, old: Ring, new: Ring) -> None:
+    def on_ring_change(self, old: Ring, new: Ring) -> None:
         """Follow a change of the ring; a new standby needs all counters of its shards."""
         self._ring = new
-        self._news.append((old, new))
+        self._ring_changes.append((old, new))
         self._wake.set()
 
-    def restarted(self, name: NodeId) -> None:
+    def on_member_restarted(self, name: NodeId) -> None:
         """Send all counters to a standby that was restarted.
 
         The ring is unchanged when the restart was faster than failure detection.
         """
-        self._forgetful[name] = None
+        self._restarted_members[name] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -114,7 +114,7 @@ class Replication:
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
                 continue  # The owner may have newer counters; this node requests them separately.
-            if self._waiting.get(standby) or (cover is not None and standby in cover.to_ask):
+            if self._in_flight.get(standby) or (cover is not None and standby in cover.to_ask):
                 busy.append(key)
             else:
                 by_standby.setdefault(standby, []).append(key)
@@ -136,10 +136,10 @@ class Replication:
             self._send(standby, link, keys[:half], now)
             self._send(standby, link, keys[half:], now)
             return
-        self._waiting[standby] = self._waiting.get(standby, 0) + 1
+        self._in_flight[standby] = self._in_flight.get(standby, 0) + 1
 
         def on_reply(reply: object) -> None:
-            self._waiting[standby] -= 1
+            self._in_flight[standby] -= 1
             if not isinstance(reply, Done):
                 self._changed.update(keys)
                 self._counters.add("copies_lost")
@@ -153,24 +153,24 @@ class Replication:
         while True:
             await self._wake.wait()
             self._wake = runtime.Event()
-            changed = self.newly_stood_by()
+            changed = self.shards_with_new_standby()
             keys = iter(self._engine.keys()) if changed else iter(())
             while some := list(islice(keys, _SLICE)):
                 self.mark(some, changed)
                 await runtime.checkpoint()
 
-    def newly_stood_by(self) -> set[int]:
+    def shards_with_new_standby(self) -> set[int]:
         """Return the shards of this node whose standby has changed since the last call."""
-        news, self._news = self._news, []
-        forgetful, self._forgetful = self._forgetful, {}
+        ring_changes, self._ring_changes = self._ring_changes, []
+        restarted_members, self._restarted_members = self._restarted_members, {}
         changed: set[int] = set()
         held = list(compress(_ALL, self._ownership.held))  # In a large cluster, few shards.
-        for old, new in news:
+        for old, new in ring_changes:
             before, after = _standbys(old), _standbys(new)
             changed.update([shard for shard in held if before[shard] != after[shard]])
-        if forgetful:
+        if restarted_members:
             now = _standbys(self._ring)
-            changed.update([shard for shard in held if now[shard] in forgetful])
+            changed.update([shard for shard in held if now[shard] in restarted_members])
         return changed
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
@@ -179,7 +179,7 @@ class Replication:
 
 
 def _standbys(ring: Ring) -> Sequence[NodeId | None]:
-    return ring.standby_by_shard or _NOBODY
+    return ring.standby_by_shard or _NO_STANDBYS
 
 
 def as_snapshot(counts: Counts) -> Snapshot:

@@ -100,7 +100,7 @@ class StallRecovery:
         self._rounds_open += 1
         if self._rounds_open == 1:
             self._suspend()
-        self._call_later(_WITHIN_S, self._ender(self._round))
+        self._call_later(_WITHIN_S, self._end_callback(self._round))
         for name, link in links:
             self._ask(name, link, self._round)
         return True
@@ -108,17 +108,17 @@ class StallRecovery:
     def _ask(self, name: NodeId, link: _Link, number: int) -> None:
         def take(reply: object) -> None:
             if isinstance(reply, TakenOver):
-                self._reclaim(name, reply.shards, lambda: self._one_is_over(number))
+                self._reclaim(name, reply.shards, lambda: self._on_reclaimed(number))
             else:
                 self._call_later(_ASK_AGAIN_S, lambda: self._ask(name, link, number))
 
         if number == self._round and self._rounds_open:
             link.call(AskTakenOver, take)
 
-    def _ender(self, number: int) -> Callable[[], None]:
+    def _end_callback(self, number: int) -> Callable[[], None]:
         return lambda: self._end(number)
 
-    def _one_is_over(self, number: int) -> None:
+    def _on_reclaimed(self, number: int) -> None:
         if number == self._round:
             self._open -= 1
             if not self._open:

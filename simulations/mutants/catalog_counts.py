@@ -92,8 +92,8 @@ COUNTS = (
         "unacknowledged counts are not sent again",
         (
             Edit(
-                "node.cross_dc.counts:CrossDcCounts._tell",
-                "for key, _, since in part:\n    spread.on_lost(key, since)",
+                "node.cross_dc.counts:CrossDcCounts._send_counts",
+                "for key, _, since in part:\n    dissemination.on_lost(key, since)",
                 "pass",
             ),
         ),
@@ -117,7 +117,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.flush",
-                "spread.on_lost(each[0], each[2])",
+                "dissemination.on_lost(each[0], each[2])",
                 "pass",
             ),
         ),

@@ -70,7 +70,7 @@ MOVES = (
         "a standby that restarts before its failure is detected gets no replicas of unchanged keys",
         (
             Edit(
-                "node.shards.replication:Replication.restarted",
+                "node.shards.replication:Replication.on_member_restarted",
                 "self._forgetful[name] = None",
                 "pass",
             ),

@@ -138,7 +138,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
     [
         ("replication", "_replication", "flush"),
         ("cross_dc", "_cross_dc", "flush"),
-        ("handoff", "_handoff", "_offer_what_is_not"),
+        ("handoff", "_handoff", "_offer_misplaced_shards"),
         ("gossip", "_membership", "tick"),
         ("gossip", "_membership", "receive"),
     ],

@@ -18,17 +18,19 @@ class AuthFailureLog:
     time."""
 
     def __init__(self) -> None:
-        self._told_at: dict[tuple[Role, str], int] = {}
+        self._logged_at: dict[tuple[Role, str], int] = {}
 
-    def tell(self, hello: Hello, address: Address, now: int) -> None:
+    def log(self, hello: Hello, address: Address, now: int) -> None:
         """Log a rejected `Hello` message, unless the same name was logged recently."""
-        who = hello.role, hello.name
-        if now - self._told_at.get(who, now - _PAUSE_NS) < _PAUSE_NS:
+        identity = hello.role, hello.name
+        if now - self._logged_at.get(identity, now - _PAUSE_NS) < _PAUSE_NS:
             return
-        if len(self._told_at) >= _MOST_NAMES:
-            self._told_at = {name: at for name, at in self._told_at.items() if now - at < _PAUSE_NS}
-            if len(self._told_at) >= _MOST_NAMES:
+        if len(self._logged_at) >= _MOST_NAMES:
+            self._logged_at = {
+                name: at for name, at in self._logged_at.items() if now - at < _PAUSE_NS
+            }
+            if len(self._logged_at) >= _MOST_NAMES:
                 return
-        self._told_at[who] = now
+        self._logged_at[identity] = now
         what = "cluster key" if hello.role is Role.NODE else "token"
         logger.warning("refused %s of %r at %s:%d: not one we know", what, hello.name, *address[:2])

@@ -26,7 +26,7 @@ class Permissions:
         refunds."""
         self._scopes = scopes
         is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
-        sender.ledger = self._api.ledger(sender.who[0]) if is_bounded else None
+        sender.ledger = self._api.ledger(sender.identity[0]) if is_bounded else None
 
     def may(self, seq: int, scope: Scope) -> bool:
         """Return whether the caller has this scope; refuse the request otherwise."""
@@ -53,7 +53,7 @@ class Permissions:
         """Return whether the caller may use these keys; refuse the request otherwise."""
         if self.role is Role.NODE:
             return True
-        reason = self._api.foreign(sender.who[0], keys)
+        reason = self._api.foreign(sender.identity[0], keys)
         if reason is None:
             return True
         self._refuse(seq, reason)

@@ -158,8 +158,8 @@ class RequestIntake:
                 )  # Denials in the stored answers may have been revoked meanwhile.
             return False
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
-        if is_first_ask and self._api.was_decided_elsewhere(sender.who[1], seq):
-            batch.ids = _ids(sender.who[1], seq, range(len(batch)))
+        if is_first_ask and self._api.was_decided_elsewhere(sender.identity[1], seq):
+            batch.ids = _ids(sender.identity[1], seq, range(len(batch)))
         if batch.op is Op.REFUND and sender.ledger is not None:
             self._api.cut(sender.ledger.bound(batch))
         return True
@@ -225,7 +225,7 @@ class RequestIntake:
     def _decide_rows(
         self, request: Request, rows: range, waited_ns: int, refused: list[Refused]
     ) -> None:
-        seq, batch, session = request.seq, request.batch, self._sender.who[1]
+        seq, batch, session = request.seq, request.batch, self._sender.identity[1]
         part = batch.take(rows)
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._api.was_decided_elsewhere(session, seq):
@@ -267,7 +267,7 @@ class RequestIntake:
             else:
                 if is_first_ask:
                     rows = range(len(batch)) if part.rows is None else part.rows
-                    part.batch.ids = _ids(sender.who[1], request.seq, rows)
+                    part.batch.ids = _ids(sender.identity[1], request.seq, rows)
                 self._api.forward(sender, request, part, waited_ns)
 
     def _answer(

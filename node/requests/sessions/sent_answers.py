@@ -26,10 +26,10 @@ SessionT = TypeVar("SessionT")
 class Sender(Generic[SessionT]):
     """One process that sends requests, with its recent answers; it outlives single connections."""
 
-    def __init__(self, senders: "SentAnswers[SessionT]", who: tuple[str, int, Role]) -> None:
+    def __init__(self, senders: "SentAnswers[SessionT]", identity: tuple[str, int, Role]) -> None:
         self.session: SessionT | None = None
         """Its present connection, if any."""
-        self.who = who
+        self.identity = identity
         self.size = 0
         """Bytes of the answers that are kept."""
         self.waiting = 0
@@ -104,10 +104,10 @@ class SentAnswers(Generic[SessionT]):
 
         A client whose token has the name of a node does not share the answers of that node.
         """
-        who = (name, session, role)
-        sender = self._senders.get(who)
+        identity = (name, session, role)
+        sender = self._senders.get(identity)
         if sender is None:
-            sender = Sender(self, who)
+            sender = Sender(self, identity)
         self.grew(sender, 0)
         return sender
 
@@ -120,15 +120,15 @@ class SentAnswers(Generic[SessionT]):
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
         """Mark a sender as most recently active; forget the least recently active senders above the
         bounds."""
-        if self._senders.setdefault(sender.who, sender) is not sender:
+        if self._senders.setdefault(sender.identity, sender) is not sender:
             sender.forget()  # Another object replaced this one after it was dropped.
             return
-        self._senders.move_to_end(sender.who)
-        self._by_session[sender.who[1]] = sender
+        self._senders.move_to_end(sender.identity)
+        self._by_session[sender.identity[1]] = sender
         self.size += growth
         while len(self._senders) > self._most or self.size > self._most_bytes:
             _, silent = self._senders.popitem(last=False)
             self.size -= silent.size
             silent.forget()
-            if self._by_session.get(silent.who[1]) is silent:
-                del self._by_session[silent.who[1]]
+            if self._by_session.get(silent.identity[1]) is silent:
+                del self._by_session[silent.identity[1]]

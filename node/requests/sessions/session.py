@@ -208,7 +208,7 @@ class Session:
         ended."""
         if self._role is None or self._sender is None:
             return False
-        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
+        scopes = access.scopes_now(self._role, self._sender.identity[0], self._proof, self._binding)
         if scopes is None:
             self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
             return True
@@ -238,7 +238,7 @@ class Session:
                 | AskTakenOver()
             ):
                 if self._role is Role.NODE:
-                    self._api.serve_peer(self, sender.who[0], message)
+                    self._api.serve_peer(self, sender.identity[0], message)
                 else:
                     self._refuse(ErrorCode.NOT_PERMITTED, "only nodes ask each other this")
             case Ping(seq):
@@ -296,7 +296,7 @@ class Session:
                     self.send(self._api.lend(self, message))
             case Report():
                 if self._permissions.may_report(seq, self._transport.now()):
-                    self._api.reported(sender.who[0], message)
+                    self._api.reported(sender.identity[0], message)
                     self.send(Done(seq))
 
     def _refuse_after_error(self, message: Message) -> None:

@@ -95,7 +95,7 @@ class Turns(Generic[SessionT]):
 
 
 def _caller_of(sender: Sender[SessionT]) -> tuple[str, object]:
-    name, _, role = sender.who
+    name, _, role = sender.identity
     return name, role
 
 

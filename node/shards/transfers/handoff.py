@@ -6,6 +6,7 @@ without an answer. `ownership` decides what is transferred and how counters are 
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import compress, islice
 from operator import gt
 
@@ -68,24 +69,24 @@ class Handoff:
         self._sources = ShardSources(me)
         self._receiver = ShardReceiver(counters, link_to)
         self._pulling: set[int] = set()
-        self._waited_for: dict[int, runtime.Event] = {}
+        self._arrivals: dict[int, runtime.Event] = {}
         self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
         """Shards that are being reclaimed, and the callback for when all have arrived."""
         self._nursery: runtime.TaskGroup | None = None
         self._wake = runtime.Event()
         self._indexing: runtime.Event | None = None
         self._index_until = 0.0
-        self._emptied = runtime.Event()
-        self._fetched = runtime.Event()
+        self._all_transferred = runtime.Event()
+        self._all_fetched = runtime.Event()
 
-    def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
+    def on_ring_change(self, old: Ring, new: Ring, check_ring: Ring) -> None:
         """Apply a change of the ring; shards that now belong to this node are fetched in the
         background.
 
-        `asked` is the ring by which clients and nodes send checks.
+        `check_ring` is the ring by which clients and nodes send checks.
         """
         self._ring = new
-        self._sources.follow(old, new, asked, self._ownership.held)
+        self._sources.on_ring_change(old, new, check_ring, self._ownership.held)
         self._wake.set()
 
     async def run(self) -> None:
@@ -97,32 +98,32 @@ class Handoff:
                     await self._wake.wait()
                 self._wake = runtime.Event()
                 # An internal error in one step does not end the other steps.
-                await self._containment.run("handoff", self._fetch_what_is_ours)
-                self._containment.call("handoff", self._offer_what_is_not)
-                await self._containment.run("handoff", self._join_what_was_taken)
-                self._containment.call("handoff", self._forget_what_is_old)
+                await self._containment.run("handoff", self._fetch_missing_shards)
+                self._containment.call("handoff", self._offer_misplaced_shards)
+                await self._containment.run("handoff", self._merge_covered_shards)
+                self._containment.call("handoff", self._expire)
 
-    def _forget_what_is_old(self) -> None:
+    def _expire(self) -> None:
         now = self._clock()
         self._ownership.expire(now)
         self._sender.expire(now)
         if self._sender.is_indexed and runtime.current_time() > self._index_until:
             self._sender.index(None)
 
-    async def wait_full(self) -> None:
+    async def wait_all_fetched(self) -> None:
         """Wait until this node counts all shards that the ring assigns to it."""
-        while self._lacking():
-            self._fetched = runtime.Event()
+        while self._missing_shards():
+            self._all_fetched = runtime.Event()
             self._wake.set()
-            await self._fetched.wait()
+            await self._all_fetched.wait()
 
-    async def wait_empty(self) -> None:
+    async def wait_all_transferred(self) -> None:
         """Offer all shards to their owners in the ring until these have acknowledged them."""
         while not self._ownership.is_empty:
-            self._emptied = runtime.Event()
+            self._all_transferred = runtime.Event()
             self._wake.set()
             with runtime.move_on_after(_ROUND):
-                await self._emptied.wait()
+                await self._all_transferred.wait()
 
     # -- getting -------------------------------------------------------------------------------
 
@@ -130,12 +131,12 @@ class Handoff:
         """Wait until this node counts the given shards. Cancelling the wait does not stop the
         transfer."""
         wanted = [shard for shard in shards if not self._ownership.held[shard]]
-        self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
+        self._start_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
             if shard in self._pulling:
-                await self._waited_for.setdefault(shard, runtime.Event()).wait()
+                await self._arrivals.setdefault(shard, runtime.Event()).wait()
 
-    def _begin_to_pull(self, shards: Sequence[int], first: NodeId | None = None) -> None:
+    def _start_pull(self, shards: Sequence[int], first: NodeId | None = None) -> None:
         if not shards:
             return
         assert self._nursery is not None
@@ -159,15 +160,15 @@ class Handoff:
         self._pulling.difference_update(shards)
         if self._reclaims:
             self._end_reclaims(shards)
-        if not self._waited_for:
+        if not self._arrivals:
             return  # No task waits for most of the thousands that arrive at once.
         for shard in shards:
-            event = self._waited_for.pop(shard, None)
+            event = self._arrivals.pop(shard, None)
             if event is not None:
                 event.set()
 
-    async def _fetch_what_is_ours(self) -> None:
-        wanted = self._lacking()
+    async def _fetch_missing_shards(self) -> None:
+        wanted = self._missing_shards()
         if not wanted:
             return
         for start in range(0, len(wanted), _SHARDS_PER_PULL):
@@ -176,7 +177,7 @@ class Handoff:
             if any([self._sources.of(shard) for shard in part]):
                 await runtime.sleep(_PULL_PAUSE)  # Requests are served between two pulls.
         logger.info("shards fetched: counted_here=%d", self._ownership.count)
-        self._fetched.set()
+        self._all_fetched.set()
 
     @property
     def owned_count(self) -> int:
@@ -184,24 +185,24 @@ class Handoff:
         return self._sources.ours.count(1)
 
     @property
-    def _is_lacking(self) -> bool:
+    def _has_missing_shards(self) -> bool:
         return has_more(self._sources.ours, self._ownership.held)
 
-    def _lacking(self) -> list[int]:
-        if not self._is_lacking:
+    def _missing_shards(self) -> list[int]:
+        if not self._has_missing_shards:
             return []
         held = self._ownership.held
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
-    async def _join_what_was_taken(self) -> None:
+    async def _merge_covered_shards(self) -> None:
         """Ask the owners of covered shards for their counters, and merge them."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
-                if not await self._join(owner, shards[start : start + _SHARDS_PER_PULL]):
+                if not await self._merge_from(owner, shards[start : start + _SHARDS_PER_PULL]):
                     break
 
-    async def _join(self, owner: NodeId, shards: Sequence[int]) -> bool:
+    async def _merge_from(self, owner: NodeId, shards: Sequence[int]) -> bool:
         """Fetch the counters of shards from a member and merge them; False without an answer."""
         left = dict.fromkeys(shards)
         while left:
@@ -246,7 +247,7 @@ class Handoff:
             done()
             return
         self._reclaims.append((set(shards), done))
-        self._begin_to_pull([shard for shard in shards if shard not in self._pulling], name)
+        self._start_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _end_reclaims(self, shards: Iterable[int]) -> None:
         """Call `done` of each reclaim whose shards have all arrived or cannot arrive."""
@@ -258,7 +259,7 @@ class Handoff:
 
     # -- giving --------------------------------------------------------------------------------
 
-    def offered(self, sender: NodeId, shards: Sequence[int]) -> None:
+    def on_offer(self, sender: NodeId, shards: Sequence[int]) -> None:
         """Fetch shards that a peer offers, even if this node's view names another owner."""
         free: list[int] = []
         for shard in shards:
@@ -267,27 +268,27 @@ class Handoff:
             elif shard not in self._pulling:
                 free.append(shard)
         for start in range(0, len(free), _SHARDS_PER_PULL):
-            self._begin_to_pull(free[start : start + _SHARDS_PER_PULL], sender)
+            self._start_pull(free[start : start + _SHARDS_PER_PULL], sender)
 
-    async def answer(self, asker: NodeId, pull: Pull) -> Pulled:
+    async def answer(self, requester: NodeId, pull: Pull) -> Pulled:
         """Answer a peer that requests shards."""
         held = self._ownership.held
         if any([held[shard] for shard in pull.shards]):
-            await self._reach(asker)
+            await self._reach(requester)
             await self._index()
         ring = self._ring
         return self._sender.answer(
-            asker,
+            requester,
             pull,
             self._clock(),
             lambda shard: bool(ring.owner_by_shard) and ring.standby(shard) == self._me,
         )
 
-    def kept(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
+    def on_acknowledged(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
         """Drop the stored parts of shards that the peer `taker` has acknowledged."""
         self._ownership.acknowledge(receiver, shards, transfer_id, self._clock())
         if self._ownership.is_empty:
-            self._emptied.set()
+            self._all_transferred.set()
 
     async def _index(self) -> None:
         """Index all keys by shard in several short slices, so that requests run in between."""
@@ -310,7 +311,7 @@ class Handoff:
             self._indexing.set()
             self._indexing = None
 
-    def _offer_what_is_not(self) -> None:
+    def _offer_misplaced_shards(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
         for shard, receiver in self._ownership.transfers.unconfirmed():  # A transfer may be lost.
             by_owner.setdefault(receiver, []).append(shard)
@@ -321,8 +322,13 @@ class Handoff:
         for owner, shards in by_owner.items():
             link = self._link_to(owner)
             if link is not None:
-                link.call(lambda seq, shards=shards: TransferOffer(seq, sorted(shards)), _nothing)  # type: ignore[misc]
+                offer = partial(_transfer_offer, sorted(shards))
+                link.call(offer, _ignore_reply)
 
 
-def _nothing(reply: object) -> None:
+def _transfer_offer(shards: list[int], seq: int) -> TransferOffer:
+    return TransferOffer(seq, shards)
+
+
+def _ignore_reply(reply: object) -> None:
     """Ignore the reply to an offer. The peer then requests the shards by itself."""

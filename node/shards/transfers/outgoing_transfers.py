@@ -103,7 +103,7 @@ class OutgoingTransfer:
     """Instant of the last replica that the owner of a covered shard sent, if any."""
 
     @property
-    def last_asked_at(self) -> int:
+    def last_request_at(self) -> int:
         """Instant of the last request for a part of this transfer."""
         return max(self.at, self.asked_at)
 
@@ -120,7 +120,9 @@ class OutgoingTransfer:
 
     @property
     def _forgotten_at(self) -> int:
-        return self.last_asked_at + _TRANSFER_KEPT_NS if self.parts else self.at + _RECEIVER_KEPT_NS
+        return (
+            self.last_request_at + _TRANSFER_KEPT_NS if self.parts else self.at + _RECEIVER_KEPT_NS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +168,13 @@ class OutgoingTransfers:
         return [shard for confirmed in by_time.values() for shard in confirmed]
 
     def asked(
-        self, shards: Sequence[int], transfer: OutgoingTransfer, asker: NodeId, now: int
+        self, shards: Sequence[int], transfer: OutgoingTransfer, requester: NodeId, now: int
     ) -> OutgoingTransfer:
         """Set the receiver of an unacknowledged transfer of `shards`; return the new transfer.
 
         A second receiver replaces the first one, which gets no further part.
         """
-        transfer = replace(transfer, to=asker, asked_at=now)
+        transfer = replace(transfer, to=requester, asked_at=now)
         self._transfers.update(dict.fromkeys(shards, transfer))
         return transfer
 
@@ -291,19 +293,19 @@ class SentCopies:
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
 
-    def add(self, asker: NodeId, shard: int, sent: SentCopy) -> None:
+    def add(self, requester: NodeId, shard: int, sent: SentCopy) -> None:
         """Store a replica until its receiver has had time to fetch it."""
-        self._sent[asker, shard] = sent
-        self._sent.move_to_end((asker, shard))
+        self._sent[requester, shard] = sent
+        self._sent.move_to_end((requester, shard))
         if len(self._sent) > _MOST_COPIES:
             self._sent.popitem(last=False)
 
-    def get(self, asker: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
+    def get(self, requester: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
         """Return the replica with this number while a member is fetching it."""
-        sent = self._sent.get((asker, shard))
+        sent = self._sent.get((requester, shard))
         if sent is None or sent.number != number:
             return None
-        self.add(asker, shard, replace(sent, asked_at=now))
+        self.add(requester, shard, replace(sent, asked_at=now))
         return sent
 
     def expire(self, now: int) -> None:

@@ -83,7 +83,7 @@ class ShardReceiver:
         """Acknowledge shards of one transfer that this node has received completely."""
         link = self._link_to(sender)
         if link is not None and shards:
-            link.call(lambda seq: TransferAck(seq, sorted(shards), transfer_id), _nothing)
+            link.call(lambda seq: TransferAck(seq, sorted(shards), transfer_id), _ignore_reply)
 
     async def receive(
         self,
@@ -154,7 +154,7 @@ class ShardReceiver:
         return replies[0]
 
 
-def _nothing(reply: object) -> None:
+def _ignore_reply(reply: object) -> None:
     """Ignore the reply to an acknowledgement."""
 
 

@@ -91,7 +91,7 @@ class ShardSearch:
         self._adopt_empty(name, reply)
         asked.intersection_update(self._left)
         for shard in await self._receiver.receive(name, reply, asked, self._take):
-            self._begin_again(shard, name)
+            self._restart_transfer(shard, name)
 
     def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
         """Process what a member sent of a shard; return whether it was a transfer to this node."""
@@ -126,7 +126,7 @@ class ShardSearch:
                 self._on_received(held)
                 self._receiver.acknowledge(name, group.transfer_id, held)
 
-    def _begin_again(self, shard: int, name: NodeId) -> None:
+    def _restart_transfer(self, shard: int, name: NodeId) -> None:
         """Request a shard from its first part again, because a later part did not arrive."""
         moves = self._moves[shard] = self._moves.get(shard, 0) + 1
         if moves > _MOST_MOVES:
@@ -157,7 +157,7 @@ class ShardSearch:
             silent = self._silent.get(shard, [])
             is_sent = ownership.transfers.is_unconfirmed(shard)
             copies, copy_of = list(replicas.of(shard)) if shard in replicas else [], ""
-            if shard in self._copies and not (copies and shard in sources.stood_by):
+            if shard in self._copies and not (copies and shard in sources.standby_before):
                 # The standby has the newest copy; a former standby may have kept an older one.
                 copy_of, found = self._copies[shard]
                 copies.append((now, found))

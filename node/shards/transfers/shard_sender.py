@@ -97,7 +97,7 @@ class ShardSender:
     # -- answers -------------------------------------------------------------------------------
 
     def answer(
-        self, asker: NodeId, pull: Pull, now: int, is_standby_for: Callable[[int], bool]
+        self, requester: NodeId, pull: Pull, now: int, is_standby_for: Callable[[int], bool]
     ) -> Pulled:
         """Transfer the requested shards that this node counts; send replicas of the others, if any.
 
@@ -107,15 +107,15 @@ class ShardSender:
             self.index([*self._changed.keys])
         reply = Reply()
         if pull.part:
-            self._add_part(reply, asker, pull, now)
+            self._add_part(reply, requester, pull, now)
             return reply.pulled(pull.seq)
         held = self._ownership.held
         before, number = self._ownership.count, next(self._numbers)
-        again = self._resend_empty(reply, pull.shards, asker, now)
+        again = self._resend_empty(reply, pull.shards, requester, now)
         empty = self._empty_of(pull.shards)
         if empty:  # Most shards of most clusters, so they are sent as one group.
             self._ownership.release_empty(empty)
-            nothing = OutgoingTransfer(asker, now, number, [NOTHING], "")
+            nothing = OutgoingTransfer(requester, now, number, [NOTHING], "")
             self._transfers.add(empty, nothing)
             reply.add_transfer(empty, nothing, 0)
         done = {*empty, *again}
@@ -123,59 +123,63 @@ class ShardSender:
             if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
                 break
             if held[shard]:
-                self._send(shard, asker, number, now, is_standby_for)
-            self._add_first_part(reply, shard, asker, now)
+                self._send(shard, requester, number, now, is_standby_for)
+            self._add_first_part(reply, shard, requester, now)
         self._counters.add("shards_given", before - self._ownership.count)
         return reply.pulled(pull.seq)
 
     def _resend_empty(
-        self, reply: Reply, shards: Sequence[int], asker: NodeId, now: int
+        self, reply: Reply, shards: Sequence[int], requester: NodeId, now: int
     ) -> list[int]:
         """Repeat unacknowledged transfers of shards without counters; return these shards."""
         by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
-            if transfer is None or not transfer.parts or transfer.to != asker:
+            if transfer is None or not transfer.parts or transfer.to != requester:
                 continue
             if transfer.parts[0] is NOTHING:
                 by_transfer.setdefault(transfer.number, (transfer, []))[1].append(shard)
         for transfer, again in by_transfer.values():
-            reply.add_transfer(again, self._transfers.asked(again, transfer, asker, now), 0)
+            reply.add_transfer(again, self._transfers.asked(again, transfer, requester, now), 0)
         return [shard for _, again in by_transfer.values() for shard in again]
 
-    def _add_first_part(self, reply: Reply, shard: int, asker: NodeId, now: int) -> None:
+    def _add_first_part(self, reply: Reply, shard: int, requester: NodeId, now: int) -> None:
         transfer = self._transfers.get(shard)
         is_receiving = transfer is not None and (
-            transfer.to != asker and now - transfer.last_asked_at < _RECEIVING_NS
+            transfer.to != requester and now - transfer.last_request_at < _RECEIVING_NS
         )
         if transfer is not None and transfer.parts and not is_receiving:
             # The first receiver has not acknowledged the transfer, so another member may receive
             # it.
-            reply.add_transfer([shard], self._transfers.asked([shard], transfer, asker, now), 0)
+            reply.add_transfer([shard], self._transfers.asked([shard], transfer, requester, now), 0)
             return
         # A receiver that asks again has restarted meanwhile and lost the counters.
-        moved_to = transfer.to if transfer is not None and transfer.to != asker else ""
+        moved_to = transfer.to if transfer is not None and transfer.to != requester else ""
         if shard in self._ownership.replicas:
-            self._add_copy(reply, asker, shard, moved_to, now)
+            self._add_copy(reply, requester, shard, moved_to, now)
         else:
             reply.add_nothing(shard, moved_to)
 
-    def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
+    def _add_part(self, reply: Reply, requester: NodeId, pull: Pull, now: int) -> None:
         """Add a later part of a transfer whose first part the receiver has."""
         shard, part = pull.shards[0], pull.part
         transfer = self._transfers.get(shard)
-        if transfer is not None and (transfer.to, transfer.number) != (asker, pull.transfer_id):
+        if transfer is not None and (transfer.to, transfer.number) != (requester, pull.transfer_id):
             transfer = None
         if transfer is not None and part < len(transfer.parts):
-            reply.add_transfer([shard], self._transfers.asked([shard], transfer, asker, now), part)
+            reply.add_transfer(
+                [shard], self._transfers.asked([shard], transfer, requester, now), part
+            )
             return
-        sent = self._sent.get(asker, shard, pull.transfer_id, now)
+        sent = self._sent.get(requester, shard, pull.transfer_id, now)
         if sent is not None and part < len(sent.parts):
             reply.add_copy(shard, sent, part)
         else:
             reply.add_nothing(shard, "")
 
-    def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
+    def _add_copy(
+        self, reply: Reply, requester: NodeId, shard: int, moved_to: str, now: int
+    ) -> None:
         """Add the first part of a replica, and store the other parts until they are requested."""
         counts = self._replica_of(shard, now)
         parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
@@ -183,7 +187,7 @@ class ShardSender:
         whose = self._ownership.replicas.sender_of(shard) or ""
         sent = SentCopy(number, parts, moved_to, whose, now)
         if len(parts) > 1:
-            self._sent.add(asker, shard, sent)
+            self._sent.add(requester, shard, sent)
         reply.add_copy(shard, sent, 0)
 
     def _replica_of(self, shard: int, now: int) -> Snapshot:
@@ -210,7 +214,7 @@ class ShardSender:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         if self._lender is not None and len(self._lender):
-            lent = self._lender.write_off(lambda key: shard_of(key) == shard, now)
+            lent = self._lender.charge_transferred(lambda key: shard_of(key) == shard, now)
             keys = sorted({*keys, *lent})
         if not keys and not self._ownership.covers:
             self._ownership.release_empty([shard])

@@ -17,22 +17,24 @@ class ShardSources:
         """1 at the index of each shard that is this node's by the ring, else 0."""
         self.by_shard: dict[int, tuple[NodeId, ...]] = {}
         """Members that may have a shard of this node, the likeliest first."""
-        self.stood_by: set[int] = set()
+        self.standby_before: set[int] = set()
         """Shards that became this node's by the ring while it was their standby."""
         self._me = me
 
-    def follow(self, old: Ring, new: Ring, asked: Ring, held: bytes | bytearray) -> None:
+    def on_ring_change(
+        self, old: Ring, new: Ring, check_ring: Ring, held: bytes | bytearray
+    ) -> None:
         """Apply a change of the ring; `held` marks the shards that this node counts.
 
-        `asked` is the ring by which checks are sent. It still contains members that are leaving.
-        Such a member may have the only replica if an owner fails at that time.
+        `check_ring` is the ring by which checks are sent. It still contains members that are
+        leaving. Such a member may have the only replica if an owner fails at that time.
         """
-        leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
+        leaving = sorted({m.name for m in check_ring.members} - {m.name for m in new.members})
         after = new.owner_by_shard
         self.ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self.by_shard if not self.ours[shard]]:
             del self.by_shard[shard]
-            self.stood_by.discard(shard)
+            self.standby_before.discard(shard)
         if not has_more(self.ours, held):
             return
         no_owners = (None,) * SHARDS
@@ -43,7 +45,7 @@ class ShardSources:
         for shard in compress(range(SHARDS), map(gt, self.ours, held)):
             known = self.by_shard.get(shard, ())
             if copied[shard] == self._me and shard not in self.by_shard:
-                self.stood_by.add(shard)
+                self.standby_before.add(shard)
             sources = before[shard], copied[shard], standing_by[shard], known
             if sources not in seen:  # Thousands of shards have the same few sources.
                 names = (*sources[:3], *known, *leaving)

@@ -356,9 +356,9 @@ async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
         assert match is not None
 
         forged = WindowCounts(1, "eu", [match.key], [[0, 500]])
-        assert isinstance(node._cross_dc.take_cells("us", forged), Refused)
+        assert isinstance(node._cross_dc.receive_counts("us", forged), Refused)
         future = WindowCounts(2, "us", [match.key], [[1000, 500]])
-        assert isinstance(node._cross_dc.take_cells("us", future), Done)
+        assert isinstance(node._cross_dc.receive_counts("us", future), Done)
 
         assert w.count("e1", "cells_refused") == 2
         assert (await here.peek("api", {"fixed": "x"})).remaining == 599

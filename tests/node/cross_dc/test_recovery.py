@@ -40,18 +40,18 @@ class Host:
             lost.start,
             max_keys=100,
         )
-        self.recalling = CountRecovery(
+        self.recovery = CountRecovery(
             self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: LIMIT, lost
         )
         self.waiting: list[Callable[[], None]] = []
 
     def _link_to(self, name: NodeId) -> Link:
-        return cast("Link", _Line(self, self._hosts[name]))
+        return cast("Link", _Link(self, self._hosts[name]))
 
     def spend(self, units: int) -> None:
         self.engine.charge([KEY], [units], [0], NOW)
 
-    def tell(self, other: "Host") -> None:
+    def send_counts(self, other: "Host") -> None:
         cells = self.engine.local_counts([KEY], NOW)
         other.engine.merge_remote(self.datacenter, [KEY], cells, NOW)
 
@@ -59,7 +59,7 @@ class Host:
         """Ask these data centers, of which each is one host of that name."""
         own = [NodeId(n) for n, host in self._hosts.items() if host.datacenter == self.datacenter]
         owner = next(name for name in own if self._hosts[name].ownership.held[SHARD])
-        self.recalling.ask(
+        self.recovery.ask(
             Ring.of([Member(owner)]), {name: Ring.of([Member(NodeId(name))]) for name in others}
         )
         while self.waiting:
@@ -70,7 +70,7 @@ class Host:
         return self.engine.used(KEY, NOW)
 
 
-class _Line:
+class _Link:
     def __init__(self, asker: Host, asked: Host) -> None:
         self._asker, self._asked = asker, asked
 
@@ -79,14 +79,14 @@ class _Line:
     ) -> None:
         message = make(1)
         if self._asker.datacenter == self._asked.datacenter:
-            reply = self._asked.recalling.take_on(message)
+            reply = self._asked.recovery.take_over_request(message)
         else:
             received = {SHARD: [KEY]}
-            reply = self._asked.recalling.answer(self._asker.datacenter, message, received)
+            reply = self._asked.recovery.answer(self._asker.datacenter, message, received)
         self._asker.waiting.append(lambda: on_reply(reply))
 
 
-def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
+def two_empty_and_one_full(count: int) -> tuple[Host, Host, Host]:
     """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
@@ -96,20 +96,20 @@ def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
 
 
 def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
-    a, _, us = two_and_one_that_remembers(100)
+    a, _, us = two_empty_and_one_full(100)
     a.ownership.start([SHARD])
     a.spend(20)
-    a.tell(us)
+    a.send_counts(us)
     a.ask("us")
     a.ask("us")
 
     assert a.used == 120
-    a.tell(us)
+    a.send_counts(us)
     assert us.used == 120
 
 
 def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
-    a, b, _ = two_and_one_that_remembers(100)
+    a, b, _ = two_empty_and_one_full(100)
     a.ownership.start([SHARD])
     a.ownership.held[SHARD] = False
     b.engine.charge([KEY], [20], [0], NOW)
@@ -121,7 +121,7 @@ def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
 
 
 def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
-    a, _, us = two_and_one_that_remembers(100)
+    a, _, us = two_empty_and_one_full(100)
     ap = Host("ap", "ap", us._hosts)
     ap.ownership.start([SHARD])
     ap.engine.merge_remote("eu", [KEY], [[NUMBER, 97]], NOW)
@@ -132,7 +132,7 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
 
 
 def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
-    a, _, us = two_and_one_that_remembers(100)
+    a, _, us = two_empty_and_one_full(100)
     us.ownership.held[SHARD] = False
     a.ownership.start([SHARD])
     a.ask("us")
@@ -144,10 +144,10 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
 
 
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
-    _, _, us = two_and_one_that_remembers(100)
+    _, _, us = two_empty_and_one_full(100)
     us.ownership.start([SHARD + 1])
     received = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
-    reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), received)
+    reply = us.recovery.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), received)
 
     assert isinstance(reply, RecoverCountsReply)
     assert (reply.shards, len(reply.keys)) == ([SHARD], 1000)

@@ -88,12 +88,12 @@ async def test_units_borrowed_by_a_closed_client_count_as_spent(
 async def test_rules_may_forbid_leases_and_small_limits_and_shadow_rules_have_none(
     autojump_clock: MockClock,
 ) -> None:
-    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as deaf:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as unsubscribed:
         for key in ("exact", "shadowed", "small"):
             sources = await heat(limiter, owned(w.rules, key, "a"))
             sources += await heat(limiter, owned(w.rules, key, "a"))
             assert set(sources) == {Source.OWNER}
-        sources = await heat(deaf, owned(w.rules, "tenant", "a"), times=80)
+        sources = await heat(unsubscribed, owned(w.rules, "tenant", "a"), times=80)
 
         assert set(sources) == {Source.OWNER}
         assert w.total("leases") == 0

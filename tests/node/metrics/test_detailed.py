@@ -129,7 +129,7 @@ SHOWN = Rule(9, "api", (("client", None),), Limit(5, 1), details=("value",))
 def shown() -> Metrics:
     rules = RuleSet.of(SHOWN)
     measures = Metrics(rules.by_id)
-    measures.follow(rules)
+    measures.set_rules(rules)
     return measures
 
 
@@ -170,7 +170,7 @@ def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Metrics) -> 
 
 def test_a_rule_that_no_longer_asks_for_it_keeps_its_counts(shown: Metrics) -> None:
     shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
-    shown.follow(RuleSet())
+    shown.set_rules(RuleSet())
     shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
 
     assert shown.detailed_decisions() == {("api.client_x", "allowed"): 1}

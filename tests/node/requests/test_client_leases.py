@@ -17,11 +17,11 @@ def test_the_first_denial_of_a_key_recalls_exactly_its_leases() -> None:
     lender: Lender[str] = Lender(
         engine,
         lambda number: RULE if number == RULE.id else None,
-        lambda who, keys: recalled.append((who, keys)),
+        lambda client, keys: recalled.append((client, keys)),
         first_lease=1,
     )
-    for who, key in (("one", KEY), ("two", KEY), ("one", OTHER)):
-        assert lender.lend(who, LeaseRequest(1, key, 100, [], []), 0).units
+    for client, key in (("one", KEY), ("two", KEY), ("one", OTHER)):
+        assert lender.lend(client, LeaseRequest(1, key, 100, [], []), 0).units
 
     allowed = lender.decide(Batch(Op.CHECK, [KEY], [800]), 0)
     before = list(recalled)

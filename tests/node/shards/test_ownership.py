@@ -474,7 +474,7 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         lambda: NOW,
         CONTAINMENT,
     )
-    replication.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
+    replication.on_ring_change(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
     replication.flush()
     assert not sent
 
@@ -590,11 +590,11 @@ async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
         CONTAINMENT,
     )
     ring = Ring.of([Member(standby.name), Member(host.name)])
-    handoff.follow(Ring.of(()), ring, ring)
-    handoff.offered(NodeId("a"), [shard_of(KEY)])
+    handoff.on_ring_change(Ring.of(()), ring, ring)
+    handoff.on_offer(NodeId("a"), [shard_of(KEY)])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(handoff.run)
-        await handoff.wait_full()
+        await handoff.wait_all_fetched()
         host.spend(2)
         reached.add(standby.name)
         await trio.sleep(2)

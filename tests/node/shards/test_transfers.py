@@ -135,11 +135,11 @@ class Peer:
         self.ownership.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
     def give(
-        self, asker: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
+        self, requester: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
     ) -> Pulled:
         self.sender.index(self.engine.keys())
         pull = Pull(1, [SHARD], part, transfer_id)
-        return self.sender.answer(asker, pull, NOW + later_ns, lambda shard: False)
+        return self.sender.answer(requester, pull, NOW + later_ns, lambda shard: False)
 
     def used(self, *keys: bytes) -> list[int]:
         return [self.engine.used(key, NOW) for key in keys or KEYS]
@@ -169,9 +169,9 @@ class Way:
             case Pull():
                 on_reply(decode(encode(await there.answer(self.here, message))))
             case TransferOffer(_, shards):
-                there.offered(self.here, shards)
+                there.on_offer(self.here, shards)
             case TransferAck(_, shards, transfer_id):
-                there.kept(self.here, shards, transfer_id)
+                there.on_acknowledged(self.here, shards, transfer_id)
             case _:
                 raise AssertionError(message)
 
@@ -238,11 +238,11 @@ async def test_logs_arrive_completely_after_a_late_second_part(
         answer = w.nodes["a"]._handoff.answer
         late: list[Pull] = []
 
-        async def slow(asker: NodeId, pull: Pull) -> Pulled:
+        async def slow(requester: NodeId, pull: Pull) -> Pulled:
             if pull.part and not late:
                 late.append(pull)
                 await trio.sleep(5)
-            return await answer(asker, pull)
+            return await answer(requester, pull)
 
         w.nodes["a"]._handoff.answer = slow  # type: ignore[method-assign]
         await w.start("b")
@@ -263,7 +263,7 @@ async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
         as_standby.ownership.take_over(SHARD, A, [], NOW)
         as_standby.spend(KEYS[3])
 
-        as_standby.handoff.follow(ring(), ring(B), ring(B))
+        as_standby.handoff.on_ring_change(ring(), ring(B), ring(B))
         await trio.sleep(5)
         nursery.cancel_scope.cancel()
 
@@ -283,8 +283,8 @@ async def test_a_replica_arrives_with_all_its_keys(
         again, standby = peers.add(A), peers.add(B)
         standby.ownership.keep_replica(A, before.ownership.snapshot(KEYS, NOW), NOW)
 
-        again.handoff.follow(ring(B), ring(A), ring(A, B))
-        await again.handoff.wait_full()
+        again.handoff.on_ring_change(ring(B), ring(A), ring(A, B))
+        await again.handoff.wait_all_fetched()
         nursery.cancel_scope.cancel()
 
     assert again.used() == [HITS] * 4
@@ -319,7 +319,7 @@ async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
         for shard in sorted({shard_of(key) for key in all_keys}):
             as_standby.ownership.take_over(shard, A, [], NOW)
 
-        as_standby.handoff.follow(ring(), ring(B), ring(B))
+        as_standby.handoff.on_ring_change(ring(), ring(B), ring(B))
         await trio.sleep(0.4)  # less than the pause between two rounds
         nursery.cancel_scope.cancel()
 
@@ -361,8 +361,8 @@ async def test_a_shard_with_a_missing_part_is_not_counted_or_acknowledged(
         sender, receiver = peers.add(A), peers.add(B)
         sender.fill(*KEYS)
         with lost_parts(peers):
-            receiver.handoff.follow(ring(A), ring(B), ring(A, B))
-            await receiver.handoff.wait_full()
+            receiver.handoff.on_ring_change(ring(A), ring(B), ring(A, B))
+            await receiver.handoff.wait_all_fetched()
             during = receiver.used(), peers.acknowledged(), sender.ownership.transfers.unconfirmed()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
@@ -382,7 +382,7 @@ async def test_a_standby_with_a_missing_part_merges_nothing_until_complete(
         owner.fill(*KEYS)
         as_standby.ownership.take_over(SHARD, A, [], NOW)
         with lost_parts(peers):
-            as_standby.handoff.follow(ring(), ring(B), ring(B))
+            as_standby.handoff.on_ring_change(ring(), ring(B), ring(B))
             await trio.sleep(10)
             during = (
                 as_standby.used(),
@@ -469,11 +469,11 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
         )
         leaver, other = peers.add(A), peers.add(B)
         leaver.fill(*KEYS)
-        other.handoff.follow(ring(A), ring(B), ring(A, B))
-        leaver.handoff.follow(ring(A), ring(B), ring(A, B))
+        other.handoff.on_ring_change(ring(A), ring(B), ring(A, B))
+        leaver.handoff.on_ring_change(ring(A), ring(B), ring(A, B))
 
         async def leave() -> None:
-            await leaver.handoff.wait_empty()
+            await leaver.handoff.wait_all_transferred()
             emptied.append(trio.current_time())
 
         nursery.start_soon(leave)
@@ -520,7 +520,7 @@ def replicating(owner: Peer) -> tuple[Replication, Standby]:
         lambda: NOW,
         CONTAINMENT,
     )
-    replication.follow(ring(), ring(A, B))
+    replication.on_ring_change(ring(), ring(A, B))
     return replication, standby
 
 

@@ -22,8 +22,8 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
 ) -> None:
     log = AuthFailureLog()
 
-    log.tell(client("app"), AT, 0)
-    log.tell(Hello(Role.NODE, "b", b"", 1), AT, 0)
+    log.log(client("app"), AT, 0)
+    log.log(Hello(Role.NODE, "b", b"", 1), AT, 0)
 
     assert reported(caplog) == [
         "refused token of 'app' at 192.0.2.1:5000: not one we know",
@@ -35,7 +35,7 @@ def test_a_name_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) 
     log = AuthFailureLog()
 
     for second in range(25):
-        log.tell(client("app"), AT, second * SECOND)
+        log.log(client("app"), AT, second * SECOND)
 
     assert len(reported(caplog)) == 3
 
@@ -46,9 +46,9 @@ def test_many_names_cannot_fill_the_log_and_expire(
     log = AuthFailureLog()
 
     for number in range(1000):
-        log.tell(client(f"app{number}"), AT, 0)
+        log.log(client(f"app{number}"), AT, 0)
     flood = len(reported(caplog))
-    log.tell(client("late"), AT, 11 * SECOND)
+    log.log(client("late"), AT, 11 * SECOND)
 
     assert flood == 64
     assert "'late'" in reported(caplog)[-1]
