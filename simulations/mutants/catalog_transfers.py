@@ -71,7 +71,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.replication:Replication.on_member_restarted",
-                "self._forgetful[name] = None",
+                "self._restarted_members[name] = None",
                 "pass",
             ),
         ),
