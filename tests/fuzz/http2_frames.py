@@ -180,7 +180,7 @@ def _answer(server: Http2, random: Random, under_way: list[int]) -> None:
             case 0:
                 server.out.end(stream, HEADER + TRAILER)
             case 1:
-                server.out.tell(stream, HEADER, bytes(7))
+                server.out.send_message(stream, HEADER, bytes(7))
             case _:
                 size = random.choice((7, 7, 300, 20_000))
                 server.out.answer(stream, HEADER, bytes(size), TRAILER)

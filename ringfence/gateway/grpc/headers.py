@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-__all__ = ["Broken", "Failure", "HeaderBlock", "HeaderBlocks"]
+__all__ = ["Http2Error", "Failure", "HeaderBlock", "HeaderBlocks"]
 
 _CACHED, _LARGEST_CACHED = 16, 1024
 """Maximum number of cached headers, and maximum bytes of one of them."""
@@ -43,7 +43,7 @@ class Failure(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
-class Broken(Exception):
+class Http2Error(Exception):
     """Error that requires the connection to be closed, with its HTTP/2 error code."""
 
     def __init__(self, failure: Failure, why: str) -> None:
@@ -74,7 +74,7 @@ class HeaderBlocks:
         unchanged."""
 
     def read(self, block: bytes) -> HeaderBlock | None:
-        """Decode the header of a request; None if it is malformed. Raises `Broken`."""
+        """Decode the header of a request; None if it is malformed. Raises `Http2Error`."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -89,22 +89,22 @@ class HeaderBlocks:
         return head
 
     def is_trailer(self, block: bytes) -> bool:
-        """Decode a trailer and return whether it is well-formed. Raises `Broken`."""
+        """Decode a trailer and return whether it is well-formed. Raises `Http2Error`."""
         return all([_is_field(name, value) for name, value in self._decode(block)])
 
     def _decode(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
         if min(block, default=0) < _REFERENCE:
             self._known.clear()  # This header may change the table.
         if _THREE_SIZE_UPDATES.match(block):
-            raise Broken(Failure.COMPRESSION, "more than two table size updates in a header")
+            raise Http2Error(Failure.COMPRESSION, "more than two table size updates in a header")
         try:
             pairs = self._decoder.decode(block, raw=True)
             self.decoded += sum([len(name) + len(value) for name, value in pairs])
             return pairs
         except OversizedHeaderListError as error:
-            raise Broken(Failure.ENHANCE_YOUR_CALM, "a header is too large") from error
+            raise Http2Error(Failure.ENHANCE_YOUR_CALM, "a header is too large") from error
         except HPACKError as error:
-            raise Broken(Failure.COMPRESSION, "a header cannot be read") from error
+            raise Http2Error(Failure.COMPRESSION, "a header cannot be read") from error
 
 
 def _head_of(pairs: Iterable[tuple[bytes, bytes]]) -> HeaderBlock | None:

@@ -11,10 +11,10 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ringfence.gateway.grpc.headers import Broken, Failure, HeaderBlock, HeaderBlocks
+from ringfence.gateway.grpc.headers import Failure, HeaderBlock, HeaderBlocks, Http2Error
 from ringfence.gateway.grpc.http2_sender import Flags, Kind, Outbox, Stream, frame
 
-__all__ = ["Gone", "Http2", "Input", "Request", "TooLarge"]
+__all__ = ["StreamReset", "Http2", "Input", "Request", "TooLarge"]
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER = struct.Struct(">HBBBI")
@@ -23,7 +23,7 @@ _SETTING = struct.Struct(">HI")
 _LARGEST_FRAME = _LARGEST_BLOCK = _LARGEST_HEADERS = 16_384
 _LEAST_WINDOW = 262_144
 """Maximum bytes of request bodies of unanswered calls per connection, and at least four bodies."""
-_MOST_STREAMS, _MOST_OF_HEADS, _STREAM = 1000, 1 << 20, 512
+_MOST_STREAMS, _MAX_HEADER_BYTES, _STREAM = 1000, 1 << 20, 512
 """Maximum of unanswered calls per connection, and maximum bytes of their headers.
 
 Each call adds `_STREAM` bytes."""
@@ -55,13 +55,13 @@ class TooLarge:
 
 
 @dataclass(slots=True)
-class Gone:
+class StreamReset:
     """Event: a stream was reset by the client or the server, so no response can be sent."""
 
     stream: int
 
 
-Input: TypeAlias = Request | TooLarge | Gone
+Input: TypeAlias = Request | TooLarge | StreamReset
 
 
 class Http2:
@@ -79,14 +79,14 @@ class Http2:
         """Start of the latest request, or of the connection if there was none."""
         self._now = now
         self._max_body = max_body
-        self._heads = HeaderBlocks(_LARGEST_HEADERS)
+        self._header_blocks = HeaderBlocks(_LARGEST_HEADERS)
         self._last = 0
         self._rest = b""
         self._block: tuple[int, int, bytes] | None = None
         """Stream, flags and first part of a header that continues in the next frame."""
-        self._is_greeted = False
+        self._has_preface = False
         self._window = max(_LEAST_WINDOW, 4 * max_body)
-        self._held = self._owed = self._held_heads = 0
+        self._held = self._window_debt = self._held_header_bytes = 0
         self._frames, self._frames_at, self._answers = _FRAMES, now, 0
         self._stuck_since: float | None = now
         """Start of the wait for the rest of a frame or header, or for the first frame."""
@@ -96,12 +96,12 @@ class Http2:
             *(_INITIAL_WINDOW_SIZE, max_body + _LARGEST_FRAME),
         )
         self.out.put(frame(Kind.SETTINGS, 0, 0, struct.pack(">HIHIHI", *settings)))
-        self._repay(self._window - 65_535)
+        self._restore_window(self._window - 65_535)
 
     @property
     def kept(self) -> int:
         """Return the number of buffered bytes of this connection."""
-        return len(self._rest) + self._held + self._held_heads + self.out.waiting
+        return len(self._rest) + self._held + self._held_header_bytes + self.out.waiting
 
     def receive(self, received: bytes, now: float) -> list[Input]:
         """Process received bytes; return the events that they complete, in order.
@@ -113,7 +113,7 @@ class Http2:
         self._now = now
         try:
             self._read(self._rest + received if self._rest else received, found)
-        except Broken as error:
+        except Http2Error as error:
             self._break(error.failure, str(error))
         return found
 
@@ -137,23 +137,23 @@ class Http2:
     # -- frames --------------------------------------------------------------------------------
 
     def _read(self, received: bytes, found: list[Input]) -> None:
-        at, end, work, decoded = 0, len(received), 0, self._heads.decoded
-        if not self._is_greeted:
+        at, end, work, decoded = 0, len(received), 0, self._header_blocks.decoded
+        if not self._has_preface:
             if not _PREFACE.startswith(received[:24]):
-                raise Broken(Failure.PROTOCOL, "the connection preface of HTTP/2 is missing")
+                raise Http2Error(Failure.PROTOCOL, "the connection preface of HTTP/2 is missing")
             if end < 24:
                 self._rest = received
                 return
-            self._is_greeted, self._stuck_since, at = True, None, 24
+            self._has_preface, self._stuck_since, at = True, None, 24
         self.has_more = False
         while end - at >= 9:
             high, low, kind, flags, stream = _HEADER.unpack_from(received, at)
             size = high << 8 | low
             if size > _LARGEST_FRAME:
-                raise Broken(Failure.FRAME_SIZE, "a frame is larger than the announced maximum")
+                raise Http2Error(Failure.FRAME_SIZE, "a frame is larger than the announced maximum")
             if end - at - 9 < size:
                 break
-            self.has_more = work + self._heads.decoded - decoded >= _WORK
+            self.has_more = work + self._header_blocks.decoded - decoded >= _WORK
             if self.has_more:
                 break
             at += 9 + size
@@ -174,7 +174,7 @@ class Http2:
         self, kind: int, flags: int, stream: int, payload: bytes, found: list[Input]
     ) -> None:
         if self._block is not None and kind != Kind.CONTINUATION:
-            raise Broken(Failure.PROTOCOL, "expected a CONTINUATION frame")
+            raise Http2Error(Failure.PROTOCOL, "expected a CONTINUATION frame")
         if kind == Kind.DATA:
             self._take_data(flags, stream, payload, found)
             return
@@ -187,12 +187,12 @@ class Http2:
             self._take_block(stream, flags, block, found)
             return
         if len(payload) != _SIZES.get(kind, len(payload)):
-            raise Broken(Failure.FRAME_SIZE, "a frame has the wrong size")
+            raise Http2Error(Failure.FRAME_SIZE, "a frame has the wrong size")
         if stream and kind in _ON_CONNECTIONS:
-            raise Broken(Failure.PROTOCOL, "a frame belongs on another stream")
+            raise Http2Error(Failure.PROTOCOL, "a frame belongs on another stream")
         if kind == Kind.CONTINUATION:
             if self._block is None or self._block[0] != stream:
-                raise Broken(Failure.PROTOCOL, "unexpected CONTINUATION frame")
+                raise Http2Error(Failure.PROTOCOL, "unexpected CONTINUATION frame")
             _, first, begun = self._block
             self._block = None
             self._take_block(stream, flags | first, begun + payload, found)
@@ -202,7 +202,7 @@ class Http2:
             self._require_begun(stream)
             self.out.forget(stream)
             self.out.dropped.pop(stream, None)
-            found.append(Gone(stream))
+            found.append(StreamReset(stream))
         elif kind == Kind.SETTINGS:
             self._take_settings(flags, payload)
         elif kind == Kind.PING and not flags & Flags.ACK:
@@ -210,7 +210,7 @@ class Http2:
         elif kind == Kind.PRIORITY:
             _check_priority(stream, payload)
         elif kind == Kind.PUSH_PROMISE:
-            raise Broken(Failure.PROTOCOL, "a client must not send PUSH_PROMISE")
+            raise Http2Error(Failure.PROTOCOL, "a client must not send PUSH_PROMISE")
         # Other frame types, including unknown ones, need no action.
 
     def _charge(self) -> None:
@@ -221,15 +221,15 @@ class Http2:
         self._frames = min(_FRAMES, self._frames + earned) - 1
         self._frames_at, self._answers = self._now, answers
         if self._frames < 0:
-            raise Broken(Failure.ENHANCE_YOUR_CALM, "too many frames that start no call")
+            raise Http2Error(Failure.ENHANCE_YOUR_CALM, "too many frames that start no call")
 
     def _require_begun(self, stream: int) -> None:
         if stream > self._last or not stream % 2:
-            raise Broken(Failure.PROTOCOL, "a frame for a stream that was never opened")
+            raise Http2Error(Failure.PROTOCOL, "a frame for a stream that was never opened")
 
     def _take_settings(self, flags: int, payload: bytes) -> None:
         if len(payload) % 6 or (flags & Flags.ACK and payload):
-            raise Broken(Failure.FRAME_SIZE, "settings have 6 bytes each")
+            raise Http2Error(Failure.FRAME_SIZE, "settings have 6 bytes each")
         if flags & Flags.ACK:
             return
         # The acknowledgement must precede data that the larger window permits.
@@ -237,11 +237,11 @@ class Http2:
         settings = dict(_SETTING.iter_unpack(payload))
         largest = settings.get(_MAX_FRAME_SIZE, _LARGEST_FRAME)
         if settings.get(_ENABLE_PUSH, 0) > 1 or not _LARGEST_FRAME <= largest < 1 << 24:
-            raise Broken(Failure.PROTOCOL, "a setting is out of bounds")
+            raise Http2Error(Failure.PROTOCOL, "a setting is out of bounds")
         window = settings.get(_INITIAL_WINDOW_SIZE)
         if window is not None:
             if window > _LARGEST_WINDOW:
-                raise Broken(Failure.FLOW_CONTROL, "a window is too large")
+                raise Http2Error(Failure.FLOW_CONTROL, "a window is too large")
             self.out.set_initial_window(window)
 
     def _widen(self, stream: int, payload: bytes, found: list[Input]) -> None:
@@ -251,7 +251,7 @@ class Http2:
         if not by or not self.out.widen(stream, by):
             failure = Failure.FLOW_CONTROL if by else Failure.PROTOCOL
             if not stream:
-                raise Broken(failure, "a window update is zero or too large")
+                raise Http2Error(failure, "a window update is zero or too large")
             self._drop(stream, failure, found)
 
     def _drop(self, stream: int, failure: Failure, found: list[Input]) -> None:
@@ -259,27 +259,27 @@ class Http2:
         if stream in self.out.open:
             self._charge()
             self.out.reset(stream, failure)
-            found.append(Gone(stream))
+            found.append(StreamReset(stream))
 
     # -- requests ------------------------------------------------------------------------------
 
     def _take_block(self, stream: int, flags: int, block: bytes, found: list[Input]) -> None:
         if len(block) > _LARGEST_BLOCK:
-            raise Broken(Failure.ENHANCE_YOUR_CALM, "a header is too large")
+            raise Http2Error(Failure.ENHANCE_YOUR_CALM, "a header is too large")
         if not flags & Flags.END_HEADERS:
             self._block = (stream, flags & Flags.END_STREAM, block)
             return
         if not stream % 2:
-            raise Broken(Failure.PROTOCOL, "a client's streams have odd numbers")
+            raise Http2Error(Failure.PROTOCOL, "a client's streams have odd numbers")
         if stream <= self._last:
             self._take_trailer(stream, block, flags, found)
             return
-        head = self._heads.read(
+        head = self._header_blocks.read(
             block
         )  # Always decode the block, because later blocks depend on the table.
         self._last = stream
         has_ended = bool(flags & Flags.END_STREAM)
-        is_full = len(self.out.open) >= _MOST_STREAMS or self._held_heads > _MOST_OF_HEADS
+        is_full = len(self.out.open) >= _MOST_STREAMS or self._held_header_bytes > _MAX_HEADER_BYTES
         if self.is_draining or is_full or head is None:
             self._charge()
             failure = Failure.PROTOCOL if head is None else Failure.REFUSED_STREAM
@@ -287,12 +287,12 @@ class Http2:
             return
         self.last_request = self._now
         opened = self.out.open[stream] = Stream(head, self._now)
-        self._held_heads += head.size + _STREAM
+        self._held_header_bytes += head.size + _STREAM
         if has_ended:
             self._complete(stream, opened, found)
 
     def _take_trailer(self, number: int, block: bytes, flags: int, found: list[Input]) -> None:
-        is_sound = self._heads.is_trailer(block) and flags & Flags.END_STREAM
+        is_sound = self._header_blocks.is_trailer(block) and flags & Flags.END_STREAM
         stream = self.out.open.get(number)
         if stream is None or stream.is_read:
             self._take_late(number, flags)
@@ -308,7 +308,7 @@ class Http2:
         """
         self._charge()
         if stream not in self.out.dropped:
-            raise Broken(Failure.STREAM_CLOSED, "a frame for a stream that has ended")
+            raise Http2Error(Failure.STREAM_CLOSED, "a frame for a stream that has ended")
         if flags & Flags.END_STREAM:
             del self.out.dropped[stream]
 
@@ -318,20 +318,20 @@ class Http2:
         stream = self.out.open.get(number)
         if stream is None or stream.is_read:
             self._take_late(number, flags)
-            self._repay(len(payload))
+            self._restore_window(len(payload))
             return
         if not (payload or has_ended):
             self._charge()
         stream.held += len(payload)
         self._held += len(payload)
         if self._held > self._window:
-            raise Broken(Failure.FLOW_CONTROL, "more was sent than the window allows")
+            raise Http2Error(Failure.FLOW_CONTROL, "more was sent than the window allows")
         body = _unpadded(flags, payload)
         if stream.is_refused or len(stream.body) + len(body) > self._max_body:
             if not stream.is_refused:
                 found.append(TooLarge(number))
             self._held -= stream.held
-            self._repay(stream.held)
+            self._restore_window(stream.held)
             stream.is_refused, stream.is_read, stream.body, stream.held = True, has_ended, b"", 0
             return
         if stream.body:  # Rare case. Repeated concatenation of bytes would be slow.
@@ -354,17 +354,17 @@ class Http2:
         stream.body = b""
 
     def _closed(self, stream: Stream) -> None:
-        self._held_heads -= stream.head.size + _STREAM
+        self._held_header_bytes -= stream.head.size + _STREAM
         self._held -= stream.held
-        self._repay(stream.held)
+        self._restore_window(stream.held)
 
-    def _repay(self, size: int) -> None:
+    def _restore_window(self, size: int) -> None:
         """Increase the client's flow-control window again, by at least a quarter of the window at a
         time."""
-        self._owed += size
-        if self._owed >= self._window // 4:
-            self.out.put(frame(Kind.WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._owed)))
-            self._owed = 0
+        self._window_debt += size
+        if self._window_debt >= self._window // 4:
+            self.out.put(frame(Kind.WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._window_debt)))
+            self._window_debt = 0
 
     def _break(self, failure: Failure, why: str) -> None:
         self.is_broken, self.has_more, self._rest = True, False, b""
@@ -379,13 +379,13 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not flags & Flags.PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise Broken(Failure.PROTOCOL, "more padding than frame")
+        raise Http2Error(Failure.PROTOCOL, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
 
 
 def _check_priority(stream: int, priority: bytes) -> None:
     """Reject a stream that depends on itself; ignore all other priorities (RFC 9113, 5.3.2)."""
     if len(priority) < 5:
-        raise Broken(Failure.FRAME_SIZE, "a priority has 5 bytes")
+        raise Http2Error(Failure.FRAME_SIZE, "a priority has 5 bytes")
     if not stream or _NUMBER.unpack_from(priority)[0] & _LARGEST_WINDOW == stream:
-        raise Broken(Failure.PROTOCOL, "a stream depends on itself")
+        raise Http2Error(Failure.PROTOCOL, "a stream depends on itself")

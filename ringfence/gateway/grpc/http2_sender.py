@@ -97,7 +97,7 @@ class Stream:
     waiting: bytes = b""
     end: bytes | None = None
     """Frame that ends the stream, as soon as it is known."""
-    is_told: bool = False
+    are_headers_sent: bool = False
     """Whether the header block has been sent."""
 
 
@@ -160,7 +160,7 @@ class Outbox:
             size <= stream.credit + self._initial_window
             and size <= self._window
             and size <= _LARGEST_FRAME
-            and not stream.is_told
+            and not stream.are_headers_sent
             and stream.is_read
         ):
             self._window -= size
@@ -177,10 +177,10 @@ class Outbox:
                 trailer,
             )
             return
-        self.tell(number, header, body)
+        self.send_message(number, header, body)
         self.end(number, trailer)
 
-    def tell(self, number: int, header: bytes, body: bytes) -> None:
+    def send_message(self, number: int, header: bytes, body: bytes) -> None:
         """Send one message of a streamed response; the header block precedes the first message."""
         stream = self.open.get(number)
         if stream is None:
@@ -188,8 +188,8 @@ class Outbox:
         if self.waiting + len(body) > _MOST_WAITING:
             self.reset(number, Failure.ENHANCE_YOUR_CALM)
             return
-        if not stream.is_told:
-            stream.is_told = True
+        if not stream.are_headers_sent:
+            stream.are_headers_sent = True
             self.put(frame(_HEADERS, _END_HEADERS, number, header))
         stream.waiting += body
         self.waiting += len(body)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from ringfence.errors import ConfigError
 from ringfence.gateway.grpc.headers import HeaderBlock
-from ringfence.gateway.grpc.http2 import Gone, Http2, Request, TooLarge
+from ringfence.gateway.grpc.http2 import Http2, Request, StreamReset, TooLarge
 from ringfence.gateway.grpc.http2_sender import STATUS_200, field
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.transport.interface import Address
@@ -42,7 +42,7 @@ _PREFIX = 5
 _HEADER = STATUS_200 + field(b"content-type", b"application/grpc")
 _PLAIN = punctuation.replace("%", "") + " "
 _OK = field(b"grpc-status", b"0")
-_NO_GRPC = b"\x08\x03415" + field(b"content-type", b"text/plain")
+_NOT_GRPC = b"\x08\x03415" + field(b"content-type", b"text/plain")
 """`:status: 415`, for a request that is HTTP/2 but not gRPC."""
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 """Units of `grpc-timeout` in seconds."""
@@ -111,7 +111,7 @@ class GrpcPort:
             raise ConfigError(f"cannot listen on {place} for gRPC: {error}") from error
         listening.setblocking(False)
         self._socket = listening
-        self._look_for_slow_ones()
+        self._close_slow_connections()
         return int(listening.getsockname()[1])
 
     async def stop(self, within: float) -> None:
@@ -198,13 +198,13 @@ class GrpcPort:
             longest.abort()
         return longest.idle_since < inf
 
-    def _look_for_slow_ones(self) -> None:
+    def _close_slow_connections(self) -> None:
         loop = asyncio.get_running_loop()
         for each in list(self.connections):
             each.give_up_slow(loop.time())
         if self._socket is not None:
             loop.add_reader(self._socket, self._accept, self._socket)
-        self._look = loop.call_later(_LOOK, self._look_for_slow_ones)
+        self._look = loop.call_later(_LOOK, self._close_slow_connections)
 
 
 class Connection(asyncio.Protocol):
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             match each:
                 case Request():
                     self._begin(each)
-                case Gone():
+                case StreamReset():
                     self._cancel(each.stream)
                 case TooLarge():
                     self._port.on_refusal("too_large")
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             return
         if message is None:
             port.on_refusal("no_grpc")
-            self._http2.out.answer(stream, _NO_GRPC, b"this port speaks gRPC only\n", b"")
+            self._http2.out.answer(stream, _NOT_GRPC, b"this port speaks gRPC only\n", b"")
             return
         port.calls += 1
         task = self._loop.create_task(self._serve(stream, request.head, message))
@@ -342,8 +342,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._watch(stream)
                 async for each in answer:
-                    self._http2.out.tell(stream, _HEADER, _framed(each))
-                    self._plan_to_flush()
+                    self._http2.out.send_message(stream, _HEADER, _framed(each))
+                    self._plan_flush()
                 self._http2.out.end(stream, _OK)
         except Refusal as refusal:
             self._refuse(stream, refusal)
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
             self._refuse(
                 stream, Refusal(Status.INTERNAL, "internal error of the gateway; see its log")
             )
-        self._plan_to_flush()
+        self._plan_flush()
 
     def _end(self, stream: int, task: asyncio.Task[None]) -> None:
         """Finish a call that was answered or cancelled. It may not even have started."""
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
             stream, Refusal(Status.DEADLINE_EXCEEDED, "the deadline of the call has expired")
         )
         self._cancel(stream)
-        self._plan_to_flush()
+        self._plan_flush()
 
     def _cancel(self, stream: int) -> None:
         if stream in self._tasks:
@@ -390,12 +390,12 @@ class Connection(asyncio.Protocol):
         trailers += field(b"grpc-message", _percent_encoded(str(refusal)[:1000]))
         # A response that consists of a trailer only includes the header fields.
         opened = self._http2.out.open.get(stream)
-        header = b"" if opened is not None and opened.is_told else _HEADER
+        header = b"" if opened is not None and opened.are_headers_sent else _HEADER
         self._http2.out.end(stream, header + trailers)
 
     # -- sending -------------------------------------------------------------------------------
 
-    def _plan_to_flush(self) -> None:
+    def _plan_flush(self) -> None:
         """Schedule one write for all responses that are ready in this iteration of the event
         loop."""
         if not self._is_flush_planned:

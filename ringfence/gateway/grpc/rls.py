@@ -72,7 +72,7 @@ class RlsSettings:
     """Whether a descriptor's own `hits_addend` above 1 counts past limits of any algorithm."""
 
 
-class _Way(Enum):
+class _Operation(Enum):
     """Way in which a descriptor is counted."""
 
     CHECK = auto()
@@ -81,12 +81,12 @@ class _Way(Enum):
     """Separately, and also if it is denied."""
     CHARGE = auto()
     """Without regard to the remaining quota. Cost 0 asks whether the count exceeds the limit."""
-    GIVE_BACK = auto()
+    REFUND = auto()
     NONE = auto()
     """Not counted by any rule."""
 
 
-_CHECKED = frozenset([_Way.CHECK, _Way.NONE])
+_CHECKED = frozenset([_Operation.CHECK, _Operation.NONE])
 
 
 class RateLimitService:
@@ -129,13 +129,13 @@ class RateLimitService:
         asked = self._read(request)
         gives_back = negative or [_is_negative(each) for each in request.descriptors]
         cost = request.hits_addend or 1
-        ways = self._ways(request.domain, asked, cost, gives_back)
-        if _CHECKED.issuperset(ways):
+        operations = self._operations(request.domain, asked, cost, gives_back)
+        if _CHECKED.issuperset(operations):
             decision = await self._check(request.domain, asked, cost, self._settings.deadline)
-        elif ways == [_Way.HIT]:
+        elif operations == [_Operation.HIT]:
             decision = await self._hit(request.domain, asked, cost)
         else:
-            decision = await self._mixed(request.domain, asked, cost, ways)
+            decision = await self._mixed(request.domain, asked, cost, operations)
         self.counters[decided(decision)] += 1
         if runtime.current_time() - began > self._late:
             self.counters[LATE] += 1
@@ -147,28 +147,28 @@ class RateLimitService:
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def _ways(
+    def _operations(
         self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
-    ) -> list[_Way]:
+    ) -> list[_Operation]:
         """Choose for each descriptor how it is counted."""
         matches = self._limiter.rules.match(domain, asked)
         return [
-            _Way.GIVE_BACK if gives else self._way(match, each.cost, cost)
+            _Operation.REFUND if gives else self._operation(match, each.cost, cost)
             for each, match, gives in zip(asked, matches, gives_back, strict=True)
         ]
 
-    def _way(self, match: Match | None, own: int | None, cost: int) -> _Way:
+    def _operation(self, match: Match | None, own: int | None, cost: int) -> _Operation:
         if match is None:
-            return _Way.NONE
+            return _Operation.NONE
         limit = match.rule.limit
         if limit is None or limit.algorithm is Algorithm.CONCURRENCY:
-            return _Way.CHECK
+            return _Operation.CHECK
         is_fixed = _is_fixed(match.rule)
         if own is not None and own > 1 and (is_fixed or self._settings.charge_hits_addend):
-            return _Way.CHARGE
+            return _Operation.CHARGE
         if is_fixed:
-            return _Way.CHARGE if own == 0 else _Way.HIT
-        return _Way.CHECK
+            return _Operation.CHARGE if own == 0 else _Operation.HIT
+        return _Operation.CHECK
 
     async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
         """Count one hit: check it, and if the check is denied, charge it."""
@@ -180,7 +180,7 @@ class RateLimitService:
         return await self._limiter.charge(domain, costly, timeout=_left(until))
 
     async def _mixed(
-        self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
+        self, domain: str, asked: list[Descriptor], cost: int, operations: Sequence[_Operation]
     ) -> Decision:
         """Count descriptors that are counted in different ways.
 
@@ -193,24 +193,24 @@ class RateLimitService:
             for place, status in zip(places, found, strict=True):
                 statuses[place] = status
 
-        def chosen(way: _Way) -> list[int]:
-            return [place for place, each in enumerate(ways) if each is way]
+        def chosen(operation: _Operation) -> list[int]:
+            return [place for place, each in enumerate(operations) if each is operation]
 
-        for place in chosen(_Way.GIVE_BACK):
+        for place in chosen(_Operation.REFUND):
             statuses[place] = await self._refund(domain, _with_cost(asked[place], cost))
-        hits = chosen(_Way.HIT)
+        hits = chosen(_Operation.HIT)
         if hits:
             alone = [_with_cost(asked[place], cost) for place in hits]
             within = self._settings.deadline
             decisions = await self._limiter.check_many(domain, alone, timeout=within)
             put(hits, [each.statuses[0] for each in decisions])
         charges = [place for place in hits if _is_uncounted(statuses[place])]
-        charges += chosen(_Way.CHARGE)
+        charges += chosen(_Operation.CHARGE)
         if charges:
             costly = [_with_cost(asked[place], cost) for place in charges]
             charged = await self._limiter.charge(domain, costly, timeout=_left(until))
             put(charges, charged.statuses)
-        checks = chosen(_Way.CHECK)
+        checks = chosen(_Operation.CHECK)
         if checks:
             together = [asked[place] for place in checks]
             put(checks, (await self._check(domain, together, cost, _left(until))).statuses)
@@ -284,7 +284,7 @@ class RateLimitService:
         passes = decision.allowed or self._settings.shadow
         response = RateLimitResponse(overall_code=_OK if passes else _OVER_LIMIT)
         for status, asked in zip(statuses, request.descriptors, strict=True):
-            _tell(response.statuses.add(), status, asked)
+            _fill_status(response.statuses.add(), status, asked)
         for name, value in self._headers.of(decision):
             if not (passes and name == "Retry-After"):
                 response.response_headers_to_add.add(key=name.lower(), value=value)
@@ -293,7 +293,7 @@ class RateLimitService:
         return response
 
 
-def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
+def _fill_status(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
     """Write the status of one descriptor into the response."""
     out.code = _OK if status.allowed else _OVER_LIMIT
     rule = status.rule

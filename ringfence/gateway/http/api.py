@@ -17,16 +17,16 @@ from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.http.acquire_waiters import Waiters
 from ringfence.gateway.http.bodies import (
-    Ask,
-    AskLimit,
-    AskMany,
+    AcquireRequest,
+    CheckLimitRequest,
+    CheckManyRequest,
+    CheckRequest,
     DecisionsBody,
-    Look,
-    LookLimit,
-    LookMany,
-    ShouldAllow,
+    PeekLimitRequest,
+    PeekManyRequest,
+    PeekRequest,
     ShouldAllowBody,
-    Wait,
+    ShouldAllowRequest,
     decision_body,
     read_body,
     write_body,
@@ -89,8 +89,8 @@ class Api:
             "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
             "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
             "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),
-            "/metrics": _Route(_GET, (Scope.OBSERVE,), self._tell_metrics),
-            "/v1/counters": _Route(_GET, (Scope.OBSERVE,), self._tell_counters),
+            "/metrics": _Route(_GET, (Scope.OBSERVE,), self._get_metrics),
+            "/v1/counters": _Route(_GET, (Scope.OBSERVE,), self._get_counters),
             "/shouldAllowRequest": _Route(_POST, (Scope.CHECK,), self._should_allow),
             "/json": _Route(_POST, (Scope.CHECK,), self._envoy_json),
             "/openapi.json": _Route(_GET, (), self._describe),
@@ -107,9 +107,9 @@ class Api:
             response = problem.response()
         except AccessDenied as error:
             logger.error("the cluster refuses the gateway's own token: %s", error)
-            response = self._cannot(f"the cluster refuses the gateway's token: {error}")
+            response = self._unavailable(f"the cluster refuses the gateway's token: {error}")
         except PeerUnavailable as error:
-            response = self._cannot(str(error))
+            response = self._unavailable(str(error))
         except (ConfigError, ValueError) as error:
             # The body types accepted it, but the limiter did not.
             self.counters["refused_bad_request"] += 1
@@ -150,19 +150,19 @@ class Api:
             )
             raise HttpProblem(403, f"{lacking} scope {' or '.join(needed)}")
 
-    def _cannot(self, why: str) -> Response:
+    def _unavailable(self, why: str) -> Response:
         self.counters["refused_no_cluster"] += 1
         return HttpProblem(503, why, [("Retry-After", "1")]).response()
 
     # -- asking --------------------------------------------------------------------------------
 
     async def _check(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Ask, AskMany, AskLimit)
+        asked = await self._read(exchange, CheckRequest, CheckManyRequest, CheckLimitRequest)
         within = self._settings.deadline
         match asked:
-            case AskMany():
+            case CheckManyRequest():
                 return self._many(exchange, await self._check_many(asked.checks))
-            case AskLimit():
+            case CheckLimitRequest():
                 key = tuple(asked.key)
                 decision = await self._limiter.check_limit(
                     asked.limit, *key, cost=asked.cost, timeout=within
@@ -174,11 +174,11 @@ class Api:
         return self._one(exchange, decision)
 
     async def _peek(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Look, LookMany, LookLimit)
+        asked = await self._read(exchange, PeekRequest, PeekManyRequest, PeekLimitRequest)
         match asked:
-            case LookMany():
+            case PeekManyRequest():
                 return self._many(exchange, await self._check_many(asked.checks))
-            case LookLimit():
+            case PeekLimitRequest():
                 key = tuple(asked.key)
                 decision = await self._limiter.check_limit(asked.limit, *key, cost=0)
             case _:
@@ -186,9 +186,9 @@ class Api:
         return self._one(exchange, decision)
 
     async def _charge(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Ask, AskLimit)
+        asked = await self._read(exchange, CheckRequest, CheckLimitRequest)
         within = self._settings.deadline
-        if isinstance(asked, AskLimit):
+        if isinstance(asked, CheckLimitRequest):
             decision = await self._limiter.charge_limit(
                 asked.limit, *asked.key, cost=asked.cost, timeout=within
             )
@@ -199,23 +199,23 @@ class Api:
         return self._one(exchange, decision)
 
     async def _refund(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Ask, AskLimit)
-        if isinstance(asked, AskLimit):
+        asked = await self._read(exchange, CheckRequest, CheckLimitRequest)
+        if isinstance(asked, CheckLimitRequest):
             decision = await self._limiter.refund_limit(asked.limit, *asked.key, cost=asked.cost)
         else:
             decision = await self._limiter.refund(asked.domain, asked.descriptors, asked.cost)
         return self._one(exchange, decision)
 
     async def _reset(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Look, LookLimit)
-        if isinstance(asked, LookLimit):
+        asked = await self._read(exchange, PeekRequest, PeekLimitRequest)
+        if isinstance(asked, PeekLimitRequest):
             decision = await self._limiter.reset_limit(asked.limit, *asked.key)
         else:
             decision = await self._limiter.reset(asked.domain, asked.descriptors)
         return self._one(exchange, decision)
 
     async def _acquire(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, Wait)
+        asked = await self._read(exchange, AcquireRequest)
         longest = min(asked.max_wait, self._settings.max_wait)
         caller = self._tokens.name_of(exchange.header("authorization")) or exchange.peer
         with self._waiters.place(caller):
@@ -225,7 +225,7 @@ class Api:
         return self._one(exchange, decision)
 
     async def _should_allow(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, ShouldAllow)
+        asked = await self._read(exchange, ShouldAllowRequest)
         decision = await self._limiter.check(
             self._settings.domain, {"client": asked.clientId}, timeout=self._settings.deadline
         )
@@ -235,7 +235,7 @@ class Api:
     async def _envoy_json(self, exchange: Exchange) -> Response:
         return await answer_json(self._rls, await exchange.body())
 
-    async def _check_many(self, asked: "list[Ask] | list[Look]") -> list[Decision]:
+    async def _check_many(self, asked: "list[CheckRequest] | list[PeekRequest]") -> list[Decision]:
         """Decide each check separately. Checks of one domain are sent together."""
         if len(asked) > self._settings.max_checks:
             raise HttpProblem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
@@ -260,10 +260,10 @@ class Api:
 
     # -- telling -------------------------------------------------------------------------------
 
-    async def _tell_counters(self, exchange: Exchange) -> Response:
+    async def _get_counters(self, exchange: Exchange) -> Response:
         return self._write(exchange, dict(sorted(self.counters.items())))
 
-    async def _tell_metrics(self, exchange: Exchange) -> Response:
+    async def _get_metrics(self, exchange: Exchange) -> Response:
         self._metrics.is_ready = self._is_ready()
         body, content_type = self._metrics.write(exchange.header("accept"))
         return Response(200, body, content_type)
@@ -306,5 +306,5 @@ def _without_body(response: Response) -> Response:
     return Response(response.status, b"", response.content_type, headers)
 
 
-def _cost_of(asked: Look) -> int:
-    return asked.cost if isinstance(asked, Ask) else 0
+def _cost_of(asked: PeekRequest) -> int:
+    return asked.cost if isinstance(asked, CheckRequest) else 0

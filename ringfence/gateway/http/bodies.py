@@ -17,18 +17,18 @@ from ringfence.wire import Source
 
 __all__ = [
     "MSGPACK",
-    "Ask",
-    "AskLimit",
-    "AskMany",
+    "CheckRequest",
+    "CheckLimitRequest",
+    "CheckManyRequest",
     "DecisionBody",
     "DecisionsBody",
-    "Look",
-    "LookLimit",
-    "LookMany",
-    "ShouldAllow",
+    "PeekRequest",
+    "PeekLimitRequest",
+    "PeekManyRequest",
+    "ShouldAllowRequest",
     "ShouldAllowBody",
     "StatusBody",
-    "Wait",
+    "AcquireRequest",
     "decision_body",
     "read_body",
     "write_body",
@@ -77,26 +77,26 @@ LimitKey = Annotated[
 Seconds = Annotated[float, Meta(description="Seconds.")]
 
 
-class Look(msgspec.Struct, forbid_unknown_fields=True):
+class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body: peek at or reset the counters of descriptors, by the rules."""
 
     domain: Domain
     descriptors: Descriptors
 
 
-class Ask(Look, forbid_unknown_fields=True):
+class CheckRequest(PeekRequest, forbid_unknown_fields=True):
     """Request body: check descriptors, by the rules."""
 
     cost: Cost = 1
 
 
-class Wait(Ask, forbid_unknown_fields=True):
+class AcquireRequest(CheckRequest, forbid_unknown_fields=True):
     """Request body: check descriptors and wait until the check is allowed, by the rules."""
 
     max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
 
 
-class LookLimit(msgspec.Struct, forbid_unknown_fields=True):
+class PeekLimitRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body: peek at or reset the counter of a limit that is in the request, not in a
     rule."""
 
@@ -104,25 +104,25 @@ class LookLimit(msgspec.Struct, forbid_unknown_fields=True):
     key: LimitKey
 
 
-class AskLimit(LookLimit, forbid_unknown_fields=True):
+class CheckLimitRequest(PeekLimitRequest, forbid_unknown_fields=True):
     """Request body: check a limit that is in the request, not in a rule."""
 
     cost: Cost = 1
 
 
-class AskMany(msgspec.Struct, forbid_unknown_fields=True):
+class CheckManyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body: several checks, each decided separately."""
 
-    checks: Annotated[list[Ask], Meta(min_length=1, max_length=_LONGEST_BATCH)]
+    checks: Annotated[list[CheckRequest], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
-class LookMany(msgspec.Struct, forbid_unknown_fields=True):
+class PeekManyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body: several peeks at counters."""
 
-    checks: Annotated[list[Look], Meta(min_length=1, max_length=_LONGEST_BATCH)]
+    checks: Annotated[list[PeekRequest], Meta(min_length=1, max_length=_LONGEST_BATCH)]
 
 
-class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
+class ShouldAllowRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body of `/shouldAllowRequest`: whether a client may act now."""
 
     clientId: Annotated[str, Meta(min_length=1, max_length=8192)]  # noqa: N815
@@ -185,7 +185,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             raw = _whole(decode(body))
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"the body cannot be read: {_mended(str(error))}"
+        why = f"the body cannot be read: {_reword_error(str(error))}"
         raise HttpProblem(400, why, cause="bad_body") from error
 
 
@@ -263,7 +263,7 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
     return kinds[0]
 
 
-def _mended(why: str) -> str:
+def _reword_error(why: str) -> str:
     """Replace unclear error messages of msgspec by messages with the expected value."""
     what, _, place = why.removesuffix("`").partition(" - at `$.")
     if place == "limit" and "matching regex" in what:

@@ -29,7 +29,7 @@ _TCP_INFO = struct.Struct("52xI72xQ")
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _LEAST_REQUEST = 18
 """Bytes of the shortest request: `GET / HTTP/1.0` and an empty line."""
-_CROWDED = 7 / 8
+_CROWDED_SHARE = 7 / 8
 """Share of `max_connections` above which idle connections are closed."""
 _LAST_DESCRIPTORS = 8
 
@@ -50,9 +50,9 @@ class HttpConnections:
         self._settings = settings
         self._port = settings.listen_at[1]
         self._trusted = [ip_network(each, strict=False) for each in _networks(settings)]
-        self._is_short = False
+        self._lacks_descriptors = False
 
-    def look(self) -> dict[str, int]:
+    def close_excess(self) -> dict[str, int]:
         """Shut down connections that exceed a limit; return their number by cause.
 
         This call may block.
@@ -67,10 +67,10 @@ class HttpConnections:
             for each in mine:
                 if each not in shut and not self._is_trusted(each.host):
                     by_address[each.host].append(each)
-            for crowd in by_address.values():
-                surplus = len(crowd) - self._settings.max_connections_per_address
-                shut |= dict.fromkeys(crowd[: max(0, surplus)], "connections")
-            surplus = len(mine) - len(shut) - int(_CROWDED * self._settings.max_connections)
+            for same_address in by_address.values():
+                surplus = len(same_address) - self._settings.max_connections_per_address
+                shut |= dict.fromkeys(same_address[: max(0, surplus)], "connections")
+            surplus = len(mine) - len(shut) - int(_CROWDED_SHARE * self._settings.max_connections)
             resting = [
                 each
                 for each in mine
@@ -113,8 +113,11 @@ class HttpConnections:
     def _descriptors(self) -> dict[str, int]:
         """Log once when file descriptors run out, and return this event as a number by cause."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        was_short, is_short = self._is_short, len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS
-        self._is_short = is_short
+        was_short, is_short = (
+            self._lacks_descriptors,
+            len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS,
+        )
+        self._lacks_descriptors = is_short
         if not is_short or was_short:
             return {}
         logger.error("file descriptors run out: limit=%d; raise it or lower max_connections", limit)

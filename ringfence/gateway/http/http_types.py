@@ -89,14 +89,14 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
     task = asyncio.current_task()
     assert task is not None
     # Like `asyncio.timeout` at a third of its cost. Every request with a body runs this.
-    alarm = _Timeout(task)
-    timer = asyncio.get_running_loop().call_later(within, alarm.ring)
+    timeout = _Timeout(task)
+    timer = asyncio.get_running_loop().call_later(within, timeout.expire)
     try:
         if length is not None:
             return await body()  # The server enforces the declared length.
         return await _all_of(body, most)
     except asyncio.CancelledError:
-        if not alarm.has_rung or task.uncancel():
+        if not timeout.has_expired or task.uncancel():
             raise
         raise HttpProblem(
             408, f"the body was not complete after {within:g} s", [("Connection", "close")]
@@ -108,14 +108,14 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
 class _Timeout:
     """Time-out that cancels a task at most once."""
 
-    __slots__ = ("_task", "has_rung")
+    __slots__ = ("_task", "has_expired")
 
     def __init__(self, task: "asyncio.Task[object]") -> None:
         self._task = task
-        self.has_rung = False
+        self.has_expired = False
 
-    def ring(self) -> None:
-        self.has_rung = True
+    def expire(self) -> None:
+        self.has_expired = True
         self._task.cancel()
 
 

@@ -10,17 +10,17 @@ import msgspec
 
 from ringfence.gateway.http.bodies import (
     MSGPACK,
-    Ask,
-    AskLimit,
-    AskMany,
+    AcquireRequest,
+    CheckLimitRequest,
+    CheckManyRequest,
+    CheckRequest,
     DecisionBody,
     DecisionsBody,
-    Look,
-    LookLimit,
-    LookMany,
-    ShouldAllow,
+    PeekLimitRequest,
+    PeekManyRequest,
+    PeekRequest,
     ShouldAllowBody,
-    Wait,
+    ShouldAllowRequest,
 )
 from ringfence.gateway.http.envoy_schema import ENVOY_SCHEMAS
 from ringfence.gateway.http.http_types import JSON
@@ -32,17 +32,17 @@ __all__ = ["document"]
 _Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _TYPES = (
-    Ask,
-    AskLimit,
-    AskMany,
+    CheckRequest,
+    CheckLimitRequest,
+    CheckManyRequest,
     DecisionBody,
     DecisionsBody,
-    Look,
-    LookLimit,
-    LookMany,
-    ShouldAllow,
+    PeekRequest,
+    PeekLimitRequest,
+    PeekManyRequest,
+    ShouldAllowRequest,
     ShouldAllowBody,
-    Wait,
+    AcquireRequest,
 )
 _PROBLEM: _Json = {
     "type": "object",
@@ -82,17 +82,21 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
     one, many = _ref("DecisionBody"), _ref("DecisionsBody")
     paths: _Json = {
         "/v1/check": _post(
-            "Spend, if allowed.", ["Ask", "AskMany", "AskLimit"], {"anyOf": [one, many]}
+            "Spend, if allowed.",
+            ["CheckRequest", "CheckManyRequest", "CheckLimitRequest"],
+            {"anyOf": [one, many]},
         ),
         "/v1/peek": _post(
-            "Look without spending.", ["Look", "LookMany", "LookLimit"], {"anyOf": [one, many]}
+            "Look without spending.",
+            ["PeekRequest", "PeekManyRequest", "PeekLimitRequest"],
+            {"anyOf": [one, many]},
         ),
-        "/v1/charge": _post("Spend, whatever is left.", ["Ask", "AskLimit"], one),
-        "/v1/refund": _post("Give back.", ["Ask", "AskLimit"], one),
-        "/v1/reset": _post("Forget counters.", ["Look", "LookLimit"], one),
+        "/v1/charge": _post("Spend, whatever is left.", ["CheckRequest", "CheckLimitRequest"], one),
+        "/v1/refund": _post("Give back.", ["CheckRequest", "CheckLimitRequest"], one),
+        "/v1/reset": _post("Forget counters.", ["PeekRequest", "PeekLimitRequest"], one),
         "/v1/acquire": _acquire(one),
         "/shouldAllowRequest": _post(
-            "May this client do this now?", ["ShouldAllow"], _ref("ShouldAllowBody")
+            "May this client do this now?", ["ShouldAllowRequest"], _ref("ShouldAllowBody")
         ),
         "/json": _envoy(),
         "/v1/auth": _auth(),
@@ -121,7 +125,7 @@ _STATUS: _Json = {"type": "object", "properties": {"status": {"type": "string"}}
 
 
 def _bound(schemas: _Json, settings: GatewaySettings) -> None:
-    for name in ("AskMany", "LookMany"):
+    for name in ("CheckManyRequest", "PeekManyRequest"):
         schemas[name]["properties"]["checks"]["maxItems"] = settings.max_checks
 
 
@@ -179,7 +183,7 @@ def _envoy() -> _Json:
 
 
 def _acquire(one: _Json) -> _Json:
-    description = _post("Wait for one's turn, then spend.", ["Wait"], one)
+    description = _post("Wait for one's turn, then spend.", ["AcquireRequest"], one)
     description["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
     return description
 

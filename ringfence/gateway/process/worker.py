@@ -131,7 +131,7 @@ class Worker:
         while True:
             await asyncio.sleep(_LOOK_AT_CONNECTIONS)
             try:
-                counted = await asyncio.to_thread(connections.look)
+                counted = await asyncio.to_thread(connections.close_excess)
             except Exception:
                 logger.exception("internal error in the check of connections")
                 continue

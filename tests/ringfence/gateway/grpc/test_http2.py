@@ -11,7 +11,7 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.gateway.grpc.http2 import Gone, Http2, Request, TooLarge
+from ringfence.gateway.grpc.http2 import Http2, Request, StreamReset, TooLarge
 from ringfence.gateway.grpc.http2_sender import STATUS_200, Flags, Kind, field, frame
 
 MAX_BODY = 40_000
@@ -193,7 +193,7 @@ def test_a_reset_call_gets_no_response() -> None:
 
     wire.server.out.answer(stream, CONTENT, b"late", TRAILER)
 
-    assert wire.inputs[1:] == [Gone(stream)]
+    assert wire.inputs[1:] == [StreamReset(stream)]
     assert wire.server.out.take() == b""
 
 

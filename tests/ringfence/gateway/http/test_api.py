@@ -228,4 +228,7 @@ async def test_the_document_names_every_path() -> None:
         document = json.loads((await ask(gateway, "GET", "/openapi.json")).body)
 
     assert {"/v1/check", "/json", "/metrics"} <= set(document["paths"])
-    assert document["components"]["schemas"]["AskMany"]["properties"]["checks"]["maxItems"] == 7
+    assert (
+        document["components"]["schemas"]["CheckManyRequest"]["properties"]["checks"]["maxItems"]
+        == 7
+    )
