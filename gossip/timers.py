@@ -1,6 +1,7 @@
 """Heap of timers; each timer can be moved or cancelled.
 
-Timers with equal times fire in the order in which they were set.
+Timers with equal times fire in the order in which they were set. `ringfence.runtime.timers` holds
+calls; this core has no callbacks and imports nothing from `ringfence`, so its timers are values.
 """
 
 from enum import IntEnum

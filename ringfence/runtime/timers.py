@@ -1,4 +1,9 @@
-"""Timed calls in the order of their instants."""
+"""Timed calls in the order of their instants: the timer heap of transports and timed calls.
+
+Three others remain. Gossip sets its timers by name (`gossip.timers`). A QUIC connection moves its
+timer with each packet, so the connection itself holds its deadline (`connection_table`). A link
+checks all its batches with one timer (`peering.link.timeouts`).
+"""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush

@@ -6,6 +6,7 @@ from math import inf
 import trio
 
 from ringfence.runtime.timers import Planned, Timers
+from ringfence.runtime.wakeup import Wakeup
 
 __all__ = ["TrioTimedCalls"]
 
@@ -16,7 +17,7 @@ class TrioTimedCalls:
     def __init__(self) -> None:
         self._timers = Timers()
         self._soon: list[Callable[[], object]] = []
-        self._wakeup = trio.Event()
+        self._wakeup = Wakeup()
         self._sleeping: trio.CancelScope | None = None
 
     async def run(self) -> None:
@@ -26,7 +27,6 @@ class TrioTimedCalls:
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
                 self._sleeping = scope
                 await self._wakeup.wait()
-            self._wakeup = trio.Event()
             calls, self._soon = self._soon, []
             for call in calls:
                 call()
@@ -43,4 +43,4 @@ class TrioTimedCalls:
     def call_soon(self, call: Callable[[], object]) -> None:
         """Plan `call` for after the tasks that are ready now."""
         self._soon.append(call)
-        self._wakeup.set()
+        self._wakeup.wake()

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ringfence.errors import AccessDenied
-from ringfence.peering.one_shot_event import OneShotEvent
 from ringfence.peering.target import SentBatch, Shed, Target
+from ringfence.runtime import Event
 from ringfence.wire import NO_ID, Batch, CheckId, Results, Source, empty_results, join_results
 
 __all__ = ["MemberRequest", "Part", "PendingRequest"]
@@ -90,7 +90,8 @@ class PendingRequest:
         """Rows whose charge was refunded."""
         self.shed: set[int] = set()
         """Rows whose member is overloaded: no other member is asked."""
-        self._event = OneShotEvent()
+        self._event: Event | None = None
+        """Set by each answer while the caller waits."""
         self._results: Results | None = None
 
     @property
@@ -137,7 +138,7 @@ class PendingRequest:
     async def wait(self, requests: Sequence[MemberRequest]) -> None:
         """Wait until these requests are done, or until any requests have answered all rows."""
         while not self._is_over(requests):
-            self._event = OneShotEvent()
+            self._event = Event()
             await self._event.wait()
 
     def _is_over(self, requests: Sequence[MemberRequest]) -> bool:
@@ -151,7 +152,8 @@ class PendingRequest:
         return answered.issuperset(self.missing)
 
     def _wake(self) -> None:
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
 
     def collect(self) -> None:
         """Add the results that have come; the first results of a row hold."""

@@ -1,4 +1,8 @@
-"""Connections of one endpoint: by connection id, by reset token, by state, and by deadline."""
+"""Connections of one endpoint: by connection id, by reset token, by state, and by deadline.
+
+The heap of deadlines is its own: a connection moves its deadline with each packet, and `Timers` of
+`ringfence.runtime` would need a new call for each move.
+"""
 
 from heapq import heapify, heappop, heappush
 from itertools import count

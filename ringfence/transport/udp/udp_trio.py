@@ -13,9 +13,9 @@ import trio
 from trio.lowlevel import wait_readable
 
 from ringfence.errors import ConfigError
+from ringfence.runtime.wakeup import Wakeup
 from ringfence.transport.interface import Address
 from ringfence.transport.udp.udp_transport import AddressInfo, UdpTransport
-from ringfence.transport.wakeup import Wakeup
 
 __all__ = ["TrioUdp"]
 

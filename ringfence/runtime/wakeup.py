@@ -1,4 +1,8 @@
-"""Reusable wake-up of one trio task, cheaper than a new `trio.Event` for each round."""
+"""Reusable wake-up of one trio task, for loops that wait again and again.
+
+`Event` of `dispatch` is set once, serves several tasks and runs on each runtime. A transport waits
+for each burst of packets, and a new event for each wait would cost more than the wait.
+"""
 
 from trio.lowlevel import (
     Abort,

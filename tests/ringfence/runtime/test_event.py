@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from ringfence.peering.one_shot_event import OneShotEvent
+from ringfence.runtime import Event
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
@@ -9,18 +9,18 @@ BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 @BACKENDS
 def test_a_waiting_task_continues_when_the_event_is_set(backend):
     async def run():
-        signal = OneShotEvent()
+        event = Event()
         passed = []
 
         async def wait():
-            await signal.wait()
-            passed.append(signal.is_set)
+            await event.wait()
+            passed.append(event.is_set())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
             assert passed == []
-            signal.set()
+            event.set()
         assert passed == [True]
 
     anyio.run(run, backend=backend)
@@ -29,10 +29,10 @@ def test_a_waiting_task_continues_when_the_event_is_set(backend):
 @BACKENDS
 def test_an_event_that_is_set_does_not_block(backend):
     async def run():
-        signal = OneShotEvent()
-        signal.set()
+        event = Event()
+        event.set()
         with anyio.fail_after(1):
-            await signal.wait()
+            await event.wait()
 
     anyio.run(run, backend=backend)
 
@@ -40,14 +40,14 @@ def test_an_event_that_is_set_does_not_block(backend):
 @BACKENDS
 def test_an_event_can_be_set_after_its_waiter_was_cancelled(backend):
     async def run():
-        signal = OneShotEvent()
+        event = Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
+            tasks.start_soon(event.wait)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-        signal.set()
-        signal.set()
-        assert signal.is_set
+        event.set()
+        event.set()
+        assert event.is_set()
 
     anyio.run(run, backend=backend)
 
@@ -55,12 +55,12 @@ def test_an_event_can_be_set_after_its_waiter_was_cancelled(backend):
 @BACKENDS
 def test_a_waiter_that_is_woken_and_cancelled_at_once_ends(backend):
     async def run():
-        signal = OneShotEvent()
+        event = Event()
         with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(signal.wait)
+                tasks.start_soon(event.wait)
                 await anyio.wait_all_tasks_blocked()
-                signal.set()
+                event.set()
                 tasks.cancel_scope.cancel()
 
     anyio.run(run, backend=backend)
