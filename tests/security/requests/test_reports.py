@@ -19,10 +19,10 @@ def test_the_bounds_of_reports_are_those_of_the_page() -> None:
     each_second = sum(pace.take(1.0) for _ in range(100))
 
     assert row("reports of decisions, per connection") == (
-        f"{at_once} at once, {each_second} a second"
+        f"{at_once} at once, {each_second} per second"
     )
-    assert row("clients whose last report is remembered") == str(MOST_CLIENTS)
-    assert row("a report of decisions").startswith(
-        f"{MAX_REPORT_KEYS} rows, {MAX_REPORT_NAMED} of them with a key, 2^24 decisions;"
+    assert row("clients whose last report is stored") == str(MOST_CLIENTS)
+    assert row("size of a report of decisions").startswith(
+        f"{MAX_REPORT_KEYS} rows, {MAX_REPORT_NAMED} of them with a key; 2^24 decisions."
     )
     assert MAX_REPORT_DECISIONS == 2**24
