@@ -43,7 +43,7 @@ ANSWERS = (
     ),
     Mutant(
         "group-not-settled",
-        "a check that one owner denies stays charged with another owner",
+        "a request that one owner denies stays charged at another owner",
         (
             Edit(
                 "ringfence.peering.routing.refunds:Refunds.undo_denied_groups",
@@ -103,7 +103,7 @@ ANSWERS = (
     ),
     Mutant(
         "ring-never-renewed",
-        "a client keeps the ring of its first view",
+        "a client never updates its hash ring",
         (
             Edit(
                 "ringfence.client.cluster.stale_view:StaleViewRefresher.refresh",

@@ -65,7 +65,7 @@ COUNTS = (
     ),
     Mutant(
         "bucket-poured-again",
-        "a merge adds the whole remote count to a bucket each time instead of its growth",
+        "each merge adds the whole remote count to a bucket instead of its increase",
         (
             Edit(
                 "ringfence.limiter.reference.shared:SharedBucket.merge_remote",

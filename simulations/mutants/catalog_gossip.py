@@ -124,7 +124,7 @@ GOSSIP = (
     ),
     Mutant(
         "digest-is-constant",
-        "all member tables have the same digest, so differences are not noticed",
+        "all member tables have the same digest, so differences are not detected",
         (
             Edit(
                 "gossip.members.member_table:_hash_of",
@@ -148,7 +148,7 @@ GOSSIP = (
     ),
     Mutant(
         "one-agrees-all-agree",
-        "an equal digest of one member cancels the exchange with a different one",
+        "an equal digest of one member cancels the exchange with a member whose digest differs",
         (
             Edit(
                 "gossip.dissemination.exchanges:Exchanges.on_digest",
@@ -172,7 +172,7 @@ GOSSIP = (
     ),
     Mutant(
         "own-pause-unnoticed",
-        "a resumed member counts probes that it missed against other members",
+        "after its own pause, a member suspects others because of answers that it missed",
         (
             Edit(
                 "gossip.membership:Membership._notice_lag",

@@ -23,7 +23,7 @@ LIMITER = (
     ),
     Mutant(
         "one-too-few",
-        "a log denies the last unit of the limit",
+        "a sliding window log denies the last unit of the limit",
         (Edit(f"{_LOG}.check", "if used + wanted > ceiling:", "if used + wanted >= ceiling:"),),
         ("algorithms",),
     ),
@@ -83,7 +83,7 @@ LIMITER = (
     ),
     Mutant(
         "log-expires-early",
-        "a log drops hits after half of the period",
+        "a sliding window log removes hits after half of the period",
         (
             Edit(
                 f"{_LOG}._expire",

@@ -7,7 +7,7 @@ __all__ = ["MOVES"]
 MOVES = (
     Mutant(
         "dirty-key-lost",
-        "a key in a frame of its own is not marked for replication",
+        "the key of a frame with one check is not marked for replication",
         (
             Edit(
                 "node.shards.ownership.ownership:ShardOwnership.record_decided",
@@ -115,7 +115,7 @@ MOVES = (
     ),
     Mutant(
         "transfer-unread",
-        "a transferred shard is held without its counters",
+        "the receiver of a shard ignores the transferred counters",
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",
@@ -127,7 +127,7 @@ MOVES = (
     ),
     Mutant(
         "transfer-kept-by-sender",
-        "the sender of a shard keeps deciding for it",
+        "a node continues to decide for a shard that it has transferred",
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",
@@ -151,7 +151,7 @@ MOVES = (
     ),
     Mutant(
         "tally-not-kept",
-        "hits admitted for an unreachable owner are not logged",
+        "hits admitted for an unreachable owner are not recorded",
         (
             Edit(
                 "node.shards.ownership.ownership:ShardOwnership._log",
@@ -163,7 +163,7 @@ MOVES = (
     ),
     Mutant(
         "tally-not-charged",
-        "after a split, hits of the other side are not charged",
+        "after a network partition, hits of the other side are not charged",
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",
@@ -175,7 +175,7 @@ MOVES = (
     ),
     Mutant(
         "tally-charged-twice",
-        "after a split, hits of the other side are charged twice",
+        "after a network partition, hits of the other side are charged twice",
         (
             Edit(
                 "node.shards.counter_merge:CounterMerge.charge",
