@@ -1,7 +1,8 @@
-"""HTTP parts that all integrations and the gateway share: client addresses, keys, 429 answers.
+"""HTTP parts that all integrations and the gateway share: client addresses, keys, refusals with
+429.
 
-Plain functions over values, without server, framework or I/O. A client gets the same keys and the
-same answers from every integration.
+Functions without server, framework or I/O. A client gets the same keys and the same responses from
+every integration.
 """
 
 from ringfence.http.addresses import ClientAddress

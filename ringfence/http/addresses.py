@@ -1,8 +1,8 @@
 """Client address of a request that passed trusted proxies.
 
 Any client can send `X-Forwarded-For: 1.2.3.4`. Each proxy appends the address of its own peer at
-the right end. So the chain is read from the right while its proxies are trusted. Addresses further
-left are claims of the client and are ignored.
+the right end. So the addresses are read from the right, as long as they are trusted proxies.
+Addresses further left are claims of the client and are ignored.
 """
 
 import logging
@@ -82,7 +82,8 @@ class ClientAddress:
         self._warned: set[str] = set()
 
     def of(self, peer: str | None, header: _Header) -> str:
-        """Return the client address of a request from `peer` (the other end of the connection).
+        """Return the client address of a request that came from `peer`, the other end of the
+        connection.
 
         `header` returns a request header by its lower-case name, with lines joined by commas.
         """
@@ -148,7 +149,7 @@ class ClientAddress:
         return UNKNOWN
 
     def _claims(self, header: _Header) -> Iterator[str | None]:
-        """Yield the addresses in the header, last one first; None for an invalid address."""
+        """Yield the addresses in the header, the last one first; None for an invalid address."""
         text = header(self._header)
         if text is None:
             return
@@ -192,7 +193,7 @@ def _forwarded_for(element: str) -> str | None:
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Split text at `mark` outside of quotes.
+    """Split a text at the character `mark`, but not inside quotes.
 
     An unclosed quote comes from the client, before the proxy's part. Quotes are then ignored,
     because the quote would otherwise hide the proxy's part.

@@ -52,7 +52,7 @@ body {{ padding: 0 1rem }}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusal of a request, with everything that a body may contain."""
+    """Facts about a refused request from which its response body is made."""
 
     status: int
     """429, or 503 when no node could decide and the rule has `on_failure: deny`."""
@@ -68,7 +68,7 @@ class Refused:
 
     @classmethod
     def of(cls, decision: Decision, accept: str | None = None) -> "Refused":
-        """Collect the facts about a denial for a client with this `Accept` header."""
+        """Collect the facts about a denial, for a client that sent this `Accept` header."""
         wait = retry_after_seconds(decision)
         is_outage = outage_of(decision) == "deny"
         return cls(
@@ -98,7 +98,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Encoded body and its content type."""
+    """Encoded response body and its content type."""
 
     content_type: str
     content: bytes
@@ -109,7 +109,11 @@ Template: TypeAlias = Callable[[Refused], Body | str | None]
 
 
 def refused_body(refused: Refused, template: Template | None = None) -> Body:
-    """Create the body of a refusal: from the template, else HTML for browsers, else a problem."""
+    """Create the body of a refusal.
+
+    It is the application's template if there is one, otherwise HTML for browsers and problem
+    details for programs.
+    """
     made = None if template is None else template(refused)
     if isinstance(made, Body):
         return made

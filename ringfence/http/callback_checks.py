@@ -1,7 +1,7 @@
 """Validation of an application's callback functions and of their return values.
 
-Errors name the callback. Otherwise the limiter's error about a key would count as an outage, and an
-outage lets requests pass.
+Errors name the callback. Without this validation, an invalid key would cause an error of the
+limiter. Such an error counts as an outage, and an outage lets requests pass.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -31,7 +31,7 @@ def require_plain(name: str, function: Callable[..., object]) -> None:
 
 
 def require_arguments(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """Raise `ConfigError` for a function that does not accept these positional arguments.
+    """Raise `ConfigError` for a function that cannot be called with these positional arguments.
 
     A callable without a readable signature, such as one written in C, is accepted.
     """
@@ -78,7 +78,8 @@ def require_arguments_of(
 
 
 def require_answer(name: str, value: object) -> object:
-    """Return the result of a callback; raise `ConfigError` if it is an awaitable."""
+    """Return the result of a callback. Raise `ConfigError` if it is an awaitable, as of an async
+    function."""
     if isinstance(value, Awaitable):
         if hasattr(value, "close"):
             value.close()  # Otherwise Python would warn that it was never awaited.
@@ -89,7 +90,7 @@ def require_answer(name: str, value: object) -> object:
 
 
 def texts(name: str, function: Callable[..., object]) -> Callable[..., str | None]:
-    """Wrap a function that returns a name, so that it returns text.
+    """Wrap a function that returns an identifier, so that its result is converted to text.
 
     Raises `ConfigError` if it is not a function.
     """

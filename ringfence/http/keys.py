@@ -26,11 +26,11 @@ __all__ = ["KeyFunction", "KeySpec", "Keys", "PlainRequest", "Request"]
 
 
 class PlainRequest(Protocol):
-    """Request as keys by name read it."""
+    """Interface of a request from which keys are read by name."""
 
     @property
     def method(self) -> str:
-        """Return the method in upper case, such as `GET`."""
+        """Return the request method in upper case, such as `GET`."""
 
     @property
     def path(self) -> str:
@@ -38,30 +38,32 @@ class PlainRequest(Protocol):
 
     @property
     def peer(self) -> str | None:
-        """Return the address of the peer; None or empty for a Unix socket."""
+        """Return the address of the connection's peer; None or empty for a Unix socket."""
 
     @property
     def route(self) -> str | None:
-        """Pattern of the route; None when the framework has not chosen one yet."""
+        """Pattern of the matched route; None when the framework has not matched one yet."""
 
     @property
     def user(self) -> str | None:
-        """Name of the authenticated user, None without one."""
+        """Name of the authenticated user; None without one."""
 
     @property
     def native(self) -> object:
-        """Return the framework's request: ASGI scope, WSGI environ, or Django `HttpRequest`."""
+        """Return the framework's own request: ASGI scope, WSGI environ, or Django `HttpRequest`."""
 
     def header(self, name: str) -> str | None:
-        """Return a header by its lower-case name, with lines joined by commas; None if absent."""
+        """Return a request header by its lower-case name, with lines joined by commas; None if
+        absent."""
 
 
 class Request(PlainRequest, Protocol):
-    """Request as the functions of an application get it; each integration adapts its framework."""
+    """Request that an application's callback functions receive; each integration adapts its
+    framework."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, with case-insensitive names."""
+        """All request headers, with case-insensitive names."""
 
 
 KeyFunction: TypeAlias = Callable[[Request], object]
@@ -79,7 +81,10 @@ _Entries: TypeAlias = tuple[tuple[str, _Read], ...]
 
 
 class Keys:
-    """Parser of descriptors from requests. Raises `ConfigError` for unknown names."""
+    """Reads descriptors from requests, as key settings describe them.
+
+    Raises `ConfigError` for unknown names.
+    """
 
     def __init__(
         self,
@@ -91,8 +96,8 @@ class Keys:
     ) -> None:
         """`user`, if given, replaces the user that the request states.
 
-        `only` restricts the valid names, for requests that lack some parts and settings that cannot
-        hold functions.
+        `only` restricts the valid names: for requests that lack some parts, and for settings that
+        cannot contain functions.
         """
         self._addresses = addresses
         self._only = only
@@ -111,16 +116,16 @@ class Keys:
 
     @property
     def needs_user(self) -> bool:
-        """Return whether `Request.user` is read. Some frameworks must fetch it first."""
+        """Return whether a key reads `Request.user`. Some frameworks must fetch the user first."""
         return self._asks_user and not self._is_told_user
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Return the entry names of each descriptor, which rules must match."""
+        """Return the entry names of each descriptor, for comparison with the rules."""
         return tuple([tuple([name for name, _ in entries]) for entries in self._descriptors])
 
     def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
-        """Return the descriptors whose parts the request has; possibly none."""
+        """Return the descriptors of a request; one is omitted if the request lacks a part of it."""
         found = []
         for entries in self._descriptors:
             values = {}
@@ -134,7 +139,8 @@ class Keys:
         return found
 
     def parts(self, request: PlainRequest) -> list[tuple[str, ...]]:
-        """Return the same parts as plain names and values, for limits outside of rules."""
+        """Return the same parts of the request as names and values, for limits that are in no
+        rule."""
         return [
             tuple([text for entry in values.items() for text in entry])
             for values in self.descriptors(request)

@@ -1,8 +1,8 @@
-"""Unambiguous paths: those that all servers interpret alike, so that they may be exempt.
+"""Unambiguous paths: paths that all servers interpret in the same way, so that they may be exempt.
 
 Servers differ in how they treat `;`, backslashes, escaped or repeated slashes, and repeated
 escapes. One server reads `/static/..;/login` as a file below `/static`, another one as `/login`.
-Limits always apply to such a path.
+Limits always apply to such an ambiguous path.
 """
 
 import re
@@ -14,7 +14,7 @@ _AMBIGUOUS = re.compile(r"[;\\%\x00-\x1f\x7f\ufffd]")
 
 
 def has_one_reading(path: str) -> bool:
-    """Whether all servers interpret a path alike; it may be escaped and has no query."""
+    """Whether all servers interpret a path in the same way; it may be escaped and has no query."""
     plain = unquote(path, errors="replace")
     if not plain.startswith("/") or _AMBIGUOUS.search(plain):
         return False

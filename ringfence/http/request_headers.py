@@ -6,7 +6,8 @@ __all__ = ["RequestHeaders"]
 
 
 class RequestHeaders(Mapping[str, str]):
-    """Mapping from header name to value; lines of one name are joined by commas."""
+    """Mapping from header name to value, without regard to case; lines of one name are joined by
+    commas."""
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
         self._joined: dict[str, str] = {}

@@ -47,7 +47,7 @@ _SETTLE_WITHIN = 2.0
 
 
 class RateLimits:
-    """Limiter and settings that the middleware and the limits of views share.
+    """Limiter and settings that the middleware and the limits of single views share.
 
     The limiter is open during the lifespan of the application: the middleware opens it with the
     server's `lifespan` call, or an application opens it with `opened()`.
@@ -67,7 +67,7 @@ class RateLimits:
 
     @property
     def is_enabled(self) -> bool:
-        """False turns all limits off."""
+        """Whether limits are checked; False disables all of them."""
         return self.policy.is_enabled
 
     @is_enabled.setter
@@ -76,7 +76,7 @@ class RateLimits:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Limiter]:
-        """Open the limiter for the block, unless it is open."""
+        """Open the limiter for a `with` block, unless it is open already."""
         if self._limiter is not None:
             yield self._limiter
             return
@@ -91,7 +91,7 @@ class RateLimits:
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
-        """Open the limiter during the lifespan of the application, unless limits are disabled."""
+        """Open the limiter for the lifespan of the application, unless limits are disabled."""
         if self.policy.settings.enabled or callable(self._spec):
             async with self.opened():
                 yield
@@ -105,7 +105,7 @@ class RateLimits:
         self._perform = performer(limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Create the policy of one view: these settings, with its own limit and options."""
+        """Create the policy of one view from these settings and its own limit and options."""
         policy = self.policy.for_view(name, limit, options)
         if (
             self._policy_by_use.setdefault(_rule_use(policy), policy) is policy
@@ -115,7 +115,7 @@ class RateLimits:
         return policy
 
     async def admit_by_defaults(self, state: RequestState) -> Refusal | None:
-        """Check one request by the limits for all requests, unless its endpoint is exempt."""
+        """Check one request against the limits for all requests, unless its endpoint is exempt."""
         if self.is_exempt(state):
             return None
         return await self.admit(self.policy, state)
@@ -125,7 +125,7 @@ class RateLimits:
         return False
 
     async def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request by a policy. Return the refusal to send when it is denied."""
+        """Check one request against a policy. Return the refusal to send when it is denied."""
         if not self.policy.is_enabled:
             return None
         if self._perform is None:
@@ -137,7 +137,7 @@ class RateLimits:
         return await run_steps(policy.admit(state, self), self._perform, self._outages)
 
     async def settle(self, state: RequestState, response: Response) -> None:
-        """Correct the charges of these limits by the response."""
+        """Correct the charges of a request, now that its response is known."""
         if self._perform is not None:
             await run_steps(settle(state, response, self), self._perform, self._outages)
 
@@ -166,7 +166,7 @@ class RateLimitMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, or the lifespan of the application."""
+        """Serve one HTTP request or other connection, or the lifespan of the application."""
         kind = scope["type"]
         if kind == "lifespan":
             await run_lifespan(self.limits.living(), self._app, scope, receive, send)
@@ -181,8 +181,8 @@ class RateLimitMiddleware:
     async def _within(
         self, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Check the limits inside another Ringfence middleware, which writes the headers of
-        both."""
+        """Check the limits of a middleware inside another one. The outer middleware writes the
+        headers of both."""
         refusal = await self.limits.admit_by_defaults(state)
         if refusal is None:
             await self._app(scope, receive, send)
@@ -227,12 +227,12 @@ async def _settle(state: RequestState, response: Response) -> None:
 
 
 def _rule_use(policy: Policy) -> tuple[object, ...]:
-    """Return the settings that decide whether rules match."""
+    """Return the settings on which the comparison with the rules depends."""
     return policy.settings.domain, policy.paths, policy.settings.strict
 
 
 def request_state_of(scope: Scope) -> RequestState:
-    """Return the state of a request from its scope. Raises `ConfigError` without one."""
+    """Return the rate limit state of a request from its scope. Raises `ConfigError` without one."""
     state = scope.get(_STATE_KEY)
     if not isinstance(state, RequestState):
         raise ConfigError(
@@ -243,13 +243,13 @@ def request_state_of(scope: Scope) -> RequestState:
 
 
 def decision_of(scope: Scope) -> Decision | None:
-    """Return the decision about a request so far; None when there is none."""
+    """Return the combined decision about a request so far; None when there is none."""
     state = scope.get(_STATE_KEY)
     return state.decision if isinstance(state, RequestState) else None
 
 
 async def respond(refusal: Refusal, state: RequestState, send: Send) -> None:
-    """Send a refusal in place of the application's response."""
+    """Send a refusal instead of the application's response."""
     content = b"" if state.request.method == "HEAD" else refusal.body.content
     await send(
         {

@@ -22,9 +22,9 @@ _COST = "ringfence.cost"
 def set_cost(request: object, cost: int) -> None:
     """Report the actual cost of a request. The last call before the response ends counts.
 
-    `request` is the framework's own: a Starlette or FastAPI request or its ASGI scope, Flask's
-    request (or its `environ`, for streams), a Django request, a WSGI environ. Raises `ConfigError`
-    for anything else, and for a cost that is no whole number from 0.
+    `request` is the framework's own object: a Starlette or FastAPI request or its ASGI scope,
+    Flask's request (or its `environ`, for streams), a Django request, a WSGI environ. Raises
+    `ConfigError` for anything else, and for a cost that is not a whole number of at least 0.
     """
     place = _place_of(request)
     state = place.get(_STATE_KEY)
@@ -35,7 +35,8 @@ def set_cost(request: object, cost: int) -> None:
 
 
 def reported_cost(request: Request, response: Response) -> int | None:
-    """Return the cost that `set_cost` reported; None, which keeps the charge, without a report."""
+    """Return the cost that `set_cost` reported; None without a report, which keeps the original
+    charge."""
     place = _place_of(request.native)
     state = place.get(_STATE_KEY)
     cost: int | None = state.reported_cost if isinstance(state, RequestState) else place.get(_COST)
@@ -43,7 +44,7 @@ def reported_cost(request: Request, response: Response) -> int | None:
 
 
 def _place_of(native: object) -> MutableMapping[str, Any]:
-    """Return the mapping that a framework keeps for a request."""
+    """Return the mapping in which the framework stores data of a request."""
     for found in (native, getattr(native, "scope", None), getattr(native, "environ", None)):
         if isinstance(found, MutableMapping):
             return found

@@ -1,4 +1,4 @@
-"""Decorator that limits the calls of a function, plain or `async def`."""
+"""Decorator that limits the calls of a function, sync or async."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,14 +44,14 @@ def limited(
 ) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
     """Check before each call of the function, and call it only when the check is allowed.
 
-    A call spends `limit`, an ad-hoc limit, per `key`; or the rules of `domain` that `descriptors`
-    match. `key` is the name of a parameter, several names, or a function of the call's arguments
-    that returns a value or a tuple of values. Without it all calls share one counter. The counter
-    has the full name of the function, or `name`, so that several functions can share one.
-    `descriptors` and `cost` may be functions of the call's arguments.
+    A call spends units of `limit`, an ad-hoc limit, per `key`; or of the rules of `domain` that
+    `descriptors` match. `key` is the name of a parameter, several names, or a function of the
+    call's arguments that returns a value or a tuple of values. Without it all calls share one
+    counter. The counter has the full name of the function, or `name`, so that several functions can
+    share one. `descriptors` and `cost` may be functions of the call's arguments.
 
-    When denied: `raise` raises `OverLimit`, `return` returns `default`, `wait` waits until the call
-    is allowed and raises when that would take more than `max_wait` seconds.
+    When a call is denied, `raise` raises `OverLimit` and `return` returns `default`. `wait` waits
+    until the call is allowed, and raises when that would take more than `max_wait` seconds.
 
     `limiter` may be a function that returns a limiter that is opened later. A plain function needs
     a limiter of `ringfence.blocking`; an `async def` takes either. Raises `ConfigError` for invalid
@@ -136,7 +136,7 @@ def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
 
 
 def _require_limiter(limiter: object) -> None:
-    """Raise `ConfigError` for a value that is neither a limiter nor a function."""
+    """Raise `ConfigError` for a value that is neither a limiter nor a function that returns one."""
     if isinstance(limiter, Limiter | BlockingLimiter):
         return
     if not callable(limiter):
@@ -148,7 +148,7 @@ def _require_limiter(limiter: object) -> None:
 
 
 def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
-    """Raise `ConfigError` for a limiter that a plain function cannot wait for."""
+    """Raise `ConfigError` for an async limiter, which a plain function cannot await."""
     if isinstance(limiter, Limiter):
         raise ConfigError(
             f"{name} is a plain function, which cannot await; give it a limiter of "
@@ -158,7 +158,7 @@ def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
 
 
 def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tuple[str, ...]]:
-    """Create the function that reads the key from the arguments of a call."""
+    """Create a function that computes the key from the arguments of a call."""
     if callable(key):
         return lambda *args, **kwargs: _as_texts(key(*args, **kwargs))
     names = (key,) if isinstance(key, str) else tuple(key)

@@ -70,7 +70,7 @@ _REFUSAL = {
 
 
 class ViewLimit:
-    """A dependency that limits the routes that depend on it; made by `RateLimits.depends`."""
+    """FastAPI dependency that limits the routes that use it; made by `RateLimits.depends`."""
 
     def __init__(self, limits: "RateLimits", limit: LimitSpec, options: ViewOptions) -> None:
         self._limits = limits
@@ -80,7 +80,8 @@ class ViewLimit:
         self._policy("")  # Raises for invalid settings now.
 
     async def __call__(self, request: Request) -> Decision | None:
-        """Return the decision; raise `TooManyRequests` when it is a denial."""
+        """Check the request and return the decision; raise `TooManyRequests` when it is a
+        denial."""
         await self._limits.require(self._policy(_name(request)), request)
         return decision_of(request.scope)
 
@@ -94,7 +95,7 @@ class ViewLimit:
 
 
 class RateLimits(starlette.RateLimits):
-    """Limiter and settings that the middleware and the limits of views share."""
+    """Limiter and settings that the middleware and the limits of single routes share."""
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
         super().__init__(limiter, **options)
@@ -105,10 +106,11 @@ class RateLimits(starlette.RateLimits):
     def limit(
         self, limit: LimitSpec = None, **options: Unpack[ViewOptions]
     ) -> Callable[[_Route], _Route]:
-        """Limit a route function, plain or async: `@limits.limit("5/minute")` below `@app.get`.
+        """Limit a route function, sync or async: `@limits.limit("5/minute")` below `@app.get`.
 
-        The function need not take the request. The counters are those of `depends`. Above
-        `@app.get` the decorator has no effect; this is a `ConfigError` at the start.
+        The function does not need the request as an argument. Counters are separated as with
+        `depends`. Above `@app.get` the decorator has no effect; this raises `ConfigError` at the
+        start.
         """
         view_limit = ViewLimit(self, limit, options)
 
@@ -120,7 +122,7 @@ class RateLimits(starlette.RateLimits):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Limiter]:
-        """Open the limiter for the block, unless it is open.
+        """Open the limiter for a `with` block, unless it is open already.
 
         Raises `ConfigError` for a limit above the decorator of its route.
         """
@@ -144,7 +146,8 @@ class RateLimits(starlette.RateLimits):
         return Depends(ViewLimit(self, limit, options))
 
     def install(self, app: Starlette) -> None:
-        """Add the middleware, the handler of refusals, and status 429 in the OpenAPI document."""
+        """Add the middleware, the handler of denied requests, and status 429 in the OpenAPI
+        document."""
         if not isinstance(app, FastAPI):
             raise ConfigError(
                 f"app must be a FastAPI, got {app!r}; use ringfence.integrations.starlette"
@@ -228,7 +231,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 class _Described(Protocol):
-    """Common interface of routes, with and without the prefix of a router."""
+    """Common interface of routes, whether their path includes the prefix of a router or not."""
 
     path_format: str
     methods: set[str] | None

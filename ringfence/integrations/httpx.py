@@ -37,7 +37,8 @@ _RETRY_STATUSES = (429, 503)
 
 
 class TurnTooLate(OverLimit, httpx.TransportError):
-    """Error for a request that was not sent, because its wait would exceed `max_wait`."""
+    """Error for a request that was not sent, because it would have had to wait longer than
+    `max_wait`."""
 
     def __init__(self, request: httpx.Request, decision: Decision) -> None:
         OverLimit.__init__(self, f"{request.method} {request.url.copy_with(query=None)}", decision)
@@ -45,12 +46,12 @@ class TurnTooLate(OverLimit, httpx.TransportError):
 
 
 def by_host(request: httpx.Request) -> str:
-    """Default key: one counter per called host."""
+    """Return the called host: the default key, with one counter per host."""
     return request.url.host
 
 
 class _Waiting:
-    """Common part of both transports: target of a request, pauses, and repetition."""
+    """Common base of both transports: limits and keys of requests, pauses, and retries."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class _Waiting:
         self._pauses = RetryPauses()
 
     def budget(self, request: httpx.Request) -> LimitTarget:
-        """Return the limit and key that a request spends."""
+        """Return the limit or rules, with the key, from which a request spends units."""
         if self._limit is not None:
             return AdHocTarget(self._limit, ("httpx", self._key(request)), 1)
         assert self._domain is not None
@@ -82,13 +83,15 @@ class _Waiting:
         return RuleTarget(self._domain, self._descriptors(request), 1)
 
     def pause(self, request: httpx.Request, now: float) -> float:
-        """Return the remaining pause that the server has asked for, in seconds."""
+        """Return the remaining seconds of the pause that a server has requested by
+        `Retry-After`."""
         return self._pauses.left(self._key(request), now) if self._respects_retry_after else 0.0
 
     def should_try_again(
         self, request: httpx.Request, response: httpx.Response, now: float, give_up: float
     ) -> bool:
-        """Record `Retry-After` of a response; return whether to send the request again after it."""
+        """Store the `Retry-After` of a response; return whether to repeat the request after that
+        time."""
         if not self._respects_retry_after or response.status_code not in _RETRY_STATUSES:
             return False
         seconds = parse_retry_after(response.headers.get("retry-after"))
@@ -128,7 +131,7 @@ class WaitingTransport(httpx.BaseTransport):
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait, then send."""
+        """Wait until the limit allows the request, then send it."""
         waiting = self._waiting
         give_up = clock.now() + waiting.max_wait
         while True:
@@ -145,12 +148,13 @@ class WaitingTransport(httpx.BaseTransport):
             response.close()
 
     def close(self) -> None:
-        """Close the transport that does the sending."""
+        """Close the inner transport, which sends the requests."""
         self._transport.close()
 
 
 class AsyncWaitingTransport(httpx.AsyncBaseTransport):
-    """`WaitingTransport` for `httpx.AsyncClient`, on asyncio and trio; takes either limiter."""
+    """Async form of `WaitingTransport`, for `httpx.AsyncClient`; the limiter may be async or
+    blocking."""
 
     def __init__(
         self,
@@ -169,7 +173,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait, then send."""
+        """Wait until the limit allows the request, then send it."""
         waiting, limiter = self._waiting, self._limiter
         give_up = clock.now_async() + waiting.max_wait
         while True:
@@ -189,5 +193,5 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             await response.aclose()
 
     async def aclose(self) -> None:
-        """Close the transport that does the sending."""
+        """Close the inner transport, which sends the requests."""
         await self._transport.aclose()

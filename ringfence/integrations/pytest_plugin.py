@@ -1,6 +1,7 @@
-"""Fixtures for tests of applications that use Ringfence; installed with it, loaded by pytest.
+"""Pytest fixtures for tests of applications that use Ringfence.
 
-Pytest loads this module at every start, so the fixtures import the rest when they are used.
+Pytest loads this module in every project where Ringfence is installed, so each fixture imports its
+code only when it is used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ringfence_rules() -> "RuleSet | Mapping[str, object] | str | Path":
-    """Provide no rules for the fake cluster. Define a fixture of this name to use other rules."""
+    """Provide no rules for the fake cluster. Define a fixture with this name to use rules."""
     return {}
 
 
@@ -38,11 +39,11 @@ def ringfence_cluster(
 
 @pytest.fixture
 def ringfence_clock(ringfence_cluster: "FakeCluster") -> "FakeClock":
-    """Provide the clock of `ringfence_cluster`; only `advance(seconds)` moves it."""
+    """Provide the clock of `ringfence_cluster`, which only its method `advance(seconds)` moves."""
     return ringfence_cluster.clock
 
 
 @pytest.fixture
 def ringfence_limiter(ringfence_cluster: "FakeCluster") -> "BlockingLimiter":
-    """Provide a blocking limiter over `ringfence_cluster`, to spend or read units in a test."""
+    """Provide a blocking limiter of `ringfence_cluster`, to spend or read units in a test."""
     return ringfence_cluster.limiter

@@ -1,8 +1,7 @@
-"""Rate limits for Starlette: the middleware, and limits on endpoints.
+"""Rate limits for Starlette: the middleware, and limits on single endpoints.
 
-limits = RateLimits("ringfence://...", keys="user_or_ip")
-app = Starlette(routes=[Route("/report", limits.limit("5/minute")(report))])
-limits.install(app)
+limits = RateLimits("ringfence://...", keys="user_or_ip") app = Starlette(routes=[Route("/report",
+limits.limit("5/minute")(report))]) limits.install(app)
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,7 +35,8 @@ _EXEMPT = "_ringfence_exempt"
 
 
 class TooManyRequests(HTTPException):
-    """A limit denied a request. Handle it as any `HTTPException` to send another response.
+    """Exception for a request that a limit denied. A handler may send another response, as for any
+    `HTTPException`.
 
     The middleware adds the rate limit headers to that response too.
     """
@@ -52,17 +52,18 @@ class TooManyRequests(HTTPException):
 
     @property
     def retry_after(self) -> int | None:
-        """Whole seconds to wait; None when no wait helps."""
+        """Wait in whole seconds; None when the request will never be allowed."""
         return retry_after_seconds(self.decision)
 
 
 class RateLimits(asgi.RateLimits):
-    """Limiter and settings that the middleware and the limits of views share."""
+    """Limiter and settings that the middleware and the limits of single endpoints share."""
 
     _has_exempt = False
 
     def install(self, app: Starlette) -> None:
-        """Add the middleware and the handler of refusals. Call it once, before the first request.
+        """Add the middleware and the handler of denied requests. Call it once, before the first
+        request.
 
         Middleware that is added later runs before this one. Add authentication after this call when
         the keys include the user.
@@ -73,7 +74,7 @@ class RateLimits(asgi.RateLimits):
     def limit(
         self, limit: LimitSpec = None, **options: Unpack[ViewOptions]
     ) -> Callable[[_Endpoint], _Endpoint]:
-        """Limit an endpoint function, plain or async, that takes the request.
+        """Limit an endpoint function, sync or async, that has the request as an argument.
 
         Each endpoint has its own counters unless `scope` names shared ones.
         """
@@ -125,7 +126,7 @@ class RateLimits(asgi.RateLimits):
         return self in getattr(endpoint, _EXEMPT, ())
 
     async def require(self, policy: Policy, connection: HTTPConnection) -> None:
-        """Raise `TooManyRequests` when a request is denied."""
+        """Check a request against a policy; raise `TooManyRequests` when it is denied."""
         state = request_state_of(connection.scope)
         refusal = await self.admit(policy, state)
         if refusal is not None:

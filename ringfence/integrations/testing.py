@@ -36,24 +36,24 @@ _SETTLED = 0.05
 
 
 class FakeClock:
-    """Clock that advances only by `advance`."""
+    """Clock that moves only when `advance` is called."""
 
     def __init__(self) -> None:
         self._now = time.time_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since 1970."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
+        """Move the clock forward by some seconds."""
         if seconds < 0:
             raise ValueError(f"the clock cannot go back by {-seconds} s")
         self._now += round(seconds * 1e9)
 
 
 class _FakeAcquireLoop(AcquireLoop):
-    """Loop of `acquire` that advances the fake clock instead of waiting."""
+    """Retry loop of `acquire` that advances the fake clock instead of waiting."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class _FakeAcquireLoop(AcquireLoop):
 
 
 class FakeCluster:
-    """Counters in place of a cluster; `rules` as for `ringfence.local`."""
+    """Counters in this process in place of a cluster; `rules` as for `ringfence.local`."""
 
     def __init__(self, rules: RuleSet | Mapping[str, object] | str | Path) -> None:
         self.rules = rules_of(rules) if rules else RuleSet()
@@ -87,7 +87,7 @@ class FakeCluster:
         self._counting = self._fresh()
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
+        """Move the clock of the fake cluster forward by some seconds."""
         self.clock.advance(seconds)
 
     def reset(self) -> None:
@@ -97,7 +97,8 @@ class FakeCluster:
 
     @contextmanager
     def installed(self) -> Iterator["FakeCluster"]:
-        """Replace the real cluster during the block: every address connects to this one."""
+        """Replace the real cluster during the block: every address connects to this fake
+        cluster."""
         home = sys.modules["ringfence.client.connect"]
         acquire_loop = _FakeAcquireLoop(self.clock)
         limiter_class = partial(Limiter, acquire_loop=acquire_loop)
@@ -121,11 +122,11 @@ class FakeCluster:
 
     @property
     def counting(self) -> LocalDecider:
-        """Counters that all limiters share."""
+        """Counters that all limiters of the fake cluster share."""
         return self._counting
 
     def decide(self, batch: Batch) -> Results:
-        """Decide every row now, in any thread."""
+        """Decide every row of a batch immediately, in any thread."""
         with self._lock:
             if not self.is_off:
                 return self._counting.decide_now(batch)
@@ -157,18 +158,18 @@ class FakeCluster:
 
 
 class _Decider(LocalDecider):
-    """View of the shared counters for one limiter, which may have its own rules."""
+    """Decider of one limiter, which may have its own rules, over the shared counters."""
 
     def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
         super().__init__(rules, cluster.clock, _KEYS)
         self._cluster = cluster
 
     def decide_now(self, batch: Batch) -> Results:
-        """Decide by the shared counters."""
+        """Decide a batch by the shared counters."""
         return self._cluster.decide(batch)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide by the shared counters."""
+        """Decide a single check by the shared counters."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     @property
@@ -181,19 +182,19 @@ class _Decider(LocalDecider):
         return self._cluster.counting.new_ticket()
 
     def slot_pause(self) -> float:
-        """Return the seconds until the next slot ends without a release."""
+        """Return the seconds until the next slot expires."""
         return self._cluster.counting.slot_pause()
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Renew the slots in the shared counters."""
+        """Start to renew slots in the shared counters."""
         self._cluster.counting.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
-        """Stop the renewal; return the request that releases the slots."""
+        """Stop renewing slots; return the request that releases them."""
         return self._cluster.counting.let_go(slots)
 
     def held(self) -> list[Batch]:
-        """Return nothing: the shared counters renew all slots."""
+        """Return no requests, because the shared counters renew all slots."""
         return []
 
 

@@ -44,7 +44,7 @@ _WAIT = 1.0
 
 
 class WsgiRequest:
-    """WSGI environ in the form of a request that key functions read."""
+    """Adapter from a WSGI environ to the request that key functions read."""
 
     __slots__ = ("_environ",)
 
@@ -53,13 +53,13 @@ class WsgiRequest:
 
     @property
     def method(self) -> str:
-        """`GET`, in capitals."""
+        """Request method in upper case, such as `GET`."""
         method: str = self._environ["REQUEST_METHOD"]
         return method
 
     @property
     def path(self) -> str:
-        """Path of the request, without the query."""
+        """Path of the request, without the query string."""
         raw: str = self._environ.get("SCRIPT_NAME", "") + self._environ.get("PATH_INFO", "")
         return raw.encode("latin-1").decode("utf-8", "replace")
 
@@ -70,7 +70,7 @@ class WsgiRequest:
 
     @property
     def route(self) -> str | None:
-        """None: WSGI has no routes."""
+        """None, because WSGI has no routes."""
         return None
 
     @property
@@ -80,7 +80,7 @@ class WsgiRequest:
 
     @property
     def native(self) -> object:
-        """WSGI's environ."""
+        """The WSGI environ of the request."""
         return self._environ
 
     def header(self, name: str) -> str | None:
@@ -92,7 +92,7 @@ class WsgiRequest:
 
     @property
     def headers(self) -> RequestHeaders:
-        """All headers, by name without regard to case."""
+        """All request headers, with case-insensitive names."""
         return RequestHeaders(
             [
                 (key.removeprefix("HTTP_").replace("_", "-"), value)
@@ -103,7 +103,8 @@ class WsgiRequest:
 
 
 class RateLimits:
-    """Blocking limiter and settings. Threads share it, and it survives a fork."""
+    """Blocking limiter and settings of a WSGI application. Threads share it, and it survives a
+    fork."""
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
         """Raises `ConfigError` for invalid settings or an invalid address."""
@@ -118,19 +119,19 @@ class RateLimits:
         self.policy.require_rules(self.limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Create the policy of one view: these settings, with its own limit and options."""
+        """Create the policy of one view from these settings and its own limit and options."""
         policy = self.policy.for_view(name, limit, options)
         policy.require_rules(self.limiter)
         return policy
 
     def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request by a policy. Return the refusal to send when it is denied."""
+        """Check one request against a policy. Return the refusal to send when it is denied."""
         if not self.policy.is_enabled:
             return None
         return run_steps_blocking(policy.admit(state, self), self.limiter, self.outages)
 
     def settle(self, state: RequestState, response: Response) -> None:
-        """Settle all charges of a request by its response, once."""
+        """Correct all charges of a request after its response, once."""
         for limits in owners_of(state):
             assert isinstance(limits, RateLimits)
             run_steps_blocking(settle(state, response, limits), limits.limiter, limits.outages)
@@ -157,7 +158,7 @@ class RateLimitMiddleware:
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Serve one request."""
+        """Check and serve one request."""
         if (
             _STATE_KEY in environ
         ):  # Inside another middleware of this class, which writes the headers.
@@ -184,7 +185,7 @@ class RateLimitMiddleware:
 
 
 class _StartResponse:
-    """A `start_response` that adds the rate limit headers and keeps the response."""
+    """WSGI `start_response` function that adds the rate limit headers and records the response."""
 
     def __init__(self, limits: RateLimits, state: RequestState, start: "StartResponse") -> None:
         self._limits = limits
@@ -206,7 +207,7 @@ class _StartResponse:
 
 
 class _SettlingBody:
-    """Body of a response. The charges are settled when the server closes it."""
+    """Response body that corrects the charges of the request when the server closes it."""
 
     def __init__(self, chunks: Iterable[bytes], begin: _StartResponse) -> None:
         self._chunks = chunks
@@ -216,7 +217,7 @@ class _SettlingBody:
         return iter(self._chunks)
 
     def close(self) -> None:
-        """Close the body and settle. The server calls it in any case."""
+        """Close the body and correct the charges. The server always calls it."""
         try:
             close: Callable[[], object] | None = getattr(self._chunks, "close", None)
             if close is not None:
@@ -226,7 +227,7 @@ class _SettlingBody:
 
 
 def decision_of(environ: "WSGIEnvironment") -> Decision | None:
-    """Return the decision about a request so far; None when there is none."""
+    """Return the combined decision about a request so far; None when there is none."""
     state = environ.get(_STATE_KEY)
     return state.decision if isinstance(state, RequestState) else None
 

@@ -15,10 +15,10 @@ __all__ = ["Frames", "ReferenceTables", "SlowGroup", "Tables"]
 
 
 class Frames(Protocol):
-    """Fast decisions on frames whose checks carry no limits."""
+    """Interface for fast decisions on frames whose checks carry no limits of their own."""
 
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
-        """Replace the tables: prefix, table, and whether its denials veto."""
+        """Set the tables to use: key prefix, table, and whether its denials deny a whole group."""
 
     def decide(
         self,
@@ -28,7 +28,8 @@ class Frames(Protocol):
         now: int,
         instants: list[int] | None = None,
     ) -> Outcomes | None:
-        """Decide as `Engine.decide` does; None without any effect when that is not possible.
+        """Decide a frame as `Engine.decide` does; return None, without any effect, when that is not
+        possible.
 
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
@@ -39,19 +40,19 @@ SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verd
 
 
 class Tables(Protocol):
-    """Factory of the tables of an engine."""
+    """Interface of a factory that creates the tables of an engine."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """Create an empty table; with `lists_keys` it must be able to list its keys."""
+        """Create an empty table; with `lists_keys` the table must be able to list its keys."""
 
     def frames(self, slow_group: SlowGroup) -> Frames | None:
-        """Create a decider for whole frames; None when the engine itself is as fast."""
+        """Create the fast decider of whole frames; None when the engine itself is as fast."""
 
 
 class ReferenceTables:
-    """Factory of reference tables, which can always list their keys."""
+    """Factory of tables in Python, which can always list their keys."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
@@ -60,4 +61,4 @@ class ReferenceTables:
         return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:
-        """Return None: the engine itself is as fast."""
+        """Return None, because the engine itself is as fast for tables in Python."""

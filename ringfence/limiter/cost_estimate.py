@@ -22,7 +22,8 @@ _SHORTEST_NS = {
 
 @dataclass(frozen=True, slots=True)
 class OverAdmission:
-    """Units that an algorithm admits in a period, for even and for worst-timed requests."""
+    """Units that an algorithm admits in one period, with evenly spread and with worst-timed
+    requests."""
 
     usual: int
     """Units admitted in a period when the hits of a caller above its limit are evenly spaced."""
@@ -58,7 +59,10 @@ def bytes_per_key(limit: Limit) -> int:
 
 
 def over_admission(limit: Limit) -> OverAdmission:
-    """Bound the units that any interval of one period admits with the worst timing."""
+    """Return the most units that any interval of one period admits.
+
+    The result has one value for evenly spread requests and one for the worst timing.
+    """
     ceiling = limit.ceiling
     if ceiling == 0:
         return OverAdmission(0, 0, "Everything is refused.")
@@ -94,7 +98,7 @@ def over_admission(limit: Limit) -> OverAdmission:
 
 
 def _bucket(limit: Limit) -> OverAdmission:
-    """Return a full bucket plus the units that it regains in a period."""
+    """Return the size of a full bucket plus the units that it regains in a period."""
     comes_back = (limit.period_ns - 1) * limit.amount // limit.period_ns
     reason = (
         f"A rested bucket gives {limit.ceiling} at once, and {comes_back} more come back before"
@@ -109,7 +113,7 @@ def _bucket(limit: Limit) -> OverAdmission:
 
 
 def _windows_touched(limit: Limit) -> int:
-    """Return the number of windows that one period can overlap, also across a clock change."""
+    """Return the number of windows that one period can overlap, even across a clock change."""
     if limit.calendar is None:
         return 2
     shortest = _SHORTEST_NS[limit.calendar]

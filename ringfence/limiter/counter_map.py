@@ -17,7 +17,7 @@ _ENTRY_BYTES = 400
 
 
 class CounterMap:
-    """Counters by key, in the order of the next examination (the clock algorithm)."""
+    """Counters by key, in the order in which the clock algorithm will examine them for eviction."""
 
     def __init__(self) -> None:
         self.by_key: OrderedDict[bytes, Counter] = OrderedDict()
@@ -31,17 +31,17 @@ class CounterMap:
         return _ENTRY_BYTES * len(self.by_key) + self._extra_bytes
 
     def put(self, key: bytes, counter: Counter) -> None:
-        """Insert or replace a counter."""
+        """Insert the counter of a key, or replace it."""
         self.by_key[key] = counter
         self.weigh(key)
 
     def drop(self, key: bytes) -> None:
-        """Remove a counter if it exists."""
+        """Remove the counter of a key if it exists."""
         if self.by_key.pop(key, None) is not None:
             self._extra_bytes -= self._extra.pop(key, 0)
 
     def weigh(self, key: bytes) -> None:
-        """Update the size of a counter that may have grown."""
+        """Update the stored size of a counter that may have grown."""
         counter = self.by_key.get(key)
         extra = 0 if counter is None else counter.extra_bytes
         before = self._extra.get(key, 0)
@@ -53,7 +53,7 @@ class CounterMap:
                 del self._extra[key]
 
     def drop_expired(self, now: int) -> None:
-        """Examine the next entries and remove expired ones."""
+        """Examine the next few entries and remove expired ones."""
         for key, counter in list(islice(self.by_key.items(), _LOOK_AT)):
             if counter.is_expired(now):
                 self.drop(key)
@@ -61,7 +61,7 @@ class CounterMap:
                 self.by_key.move_to_end(key)
 
     def evict(self, now: int) -> Counter:
-        """Remove and return the counter of a sample that loses the least."""
+        """Remove and return the counter that matters least in a small sample."""
         sample = list(islice(self.by_key.items(), _SAMPLE))
         victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
         for key, _counter in sample:

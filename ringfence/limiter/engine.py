@@ -58,12 +58,12 @@ class Engine:
 
     @property
     def bytes_in_use(self) -> int:
-        """Approximate bytes of the counters with their keys, without empty slots of tables."""
+        """Approximate bytes of all counters with their keys, without empty slots of tables."""
         return self._tables.bytes_in_use
 
     @property
     def evicted(self) -> int:
-        """Number of keys in use that the current tables have evicted."""
+        """Number of keys that the current tables have evicted while they were in use."""
         return sum(table.evicted for table in self._tables.all())
 
     def sizes(self) -> tuple[dict[int, int], int]:
@@ -92,9 +92,10 @@ class Engine:
     ) -> Outcomes:
         """Decide checks in order; `groups` are run lengths of all-or-nothing groups.
 
-        When a rule that vetoes denies a member, or the rule of a member is unknown, the whole group
-        is not charged. Members that would have passed get `UNCHARGED`. Empty `groups` means that
+        A group is not charged at all when a rule that vetoes denies a member, or the rule of a
+        member is unknown. Members that would have passed get `UNCHARGED`. Empty `groups` means that
         every check is decided alone.
+
         Raises `ValueError` when lengths differ or a cost is negative.
         """
         if self._frames is not None and not (which and any(which)):
@@ -135,7 +136,7 @@ class Engine:
         groups: Sequence[int],
         instants: list[int],
     ) -> Outcomes:
-        """Decide checks without limits in the request, each at its own instant, in the order given.
+        """Decide checks that carry no limits, each at its own instant, in the given order.
 
         Equal to one call of `decide` per group; the members of a group share an instant. Raises
         `ValueError` as `decide` does.
@@ -164,7 +165,7 @@ class Engine:
         return decided
 
     def _decide_one(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> Outcomes:
-        """Decide a single check by the limit of its rule: the most frequent frame."""
+        """Decide a single check by the limit of its rule, which is the most frequent case."""
         rule = self._rules.get(keys[0][:ID_BYTES])
         if rule is None:
             return columns([UNKNOWN], [0])
@@ -245,7 +246,7 @@ class Engine:
     def reset(
         self, keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], now: int
     ) -> Outcomes:
-        """Remove keys; return a peek at each."""
+        """Remove the counters of keys; return the state of each key afterwards."""
         members = self._members(keys, [0] * len(keys), limits, which)
         for member in members:
             if member.table is not None:
@@ -264,7 +265,7 @@ class Engine:
         return table is not None and table.has(key)
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """Return the state of counters; keys without use are left out."""
+        """Return the states of counters; keys that are not in use are omitted."""
         taken = Snapshot([], [], [], [], [])
         numbers: dict[Limit, int] = {}
         any_remote = False
@@ -316,7 +317,7 @@ class Engine:
         return refused
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Remove counters that were moved to another node."""
+        """Remove counters that were transferred to another node."""
         for key in keys:
             table = self._tables.find(key)
             if table is not None:
@@ -391,12 +392,12 @@ class Engine:
         return remote
 
     def used(self, key: bytes, now: int) -> int:
-        """Return the units of a key in use; 0 when it has no counter."""
+        """Return the units of a key that are in use; 0 when it has no counter."""
         table = self._tables.find(key)
         return 0 if table is None else table.used(key, now)
 
     def ceiling(self, key: bytes) -> int:
-        """Return the maximum units of a key that its rule admits; 0 without a known rule."""
+        """Return the maximum units that the rule of a key admits; 0 without a known rule."""
         rule = self._rules.get(key[:ID_BYTES])
         return 0 if rule is None else rule.table.limit.ceiling
 

@@ -1,6 +1,6 @@
 """Groups of checks in one frame: all-or-nothing groups, and runs of checks of one rule.
 
-Decides what a group charges, and the results of its members when the group is denied.
+Decides what a group charges, and what its members get when the group is denied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _UNCHARGED = Code.UNCHARGED.value
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Check of a group with its table; the table is None when the rule is unknown."""
+    """Check in a group, with the table of its rule; the table is None when the rule is unknown."""
 
     table: Table | None
     key: bytes
@@ -41,19 +41,20 @@ class Member:
 
     @property
     def amount(self) -> int:
-        """Amount of the limit that applies; 0 when the rule is unknown."""
+        """Amount of the limit that applies to this check; 0 when the rule is unknown."""
         if self.limit is not None:
             return self.limit.amount
         return 0 if self.table is None else self.table.limit.amount
 
 
 def carried(limits: Sequence[Limit], which: Sequence[int], at: int) -> Limit | None:
-    """Return the limit that a check carries; None when it carries none."""
+    """Return the limit that a check carries; None when it carries no limit."""
     return limits[which[at] - 1] if which and which[at] else None
 
 
 def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
-    """Split a frame into groups of at least two checks, and the single checks between them."""
+    """Split a frame into groups of at least two checks, and the single checks between the
+    groups."""
     lone_from = at = 0
     for size in groups:
         if size > 1:
@@ -69,7 +70,8 @@ def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
 def runs(
     keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], start: int, end: int
 ) -> Iterator[tuple[int, int, Limit | None]]:
-    """Split single checks into runs of one rule and one limit; each run is one table call."""
+    """Split single checks into runs with the same rule and limit; each run is one call of a
+    table."""
     first = start
     while first < end:
         prefix = keys[first][:ID_BYTES]
@@ -91,19 +93,19 @@ def decide_run(
     limit: Limit | None,
     now: int,
 ) -> list[Verdict]:
-    """Decide single checks of one rule by one limit; the table is None for an unknown rule."""
+    """Decide a run of checks of one rule by one limit; the table is None for an unknown rule."""
     if table is None:
         return [UNKNOWN] * len(keys)
     return table.verdicts(keys, costs, now, limit)
 
 
 def _ask(member: Member, cost: int, now: int) -> Verdict:
-    """Charge `cost` to the member's key in place of its own cost."""
+    """Check the member's key with `cost` instead of the member's own cost."""
     return decide_run(member.table, (member.key,), (cost,), member.limit, now)[0]
 
 
 def peek(members: Sequence[Member], now: int) -> Outcomes:
-    """Return the state of each key without a change."""
+    """Return the state of each key without changing it."""
     rows = [_ask(member, 0, now) for member in members]
     return columns(rows, [member.amount for member in members])
 
@@ -113,7 +115,7 @@ def _is_admitted(row: Verdict) -> bool:
 
 
 def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
-    """Charge all members in order, or none when a member that vetoes is denied."""
+    """Charge all members in order, or none if the denial of a member denies the group."""
     rows = [_ask(member, member.cost, now) for member in members]
     blocked = any(
         member.vetoes and not _is_admitted(row) for member, row in zip(members, rows, strict=True)
@@ -127,10 +129,10 @@ def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
 
 
 def _denied_results(members: Sequence[Member], rows: Sequence[Verdict], now: int) -> list[Verdict]:
-    """Return the results of a group whose charges were undone.
+    """Return the results of a denied group, whose charges were undone.
 
-    A denied member is checked again for its own cost plus the cost of earlier members with the
-    same key. The result is the same denial, with the time when the whole group fits.
+    A denied member is checked again for its own cost plus the cost of earlier members with the same
+    key. The result is the same denial, with the time when the whole group fits.
     """
     answers: list[Verdict] = []
     requested: dict[bytes, int] = {}

@@ -137,7 +137,7 @@ class Limit:
 
     @property
     def bucket_size(self) -> int:
-        """Maximum cost that a full bucket admits; 0 when the amount is 0."""
+        """Maximum cost that a full bucket admits; 0 when the limit's amount is 0."""
         return self.amount if self.burst is None or self.amount == 0 else self.burst
 
     @property
@@ -261,7 +261,8 @@ class Limit:
 
 
 def _named(kind: type[_Name], name: str, value: str) -> _Name:
-    """Return the algorithm or calendar with this name."""
+    """Return the algorithm or calendar with this name. Raises `InvalidLimit` for an unknown
+    name."""
     try:
         return kind(value)
     except ValueError as error:
@@ -280,7 +281,8 @@ def _require_integer(name: str, value: object) -> None:
 
 
 def _scaled(name: str, value: object, factor: int) -> int:
-    """Convert a decimal number to a whole number of parts, without rounding errors."""
+    """Convert a decimal number to a whole number of thousandths or nanoseconds, without rounding
+    errors."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidLimit(
             f"{name} must be a number, got {value!r}; give {_EXAMPLES[name]}", field=name

@@ -1,4 +1,4 @@
-"""Results of checks: one row, or columns for many checks."""
+"""Results of checks: one row for one check, or columns for many checks."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -34,7 +34,7 @@ CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one check; durations in ns from the check's `now`, at most `LONGEST_NS`."""
+    """Result of one check. Durations are in ns from the check's `now`, at most `LONGEST_NS`."""
 
     code: Code
     limit: int
@@ -72,7 +72,7 @@ class Outcomes:
         return len(self.codes)
 
     def extend(self, other: "Outcomes") -> None:
-        """Append the results of `other`."""
+        """Append the results of the checks in `other`."""
         self.codes += other.codes
         self.limits += other.limits
         self.remaining += other.remaining

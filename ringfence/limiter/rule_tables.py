@@ -1,7 +1,8 @@
-"""Tables of an engine: one per rule and one for checks without a known rule, within common bounds.
+"""Tables of an engine, with common bounds: one table per rule, and one for checks without a known
+rule.
 
-All tables together have at most `max_keys` keys and `max_bytes` bytes. A table that grows too
-large loses keys first.
+All tables together have at most `max_keys` keys and `max_bytes` bytes. The largest tables lose keys
+first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,7 +82,7 @@ class RuleTables:
         return by_rule, len(self._ruleless or ())
 
     def all(self) -> Iterator[Table]:
-        """Yield every table."""
+        """Yield every table of the engine."""
         for rule in self.rules.values():
             yield rule.table
         if self._ruleless is not None:
@@ -111,18 +112,24 @@ class RuleTables:
         self.room = min(self.room, 0)
 
     def find(self, key: bytes) -> Table | None:
-        """Return the table that has or would have a key; None when there is none yet."""
+        """Return the table in which a key is counted; None when it does not exist yet."""
         rule = self.rules.get(key[:ID_BYTES])
         return self._ruleless if rule is None else rule.table
 
     def ruleless(self, limit: Limit) -> Table:
-        """Return the table for checks without a known rule; `limit` is that of the first check."""
+        """Return the table for checks without a known rule.
+
+        When it is created, `limit` is the limit of the first check.
+        """
         if self._ruleless is None:
             self._ruleless = self._new_table(limit, lists_keys=True)
         return self._ruleless
 
     def member(self, key: bytes, cost: int, limit: Limit | None) -> Member:
-        """Return a check with its table. A limit in the request always has a table and vetoes."""
+        """Return a check of a group with its table.
+
+        A check that carries a limit always has a table, and its denial denies the group.
+        """
         rule = self.rules.get(key[:ID_BYTES])
         if rule is not None:
             return Member(rule.table, key, cost, limit, rule.vetoes or limit is not None)
@@ -170,6 +177,7 @@ def _bytes_in_use(table: Table) -> int:
 
 
 def _largest_entry(limits: Iterable[Limit]) -> int:
-    """Return the maximum bytes that a check by these limits, or by one in a request, adds."""
+    """Return the most bytes that one check can add, by these limits or by a limit in the
+    request."""
     slots = max([MAX_CARRIED_SLOTS, *(limit.slots for limit in limits)])
     return BYTES_PER_KEY + _SLOT_BYTES * slots

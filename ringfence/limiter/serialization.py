@@ -36,7 +36,7 @@ class BadState(ValueError):
 
 @dataclass(slots=True)
 class Snapshot:
-    """States of counters in columns."""
+    """States of several counters in columns."""
 
     keys: list[bytes]
     states: list[list[int]]
@@ -50,7 +50,7 @@ class Snapshot:
 
 
 def checked(state: Sequence[int], length: int | None = None) -> Sequence[int]:
-    """Validate a state of `length` numbers, each from 0 to 2**63 - 1. Raises `BadState`."""
+    """Validate a counter state of `length` numbers, each from 0 to 2**63 - 1. Raises `BadState`."""
     if length is not None and len(state) != length:
         raise BadState(f"state must have {length} numbers, got {len(state)}")
     if state and not 0 <= min(state) <= max(state) <= _LARGEST:
@@ -66,12 +66,12 @@ def units_in(counts: Sequence[int]) -> Sequence[int]:
 
 
 def fitting(units: int, held: int) -> int:
-    """Return how many of `units` fit into a counter that has `held` units."""
+    """Return how many of `units` can be added to a counter that has `held` units."""
     return max(0, min(units, MOST_UNITS - held))
 
 
 def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:
-    """Read alternating window numbers and counts; of repeated numbers the larger count is used.
+    """Parse alternating window numbers and counts; for repeated numbers the larger count is used.
 
     Raises `BadState`.
     """
@@ -86,5 +86,5 @@ def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:
 
 
 def in_turns(cells: Mapping[int, int]) -> list[int]:
-    """Return alternating window numbers and counts, the oldest window first."""
+    """Return one list of alternating window numbers and counts, the oldest window first."""
     return [number for cell in sorted(cells.items()) for number in cell]

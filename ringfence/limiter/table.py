@@ -65,12 +65,12 @@ class Table:
 
     @property
     def limit(self) -> Limit:
-        """Limit of checks that carry none."""
+        """Limit of checks that carry no limit of their own."""
         return self._scheme.limit
 
     @property
     def next_lease(self) -> int:
-        """Id of the next slot of this table; all earlier ids were smaller."""
+        """Id of the next concurrency slot of this table; all earlier ids were smaller."""
         return self._lease_ids.next
 
     def check_many(
@@ -87,7 +87,8 @@ class Table:
     def verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> list[Verdict]:
-        """Decide as `check_many` does, with rows as the result: the hot path of the engine."""
+        """Decide checks as `check_many` does, but return rows; this is the hot path of the
+        engine."""
         if costs and min(costs) < 0:
             raise ValueError(f"cost must not be negative, got {min(costs)}; use refund instead")
         own = self._scheme
@@ -119,7 +120,7 @@ class Table:
         return Outcome(_CODES[code], amount, *rest)
 
     def peek(self, key: bytes, now: int, limit: Limit | None = None) -> Outcome:
-        """Return the state of a key without a change."""
+        """Return the state of a key without changing it."""
         return self.check(key, 0, now, limit)
 
     def refund(
@@ -144,7 +145,7 @@ class Table:
         return self.peek(key, now, limit)
 
     def give_back(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
-        """Refund without a peek, by the limit that last counted the key."""
+        """Refund units by the limit that last counted the key; returns nothing, unlike `refund`."""
         if cost < 0 or age_ns < 0:
             raise ValueError(f"refund cost and age must not be negative, got {cost} and {age_ns}")
         counter = self._find(key)
@@ -167,7 +168,7 @@ class Table:
         return DENIED, 0, 0, 0, 0, 0
 
     def reset(self, key: bytes) -> None:
-        """Remove a key."""
+        """Remove the counter of a key."""
         self._counters.drop(key)
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
@@ -207,10 +208,10 @@ class Table:
         remote: Mapping[str, Sequence[int]],
         now: int,
     ) -> None:
-        """Replace the counter of a key; keep the counts of other data centers in the old counter.
+        """Replace the counter of a key, but keep the old counter's counts of other data centers.
 
-        A counter that was shared at the sending node stays shared until the next check. Raises
-        `BadState`.
+        If the sending node merged counts of other data centers, this table also does so until the
+        next check. Raises `BadState`.
         """
         is_shared = bool(remote) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
         if is_shared and not self._is_shared:
@@ -231,7 +232,7 @@ class Table:
             self._insert(key, counter, now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
-        """Count `cost` without regard to the ceiling; return whether the key is within its limit.
+        """Count `cost` even above the ceiling; return whether the key is within its limit.
 
         Cost 0 changes nothing. `limit`, when given, replaces the table's own limit.
         """
@@ -248,7 +249,7 @@ class Table:
     def charge(
         self, key: bytes, units: int, now: int, age_ns: int, limit: Limit | None = None
     ) -> None:
-        """Count units that were spent `age_ns` ago, without regard to the ceiling.
+        """Count units that were spent `age_ns` ago, even above the ceiling.
 
         The default of `limit` is the one that last counted the key.
         """
@@ -269,7 +270,7 @@ class Table:
     # -- other data centers --------------------------------------------------------------------
 
     def merge_remote(self, key: bytes, writer: str, cells: Sequence[int], now: int) -> int:
-        """Merge another data center's counts of a key; return the number of rejected cells.
+        """Merge another data center's counts of a key; return the number of rejected counts.
 
         Raises `BadState`.
         """
@@ -307,14 +308,15 @@ class Table:
         return counter.remote_cells(now).get(writer, []) if isinstance(counter, Shared) else []
 
     def used(self, key: bytes, now: int) -> int:
-        """Return the units of a key in use."""
+        """Return the units of a key that are in use."""
         counter = self._find(key)
         return 0 if counter is None else counter.used(now)
 
     # -- keeping within bounds -----------------------------------------------------------------
 
     def evict(self, count: int, now: int) -> None:
-        """Evict up to `count` keys: each time the key of a small sample that loses the least."""
+        """Evict up to `count` keys: each time, from a small sample, the key whose counter matters
+        least."""
         for _ in range(min(count, len(self._counters.by_key))):
             self.evicted += self._counters.evict(now).used(now) > 0
 
@@ -334,7 +336,7 @@ class Table:
         return self._counters.by_key.get(key)
 
     def _keep(self, key: bytes, counter: Counter, now: int) -> None:
-        """Replace the counter of a key."""
+        """Store the counter of a key."""
         self._counters.put(key, counter)
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:

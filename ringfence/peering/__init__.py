@@ -1,1 +1,3 @@
-"""Code that clients and nodes share: links to members, routing, engines and slot queues."""
+"""Code that clients and nodes share: links to members, routing, choice of the engine, and slot
+queues.
+"""

@@ -1,7 +1,7 @@
-"""Clock of the limiter: nanoseconds since the Unix epoch that never go back.
+"""Clock of the limiter: nanoseconds since the Unix epoch that never decrease.
 
 Windows are numbered from the epoch, so the clock starts from the wall clock. After that only the
-monotonic clock advances it, so that a stepped wall clock cannot reopen a window.
+monotonic clock advances it, so that a step of the wall clock cannot reopen a window.
 """
 
 import time

@@ -36,7 +36,7 @@ _Yielded = TypeVar("_Yielded")
 
 
 class PendingBatch(ABC):
-    """Checks for one member, by tasks that each wait for one row; only `join` adds rows."""
+    """Batch of single checks for one member; each row has a waiting task. Only `join` adds rows."""
 
     __slots__ = (
         "_answer",
@@ -77,7 +77,7 @@ class PendingBatch(ABC):
         """Rows whose task waits for other members, too."""
 
     def join(self, key: bytes, cost: int) -> None:
-        """Add a row; the caller then awaits `wait`, before another row is added."""
+        """Add a check as a row; the caller must await `wait` before another row is added."""
         self.keys.append(key)
         self.costs.append(cost)
 
@@ -87,21 +87,21 @@ class PendingBatch(ABC):
 
         When the member does not decide the row in time, `router` asks again, until `within` seconds
         have passed since the check. When the wait is cancelled, `router` refunds the charge of the
-        row, also a charge that is reported later. Raises `AccessDenied` when the member refuses to
+        row, even if the charge is reported later. Raises `AccessDenied` when the member refuses to
         decide.
         """
 
     async def _ask_again(
         self, at: int, answer: CheckAnswer, router: SingleCheckRouter, within: float | None
     ) -> OutcomeRow:
-        """Have the router decide a row that its member did not decide."""
+        """Let the router decide a row that its member did not decide."""
         if isinstance(answer, AccessDenied):
             raise answer
         assert not isinstance(answer, tuple)
         return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
 
     def resolve_rows(self, rows: list[int], results: Results) -> None:
-        """Wake the tasks of some rows whose answers came before the others, or late."""
+        """Wake the tasks of some rows, whose answers arrived before the others or late."""
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
         self._wake_rows({at: self._parts[at].row(0) for at in rows})
@@ -117,7 +117,8 @@ class PendingBatch(ABC):
         self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Wake every waiting task with its answer. After `resolve(None)`, process a late answer."""
+        """Wake every waiting task with its answer. After `resolve(None)`, a late answer is still
+        processed."""
         self.is_answered = True
         if isinstance(answer, Results):
             self._results = answer
@@ -135,7 +136,7 @@ class PendingBatch(ABC):
             self._call_back(at, done)
 
     def mark_late(self) -> None:
-        """Wake every task with a time-out, unless the batch is answered."""
+        """Wake every waiting task with a time-out, unless the batch was answered."""
         self.is_late = True
         if not self.is_answered:
             self._wake(self._timed_out(is_given_up=False))
@@ -162,11 +163,11 @@ class PendingBatch(ABC):
 
     @abstractmethod
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
-        """Wake the tasks that wait, each with its answer."""
+        """Wake all waiting tasks, each with its answer."""
 
     @abstractmethod
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
-        """Wake the tasks that wait for some rows, each with its answer."""
+        """Wake the tasks that wait for these rows, each with its answer."""
 
     def _cancel(self, at: int, router: SingleCheckRouter) -> None:
         """Refund a row whose task no longer waits, now or when its answer comes."""
@@ -184,14 +185,14 @@ class PendingBatch(ABC):
             router.refund(self.batch, [at], results, self.asked_at)
 
     def _answer_at_once(self) -> CheckAnswer:
-        """Return the answer to the row that was added last, for a batch already answered."""
+        """Return the answer to the row that was added last, when the batch was already answered."""
         if self._results is None:
             return _SHED if isinstance(self._answer, Shed) else None
         return self._results.row(len(self.keys) - 1)
 
 
 def new_pending_batch(asked_at: float, room: int) -> PendingBatch:
-    """Make a batch for the event loop that runs."""
+    """Create an empty batch for the running event loop."""
     return (
         _TrioPendingBatch(asked_at, room)
         if on_trio.in_trio_run()

@@ -1,7 +1,7 @@
-"""Choice of the engine that counts in this process, and batches as calls of an engine.
+"""Choice of the limiter engine of this process, and execution of batches by an engine.
 
-The compiled engine runs where it was built, else the reference engine. The environment variable
-`RINGFENCE_ENGINE` overrides this: `reference`, `compiled`, or `auto`.
+The compiled engine is used if it was built, otherwise the reference engine in Python. The
+environment variable `RINGFENCE_ENGINE` overrides this: `reference`, `compiled`, or `auto`.
 """
 
 import os
@@ -34,19 +34,19 @@ _SLOT_BITS = 28
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The chosen engine and the reason for it."""
+    """Chosen limiter engine, and the reason for the choice."""
 
     is_compiled: bool
     reason: str
 
     @property
     def name(self) -> str:
-        """The engine's name in `RINGFENCE_ENGINE`."""
+        """Name of the engine as in `RINGFENCE_ENGINE`."""
         return "compiled" if self.is_compiled else "reference"
 
 
 def chosen_engine() -> EngineChoice:
-    """Return which engine `new_engine` makes.
+    """Return which engine `new_engine` creates, and why.
 
     Raises `ConfigError` when `RINGFENCE_ENGINE` names an engine that is not available.
     """
@@ -85,11 +85,11 @@ def new_engine(
     secret: bytes | None = None,
     keeps_keys: bool = False,
 ) -> Engine:
-    """Make an engine of the chosen kind.
+    """Create an engine of the chosen kind.
 
-    `secret` keys the hashes that identify keys; without one, a random secret is used. Hashes never
-    leave a process, so engines need no common secret. `keeps_keys` makes the engine store the keys,
-    so that they can be listed. Raises `ConfigError`.
+    `secret` is the key of the hashes that identify keys; without it, a random secret is used.
+    Hashes never leave a process, so engines need no common secret. `keeps_keys` makes the engine
+    store the keys, so that they can be listed. Raises `ConfigError`.
     """
     if not chosen_engine().is_compiled:
         return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease)
@@ -98,7 +98,7 @@ def new_engine(
 
 
 def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
-    """Decide a batch by an engine: check, refund, renew, reset or charge its keys."""
+    """Execute a batch by an engine: check, refund, renew, reset or charge its keys."""
     keys, limits, which = batch.keys, batch.limits, batch.which
     match batch.op:
         case Op.CHECK:

@@ -1,4 +1,4 @@
-"""Internal errors: exceptions of our own code, counted and logged at a bounded rate.
+"""Internal errors: exceptions of Ringfence's own code, counted and logged at a bounded rate.
 
 The caller decides how to continue after an error.
 """
@@ -23,7 +23,8 @@ _Cause: TypeAlias = tuple[str, type[Exception], str, int]
 
 
 class InternalErrors:
-    """Counter of internal errors by place. It logs each cause with a traceback once a minute."""
+    """Counter of internal errors by place; each cause is logged with a traceback at most once a
+    minute."""
 
     def __init__(
         self, logger: logging.Logger, seconds: Callable[[], float], on_error: OnError | None = None
@@ -38,7 +39,8 @@ class InternalErrors:
         """Time of the last log record of each cause, and its number of occurrences since."""
 
     def failed(self, place: str, error: Exception) -> None:
-        """Count an internal error that was caught at `place`, and log it unless done recently."""
+        """Count an internal error that was caught at `place`, and log it unless it was logged
+        recently."""
         self.by_place[place] += 1
         cause = _cause_of(place, error)
         now = self._seconds()

@@ -1,9 +1,10 @@
 """Queue of checks that wait for a slot of a concurrency limit, by key, in order of arrival.
 
-Decides which waiter is called when a slot is free. No other check overtakes the waiters. A called
-waiter asks again under its ticket, and the slot is kept for it until then. A node has one queue for
-the keys that it decides; a limiter without nodes has one, too. The queue also estimates when a slot
-will be free. It is a core: its caller passes the time and notifies the waiters.
+Decides which waiting check gets a free slot. No later check can take it first. The waiting check is
+notified and must be repeated with its ticket; the slot is reserved for it until then. A node has
+one queue for the keys that it decides; a limiter without nodes has one, too. The queue also
+estimates when a slot will be free. It is a core: its caller passes the time and notifies the
+waiting checks.
 """
 
 from collections import OrderedDict
@@ -52,13 +53,13 @@ class _Waiter(Generic[CallerT]):
     """Time until which a slot is kept for the waiter; 0 before it is called."""
 
     def is_silent(self, now: int) -> bool:
-        """Return whether the waiter has not asked again for `_SILENT_NS`."""
+        """Return whether the waiting check was not repeated for `_SILENT_NS`."""
         return self.asked_at + _SILENT_NS <= now
 
 
 @dataclass(slots=True)
 class _KeyQueue(Generic[CallerT]):
-    """Waiters of one key by ticket, in order of arrival."""
+    """Waiting checks of one key by ticket, in order of arrival."""
 
     limit: Limit | None
     """The limit that the check carried; None for the rule's own."""
@@ -72,11 +73,11 @@ class _KeyQueue(Generic[CallerT]):
     """Time at which a waiter can be called without a release, or is dropped."""
 
     def find(self, ticket: int) -> _Waiter[CallerT] | None:
-        """Return a waiter, called or not."""
+        """Return the waiting check with this ticket, whether it was notified or not."""
         return self.waiters.get(ticket) or self.called.get(ticket)
 
     def pop(self, ticket: int) -> _Waiter[CallerT] | None:
-        """Remove a waiter, and return it."""
+        """Remove the waiting check with this ticket, and return it."""
         waiter = self.called.pop(ticket, None)
         if waiter is None:
             return self.waiters.pop(ticket, None)
@@ -84,7 +85,8 @@ class _KeyQueue(Generic[CallerT]):
         return waiter
 
     def expired(self, now: int) -> list[int]:
-        """Return the tickets of waiters that did not take their slot in time, or are silent."""
+        """Return the tickets of checks that did not take their slot in time, or are no longer
+        repeated."""
         found = []
         for ticket, waiter in self.called.items():
             if waiter.kept_until > now:
@@ -98,7 +100,8 @@ class _KeyQueue(Generic[CallerT]):
 
 
 class SlotQueue(Generic[CallerT]):
-    """Waiters for slots. `call(caller, tickets)` reports that slots are kept for these tickets."""
+    """Queue of checks that wait for slots. `call(caller, tickets)` notifies that slots are reserved
+    for tickets."""
 
     def __init__(
         self,
@@ -110,7 +113,8 @@ class SlotQueue(Generic[CallerT]):
         most: int = MOST_WAITERS,
         most_of: Callable[[CallerT], int] = lambda _: MOST_PER_CONNECTION,
     ) -> None:
-        """`decide` counts a batch; `most_of` returns the most waiters of one caller.
+        """`decide` counts a batch; `most_of` returns the maximum number of waiting checks of one
+        caller.
 
         `on_earlier` is called when `next_deadline` has become earlier.
         """
@@ -134,7 +138,8 @@ class SlotQueue(Generic[CallerT]):
         return self._size
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
-        """Count a batch; a check of a key that has waiters is denied unless it was called."""
+        """Count a batch; a check of a key with waiting checks is denied, unless a slot is reserved
+        for it."""
         if batch.op is not Op.CHECK:
             outcomes = self._decide(batch, now)
             if batch.op is Op.REFUND:
@@ -150,7 +155,8 @@ class SlotQueue(Generic[CallerT]):
         return outcomes
 
     def on_answered(self, caller: CallerT, batch: Batch, results: Results, now: int) -> None:
-        """Add the denied checks of a batch that have tickets, and remove the other tickets."""
+        """Queue the denied checks of a batch that have tickets, and remove allowed ones from the
+        queue."""
         if batch.op is not Op.CHECK:
             return
         for row, ticket in enumerate(batch.leases):
@@ -168,13 +174,13 @@ class SlotQueue(Generic[CallerT]):
                     self.call_next(key, now)
 
     def on_released(self, keys: Iterable[bytes], now: int) -> None:
-        """Call the next waiters of keys whose slots were released."""
+        """Notify the next waiting checks of keys whose slots were released."""
         for key in dict.fromkeys(keys):
             if key in self._queues:
                 self.call_next(key, now)
 
     def call_next(self, key: bytes, now: int) -> None:
-        """Call the waiters of a key while there are free slots, in order of arrival."""
+        """Notify the waiting checks of a key in order of arrival, while there are free slots."""
         queue = self._queues[key]
         for ticket in queue.expired(now):
             self._remove(key, ticket)
@@ -205,7 +211,8 @@ class SlotQueue(Generic[CallerT]):
             self._call(caller, tickets)
 
     def call_all(self) -> None:
-        """Call every waiter and empty the queue: another node decides, or rules changed."""
+        """Notify every waiting check and empty the queue, because another node decides or rules
+        changed."""
         self._has_slots.clear()
         called: dict[CallerT, list[int]] = {}
         for queue in self._queues.values():
@@ -219,7 +226,7 @@ class SlotQueue(Generic[CallerT]):
             self._call(caller, tickets)
 
     def on_caller_gone(self, caller: CallerT, now: int) -> None:
-        """Remove the waiters of a caller that has disconnected, and call the next ones."""
+        """Remove the waiting checks of a caller that has disconnected, and notify the next ones."""
         if caller not in self._by_caller:
             return
         for key, queue in list(self._queues.items()):
@@ -231,7 +238,8 @@ class SlotQueue(Generic[CallerT]):
                 self.on_released([key], now)
 
     def tick(self, now: int) -> None:
-        """Call waiters when the time of slots has ended, and remove silent waiters."""
+        """Notify waiting checks when slots have expired, and remove checks that are no longer
+        repeated."""
         while self._due and self._due[0][0] <= now:
             when, key = heappop(self._due)
             queue = self._queues.get(key)
@@ -239,7 +247,7 @@ class SlotQueue(Generic[CallerT]):
                 self.call_next(key, now)
 
     def next_deadline(self) -> int | None:
-        """Return when `tick` has work to do; None without waiters."""
+        """Return when `tick` must be called next; None when no check waits."""
         while self._due:
             when, key = self._due[0]
             queue = self._queues.get(key)
@@ -251,7 +259,8 @@ class SlotQueue(Generic[CallerT]):
     # -- waiters -------------------------------------------------------------------------------
 
     def _decide_in_turn(self, batch: Batch, now: int) -> Outcomes:
-        """Count a batch; rows that would overtake waiters are denied and charge nothing."""
+        """Count a batch; a row that would take the slot of a waiting check is denied and charges
+        nothing."""
         keys, costs, tickets = batch.keys, batch.costs, batch.leases
         for row, ticket in enumerate(tickets):
             if ticket and not costs[row]:
@@ -331,7 +340,8 @@ class SlotQueue(Generic[CallerT]):
     # -- which limits have slots, and when one will be free ------------------------------------
 
     def _can_wait(self, key: bytes, limit: Limit | None) -> bool:
-        """Return whether checks of a key can wait: its limit has slots and its denial counts."""
+        """Return whether checks of a key can wait: the limit has slots, and its denial denies the
+        request."""
         if limit is not None:
             return limit.algorithm is Algorithm.CONCURRENCY
         rule = self._rule_of(int.from_bytes(key[:_ID_BYTES], "big"))
@@ -350,7 +360,7 @@ class SlotQueue(Generic[CallerT]):
         return known
 
     def _observe(self, batch: Batch) -> None:
-        """Update how long slots are held, from the releases that state it."""
+        """Update the estimate of how long slots are held, from releases that state this time."""
         for row, lease in enumerate(batch.leases):
             held_ns = batch.ages_ns[row] if batch.ages_ns else 0
             if lease and held_ns:

@@ -1,4 +1,4 @@
-"""Target: a party that can decide a batch, and the values that its callbacks receive.
+"""Target: receiver of a batch that can decide it, and the values that its callbacks receive.
 
 A target is a node behind a link, or the engine of this process.
 """
@@ -26,7 +26,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Answer of an overloaded target: asking another member would add load."""
+    """Answer of an overloaded target. No other member is asked then, because that would add
+    load."""
 
 
 SHED = Shed()
@@ -39,19 +40,19 @@ which gives None or `SHED`, it is called again if the answer comes late.
 
 
 class SentBatch(Protocol):
-    """A batch that was handed to a target."""
+    """Batch that was passed to a target."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row, for a request to a second target; other rows follow
-        in order.
+        """Return the identity of the first row, for a request to a second target.
 
-        None when the batch has not been sent yet: then it is withdrawn and will not be sent.
+        The identities of the other rows follow in order. Returns None when the batch has not been
+        sent yet: then it is withdrawn and will not be sent.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """Answer to a single check after its time-out; the real answer may still arrive."""
+    """Answer to a single check after its time-out; the actual answer may still arrive."""
 
     when_answered: Callable[[ResultCallback], None]
     """Registers a callback for the answer, called at most once; at once when it has come."""
@@ -69,10 +70,10 @@ CheckAnswer: TypeAlias = OutcomeRow | AccessDenied | TimedOut | None
 
 
 class SingleCheckRouter(Protocol):
-    """Router of a single check, used when its first target does not decide it."""
+    """Router that takes over a single check when the first target does not decide it."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the charges of rows of a batch, for a check that began at the instant
+        """Refund the charges of rows of a batch, for a check that was made at the instant
         `asked_at`."""
 
     def ask_again(
@@ -87,46 +88,46 @@ class SingleCheckRouter(Protocol):
 
 
 class PendingCheck(Protocol):
-    """A single check that has joined others and waits for its answer."""
+    """Single check that was added to a batch and waits for its answer."""
 
     @property
     def asked_at(self) -> float:
-        """Time at which the first of the joined checks was made."""
+        """Time of the first check in the batch."""
 
     def wait(
         self, router: SingleCheckRouter, within: float | None
     ) -> Coroutine[object, object, OutcomeRow]:
-        """Wait for the outcome of the check that joined last; see `PendingBatch.wait`."""
+        """Wait for the outcome of the check that was added last; see `PendingBatch.wait`."""
 
 
 class Target(Protocol):
-    """A party that decides batches."""
+    """Interface of a node or engine that decides batches."""
 
     def answer_timeout(self, margin: float, longest: float) -> float:
-        """Return the seconds within which an answer is expected, by observed round trips.
+        """Return the seconds within which an answer is expected, computed from round-trip times.
 
         It is at least `margin` above the mean round trip, and at most `longest`.
         """
 
     def is_alive(self) -> bool:
-        """Return whether the target is reachable and has not been silent for a whole time-out."""
+        """Return whether the target is reachable and has sent something within the time-out."""
 
     def ask(
         self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback
     ) -> SentBatch | None:
-        """Decide `batch` and call `done`, at once or later.
+        """Decide `batch` and call `done`, now or later.
 
-        Returns None when no second target can be asked: the batch was decided or refused at once,
-        or it was decided in this process.
+        Returns None when no second target can be asked: the batch was decided or refused
+        immediately, or it was decided in this process.
         """
 
 
 @runtime_checkable
 class SingleCheckTarget(Target, Protocol):
-    """A target that joins single checks into common frames."""
+    """Target that sends several single checks in one frame."""
 
     def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
-        """Add a single check to the next frame; None when it must be asked for as a batch.
+        """Add a single check to the next frame; None when it must be sent as a batch instead.
 
         After `within` seconds, when given, the wait ends as `TimedOut`.
         """

@@ -1,7 +1,7 @@
-"""Rules: which limits apply to a request, the keys of their counters, and limits as text.
+"""Rules: the limits that apply to a request, the keys of their counters, and limits as text.
 
-This package contains what clients need. Nodes and tools also import `ringfence.rules.loading`
-(YAML files) and `ringfence.rules.report` (the table that `ringfence rules check` prints).
+This package contains what clients need. Nodes and tools also import `ringfence.rules.loading` (YAML
+files) and `ringfence.rules.report` (the table that `ringfence rules check` prints).
 """
 
 from ringfence.rules.addresses import group_address

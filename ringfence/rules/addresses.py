@@ -1,7 +1,7 @@
-"""Client addresses as descriptor values: which addresses count as one client.
+"""Client addresses as values of descriptors, and which addresses count as one client.
 
-An IPv6 host usually has a whole network of addresses. If each address had its own counter, one
-host could create any number of counters.
+An IPv6 host usually has a whole network of addresses. If each address had its own counter, one host
+could create any number of counters.
 """
 
 from ipaddress import IPv4Address, ip_address, ip_network

@@ -36,7 +36,7 @@ SHORTEST_NS = _WINDOWS * ROUND_NS
 
 @dataclass(frozen=True, slots=True)
 class CrossDcBounds:
-    """Bounds that hold for a limit of global scope over several data centers.
+    """Bounds on over-admission for a limit of global scope in several data centers.
 
     Units are those of the algorithm's own count: hits in a window, or the level of a bucket. The
     over-admission of the algorithm within one data center is not included.
@@ -86,22 +86,22 @@ def cross_dc_bounds(
 
 
 def exceeding(limit: Limit, datacenters: int, late_ns: int, demand: float) -> int:
-    """Return the units above the limit that other data centers admit before their counts arrive.
+    """Return the units above the limit that other data centers admit before counts arrive.
 
-    When a data center admits its last unit, its own count is exact and the other counts are at
-    most `late_ns` old. Only what the others admitted in that time exceeds the limit.
+    When a data center admits its last unit, its own count is exact and the other counts are at most
+    `late_ns` old. Only what the others admitted in that time exceeds the limit.
     """
     return (datacenters - 1) * sum(_unseen(limit, datacenters, late_ns, demand))
 
 
 def shortest_ns(rtt_ns: int) -> int:
-    """Return the shortest period for which counts arrive in time."""
+    """Return the shortest period of a limit for which counts arrive in time."""
     return max(SHORTEST_NS, _WINDOWS * _staleness_ns(rtt_ns))
 
 
 def _unseen(limit: Limit, datacenters: int, late_ns: int, demand: float) -> tuple[int, int]:
-    """Return the units that one data center admits in this time, and those that it may not
-    report yet."""
+    """Return the units that one data center admits in this time, and those it may not report
+    yet."""
     most = limit.ceiling
     admitted = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
     return min(most, -(-admitted.numerator // admitted.denominator)), max(1, most // _SHARE)

@@ -1,4 +1,4 @@
-"""Descriptor tree of a domain as a list of places in file order, each with its whole path.
+"""Descriptor tree of a domain, as a list of its nodes in file order, each with its whole path.
 
 `loading.build` validates the tree, and `ruleset` matches requests against it.
 """
@@ -15,7 +15,7 @@ __all__ = ["Domain", "Open", "Row", "label", "place", "with_steps"]
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Place in the descriptor tree without a limit: an inner step, or an allow-list entry."""
+    """Node of the descriptor tree without a limit: an inner step, or an allow-list entry."""
 
     path: Path
 
@@ -25,7 +25,8 @@ Row = Rule | Open
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Namespace of rules: its places in file order, and the failure policy of request limits."""
+    """Namespace of rules: the nodes of its tree in file order, and the failure policy of request
+    limits."""
 
     name: str
     rows: tuple[Row, ...] = ()
@@ -40,14 +41,14 @@ def label(key: str, value: str | None) -> str:
 
 
 def place(domain: str, path: Path) -> str:
-    """Format a whole path for messages. Different paths may have equal texts."""
+    """Format the whole path of a rule for messages. Different paths may have equal texts."""
     return " > ".join([domain, *(label(key, value) for key, value in path)])
 
 
 def with_steps(domain: Domain) -> Iterator[Row]:
-    """Return the rows of a domain, with the missing inner steps added before them.
+    """Return the nodes of a domain, with missing inner nodes added before their children.
 
-    Raises `ConfigError` when a place occurs twice.
+    Raises `ConfigError` when a path occurs twice.
     """
     given = {row.path for row in domain.rows}
     seen: set[Path] = set()

@@ -15,7 +15,8 @@ def is_pattern(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """Pattern in which `*` matches any number of characters, also none; it matches whole values.
+    """Pattern in which `*` matches any number of characters, including none; it matches whole
+    values.
 
     Matching does not backtrack: each middle piece is matched at its first occurrence. The time is
     bounded by the number of pieces times the length of the text.

@@ -36,12 +36,13 @@ _LONG = b"\xff"
 
 
 def rule_id(domain: str, path: Path) -> int:
-    """Return the id of a place in the descriptor tree; it does not depend on the limit."""
+    """Return the id of a rule from its path in the descriptor tree; the limit does not affect
+    it."""
     return _identity(b"ringfence:rule", domain, path)
 
 
 def override_id(domain: str, keys: Sequence[str]) -> int:
-    """Return the id for limits that are sent with requests, by domain and entry keys.
+    """Return the id of a limit that is sent with requests, computed from domain and entry keys.
 
     No rule of a file has such an id. All overrides for one descriptor share it, so a changed
     override keeps the counters.
@@ -50,14 +51,15 @@ def override_id(domain: str, keys: Sequence[str]) -> int:
 
 
 def trial_id(identity: int, salt: bytes) -> int:
-    """Return the id of a rule in a trial; it differs from real rules and from other trials."""
+    """Return the id of a rule in a trial; it differs from the id of the real rule and from other
+    trials."""
     kind = b"ringfence:trial"
     digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
     return int.from_bytes(digest.digest(), "big")
 
 
 def adhoc_rule(limit: Limit, name: str = "") -> Rule:
-    """Make the rule of a limit that is in no file, as for `check_limit("100/minute", "user:42")`.
+    """Create the rule of an ad-hoc limit, as for `check_limit("100/minute", "user:42")`.
 
     Different names have different counters. A changed amount, burst or soft margin keeps the
     counters. Another algorithm, period, number of slots or calendar starts with new counters,
@@ -116,7 +118,7 @@ def decode_key(key: bytes) -> tuple[int, tuple[str, ...] | None]:
 
 
 def bounded(key: bytes) -> bytes:
-    """Replace the values of a key by a digest when the key exceeds `MAX_KEY` bytes."""
+    """Replace the values in a key by a digest if the key exceeds `MAX_KEY` bytes."""
     if len(key) <= MAX_KEY:
         return key
     return key[:8] + _DIGEST + blake2b(key, digest_size=32, person=b"ringfence:key").digest()

@@ -96,7 +96,7 @@ class _Token:
 
 
 class _Reader:
-    """Parser of one text, with one token of look-ahead."""
+    """Parser of the text of one limit, with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -127,7 +127,7 @@ class _Reader:
         return self._limit()
 
     def _read_span(self) -> bool:
-        """Read the period, or `concurrent`; return whether the limit is a rate."""
+        """Parse the period, or the word `concurrent`; return whether the limit is a rate."""
         link = self._take()
         if link.lower == "concurrent":
             self._algorithm = Algorithm.CONCURRENCY

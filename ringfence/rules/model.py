@@ -1,4 +1,4 @@
-"""Rules, descriptors and matches as values."""
+"""Data types of rules: rule, descriptor and match."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ class OnFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Place in the descriptor tree with a limit, or with `unlimited`."""
+    """Node of the descriptor tree with a limit, or with `unlimited`."""
 
     id: int
     """64-bit hash of domain and path: a changed limit keeps the id and the counters."""
@@ -50,11 +50,12 @@ class Rule:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether the metric name contains values of requests."""
+        """Whether the rule's metric name contains values of requests."""
         return "detailed" in self.details or "value" in self.details
 
     def as_carried(self) -> "Rule":
-        """Return the same rule with `carried` set, for an owner that does not have the rule."""
+        """Return the same rule, marked to send its limit with checks, for owners that do not have
+        the rule."""
         return replace(self, carried=True)
 
 

@@ -57,7 +57,7 @@ _LONGEST_TEXT = 100
 
 
 def unit_named(word: str) -> str | None:
-    """Return the unit for a word: any case, singular, plural or short; None when unknown."""
+    """Return the time unit for a word: any case, singular, plural or short; None when unknown."""
     lower = word.lower()
     for candidate in (lower, lower.removesuffix("s")):
         if candidate in UNIT_NS:
@@ -68,12 +68,12 @@ def unit_named(word: str) -> str | None:
 
 
 def unit_of(period_ns: int) -> str:
-    """Return the name of the unit with exactly this length; empty when there is none."""
+    """Return the name of the time unit with exactly this length; empty when there is none."""
     return next((unit for unit, length in UNIT_NS.items() if length == period_ns), "")
 
 
 def in_nanoseconds(number: str, unit: str) -> int | None:
-    """Convert exactly; None when the result is not a whole number of nanoseconds."""
+    """Convert a number of time units to nanoseconds; None when the result is not a whole number."""
     length = _MILLISECOND if unit == "millisecond" else UNIT_NS[unit]
     product = Fraction(number.replace("_", "")) * length
     return product.numerator if product.denominator == 1 else None
@@ -107,7 +107,7 @@ def format_period(period_ns: int) -> str:
 
 
 def parse_share(text: str) -> int:
-    """Parse `10%` or `12.5%` to thousandths. Raises `ConfigError`."""
+    """Parse a percentage such as `10%` or `12.5%` to thousandths. Raises `ConfigError`."""
     found = _SHARE.fullmatch(text[:_LONGEST_TEXT])
     if found is None or len(text) > _LONGEST_TEXT:
         raise ConfigError(f"must be a percentage, got {_cut(text)}; write it as `10%`")

@@ -20,7 +20,7 @@ __all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """Line of the report: a domain, an inner step, or a rule."""
+    """Row of the report: a domain, an inner node of the tree, or a rule."""
 
     depth: int
     """Depth in the tree; 0 for a domain."""
@@ -52,7 +52,7 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Datacenters:
-    """Data centers for which the bounds of global rules are computed."""
+    """Number and distance of data centers for which the bounds of global rules are computed."""
 
     count: int
     """Number of data centers, at least 1."""

@@ -54,7 +54,7 @@ class RuleSet:
 
     @classmethod
     def of(cls, *rules: Rule, version: int = 0) -> "RuleSet":
-        """Make a rule set from rules, grouped by domain in the order given."""
+        """Create a rule set from rules, grouped by domain in the given order."""
         rows: dict[str, list[Row]] = {}
         for rule in rules:
             rows.setdefault(rule.domain, []).append(rule)
@@ -72,17 +72,17 @@ class RuleSet:
 
     @property
     def contents(self) -> tuple[Domain, ...]:
-        """All domains with all their places, including those without a limit."""
+        """All domains with all nodes of their trees, including those without a limit."""
         return self._domains
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return all places with a limit or `unlimited`, in file order."""
+        """Return all nodes with a limit or `unlimited`, in file order."""
         return tuple(
             row for domain in self._domains for row in domain.rows if isinstance(row, Rule)
         )
 
     def by_id(self, identity: int) -> Rule | None:
-        """Return the rule with this id, the first 8 bytes of its keys."""
+        """Return the rule with this id, which is the first 8 bytes of its keys."""
         return self._by_id.get(identity)
 
     def knows_domain(self, domain: str) -> bool:
@@ -104,7 +104,7 @@ class RuleSet:
         return _without_replaced(found) if self._replacing else found
 
     def counter(self, domain: str, entries: Entries) -> tuple[Rule, bytes] | None:
-        """Return rule and key as `match` does for a descriptor without its own limit or cost.
+        """Return rule and key as `match` does, for a descriptor without its own limit or cost.
 
         Does not compute the metric name.
         """
@@ -115,7 +115,8 @@ class RuleSet:
         return node.rule, node.key_of(entries)
 
     def as_carried(self) -> "RuleSet":
-        """Return the same rules with `carried` set, for owners that do not have them."""
+        """Return the same rules, marked to send their limits with checks, for owners that do not
+        have them."""
         return self._with_rules(Rule.as_carried)
 
     def as_trial(self, salt: bytes) -> "RuleSet":
@@ -154,7 +155,7 @@ class RuleSet:
 
     @classmethod
     def from_plain(cls, plain: Plain) -> "RuleSet":
-        """Convert the result of `to_plain` back.
+        """Create a rule set from the plain data that `to_plain` returned.
 
         Raises `RemoteProtocolError` when it is invalid.
         """
@@ -201,7 +202,7 @@ class _Node:
         """Metric name, when it contains no value of the request."""
 
     def next(self, entry: tuple[str, str]) -> "_Node | None":
-        """Return the child for an entry whose exact value has no child."""
+        """Return the child for an entry that no child matches exactly: a pattern, or any value."""
         key, value = entry
         if key in self.patterns:
             for glob, child in self.patterns[key]:
@@ -210,7 +211,7 @@ class _Node:
         return self.bare.get(key)
 
     def child(self, key: str, value: str | None) -> "_Node":
-        """Return the child for a configured value; create it when missing."""
+        """Return the child for a configured value; create it if it is missing."""
         if value is None:
             return self.bare.setdefault(key, _Node())
         if not is_pattern(value):
@@ -223,14 +224,14 @@ class _Node:
         return patterns[-1][1]
 
     def key_of(self, entries: Entries) -> bytes:
-        """Return the key of the counter for these entries; this node must have a rule."""
+        """Return the counter key for these entries; this node must have a rule."""
         key = self.head
         for index in self.counted:
             key += with_length(entries[index][1])
         return key if len(key) <= MAX_KEY else bounded(key)
 
     def set_rule(self, rule: Rule) -> None:
-        """Put a rule at this node."""
+        """Set the rule of this node."""
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
         self.counted = tuple(counted_places(rule))
@@ -267,7 +268,7 @@ def _match(root: _Root, descriptor: Descriptor) -> Match | None:
 
 
 def _walk(root: _Root, entries: Entries) -> _Node | None:
-    """Walk down the tree; None when an entry has no child."""
+    """Follow the entries down the tree; None when an entry has no child."""
     node: _Node = root
     for entry in entries:
         child = node.exact.get(entry) or node.next(entry)
@@ -278,7 +279,7 @@ def _walk(root: _Root, entries: Entries) -> _Node | None:
 
 
 def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
-    """Match a descriptor with its own limit; all its values are part of the key."""
+    """Match a descriptor that has its own limit; all its values are part of the key."""
     if not descriptor.entries:
         return None
     keys = [key for key, _ in descriptor.entries]

@@ -23,7 +23,7 @@ def known_paths(rules: RuleSet, domain: str) -> tuple[tuple[str, ...], ...]:
 
 
 def unknown_domain(rules: RuleSet, domain: str) -> str | None:
-    """Return a message for a domain that is in no rule file; None when it is known."""
+    """Return a message about a domain that is in no rule file; None when the domain is known."""
     if rules.knows_domain(domain):
         return None
     known = ", ".join(rules.domains)
@@ -41,7 +41,7 @@ def unknown_domain(rules: RuleSet, domain: str) -> str | None:
 
 
 def unknown_path(rules: RuleSet, domain: str, path: Sequence[str]) -> str | None:
-    """Return a message for descriptor keys that are the path of no rule; None when known."""
+    """Return a message about descriptor keys that are the path of no rule; None when they are."""
     known = known_paths(rules, domain)
     if tuple(path) in known:
         return None

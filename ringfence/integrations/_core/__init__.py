@@ -1,1 +1,3 @@
-"""Code that all integrations share: policy, effects and their runner, settings and their checks."""
+"""Code that all integrations share: rate limit policy, its effects and their runner, and
+settings.
+"""

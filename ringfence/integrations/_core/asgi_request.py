@@ -1,4 +1,4 @@
-"""ASGI scope in the form of a request that key functions read."""
+"""Adapter from an ASGI scope to the request that key functions read."""
 
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,7 @@ _FULL = 2
 
 @runtime_checkable
 class _Route(Protocol):
-    """Common interface of the routes of Starlette and FastAPI."""
+    """Common interface of routes in Starlette and FastAPI."""
 
     def matches(self, scope: Scope) -> "tuple[_Match, Scope]": ...
 
@@ -26,7 +26,7 @@ class _Match(Protocol):
 
 
 class AsgiRequest:
-    """One HTTP request of an ASGI server."""
+    """HTTP request of an ASGI server, in the form that key functions read."""
 
     __slots__ = ("_scope",)
 
@@ -35,13 +35,13 @@ class AsgiRequest:
 
     @property
     def method(self) -> str:
-        """`GET`, in capitals."""
+        """Request method in upper case, such as `GET`."""
         method: str = self._scope["method"]
         return method
 
     @property
     def path(self) -> str:
-        """Path of the request, without the query."""
+        """Path of the request, without the query string."""
         path: str = self._scope["path"]
         return path
 
@@ -53,7 +53,7 @@ class AsgiRequest:
 
     @property
     def route(self) -> str | None:
-        """Pattern of the route that the framework has chosen or will choose."""
+        """Pattern of the route that the framework has matched or will match."""
         scope = self._scope
         path = _chosen(scope)
         if path is not None:
@@ -66,14 +66,15 @@ class AsgiRequest:
 
     @property
     def endpoint(self) -> object:
-        """Endpoint of the request in a Starlette or FastAPI application; else None."""
+        """Function or class that handles the request in Starlette or FastAPI; None in other
+        frameworks."""
         routes = _routes_of(self._scope)
         found = None if routes is None else _find(routes, self._scope)
         return None if found is None else found[1]
 
     @property
     def user(self) -> str | None:
-        """User that an outer authentication middleware has set."""
+        """User that an outer authentication middleware has stored."""
         user = self._scope.get("user")
         if user is None or isinstance(user, str):
             return user or None
@@ -87,7 +88,7 @@ class AsgiRequest:
 
     @property
     def native(self) -> Scope:
-        """ASGI's scope."""
+        """The ASGI scope of the request."""
         return self._scope
 
     def header(self, name: str) -> str | None:
@@ -98,7 +99,7 @@ class AsgiRequest:
 
     @property
     def headers(self) -> RequestHeaders:
-        """All headers, by name without regard to case."""
+        """All request headers, with case-insensitive names."""
         return RequestHeaders(
             [
                 (name.decode("latin-1"), value.decode("latin-1"))
@@ -108,7 +109,7 @@ class AsgiRequest:
 
 
 def _chosen(scope: Scope) -> str | None:
-    """Return the pattern of the route that Litestar, FastAPI or Starlette has chosen."""
+    """Return the pattern of the route that Litestar, FastAPI or Starlette has matched."""
     template: str | None = scope.get("path_template")
     if template is None:
         # Routes of FastAPI do not have the prefixes of their routers.
@@ -118,13 +119,13 @@ def _chosen(scope: Scope) -> str | None:
 
 
 def _routes_of(scope: Scope) -> list[_Route] | None:
-    """Return the routes of the application; None for other frameworks."""
+    """Return the routes of the application; None if the framework is unknown."""
     routes = getattr(scope.get("app"), "routes", None)
     return routes if routes and isinstance(routes[0], _Route) else None
 
 
 def _find(routes: Iterable[_Route], scope: Scope) -> tuple[str, object] | None:
-    """Return pattern and endpoint of the first route that matches in full."""
+    """Return pattern and endpoint of the first route that matches path and method."""
     for route in routes:
         match, child = route.matches(scope)
         if match.value == _FULL:

@@ -1,4 +1,4 @@
-"""Clock and sleep of the waiting transports, for threads and event loops.
+"""Clock and sleep functions of the httpx transports, for threads and event loops.
 
 Callers look the functions up at each use, so that tests can replace them by a fake clock.
 """

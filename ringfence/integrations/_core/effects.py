@@ -1,6 +1,7 @@
-"""Effects: calls of a limiter that a policy requests, as values. `run_steps` performs them.
+"""Effects: calls of a limiter that a policy requests, represented as values. `run_steps` performs
+them.
 
-The classes are not frozen: several instances are made per request, and frozen ones take longer.
+The classes are not frozen: several objects are created per request, and frozen ones cost more time.
 """
 
 from collections.abc import Generator
@@ -29,14 +30,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response to send in place of the application's, without the rate limit headers."""
+    """Response that is sent instead of the application's response, without the rate limit
+    headers."""
 
     refused: Refused
     body: Body
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of the body. `RequestState.headers` returns the rate limit headers."""
+        """Headers of the response body. `RequestState.headers` returns the rate limit headers."""
         return [
             ("Content-Type", self.body.content_type),
             ("Content-Length", str(len(self.body.content))),
@@ -46,7 +48,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class RuleAsk:
-    """Selection of the counters of rules that match descriptors."""
+    """Target of an effect: the counters of rules that match some descriptors."""
 
     domain: str
     descriptors: dict[str, str] | list[dict[str, str]]
@@ -55,7 +57,7 @@ class RuleAsk:
 
 @dataclass(slots=True)
 class LimitAsk:
-    """Selection of the counter of an ad-hoc limit."""
+    """Target of an effect: the counter of an ad-hoc limit."""
 
     limit: Limit
     key: tuple[str, ...]
@@ -108,4 +110,5 @@ Steps: TypeAlias = Generator[Effect, Decision | None, Refusal | None]
 
 
 class LimiterFailed(Exception):
-    """Exception for a failed limiter, thrown into the steps in place of a decision."""
+    """Exception that the runner throws into a policy when the limiter failed, instead of sending a
+    decision."""

@@ -1,4 +1,5 @@
-"""ASGI lifespan: the limiter opens before the application starts and closes after it ends.
+"""ASGI lifespan: opens the limiter before the application starts, and closes it after the
+application ends.
 
 A server announces start and end in one long `lifespan` call. Applications that do not support
 lifespan events are served as well.
@@ -27,10 +28,11 @@ async def run_lifespan(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Run the lifespan of `app` while `opened` is open.
+    """Run the lifespan of the application `app`; the context manager `opened` is open during this
+    time.
 
-    Invalid settings fail the startup with their message. They are raised as well: a server reads
-    the message, a test client needs the error.
+    Invalid settings fail the startup with their message. The error is raised as well: a server
+    reads the message, and a test client needs the error.
     """
     try:
         async with opened:
@@ -41,7 +43,7 @@ async def run_lifespan(
 
 
 class _Lifespan:
-    """Lifespan of an application, with default answers where it has none."""
+    """Lifespan of an application. It answers the server itself if the application does not."""
 
     def __init__(self, app: AsgiApp, receive: Receive, send: Send) -> None:
         self._app = app

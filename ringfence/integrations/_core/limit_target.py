@@ -1,4 +1,4 @@
-"""Target of one call: an ad-hoc limit with a key, or descriptors that match rules, and a cost."""
+"""Target of a call: an ad-hoc limit with a key, or descriptors that match rules; and its cost."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ TargetCall = Callable[[Limiter], Awaitable[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class AdHocTarget:
-    """Units of an ad-hoc limit."""
+    """Ad-hoc limit, key and cost of a call."""
 
     limit: str | Limit
     key: tuple[str, ...]
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Check without waiting."""
+        """Check the call against the ad-hoc limit without waiting."""
         return await limiter.check_limit(self.limit, *self.key, cost=self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait until the check is allowed, at most `max_wait` seconds."""
+        """Wait until the ad-hoc limit allows the call, at most `max_wait` seconds."""
         return await limiter.acquire_limit(self.limit, *self.key, cost=self.cost, max_wait=max_wait)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleTarget:
-    """Units of the rules of a domain that these descriptors match."""
+    """Domain, descriptors and cost of a call."""
 
     domain: str
     descriptors: Descriptors
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Check without waiting."""
+        """Check the call against the rules without waiting."""
         return await limiter.check(self.domain, self.descriptors, self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait until the check is allowed, at most `max_wait` seconds."""
+        """Wait until the rules allow the call, at most `max_wait` seconds."""
         return await limiter.acquire(self.domain, self.descriptors, self.cost, max_wait=max_wait)
 
 
@@ -51,7 +51,8 @@ LimitTarget = AdHocTarget | RuleTarget
 
 
 def require_one(limit: str | Limit | None, domain: str | None, descriptors: object) -> None:
-    """Raise `ConfigError` unless there is a readable limit, or a domain with its descriptors."""
+    """Raise `ConfigError` unless there is either a valid limit, or a domain with its
+    descriptors."""
     if (limit is None) == (domain is None) or (domain is None) != (descriptors is None):
         raise ConfigError("give either a limit, as in '5/minute', or a domain and its descriptors")
     if isinstance(limit, str):

@@ -1,4 +1,4 @@
-"""Error of integrations whose caller receives no `Decision`."""
+"""Error that integrations raise where they cannot return a `Decision`."""
 
 from ringfence.client import Decision
 from ringfence.errors import RingfenceError
@@ -7,7 +7,7 @@ __all__ = ["OverLimit"]
 
 
 class OverLimit(RingfenceError):
-    """Error for a call that was not made, because it would exceed a limit."""
+    """Error instead of a call that would exceed a limit."""
 
     def __init__(self, what: str, decision: Decision) -> None:
         self.decision = decision

@@ -1,7 +1,7 @@
-"""Policy of an integration: the limits of a request, and the final charge after its response.
+"""Policy of an integration: checks of the limits of a request, and corrections after its response.
 
 Synchronous and without I/O: the methods are generators that yield effects and receive decisions.
-`run_steps` performs the effects, awaiting or blocking, so all frameworks share this code. When the
+`run_steps` performs the effects, async or blocking, so all frameworks share this code. When the
 limiter fails, the generator receives `LimiterFailed` and allows the request.
 """
 
@@ -44,10 +44,11 @@ _CACHE_SIZE = 1024
 
 
 class Policy:
-    """Compiled `Settings`. Raises `ConfigError` for invalid ones."""
+    """Limits and options of an integration, compiled from `Settings`. Raises `ConfigError` for
+    invalid settings."""
 
     def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
-        """`name` is the scope of the counters unless the settings name one.
+        """`name` is the scope of the counters, unless the settings name another one.
 
         A view may have several policies, each with its own counters.
         """
@@ -85,17 +86,17 @@ class Policy:
 
     @property
     def limits_something(self) -> bool:
-        """Whether these settings name a domain or a limit."""
+        """Whether these settings contain a domain or a limit."""
         return self.settings.domain is not None or self.settings.limit is not None
 
     @property
     def needs_user(self) -> bool:
-        """Whether the keys include the user of the request."""
+        """Whether the keys contain the user of the request."""
         return self._keys.needs_user
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Keys of each descriptor that requests can have."""
+        """Entry names of each descriptor that requests can have."""
         return self._keys.paths
 
     def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:
@@ -123,7 +124,7 @@ class Policy:
         return policy
 
     def exempts(self, method: str, path: str) -> bool:
-        """Whether requests of this method or path are exempt."""
+        """Whether the settings exempt requests with this method or path."""
         if method in self._exempt_methods or path in self._exempt_paths:
             return True
         if self._exempt_globs is None or self._exempt_globs.match(path) is None:
@@ -131,9 +132,9 @@ class Policy:
         return has_one_reading(path)
 
     def admit(self, state: RequestState, owner: object) -> Steps:
-        """Check one request. Return the refusal to send when it is denied, else None.
+        """Check one request. Return the refusal to send when it is denied, otherwise None.
 
-        `owner` has the limiter of this check, which must also settle it.
+        `owner` is the object whose limiter makes this check; the same object must settle it later.
         """
         request = state.request
         if not self.is_enabled or self.exempts(request.method, request.path):
@@ -167,7 +168,7 @@ class Policy:
         return None
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
-        """Correct the charge of a check, now that the response is known."""
+        """Correct the charge of a request, now that its response is known."""
         if spent.decision.leases is not None:
             yield Release(spent.decision)
         ask = _without_slots(spent.ask, spent.decision)
@@ -221,8 +222,8 @@ class Policy:
     def _scopes_of(self, limits: tuple[Limit, ...]) -> list[str]:
         """Return the scope of the counter of each limit.
 
-        Limits that differ only in their amounts share a counter, as when the tier of a client
-        changes. When they apply to the same request, each has its own counter.
+        Limits that differ only in their amounts share a counter, for example when the tier of a
+        client changes. When they apply to the same request, each has its own counter.
         """
         scopes = self._scopes.get(limits)
         if scopes is None:
@@ -241,7 +242,7 @@ class Policy:
 
 
 def settle(state: RequestState, response: Response, owner: object) -> Steps:
-    """Settle all checks of a request by the limiter of `owner`, after its response."""
+    """Correct all charges of a request by the limiter of `owner`, after its response."""
     for spent in state.spent:
         if spent.owner is not owner:
             continue
@@ -254,12 +255,12 @@ def settle(state: RequestState, response: Response, owner: object) -> Steps:
 
 
 def owners_of(state: RequestState) -> list[object]:
-    """Return the owners whose limiters have charged a request; nearly always one."""
+    """Return the objects whose limiters have charged a request; nearly always one."""
     return list(dict.fromkeys([spent.owner for spent in state.spent]))
 
 
 def _without_slots(ask: Ask, decision: Decision) -> Ask | None:
-    """Return the ask without concurrency limits; None when nothing is left."""
+    """Return the target without concurrency limits; None when nothing is left."""
     kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
     if len(kept) == len(decision.statuses):
         return ask
@@ -286,7 +287,8 @@ def _refund_all(made: list[Spent]) -> Steps:
 
 
 def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
-    """Parse the limits now, so that an invalid one is an error at the start."""
+    """Parse the limits at the start of the application, so that an invalid limit is an error at
+    that time."""
     if callable(spec):
         read_once = lru_cache(_CACHE_SIZE)(parse_limit)
         return lambda request: _read(spec(request), read_once)
@@ -295,7 +297,7 @@ def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
 
 
 def _read(spec: object, parse: Callable[[str], Limit]) -> Sequence[Limit]:
-    """Parse one limit or several. Raises `ConfigError` for other values."""
+    """Parse one limit or a list of limits. Raises `ConfigError` for other values."""
     if spec is None:
         return ()
     is_list = isinstance(spec, Iterable) and not isinstance(spec, str | bytes)

@@ -1,6 +1,6 @@
-"""State of one request: the decisions about it so far, its open charges, and its headers.
+"""State of one request: the decisions about it so far, the charges to correct, and its headers.
 
-Several limits may apply to a request, those of the middleware and of its view. Each adds its
+Several limits may apply to a request: those of the middleware and of its view. Each adds its
 decision here, so that the response gets one set of headers.
 """
 
@@ -23,7 +23,7 @@ _WAITS = ("Retry-After", "X-RateLimit-Retry-After")
 
 @dataclass(slots=True)
 class Spent:
-    """Allowed check with its charge."""
+    """Allowed check whose charge may be corrected after the response."""
 
     settle: "Callable[[Spent, Request, Response], Steps] | None"
     """Settles the check after the response; None when nothing is to be settled."""
@@ -35,7 +35,7 @@ class Spent:
 
 @dataclass(slots=True)
 class RequestState:
-    """Decisions and charges of one request."""
+    """All decisions and charges of one request."""
 
     request: Request
     decisions: list[Decision] = field(default_factory=list)
@@ -48,7 +48,7 @@ class RequestState:
 
     @property
     def decision(self) -> Decision | None:
-        """All decisions so far as one; None when there is none."""
+        """One decision that combines all decisions so far; None when there is none."""
         if not self.decisions:
             return None
         if len(self.decisions) == 1:
@@ -63,12 +63,12 @@ class RequestState:
     def headers(
         self, style: LimitHeaders, status: int, present: Iterable[str]
     ) -> list[tuple[str, str]]:
-        """Return the rate limit headers for a response of this status.
+        """Return the rate limit headers for a response with this status code.
 
-        A refusal also gets `Cache-Control: no-store`. `present` are the names of the fields that
-        the response has already; they are read for refusals only. When the application has replaced
-        a refusal by another status, the fields with a wait are left out: clients would wait after
-        a success.
+        A refusal also gets `Cache-Control: no-store`. `present` are the names of the headers that
+        the response already has; they are read for refusals only. When the application has replaced
+        a refusal by another status, headers with a wait are omitted: clients would wait after a
+        success.
         """
         decision = self.decision
         if decision is None:

@@ -1,4 +1,4 @@
-"""`Retry-After` of other servers: parser, and pauses by key."""
+"""`Retry-After` header of other servers: a parser, and pauses by key."""
 
 import time
 from collections import OrderedDict
@@ -28,17 +28,17 @@ def parse_retry_after(value: str | None) -> float | None:
 
 
 class RetryPauses:
-    """End of the pause of each key, for the last thousand keys."""
+    """Time until which each key is paused, for the last thousand keys."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def begin(self, key: str, now: float, seconds: float) -> None:
-        """Start a pause of a key. It never shortens an earlier one."""
+        """Start a pause for a key. It never shortens an earlier pause."""
         self._until[key] = max(now + seconds, self._until.pop(key, now))
         if len(self._until) > _MOST_KEYS:
             self._until.popitem(last=False)
 
     def left(self, key: str, now: float) -> float:
-        """Return the remaining seconds of a pause."""
+        """Return the remaining seconds of the pause of a key."""
         return max(0.0, self._until.get(key, now) - now)

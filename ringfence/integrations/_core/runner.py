@@ -1,7 +1,7 @@
-"""Runner of policies: performs their effects with a limiter, awaiting or blocking.
+"""Runner of policies: performs their effects with a limiter, async or blocking.
 
 When no node answers, the limiter applies the failure policy of the rules. This module handles all
-other failures: a refused token, a wrong certificate, an internal error. They allow the request.
+other failures: a rejected token, an invalid certificate, an internal error. They allow the request.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ _BY_NODE = (Source.OWNER, Source.STANDBY)
 
 
 class OutageTracker:
-    """Start and end of outages of a limiter, for the log. Threads share it; races are harmless."""
+    """Start and end of outages of a limiter, for the log. Threads share it; race conditions are
+    harmless."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -68,7 +69,7 @@ class OutageTracker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether checks are skipped after a refused token or address."""
+        """Whether checks are skipped for a while after a rejected token or address."""
         return self._paused_until is not None and self._paused_until > self._clock()
 
     def record_failure(self, error: Exception) -> LimiterFailed:
@@ -81,11 +82,11 @@ class OutageTracker:
 
     @property
     def is_out(self) -> bool:
-        """Whether an outage is going on."""
+        """Whether an outage is in progress."""
         return self._requests > 0
 
     def record(self, decision: Decision) -> None:
-        """Log the start and the end of an outage, in which the failure policy decides."""
+        """Log the start or the end of an outage. In an outage the failure policy decides."""
         if decision.source in BY_POLICY:
             if self._should_log():
                 logger.warning(
@@ -121,7 +122,7 @@ class OutageTracker:
 
 
 async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> Refusal | None:
-    """Run the steps, awaiting each effect, on trio or asyncio."""
+    """Run the steps of a policy and await each effect, on trio or asyncio."""
     try:
         effect = next(steps)
         while True:
@@ -143,7 +144,7 @@ async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> R
 
 
 def performer(limiter: Limiter) -> Perform:
-    """Return a function that performs effects in the event loop of the limiter."""
+    """Return a function that performs effects in the limiter's own event loop."""
 
     async def perform(effect: Effect) -> Decision | None:
         if (
@@ -167,7 +168,7 @@ def performer(limiter: Limiter) -> Perform:
 
 
 def performer_from_loop(limiter: BlockingLimiter) -> Perform:
-    """Return a function that performs effects from another asyncio loop.
+    """Return a function that performs effects from an asyncio loop other than the limiter's.
 
     Only the effects run in the thread of the limiter, not the code that reads the request.
     """
@@ -181,7 +182,7 @@ def performer_from_loop(limiter: BlockingLimiter) -> Perform:
 def run_steps_blocking(
     steps: Steps, limiter: BlockingLimiter, outages: OutageTracker
 ) -> Refusal | None:
-    """Run the steps, blocking at each effect."""
+    """Run the steps of a policy, and block at each effect."""
     try:
         effect = next(steps)
         while True:

@@ -1,6 +1,6 @@
 """Settings that the middleware, extensions and decorators of all frameworks share.
 
-`Options` are the same names as keyword arguments.
+`Options` has the same names, for type checks of keyword arguments.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Settings:
     """Settings of an integration. Raises `ConfigError` for unknown names and invalid values."""
 
     def __new__(cls, **options: object) -> Self:
-        """Check the names before `__init__`, which would raise `TypeError` for unknown ones."""
+        """Validate the names before `__init__`, which would raise `TypeError` for unknown ones."""
         check_names(options, cls.__dataclass_fields__)
         return object.__new__(cls)
 
@@ -99,7 +99,8 @@ class Settings:
 
 
 class ViewOptions(TypedDict, total=False):
-    """`Settings` as keyword arguments, without `limit`, which is a separate argument of views."""
+    """Types of `Settings` as keyword arguments, without `limit`, which is a separate argument of
+    views."""
 
     domain: str | None
     keys: KeySpec
@@ -124,6 +125,6 @@ class ViewOptions(TypedDict, total=False):
 
 
 class Options(ViewOptions, total=False):
-    """`Settings` as keyword arguments."""
+    """Types of `Settings` as keyword arguments."""
 
     limit: LimitSpec

@@ -1,7 +1,7 @@
 """Validators of settings, by name. They run when the application starts.
 
-Otherwise each request would report an invalid setting, or none: the limiter's error would count as
-an outage, and an outage allows requests.
+Without them, an invalid setting would be reported at each request, or never: the limiter's error
+would count as an outage, and an outage allows requests.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -101,7 +101,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_values(settings: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for the first invalid value."""
+    """Raise `ConfigError` for the first setting with an invalid value."""
     for name, (is_valid, expected) in _CHECKS.items():
         value = settings[name]
         if not is_valid(value):
@@ -112,14 +112,14 @@ def check_values(settings: Mapping[str, object]) -> None:
 
 
 def check_names(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise `ConfigError` for an unknown setting, with the nearest known name."""
+    """Raise `ConfigError` for an unknown setting, with the most similar known name."""
     for name in given:
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}; {suggest_names(name, known)}")
 
 
 def suggest_names(name: object, known: Iterable[str]) -> str:
-    """Return a hint with the nearest known name, and all known names."""
+    """Return a hint with the most similar known name, and all known names."""
     names = sorted(known)
     near = get_close_matches(str(name), names, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""Bridge between event loops: one loop waits for a call that runs in another loop."""
+"""Bridge between event loops: a task in one loop waits for a call that runs in another loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run `call` in the background thread of a limiter and wait for it, on asyncio or trio.
+    """Run `call` in the background thread of a limiter and wait for its result, on asyncio or trio.
 
     Cancelling the wait cancels the call.
     """

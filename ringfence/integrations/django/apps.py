@@ -1,4 +1,4 @@
-"""Django application that registers the checks of the settings."""
+"""Django application that registers checks of the rate limit settings."""
 
 from django.apps import AppConfig
 from django.core.checks import register
@@ -14,7 +14,7 @@ class RingfenceConfig(AppConfig):
     verbose_name = "Ringfence"
 
     def ready(self) -> None:
-        """Register the checks."""
+        """Register the checks of the settings for `manage.py check`."""
         from ringfence.integrations.django.checks import check_settings
 
         register(check_settings)

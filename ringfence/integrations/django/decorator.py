@@ -1,4 +1,4 @@
-"""A limit on one view, sync or async, with the middleware or without."""
+"""Decorator that limits one view, sync or async, with or without the middleware."""
 
 from collections.abc import Awaitable, Callable
 from functools import cache, wraps
@@ -57,7 +57,7 @@ def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Calla
 
 
 class _Limited:
-    """A view and its limit."""
+    """View function with its limit."""
 
     def __init__(
         self, view: Callable[..., Any], policy_of: Callable[[Integration, str], Policy]
@@ -111,7 +111,7 @@ class _Limited:
 
 
 def _is_async(view: Callable[..., object]) -> bool:
-    """Whether a view is asynchronous, also `dispatch` of a class with async handlers."""
+    """Whether a view is asynchronous, including `dispatch` of a class with async handlers."""
     instance = getattr(getattr(view, "func", None), "__self__", None)
     return iscoroutinefunction(view) or bool(getattr(instance, "view_is_async", False))
 

@@ -26,7 +26,7 @@ def exempt(view: _View) -> _View:
 
 
 class ExemptViews:
-    """Lookup of exempt views by request."""
+    """Look-up of whether the view of a request is exempt."""
 
     def __init__(self) -> None:
         self._has_any: bool | None = None

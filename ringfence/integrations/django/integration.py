@@ -1,7 +1,7 @@
-"""Limits of a Django project: settings, limiter, and the state of a request.
+"""Shared state of a Django project: settings, limiter, and the state of each request.
 
 The limiter is the blocking one, under ASGI too. Sync and async views share its thread and event
-loop, so a process has one connection.
+loop, so a process has one connection to each node.
 """
 
 import asyncio
@@ -56,12 +56,12 @@ class DjangoRequest:
 
     @property
     def method(self) -> str:
-        """`GET`, in capitals."""
+        """Request method in upper case, such as `GET`."""
         return self.native.method or "GET"
 
     @property
     def path(self) -> str:
-        """Path of the request, without the query."""
+        """Path of the request, without the query string."""
         return self.native.path
 
     @property
@@ -71,7 +71,7 @@ class DjangoRequest:
 
     @property
     def route(self) -> str | None:
-        """Pattern of the URL, with its prefixes."""
+        """Pattern of the matched URL, with its prefixes."""
         match = self.native.resolver_match
         if match is None:
             try:
@@ -92,15 +92,15 @@ class DjangoRequest:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, by name without regard to case."""
+        """All request headers, with case-insensitive names."""
         return self.native.headers
 
 
 class Integration(wsgi.RateLimits):
-    """Limiter and settings of a project, for sync and async code."""
+    """Limiter and settings of a Django project, for sync and async code."""
 
     async def admit_async(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request by a policy, from an event loop."""
+        """Check one request against a policy, in an event loop."""
         if not self.policy.is_enabled:
             return None
         request = state.request
@@ -116,7 +116,7 @@ class Integration(wsgi.RateLimits):
         )
 
     async def settle_async(self, state: RequestState, response: Response) -> None:
-        """Settle the charges of a request by its response, once."""
+        """Correct the charges of a request after its response, once, in an event loop."""
         if state.spent:
             await run_steps(
                 settle(state, response, self), performer_from_loop(self.limiter), self.outages
@@ -124,7 +124,8 @@ class Integration(wsgi.RateLimits):
             state.spent.clear()
 
     def finish(self, state: RequestState, response: HttpResponseBase) -> Response:
-        """Add the rate limit headers; return the response for settling."""
+        """Add the rate limit headers to a response, and return the response for the correction of
+        charges."""
         headers = {name.lower(): value for name, value in response.items()}
         for name, value in state.headers(
             self.policy.headers, response.status_code, response.headers
@@ -140,9 +141,9 @@ class Integration(wsgi.RateLimits):
 
 
 def request_state_of(request: HttpRequest) -> tuple[RequestState, bool]:
-    """Return the state of a request, and whether this call created it.
+    """Return the rate limit state of a request, and whether this call created it.
 
-    The creator of the state writes the headers.
+    The code that created the state writes the headers.
     """
     native = getattr(request, "_request", request)  # REST framework's requests wrap Django's.
     if not isinstance(native, HttpRequest):
@@ -159,7 +160,7 @@ def request_state_of(request: HttpRequest) -> tuple[RequestState, bool]:
 
 
 def decision_of(request: HttpRequest) -> Decision | None:
-    """Return the decision about a request so far; None when there is none."""
+    """Return the combined decision about a request so far; None when there is none."""
     state = getattr(getattr(request, "_request", request), _STATE_KEY, None)
     return state.decision if isinstance(state, RequestState) else None
 
@@ -172,7 +173,7 @@ def refusal_response(refusal: Refusal) -> HttpResponse:
 
 
 def is_installed() -> bool:
-    """Whether the project has the middleware."""
+    """Whether the project's settings contain the middleware."""
     return MIDDLEWARE in settings.MIDDLEWARE
 
 
@@ -183,7 +184,7 @@ def project_limits() -> Integration:
 
 
 def read_settings(given: Mapping[str, object]) -> Integration:
-    """Read the setting `RINGFENCE`. Raises `ConfigError` for invalid values."""
+    """Read the Django setting `RINGFENCE`. Raises `ConfigError` for invalid values."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"RINGFENCE must be a dictionary such as {{'LIMIT': '9/s'}}, got {given!r}"
@@ -200,6 +201,6 @@ def read_settings(given: Mapping[str, object]) -> Integration:
 
 @receiver(setting_changed)
 def _clear_cache(*, setting: str, **_: object) -> None:
-    """Read the settings again after a test has changed them."""
+    """Forget the cached settings when a test has changed them."""
     if setting == "RINGFENCE":
         project_limits.cache_clear()

@@ -28,7 +28,7 @@ _Next: TypeAlias = Callable[[HttpRequest], Any]
 
 
 class RateLimitMiddleware:
-    """Django middleware, sync or async as the next handler."""
+    """Django middleware that checks each request; sync or async like the next handler."""
 
     sync_capable = True
     async_capable = True
@@ -43,7 +43,7 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        """Serve one request."""
+        """Check and serve one request."""
         return self._serve_async(request) if self._is_async else self._serve(request)
 
     def _serve(self, request: HttpRequest) -> HttpResponseBase:
@@ -75,7 +75,8 @@ class RateLimitMiddleware:
 def _settle_when_streamed(
     response: HttpResponseBase, limits: Integration, state: RequestState, core_response: Response
 ) -> bool:
-    """Settle after the last part of a stream; return whether the response is a stream."""
+    """Correct the charges after the last part of a stream; return whether the response is a
+    stream."""
     if not isinstance(response, StreamingHttpResponse):
         return False
     parts = response.streaming_content

@@ -34,7 +34,7 @@ __all__ = ["RingfenceThrottle"]
 
 
 class RingfenceThrottle(BaseThrottle):
-    """Throttle by a limit. A subclass names the limit."""
+    """Throttle class for REST framework. A subclass sets the limit."""
 
     limit: ClassVar[LimitSpec] = None
     """`5/minute`, or None for the rules of the `domain` in `options`."""
@@ -45,7 +45,7 @@ class RingfenceThrottle(BaseThrottle):
         self._wait: float | None = None
 
     def allow_request(self, request: "Request", view: "APIView") -> bool:
-        """Check one request."""
+        """Check one request; return whether it is allowed."""
         state, _ = request_state_of(request._request)
         limits = project_limits()
         name = f"{type(view).__module__}.{type(view).__qualname__}"
@@ -62,7 +62,7 @@ class RingfenceThrottle(BaseThrottle):
         return refusal is None
 
     def wait(self) -> float | None:
-        """Return the seconds until the same request is allowed; None when no wait helps."""
+        """Return the seconds until the same request is allowed; None if it never will be."""
         return self._wait
 
 

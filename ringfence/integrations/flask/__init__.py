@@ -50,9 +50,11 @@ _T = TypeVar("_T", bound=Callable[..., object] | Blueprint)
 
 
 class TooManyRequests(werkzeug.exceptions.TooManyRequests):
-    """A limit denied a request; `@app.errorhandler(429)` may send another response.
+    """Exception for a request that a limit denied; `@app.errorhandler(429)` may send another
+    response.
 
-    `retry_after` are whole seconds to wait, None when no wait helps; `refusal` has the decision.
+    `retry_after` is the wait in whole seconds, None when the request will never be allowed.
+    `refusal` has the decision.
     """
 
     def __init__(self, refusal: Refusal) -> None:
@@ -62,7 +64,8 @@ class TooManyRequests(werkzeug.exceptions.TooManyRequests):
 
 
 class LimiterUnavailable(werkzeug.exceptions.ServiceUnavailable):
-    """No node could decide, and the rule's `on_failure` denies: `@app.errorhandler(503)`."""
+    """Exception when no node could decide and the rule's `on_failure` denies; see
+    `@app.errorhandler(503)`."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.refused.detail, _answer(refusal))
@@ -70,8 +73,10 @@ class LimiterUnavailable(werkzeug.exceptions.ServiceUnavailable):
 
 
 class RateLimits:
-    """Flask extension. `app.config` overrides the limiter and options: `RINGFENCE_URL`,
-    `RINGFENCE_DOMAIN`, `RINGFENCE_TRUSTED_PROXIES` and so on.
+    """Flask extension that limits requests.
+
+    `app.config` overrides the limiter and options: `RINGFENCE_URL`, `RINGFENCE_DOMAIN`,
+    `RINGFENCE_TRUSTED_PROXIES` and so on.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class RateLimits:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Limit an application. Raises `ConfigError` for invalid settings."""
+        """Apply the limits to a Flask application. Raises `ConfigError` for invalid settings."""
         if _KEY in app.extensions:
             raise ConfigError(
                 f"application {app.name!r} must have one RateLimits, got a second; share the first"
@@ -116,13 +121,13 @@ class RateLimits:
         return decorate
 
     def exempt(self, target: _T) -> _T:
-        """Exempt a view or a blueprint from the limits of the application and its blueprints."""
+        """Exempt a view or blueprint from the limits of the application and of blueprints."""
         self._marked.of(target).is_exempt = True
         return target
 
     @property
     def decision(self) -> Decision | None:
-        """Decision about the current request so far; None when there is none."""
+        """Combined decision about the current request so far; None when there is none."""
         state = _current_state()
         return None if state is None else state.decision
 
@@ -138,13 +143,14 @@ class _Request(WsgiRequest):
 
     @property
     def route(self) -> str | None:
-        """Pattern of the URL rule."""
+        """Pattern of the matched URL rule."""
         rule = self.native.url_rule
         return "(no route)" if rule is None else rule.rule
 
     @property
     def user(self) -> str | None:
-        """User of Flask-Login if it is in use; else of the server."""
+        """User of Flask-Login if the application uses it; otherwise the user that the server
+        authenticated."""
         if hasattr(current_app, "login_manager"):
             from flask_login import current_user
 
@@ -153,7 +159,7 @@ class _Request(WsgiRequest):
 
     @property
     def native(self) -> FlaskRequest:
-        """Flask's request, also after its context has ended."""
+        """Flask's request object, also after its context has ended."""
         return self._native
 
 
@@ -211,7 +217,8 @@ def _teardown(error: BaseException | None) -> None:
 
 
 def _configured(app: Flask) -> dict[str, Any]:
-    """Read the configuration of the application. Raises `ConfigError` for unknown names."""
+    """Read the rate limit configuration of the application. Raises `ConfigError` for unknown
+    names."""
     known = {field.name for field in fields(Settings)} | {"url"}
     found = {
         name.removeprefix(_PREFIX).lower(): value
@@ -233,7 +240,7 @@ _commands = AppGroup("ringfence", help="Rate limits of this application.")
 
 @_commands.command("rules")
 def _show_rules() -> None:
-    """Show the limits of each route, the general ones first."""
+    """Print the limits of each route, the limits of the application first."""
     integration = _integration()
     for rule in sorted(current_app.url_map.iter_rules(), key=lambda rule: rule.rule):
         methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})

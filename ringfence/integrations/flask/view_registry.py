@@ -1,6 +1,7 @@
-"""Registry of the limits of views: their own, those of their blueprints, and the general ones.
+"""Registry of the limits of Flask views: their own, those of their blueprints, and those of the
+application.
 
-A limit is a mark on a view or blueprint; the view is not wrapped.
+A limit is an attribute of a view or blueprint; the view is not wrapped.
 """
 
 import logging
@@ -23,7 +24,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewMark:
-    """A limit on a view or blueprint."""
+    """Limit that a decorator has attached to a view or blueprint."""
 
     limit: LimitSpec
     options: ViewOptions
@@ -31,14 +32,14 @@ class ViewMark:
 
 @dataclass(slots=True)
 class TargetMarks:
-    """All marks of one view or blueprint."""
+    """All limits and exemptions of one view or blueprint."""
 
     limits: tuple[ViewMark, ...] = ()
     is_exempt: bool = False
 
 
 class MarkedTargets:
-    """Views and blueprints that one extension has marked."""
+    """Views and blueprints with limits or exemptions of one extension."""
 
     def __init__(self) -> None:
         self.blueprints: dict[object, TargetMarks] = {}
@@ -46,7 +47,7 @@ class MarkedTargets:
         """Marked views with their names, for the warning about limits without an endpoint."""
 
     def of(self, target: Callable[..., object] | Blueprint) -> TargetMarks:
-        """Return the marks of a view, a method of a view class, or a blueprint."""
+        """Return the limits and exemptions of a view, a method of a view class, or a blueprint."""
         if isinstance(target, Blueprint):
             return self.blueprints.setdefault(target, TargetMarks())
         marks = getattr(target, _MARK, None)
@@ -58,7 +59,7 @@ class MarkedTargets:
 
 
 class Integration:
-    """Limits of one application, in `app.extensions["ringfence"]`."""
+    """Limits of one Flask application, stored in `app.extensions["ringfence"]`."""
 
     def __init__(self, app: Flask, marked: MarkedTargets, limits: wsgi.RateLimits) -> None:
         self._app = app
@@ -69,7 +70,7 @@ class Integration:
         self._has_looked = False
 
     def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
-        """Return all policies for a request to `endpoint`, the general ones first."""
+        """Return all policies for a request to `endpoint`, those of the application first."""
         if endpoint is None:  # Not cached: clients can send any number of methods.
             return tuple(self._find(None, method))
         found = self._met.get((endpoint, method))
@@ -91,7 +92,8 @@ class Integration:
                 yield self._policy(mark, endpoint or "")
 
     def warn_of_lost_limits(self) -> None:
-        """Warn once about limits without an endpoint, and about domains without rules."""
+        """Log a warning, once, about limits on views without an endpoint and domains without
+        rules."""
         if self._has_looked:
             return
         views = [marks for _, marks in self._marked.views]
@@ -116,7 +118,7 @@ class Integration:
                 )
 
     def _blueprints_above(self, endpoint: str) -> Iterator[tuple[str, TargetMarks]]:
-        """Return name and marks of the blueprints `a` and `a.b` of an endpoint `a.b.view`."""
+        """Return the blueprints `a` and `a.b` of an endpoint `a.b.view`, each with its limits."""
         parts = endpoint.split(".")
         for length in range(1, len(parts)):
             name = ".".join(parts[:length])
@@ -136,7 +138,7 @@ class Integration:
 def marks_of(
     views: Mapping[str, Callable[..., object]], endpoint: str | None, method: str
 ) -> Iterator[TargetMarks]:
-    """Return the marks of an endpoint's view, and of the method of its view class."""
+    """Return the limits of the view of an endpoint, and of the method of its view class."""
     view = None if endpoint is None else views.get(endpoint)
     view_class = getattr(view, "view_class", None)
     handler = getattr(view_class, method.lower(), None)

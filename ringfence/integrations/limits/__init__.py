@@ -1,7 +1,7 @@
-"""A storage for the `limits` package, so that Flask-Limiter, slowapi and others count in a cluster.
+"""Storage for the package `limits`, so that Flask-Limiter, slowapi and others count in a cluster.
 
-Importing this module makes four kinds of address known to `limits`: `ringfence://` for a cluster
-and `ringfence+local://` for this process alone, each also with `async+` before it.
+Importing this module registers four kinds of address with `limits`: `ringfence://` for a cluster
+and `ringfence+local://` for this process only, each also with `async+` before it.
 """
 
 try:

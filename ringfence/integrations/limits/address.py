@@ -1,4 +1,4 @@
-"""Parser of the address and options of a storage."""
+"""Parser of the address and options of a `limits` storage."""
 
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,7 +16,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
-    """Create the limiter for an address. It connects when it is first used.
+    """Create the limiter for a storage address. It connects when it is first used.
 
     `ringfence://` alone uses the address in `RINGFENCE_URL`. Options are in the address or in
     `options`. Raises `ConfigError` for an invalid address or option.

@@ -27,9 +27,10 @@ _last_window: ContextVar[tuple[object, str, float] | None] = ContextVar(
 class RingfenceStorage(
     Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
 ):
-    """Storage that counts at the owner of each key. Threads can share it, and it survives a fork.
+    """Storage that counts each key at its owner in the cluster. Threads can share it, and it
+    survives a fork.
 
-    `raise_on_outage=True` raises `PeerUnavailable` when no member decides, for the fallbacks of
+    `raise_on_outage=True` raises `PeerUnavailable` when no node decides, for the fallbacks of
     Flask-Limiter and slowapi; by default requests are allowed then. `connect_timeout` is the
     time-out of the first call in seconds. `limiter` replaces the `uri`.
     """
@@ -55,7 +56,7 @@ class RingfenceStorage(
 
     @property
     def storage(self) -> BlockingLimiter:
-        """The limiter. Other storages have their client here, and Flask-Limiter shows it."""
+        """The limiter. Flask-Limiter expects the client of a storage here."""
         return self._limiter
 
     def close(self) -> None:
@@ -68,15 +69,16 @@ class RingfenceStorage(
         return self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
 
     def get(self, key: str) -> int:
-        """Return the count of the key's fixed window."""
+        """Return the count of a key in its fixed window."""
         window = self._run(partial(self._counting.window, key=key))
         _last_window.set((self, key, window.ends_at))
         return window.count
 
     def get_expiry(self, key: str) -> float:
-        """Return the end of the key's fixed window in seconds since the epoch; now without one.
+        """Return the end of the key's fixed window in seconds since 1970; now if there is no
+        window.
 
-        Right after a `get` in the same thread, as strategies do, it answers from that result.
+        Right after a `get` in the same thread, as strategies do, it uses the result of that call.
         """
         last_window = _last_window.get()
         _last_window.set(None)
@@ -89,25 +91,26 @@ class RingfenceStorage(
         return self._run(partial(self._counting.window, key=key)).ends_at
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Log `amount` hits if the last `expiry` seconds have room for all of them."""
+        """Record `amount` hits if the limit permits them within the last `expiry` seconds."""
         counting = self._counting
         return self._run(
             partial(counting.acquire_entry, key=key, limit=limit, expiry=expiry, amount=amount)
         )
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """Return the time of the oldest hit that counts, and the number of hits."""
+        """Return the time of the oldest hit in the moving window, and the number of hits."""
         return self._run(partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry))
 
     def acquire_sliding_window_entry(
         self, key: str, limit: int, expiry: int, amount: int = 1
     ) -> bool:
-        """Count `amount` if the weighted counts of two windows leave room for it."""
+        """Count `amount` if the weighted counts of two windows permit it."""
         acquire = self._counting.acquire_sliding_window_entry
         return self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return counts and times to live. All hits are in the current count (see `Counting`)."""
+        """Return counts and times to live of two windows; all hits are in the current one (see
+        `Counting`)."""
         return self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
 
     def clear_sliding_window(self, key: str, expiry: int) -> None:
@@ -120,16 +123,16 @@ class RingfenceStorage(
         self._run(partial(self._counting.clear, key=key))
 
     def reset(self) -> int | None:
-        """Delete all keys of all such storages on the cluster.
+        """Delete all keys that storages of this kind have counted on the cluster.
 
-        Return how many of them this process has counted, at most 10 000. The reset takes effect in
+        Returns how many of them this process has counted, at most 10 000. The reset takes effect in
         other processes within a second.
         """
         _last_window.set(None)
         return self._run(self._counting.reset)
 
     def check(self) -> bool:
-        """Whether a member of the cluster decides."""
+        """Whether a node of the cluster answers."""
         try:
             return self._run(self._counting.check)
         except Exception:  # noqa: BLE001 - whatever fails, nothing can be counted

@@ -1,4 +1,4 @@
-"""Operations of a storage of `limits`, expressed as ad-hoc limits.
+"""Operations of a `limits` storage, implemented by ad-hoc limits.
 
 The three strategies correspond to three algorithms: fixed windows that start with the first hit,
 the exact log, and two weighted counters. Counts and times come from peeks: the amount of a limit is
@@ -33,7 +33,7 @@ _CACHE_SIZE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """State of a fixed window."""
+    """State of the fixed window of one key."""
 
     count: int
     ends_at: float
@@ -41,7 +41,7 @@ class Window:
 
 
 class Counting:
-    """Counters of one storage. Its coroutines run in the event loop of the limiter."""
+    """Operations on the counters of one storage. Its coroutines run in the limiter's event loop."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -51,7 +51,7 @@ class Counting:
         """Keys counted here since the last reset, or the first of them when there are too many."""
 
     async def incr(self, limiter: Limiter, key: str, expiry: int, amount: int) -> int:
-        """Count hits without a limit; return the count of the key's window."""
+        """Count hits in a fixed window without a limit; return the new count."""
         self._remember(key, expiry)
         limit = _fixed(expiry)
         decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
@@ -70,7 +70,7 @@ class Counting:
     async def acquire_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
-        """Log hits if the moving window has room for all of them."""
+        """Record hits if the moving window has room for all of them."""
         self._remember(key, expiry)
         return await self._spend(limiter, _log(limit, expiry), key, amount)
 
@@ -92,14 +92,14 @@ class Counting:
     async def acquire_sliding_window_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
-        """Count hits if the weighted counts of the previous and current window leave room."""
+        """Count hits if the weighted counts of the previous and the current window permit it."""
         self._remember(key, expiry)
         return await self._spend(limiter, _sliding(limit, expiry), key, amount)
 
     async def sliding_window(
         self, limiter: Limiter, key: str, expiry: int
     ) -> tuple[int, float, int, float]:
-        """Return previous count and time to live, current count and time to live.
+        """Return count and time to live of the previous window, then those of the current one.
 
         An owner returns the weighted count and the time of its next decrease, not the two parts. So
         all hits are reported as current, in a window that ends at that time. The strategy computes
@@ -119,7 +119,10 @@ class Counting:
         await limiter.reset_limit(_sliding(1, expiry), *await self._name(limiter, key))
 
     async def clear(self, limiter: Limiter, key: str) -> None:
-        """Delete the fixed and the moving window of a key: `limits` does not name one."""
+        """Delete the fixed and the moving window of a key.
+
+        Both are deleted, because `limits` does not say which one it means.
+        """
         expiry = self._period_of(key)
         if expiry is None:
             return
@@ -139,7 +142,7 @@ class Counting:
         return gone
 
     async def check(self, limiter: Limiter) -> bool:
-        """Whether a member of the cluster counts."""
+        """Whether a node of the cluster answers."""
         try:
             return _is_counted(
                 await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
@@ -154,7 +157,7 @@ class Counting:
         return decision.allowed
 
     async def _name(self, limiter: Limiter, key: str) -> tuple[str, str, str]:
-        """Return the key of a counter in the current generation."""
+        """Return the key of a counter, including the number of the current generation."""
         if monotonic() >= self._generation_until:
             decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
             self._learn(decision)
@@ -176,12 +179,12 @@ class Counting:
             self._periods.popitem(last=False)
 
     def _period_of(self, key: str) -> int | None:
-        """Return the period of a key in seconds; None when it is unknown."""
+        """Return the period of a key's limit in seconds; None when it is unknown."""
         return self._periods.get(key) or _period_in(key)
 
 
 def _period_in(key: str) -> int | None:
-    """Read the period that `limits` writes at a key's end: NAMESPACE/.../amount/multiples/unit."""
+    """Parse the period at the end of a key of `limits`: NAMESPACE/.../amount/multiples/unit."""
     multiples, unit = ["", "", *key.split("/")][-2:]
     if unit not in TIME_TYPES or not (multiples.isascii() and multiples.isdecimal()):
         return None

@@ -1,6 +1,7 @@
-"""Compiled tables: the same results as the reference, but faster and smaller.
+"""Compiled tables: they give the same results as the Python reference, but are faster and smaller.
 
-Without a C compiler at installation there are no compiled modules, and the reference is used.
+If there was no C compiler at installation, there are no compiled modules, and the reference is
+used.
 """
 
 import sys
@@ -30,8 +31,8 @@ def why_not_compiled() -> str | None:
 def compiled_tables(secret: bytes, *, keeps_keys: bool) -> Tables:
     """Return a factory of compiled tables for an engine.
 
-    `secret`, 16 bytes, is the key of the identity hash; with it, an attacker could make two keys
-    share a counter. An engine that transfers counters to other nodes needs `keeps_keys`.
+    `secret`, 16 bytes, is the key of the identity hash. Anyone who knows it could create two keys
+    that share a counter. An engine that transfers counters to other nodes needs `keeps_keys`.
     Raises `RuntimeError` when compiled tables are not available, see `why_not_compiled`.
     """
     if _why_not is not None:

@@ -1,7 +1,7 @@
-"""Conversion between the reference's schemes and counters and the numbers of a compiled store.
+"""Conversion of schemes and counters of the reference to the numbers in a compiled store, and back.
 
-Decides which limits have a compiled form. Rare operations use the reference: a counter is read
-from its slot, changed, and written back.
+Decides which limits have a compiled form. Rare operations use the reference: a counter is read from
+its slot, changed, and written back.
 """
 
 from typing import TypeAlias
@@ -47,7 +47,7 @@ def params_of(scheme: Scheme) -> Params | None:
 
 
 def numbers_of(counter: Counter) -> Numbers | None:
-    """Return the numbers of a counter; None when stores do not support it."""
+    """Return the numbers that represent a counter; None when compiled stores do not support it."""
     match counter:
         case Shared():
             return None
@@ -65,7 +65,7 @@ def numbers_of(counter: Counter) -> Numbers | None:
 
 
 def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
-    """Return the counter of a scheme from the result of `numbers_of`."""
+    """Create the counter of a scheme from the numbers that `numbers_of` returned."""
     match scheme, numbers:
         case BucketScheme(), (int(tat),):
             return Bucket(scheme, tat)
@@ -98,7 +98,7 @@ def _bucket_params(scheme: BucketScheme) -> Params | None:
 
 
 def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
-    """Divide a 64-bit word between the number of the window and its count."""
+    """Divide a 64-bit word into one part for the window number and one for its count."""
     unit_ns = period_ns or 10**9
     count_bits = 64 - (_LATEST // unit_ns + 1).bit_length()
     if scheme.ceiling >> count_bits:
@@ -113,7 +113,7 @@ def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
 
 
 def _log_params(scheme: SlidingLogScheme) -> Params:
-    """Choose the width of an entry so that most gaps of a full log fit."""
+    """Choose the width of a log entry so that most time gaps of a full log fit."""
     usual_gap_ns = 4 * scheme.period_ns // max(scheme.ceiling, 1)
     return {
         "kind": _LOG,

@@ -25,11 +25,11 @@ _LOOK_AT = 64
 
 
 class CompiledTable(HotTable, Table):
-    """Counters by key under one limit, at most `max_keys` of them, 16 or 24 bytes a slot.
+    """Counters by key under one limit, at most `max_keys` of them, with 16 or 24 bytes a slot.
 
     `secret`, 16 bytes that clients must not know, is the key of the identity hash. Tables that
-    exchange counters share it. With `keeps_keys`, a slot also refers to its key, which transfers
-    to other nodes need; without it, `all_keys` raises `LookupError`.
+    exchange counters share it. With `keeps_keys`, a slot also refers to its key, which transfers to
+    other nodes need; without it, `all_keys` raises `LookupError`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CompiledTable(HotTable, Table):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the compiled counters without keys."""
+        """Bytes of the compiled counters, without their keys."""
         return sum(store.nbytes for store in self.stores)
 
     @property
@@ -85,13 +85,14 @@ class CompiledTable(HotTable, Table):
         return any(key in store for store in self.stores) or key in self._counters.by_key
 
     def reset(self, key: bytes) -> None:
-        """Remove a key."""
+        """Remove the counter of a key."""
         self._counters.drop(key)
         for store in self.stores:
             store.pop(key)
 
     def evict(self, count: int, now: int) -> None:
-        """Evict up to `count` keys: each time the key of a sample that loses the least."""
+        """Evict up to `count` keys: each time, from a small sample, the key whose counter matters
+        least."""
         for _ in range(min(count, len(self))):
             fullest = max(self.stores, key=len, default=None)
             if fullest is None or len(fullest) < len(self._counters.by_key):
@@ -122,7 +123,7 @@ class CompiledTable(HotTable, Table):
         return store
 
     def renewed(self, store: Store, now: int) -> Store | None:
-        """Replace a store that cannot express `now`; its keys move one by one."""
+        """Replace a store whose numbers cannot express `now`; its keys move one by one."""
         limit = store.scheme.limit
         del self._by_limit[limit]
         self._tidy(now)
@@ -135,11 +136,12 @@ class CompiledTable(HotTable, Table):
     def slow_verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None
     ) -> list[Verdict]:
-        """Decide by the reference alone, when there is no store."""
+        """Decide checks by the reference implementation, when there is no store."""
         return Table.verdicts(self, keys, costs, now, limit)
 
     def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
-        """Decide one check by the reference, and move its counter to the right place."""
+        """Decide one check by the reference implementation, and store its counter in the right
+        place."""
         if not self.stores:
             return Table.verdicts(self, (key,), (cost,), now, limit)[0]
         own = self._scheme
@@ -188,7 +190,7 @@ class CompiledTable(HotTable, Table):
         self._keep(key, counter, now)
 
     def _tidy(self, now: int) -> None:
-        """Remove expired entries of older stores, and empty stores."""
+        """Remove expired entries from older stores, and drop empty stores."""
         for store in [store for store in self.stores if store is not self.own]:
             store.sweep(_LOOK_AT, now)
             if not len(store):

@@ -1,8 +1,8 @@
-"""Reference implementation of the algorithms, one module each.
+"""Reference implementation of the algorithms, one module for each.
 
-It specifies the compiled engine, and it is the fallback without one. A `Scheme` has the values
-derived from a limit, and a `Counter` has the usage of one key. All arithmetic uses integers; only
-roundings that an algorithm defines take place.
+It specifies the results of the compiled engine, and replaces it where there is none. A `Scheme` has
+the values derived from a limit, and a `Counter` has the usage of one key. All arithmetic uses
+integers; numbers are rounded only where an algorithm requires it.
 """
 
 from ringfence.limiter.reference.counter import (

@@ -25,11 +25,11 @@ __all__ = ["Bucket", "BucketScheme"]
 
 
 class BucketScheme(Scheme):
-    """Scheme of a bucket that loses one unit per emission interval.
+    """Scheme of a bucket that drains one unit per emission interval.
 
-    The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so the scheme counts time
-    in ticks of `1 / ticks_per_ns` ns. Then a unit is a whole number of ticks, and nothing is
-    rounded for any amount and period.
+    The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so the scheme counts time in
+    ticks of `1 / ticks_per_ns` ns. Then a unit is a whole number of ticks, and nothing is rounded
+    for any amount and period.
     """
 
     __slots__ = ("capacity", "hard_capacity", "is_queue", "ticks_per_ns", "unit")
@@ -47,15 +47,15 @@ class BucketScheme(Scheme):
         self.is_queue: Final = limit.queue
 
     def open(self, now: int, used: int = 0) -> "Bucket":
-        """Create a bucket with `used` units."""
+        """Create a bucket that contains `used` units."""
         return Bucket(self, now * self.ticks_per_ns + used * self.unit)
 
     def restore(self, state: Sequence[int], now: int) -> "Bucket":
-        """Restore the level from whole units and additional ticks."""
+        """Restore a bucket from its level: whole units and additional ticks."""
         return Bucket(self, now * self.ticks_per_ns + self.level_of(checked(state, 2)))
 
     def level_of(self, state: Sequence[int]) -> int:
-        """Return the level of a `Bucket.state` in ticks. Raises `BadState`."""
+        """Return the level of a serialized bucket (`Bucket.state`) in ticks. Raises `BadState`."""
         units, ticks = state
         units_in([units])
         if ticks >= self.unit:
@@ -63,11 +63,13 @@ class BucketScheme(Scheme):
         return units * self.unit + ticks
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep another bucket's level in units, rounded up by less than a tick."""
+        """Convert another counter to a bucket with the same level in units, rounded up by less than
+        a tick."""
         return Bucket(self, self.tat_after(counter, now))
 
     def tat_after(self, counter: Counter, now: int) -> int:
-        """Return the TAT for the units in use of another counter."""
+        """Return the theoretical arrival time (TAT) for a bucket with the units in use of another
+        counter."""
         if isinstance(counter, Bucket):
             level = -(-counter.level(now) * self.unit // counter.scheme.unit)
         else:
@@ -76,7 +78,8 @@ class BucketScheme(Scheme):
 
 
 class Bucket(Counter):
-    """Bucket of one key: its theoretical arrival time (TAT) in ticks, when it will be empty."""
+    """Bucket of one key, stored as the theoretical arrival time (TAT) in ticks at which it will be
+    empty."""
 
     __slots__ = ("scheme", "tat")
 
@@ -85,7 +88,7 @@ class Bucket(Counter):
         self.tat = tat
 
     def level(self, now: int) -> int:
-        """Return the ticks until the bucket is empty."""
+        """Return the level of the bucket as the ticks until it is empty."""
         return max(self.tat - now * self.scheme.ticks_per_ns, 0)
 
     def check(self, cost: int, now: int) -> Verdict:
@@ -136,7 +139,7 @@ class Bucket(Counter):
         return list(divmod(self.level(now), self.scheme.unit))
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Add units that are `age_ns` old, as checks at that time would have."""
+        """Add units that were spent `age_ns` ago, with the effect of a check at that time."""
         scheme = self.scheme
         poured = max(self.tat, (now - age_ns) * scheme.ticks_per_ns)
         self.tat = poured + fitting(units, self.used(now)) * scheme.unit

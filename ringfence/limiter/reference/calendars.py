@@ -27,7 +27,8 @@ class CalendarWindows:
         self._latest = (0, 0)
 
     def window(self, now: int) -> tuple[int, int]:
-        """Return the window that contains `now`: its first instant, and the first one after it."""
+        """Return the window that contains `now`: its first instant, and the start of the next
+        window."""
         start, end = self._latest
         if not start <= now < end:
             day = datetime.fromtimestamp(now // NS_PER_SECOND, self._zone).date()
@@ -36,13 +37,15 @@ class CalendarWindows:
         return start, end
 
     def _midnight(self, day: date) -> int:
-        """Return the first instant of a local day, or the clock change that skips it."""
+        """Return the first instant of a local day; if midnight is skipped, the instant of that
+        clock change."""
         midnight = datetime(day.year, day.month, day.day, tzinfo=self._zone)
         return int(midnight.timestamp()) * NS_PER_SECOND
 
 
 def _span(unit: Calendar, day: date) -> tuple[date, date]:
-    """Return the first day of the window that contains `day`, and that of the next window."""
+    """Return the first day of the window that contains `day`, and the first day of the next
+    window."""
     match unit:
         case Calendar.DAY:
             return day, day + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Concurrency: units in flight, in slots that the holder releases or that expire.
+"""Concurrency limit: units in flight, in slots that their holder releases or that expire.
 
 A slot expires after the limit's period, so a holder that crashes does not keep its units.
 """
@@ -29,7 +29,8 @@ _LEASE_BYTES = 215
 
 
 class ConcurrencyScheme(Scheme):
-    """Time to live of a slot, and the maximum units in flight."""
+    """Values derived from a concurrency limit: time to live of a slot, and maximum units in
+    flight."""
 
     __slots__ = ("lease_ids", "time_to_live_ns")
     grows = True
@@ -40,14 +41,14 @@ class ConcurrencyScheme(Scheme):
         self.lease_ids: Final = lease_ids
 
     def open(self, now: int, used: int = 0) -> "Concurrency":
-        """Create a counter with `used` units in a slot that can only expire."""
+        """Create a counter with `used` units in one slot that can only expire."""
         counter = Concurrency(self)
         if used:
             counter.grant(used, now)
         return counter
 
     def restore(self, state: Sequence[int], now: int) -> "Concurrency":
-        """Restore slots from id, time left and units, ordered by expiry."""
+        """Restore slots from their id, time left and units, in order of expiry."""
         if len(state) % _FIELDS:
             raise BadState(f"{len(state)} numbers are no leases")
         ids, left, units = checked(state)[::3], state[1::3], units_in(state[2::3])
@@ -62,14 +63,15 @@ class ConcurrencyScheme(Scheme):
         return counter
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the slots with their expiry, so that holders can release them."""
+        """Convert another counter: its slots keep their expiry, so that holders can release
+        them."""
         if isinstance(counter, Concurrency):
             return counter.copy(self)
         return super().adopt(counter, now)
 
 
 class Concurrency(Counter):
-    """Slots of one key by id, ordered by expiry: (expiry, units)."""
+    """Slots of one key by id, in order of expiry: (expiry, units)."""
 
     __slots__ = ("in_flight", "leases", "scheme")
 
@@ -79,7 +81,7 @@ class Concurrency(Counter):
         self.in_flight = 0
 
     def copy(self, scheme: ConcurrencyScheme) -> "Concurrency":
-        """Return the same slots under another scheme."""
+        """Return a counter with the same slots under another scheme."""
         counter = Concurrency(scheme)
         counter.leases, counter.in_flight = self.leases.copy(), self.in_flight
         return counter
@@ -111,7 +113,7 @@ class Concurrency(Counter):
         )
 
     def grant(self, units: int, now: int) -> int:
-        """Put `units` in flight in a new slot; return its id."""
+        """Put `units` in flight in a new slot; return the slot's id."""
         lease = self._new_id()
         ends = max(now + self.scheme.time_to_live_ns, self._last_end())
         self.leases[lease] = (ends, units)
@@ -119,7 +121,7 @@ class Concurrency(Counter):
         return lease
 
     def renew(self, lease: int, now: int) -> Verdict:
-        """Extend a slot by a whole period from now; denied when it has expired."""
+        """Extend a slot by a whole period from now; return a denial when it has expired."""
         self._expire(now)
         units = self.leases.get(lease, (0, 0))[1]
         if units:
@@ -132,7 +134,7 @@ class Concurrency(Counter):
         return (code if units else DENIED, remaining, 0, reset_after, 0, lease if units else 0)
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Release the whole slot; without an id, the `cost` units that expire first.
+        """Release the whole slot; without a slot id, release `cost` units, those that expire first.
 
         Nothing is released for an unknown slot, or for one that may have expired.
         """
@@ -188,11 +190,11 @@ class Concurrency(Counter):
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of all slots."""
+        """Bytes that all slots of the counter occupy."""
         return _LEASE_BYTES * len(self.leases)
 
     def _new_id(self) -> int:
-        """Return a slot id that differs from those of other nodes."""
+        """Return a new slot id that differs from the ids of other nodes."""
         lease = self.scheme.lease_ids.take()
         while lease in self.leases:
             lease = self.scheme.lease_ids.take()

@@ -39,7 +39,7 @@ A bare tuple, because the hot path makes one per check and a named value costs t
 
 
 class Counter(ABC):
-    """Usage of one key under one scheme. One table owns it; it is changed in place.
+    """Usage of one key under one scheme. Each counter belongs to one table and is changed in place.
 
     `now` is in nanoseconds since the Unix epoch. A `now` below an earlier one counts as the largest
     so far, so a clock that steps back never admits more.
@@ -58,24 +58,25 @@ class Counter(ABC):
 
     @abstractmethod
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund `cost` units that were charged at or after `now - age_ns`; never below empty.
+        """Refund `cost` units that were charged at or after `now - age_ns`; usage never falls below
+        0.
 
         Only units that still count are refunded. When the instant of the charge is unknown, the
-        oldest candidate is removed. So no window admits more than it would have without the
-        charge. With age 0 this undoes a check made at `now`.
+        oldest candidate is removed. So no window admits more than it would have without the charge.
+        With age 0 this undoes a check made at `now`.
         """
 
     @abstractmethod
     def used(self, now: int) -> int:
-        """Return the units in use, rounded up; 0 exactly when the key is not in use."""
+        """Return the units in use, rounded up; 0 only when the key is not in use."""
 
     @abstractmethod
     def state(self, now: int) -> list[int]:
-        """Return the counter as numbers for `Scheme.restore` on another node."""
+        """Return the counter as numbers from which `Scheme.restore` restores it on another node."""
 
     @abstractmethod
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that were spent `age_ns` ago, without regard to the ceiling.
+        """Count units that were spent `age_ns` ago, even above the ceiling.
 
         Units that would have expired by now are ignored, and so are units beyond a total of
         `MOST_UNITS`.
@@ -90,21 +91,22 @@ class Counter(ABC):
         return self.scheme.standing(self.check(0, now), self.used(now))
 
     def is_expired(self, now: int) -> bool:
-        """Whether removing the counter would change nothing."""
+        """Whether the counter can be removed without any effect on later checks."""
         return not self.used(now)
 
     @property
     def extra_bytes(self) -> int:
-        """Approximate bytes beyond those of a small counter; cheap to compute."""
+        """Approximate bytes beyond the size of a small counter; computed at low cost."""
         return 0
 
     def share_in_use(self, now: int) -> int:
-        """Return the used part of the ceiling in millionths, which an eviction would give away."""
+        """Return the used part of the ceiling in millionths, which an eviction would give back to
+        the client."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
 
 
 class Scheme(ABC):
-    """Immutable values derived from a limit, which every check needs."""
+    """Constants derived from a limit, which every check needs."""
 
     __slots__ = ("ceiling", "hard", "limit")
     grows: ClassVar[bool] = False
@@ -119,17 +121,17 @@ class Scheme(ABC):
 
     @abstractmethod
     def open(self, now: int, used: int = 0) -> Counter:
-        """Create a counter with `used` units charged at `now`, possibly above the ceiling."""
+        """Create a counter with `used` units charged at `now`, even above the ceiling."""
 
     @abstractmethod
     def restore(self, state: Sequence[int], now: int) -> Counter:
-        """Restore a counter from `Counter.state`; its durations start at `now`.
+        """Restore a counter from the numbers of `Counter.state`; its durations start at `now`.
 
         Raises `BadState` for numbers that no counter of this scheme writes.
         """
 
     def standing(self, peek: Verdict, used: int) -> Verdict:
-        """Return the result of a charge from a peek and the units in use after it."""
+        """Return the result of a charge, from a peek and the units in use after the charge."""
         _, remaining, retry_after, reset_after, _, _ = peek
         if used > self.ceiling:
             return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
@@ -137,7 +139,7 @@ class Scheme(ABC):
         return code, remaining, 0, reset_after, 0, 0
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert a counter of another scheme, so that no budget is gained.
+        """Convert a counter of another scheme, without making more units available.
 
         By default the units in use count as charged now.
         """
@@ -154,14 +156,14 @@ class LeaseIds:
         """Id of the next slot."""
 
     def take(self) -> int:
-        """Return the next id."""
+        """Return the next slot id."""
         lease = self.next
         self.next = lease + 1
         return lease
 
 
 def columns(verdicts: Sequence[Verdict], limits: list[int]) -> Outcomes:
-    """Convert rows to columns; `limits` is the applied amount of each row."""
+    """Convert result rows to columns; `limits` is the applied amount of each row."""
     if not verdicts:
         return Outcomes()
     codes, remaining, retry_after, reset_after, delays, leases = zip(*verdicts, strict=True)

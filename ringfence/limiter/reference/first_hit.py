@@ -14,26 +14,26 @@ __all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
 
 
 class FirstHitWindowScheme(WindowScheme):
-    """Length of a window, and its ceiling."""
+    """Length of a window that starts with the first hit, and the ceiling of its count."""
 
     __slots__ = ()
 
     def window(self, now: int) -> tuple[int, int]:
-        """Return a window from `now`: its first instant, and the first one after it."""
+        """Return a window that starts now: its first instant, and the first instant after it."""
         return now, now + self.limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "FirstHitWindow":
-        """Create a counter with `used` units in a window from `now`."""
+        """Create a counter with `used` units in a window that starts now."""
         return FirstHitWindow(self, *self.window(now), used)
 
     def restore(self, state: Sequence[int], now: int) -> "FirstHitWindow":
-        """Restore the age of the window and its count."""
+        """Restore a counter from the age of its window and its count."""
         age_ns, count = checked(state, 2)
         units_in([count])
         return FirstHitWindow(self, *self.window(now - age_ns), count)
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep window and count when both schemes have the same window length."""
+        """Keep window and count of another counter if both schemes have the same window length."""
         if (
             isinstance(counter, FirstHitWindow)
             and counter.scheme.limit.period_ns == self.limit.period_ns
@@ -52,10 +52,10 @@ class FirstHitWindow(Window):
         return [max(0, now - self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the current window, or start the window of that time.
+        """Count units in the current window, or start a window at the time of the charge.
 
-        Units from shortly before the current window count in it. Units that are a period old
-        belong to an expired window and are ignored.
+        Units from shortly before the current window count in it. Units that are a period old belong
+        to an expired window and are ignored.
         """
         if age_ns >= self.scheme.limit.period_ns:
             return

@@ -17,7 +17,7 @@ __all__ = ["FixedWindow", "FixedWindowScheme"]
 
 
 class FixedWindowScheme(WindowScheme):
-    """Boundaries of the windows, and their ceiling."""
+    """Boundaries of fixed windows, and the ceiling of their counts."""
 
     __slots__ = ("_calendar", "_period_ns", "_unit_ns")
 
@@ -30,7 +30,8 @@ class FixedWindowScheme(WindowScheme):
         )
 
     def window(self, now: int) -> tuple[int, int]:
-        """Return the window that contains `now`: its first instant, and the first one after it."""
+        """Return the window that contains `now`: its first instant, and the first instant after
+        it."""
         if self._calendar is not None:
             return self._calendar.window(now)
         start = now - now % self._period_ns
@@ -41,7 +42,7 @@ class FixedWindowScheme(WindowScheme):
         return FixedWindow(self, *self.window(now), used)
 
     def restore(self, state: Sequence[int], now: int) -> "FixedWindow":
-        """Restore the number of the window and its count."""
+        """Restore a counter from the number of its window and its count."""
         number, count = checked(state, 2)
         units_in([count])
         begun = self.begun(number)
@@ -50,7 +51,8 @@ class FixedWindowScheme(WindowScheme):
         return FixedWindow(self, *self.window(begun), count)
 
     def number(self, start: int) -> int:
-        """Return the number of a window: periods since 1970, or seconds for calendars."""
+        """Return the number of a window: periods since 1970, or its start in seconds for calendar
+        windows."""
         return start // self._unit_ns
 
     def begun(self, number: int) -> int:
@@ -58,21 +60,21 @@ class FixedWindowScheme(WindowScheme):
         return number * self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the count when both schemes have the same windows."""
+        """Keep the count of another counter if both schemes have the same windows."""
         if isinstance(counter, FixedWindow) and counter.scheme.alignment == self.alignment:
             return FixedWindow(self, counter.start, counter.end, counter.count)
         return super().adopt(counter, now)
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Key that is equal for two schemes exactly when they have the same windows."""
+        """Value that is equal for two schemes if and only if they have the same windows."""
         if self.limit.calendar is not None:
             return self.limit.calendar, self.limit.timezone
         return (self._period_ns,)
 
 
 class FixedWindow(Window):
-    """Count of one key in the latest window with a charge."""
+    """Count of one key in the latest window that has a charge."""
 
     __slots__ = ()
     scheme: FixedWindowScheme
@@ -82,7 +84,7 @@ class FixedWindow(Window):
         return [self.scheme.number(self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the window of that time, unless a newer one has started."""
+        """Count units in the window of their time, unless a newer window has started."""
         start, end = self.scheme.window(now)
         if start > self.start:
             self.start, self.end, self.count = start, end, 0

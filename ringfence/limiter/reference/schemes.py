@@ -1,4 +1,4 @@
-"""Mapping from limits to schemes, the only module that imports all algorithms."""
+"""Mapping from limits to schemes; the only module that imports all algorithms."""
 
 from collections.abc import Callable
 from typing import assert_never

@@ -1,7 +1,8 @@
-"""Counters of global rules: counts of this data center, and counts received from others.
+"""Counters of global rules: counts of this data center, and counts received from other data
+centers.
 
 Each data center is the only writer of its own count in a numbered window. A merge takes the larger
-count, so repeated, late and reordered messages are harmless. Windows decide on the sum of all
+count, so repeated, late and reordered messages have no effect. Windows decide on the sum of all
 counts. Buckets are charged with the increase since the last message of a writer.
 """
 
@@ -31,7 +32,7 @@ _BEFORE = ""
 
 
 class _Numbers(NamedTuple):
-    """Window numbers that are relevant at an instant."""
+    """Window numbers that still affect decisions at an instant."""
 
     oldest: int
     """Oldest window that still counts."""
@@ -41,7 +42,7 @@ class _Numbers(NamedTuple):
 
 
 class Shared(ABC):
-    """Counter that merges counts of other data centers."""
+    """Interface of a counter that merges counts of other data centers."""
 
     __slots__ = ()
     remote: dict[str, dict[int, int]]
@@ -49,7 +50,7 @@ class Shared(ABC):
 
     @abstractmethod
     def numbers(self, now: int) -> _Numbers:
-        """Return the relevant windows or slots."""
+        """Return the range of window or slot numbers that still affect decisions."""
 
     @abstractmethod
     def local_counts(self, now: int) -> list[int]:
@@ -57,14 +58,16 @@ class Shared(ABC):
 
     @abstractmethod
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Merge another data center's counts; return the number rejected for future windows."""
+        """Merge another data center's counts; return how many were rejected because their window is
+        in the future."""
 
     @abstractmethod
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore remote counts of the counter that this one continues."""
+        """Restore the remote counts of the counter that this counter replaces."""
 
     def remote_cells(self, now: int) -> dict[str, list[int]]:
-        """Return remote counts of relevant windows, in the format of `merge_remote`."""
+        """Return remote counts of windows that still affect decisions, in the format of
+        `merge_remote`."""
         oldest = self.numbers(now).oldest
         cells = {
             writer: in_turns({n: count for n, count in known.items() if n >= oldest})
@@ -73,7 +76,8 @@ class Shared(ABC):
         return {writer: numbers for writer, numbers in cells.items() if numbers}
 
     def _merge(self, writer: str, cells: Mapping[int, int], now: int) -> tuple[int, int]:
-        """Keep the larger counts; return the number of rejected cells and the increase."""
+        """Keep the larger of own and received counts; return the number of rejected counts and the
+        increase."""
         numbers = self.numbers(now)
         known = {n: c for n, c in self.remote.get(writer, {}).items() if n >= numbers.oldest}
         refused = increase = 0
@@ -91,7 +95,7 @@ class Shared(ABC):
 
 
 class SharedWindowScheme(Scheme):
-    """Scheme of a fixed or sliding window over several data centers."""
+    """Scheme of a fixed or sliding window that counts units of several data centers."""
 
     __slots__ = ("inner",)
 
@@ -100,7 +104,7 @@ class SharedWindowScheme(Scheme):
         self.inner: Final = inner
 
     def open(self, now: int, used: int = 0) -> "SharedWindow":
-        """Start with `used` units of this data center."""
+        """Create a counter with `used` units of this data center."""
         return SharedWindow(self, self.inner.open(now, used), {})
 
     def restore(self, state: Sequence[int], now: int) -> "SharedWindow":
@@ -110,8 +114,8 @@ class SharedWindowScheme(Scheme):
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep own and remote counts when both schemes have the same windows.
 
-        Otherwise the sum continues without a writer: each data center converts it by itself, so
-        it is not sent to others.
+        Otherwise the sum is kept without its parts. It is not sent to other data centers, because
+        each of them converts its own counters.
         """
         if isinstance(counter, SharedWindow) and counter.scheme.alignment == self.alignment:
             own = self.inner.adopt(counter.own, now)
@@ -125,12 +129,12 @@ class SharedWindowScheme(Scheme):
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Key that is equal for two schemes exactly when they have the same windows."""
+        """Value that is equal for two schemes if and only if they have the same windows."""
         return type(self.inner), self.inner.alignment
 
 
 class SharedWindow(Counter, Shared):
-    """Window counter of this data center, with the counts of others."""
+    """Window counter of this data center, together with the counts of other data centers."""
 
     __slots__ = ("own", "remote", "scheme")
 
@@ -145,26 +149,26 @@ class SharedWindow(Counter, Shared):
         self.remote = remote
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Decide on the sum; charge the own count."""
+        """Decide on the sum of all data centers; charge the count of this data center."""
         row = self._sum(now).check(cost, now)
         if cost and row[0] <= OVER_SOFT:
             self.own.charge(cost, now, 0)
         return row
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund units that were charged here.
+        """Refund units that this data center charged.
 
-        Other data centers that received the larger count keep it until this count exceeds it,
+        Another data center that received the larger count keeps it until this count exceeds it,
         because a smaller count looks like an old one.
         """
         self.own.refund(cost, now, age_ns, lease)
 
     def used(self, now: int) -> int:
-        """Return the units of all data centers."""
+        """Return the units in use of all data centers together."""
         return self._sum(now).used(now)
 
     def is_expired(self, now: int) -> bool:
-        """Whether no count is relevant; counts below one unit may add up to one."""
+        """Whether no count affects decisions any more; counts below one unit may add up to one."""
         oldest = self.numbers(now).oldest
         return not self.local_counts(now) and all(
             n < oldest for known in self.remote.values() for n in known
@@ -175,11 +179,11 @@ class SharedWindow(Counter, Shared):
         return self.own.state(now)
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Add units that another node of this data center admitted."""
+        """Add units that another node of this data center has admitted."""
         self.own.charge(units, now, age_ns)
 
     def numbers(self, now: int) -> _Numbers:
-        """Return the relevant slots."""
+        """Return the range of slot numbers that still affect decisions."""
         inner = self.scheme.inner
         if isinstance(inner, SlidingWindowScheme):
             slot = now // inner.slot_ns
@@ -196,20 +200,20 @@ class SharedWindow(Counter, Shared):
         return in_turns({own.slot - back: count for back, count in enumerate(own.counts) if count})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Merge another data center's counts; return the number of rejected cells."""
+        """Merge another data center's counts; return the number of rejected counts."""
         return self._merge(writer, cells, now)[0]
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore remote counts of the counter that this one continues."""
+        """Restore the remote counts of the counter that this counter replaces."""
         self.merge_remote(writer, cells, now)
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of the own window and of the cells of other data centers."""
+        """Bytes of the own window and of the counts of other data centers."""
         return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.remote.values()))
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
-        """Return a counter with the sum of all data centers."""
+        """Return a counter with the total of all data centers."""
         own = self.own
         if isinstance(own, FixedWindow):
             start, end, count = own.start, own.end, own.count
@@ -230,7 +234,7 @@ class SharedWindow(Counter, Shared):
 
 
 class SharedBucketScheme(BucketScheme):
-    """Scheme of a bucket that several data centers fill."""
+    """Scheme of a bucket to which several data centers add units."""
 
     __slots__ = ("period_ns",)
 
@@ -256,9 +260,10 @@ class SharedBucketScheme(BucketScheme):
         return bucket
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the level, and the counts by writer when the period is the same.
+        """Keep the level of another counter, and its counts by data center when the period is the
+        same.
 
-        Units that this data center counted alone so far are sent to the others.
+        Units that only this data center counted so far are sent to the others.
         """
         bucket = SharedBucket(self, self.tat_after(counter, now))
         if isinstance(counter, SharedBucket):
@@ -292,12 +297,12 @@ class SharedBucket(Bucket, Shared):
         return row
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Add units that another node of this data center admitted."""
+        """Add units that another node of this data center has admitted."""
         super().charge(units, now, age_ns)
         self.note(units, now, age_ns)
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund units, and reduce the count for the other data centers."""
+        """Refund units, and reduce the count that is sent to other data centers."""
         super().refund(cost, now, age_ns, lease)
         number = (now - age_ns) // self.scheme.limit.period_ns
         left = self.admitted.pop(number, 0) - cost
@@ -305,7 +310,7 @@ class SharedBucket(Bucket, Shared):
             self.admitted[number] = left
 
     def is_expired(self, now: int) -> bool:
-        """Whether the bucket is empty and no count is relevant."""
+        """Whether the bucket is empty and no count affects decisions any more."""
         oldest = self.numbers(now).oldest
         cells = (self.admitted, *self.remote.values())
         return super().is_expired(now) and all(n < oldest for known in cells for n in known)
@@ -315,7 +320,7 @@ class SharedBucket(Bucket, Shared):
         return [*super().state(now), *self.local_counts(now)]
 
     def numbers(self, now: int) -> _Numbers:
-        """Return the relevant period numbers."""
+        """Return the range of period numbers that still affect decisions."""
         current = now // self.scheme.limit.period_ns
         return _Numbers(current - 1, current, current + 1)
 
@@ -325,17 +330,17 @@ class SharedBucket(Bucket, Shared):
         return in_turns({n: units for n, units in self.admitted.items() if n >= oldest})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Merge another data center's counts; return the number of rejected cells."""
+        """Merge another data center's counts; return the number of rejected counts."""
         refused, increase = self._merge(writer, cells, now)
         super().charge(increase, now, 0)
         return refused
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore remote counts; the level already includes these units."""
+        """Restore remote counts; the level of the bucket already includes these units."""
         self._merge(writer, cells, now)
 
     def note(self, units: int, now: int, age_ns: int) -> None:
-        """Record units that this data center admitted."""
+        """Record units that this data center has admitted, to send them to the others."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
         for old in [old for old in self.admitted if old < oldest]:
@@ -346,6 +351,6 @@ class SharedBucket(Bucket, Shared):
 
 
 def _plain(counter: Counter) -> FixedWindow | SlidingWindow:
-    """Narrow the type to the counters of a shared window."""
+    """Narrow the type of a counter to those of a shared window."""
     assert isinstance(counter, FixedWindow | SlidingWindow)
     return counter

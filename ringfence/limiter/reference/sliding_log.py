@@ -32,7 +32,7 @@ _TRIM_AT = 32
 
 
 class SlidingLogScheme(Scheme):
-    """Time for which a hit counts, and the ceiling."""
+    """Time for which a hit counts, and the maximum number of hits."""
 
     __slots__ = ("period_ns",)
     grows = True
@@ -42,14 +42,14 @@ class SlidingLogScheme(Scheme):
         self.period_ns: Final = limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "SlidingLog":
-        """Create a log with `used` hits at `now`."""
+        """Create a log with `used` hits at the instant `now`."""
         log = SlidingLog(self)
         if used:
             log.record(used, now)
         return log
 
     def restore(self, state: Sequence[int], now: int) -> "SlidingLog":
-        """Restore alternating ages and hits, the oldest first."""
+        """Restore a log from alternating ages and hits, the oldest first."""
         if len(state) % 2:
             raise BadState(f"{len(state)} numbers are no ages and hits")
         ages, hits = checked(state)[::2], units_in(state[1::2])
@@ -61,7 +61,7 @@ class SlidingLogScheme(Scheme):
         return log
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the hits when both schemes have the same period."""
+        """Keep the hits of another log if both schemes have the same period."""
         if isinstance(counter, SlidingLog) and counter.scheme.period_ns == self.period_ns:
             return counter.copy(self)
         return super().adopt(counter, now)
@@ -83,7 +83,7 @@ class SlidingLog(Counter):
         self.total = 0
 
     def copy(self, scheme: SlidingLogScheme) -> "SlidingLog":
-        """Return the same log under another scheme."""
+        """Return a log with the same hits under another scheme."""
         log = SlidingLog(scheme)
         log.stamps, log.counts = self.stamps[:], self.counts[:]
         log.first, log.total = self.first, self.total
@@ -118,7 +118,7 @@ class SlidingLog(Counter):
         )
 
     def record(self, hits: int, now: int) -> None:
-        """Record hits at `now`, or at the newest time when the clock went back."""
+        """Record hits at `now`, or at the newest recorded time if the clock went back."""
         stamps = self.stamps
         if stamps and now <= stamps[-1]:
             self.counts[-1] += hits
@@ -179,7 +179,7 @@ class SlidingLog(Counter):
         ]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Insert hits in order of time, unless they have expired."""
+        """Insert hits into the log in order of time, unless they have expired."""
         self._expire(now)
         units = fitting(units, self.total)
         if age_ns >= self.scheme.period_ns or not units:
@@ -205,12 +205,12 @@ class SlidingLog(Counter):
 
     @property
     def _grain(self) -> int:
-        """Longest time in ns between charges that share an entry of a full log."""
+        """Longest time in ns between charges that share an entry when the log is full."""
         return self.scheme.period_ns // _EXTRA_ENTRIES
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of all entries, and the spare room of the arrays."""
+        """Bytes of all entries, and the unused capacity of the arrays."""
         return _ENTRY_BYTES * len(self.stamps)
 
     def _expire(self, now: int) -> None:
@@ -227,7 +227,7 @@ class SlidingLog(Counter):
         self.first = first
 
     def _wait(self, excess: int, now: int) -> int:
-        """Return the time until `excess` hits of the log have expired."""
+        """Return the time until the `excess` oldest hits of the log have expired."""
         index = self.first
         while excess > self.counts[index]:
             excess -= self.counts[index]

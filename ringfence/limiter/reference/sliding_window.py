@@ -1,4 +1,5 @@
-"""Sliding window of counters; the oldest counter is weighted by its overlap.
+"""Sliding window of several counters; the oldest counter is weighted by its overlap with the
+window.
 
 With one slot this is the two-counter estimate that Cloudflare described in 2017. With more slots
 the error is at most the hits of one slot. Slots are aligned to the Unix epoch, so all nodes use the
@@ -31,7 +32,7 @@ _Counts: TypeAlias = tuple[int, ...]
 
 
 class SlidingWindowScheme(Scheme):
-    """Slots of the window, and the ceiling."""
+    """Slots of a sliding window, and the ceiling of its estimate."""
 
     __slots__ = ("blank", "extra_bytes", "slot_ns", "slots")
 
@@ -48,26 +49,26 @@ class SlidingWindowScheme(Scheme):
         return SlidingWindow(self, now // self.slot_ns, (used, *self.blank[1:]))
 
     def restore(self, state: Sequence[int], now: int) -> "SlidingWindow":
-        """Restore the number of the latest slot and the counts, newest first."""
+        """Restore a counter from the number of its latest slot and the counts, newest first."""
         slot, *counts = checked(state, self.slots + 2)
         if slot > now // self.slot_ns + 1:
             raise BadState(f"slot {slot} has not begun")
         return SlidingWindow(self, slot, tuple(units_in(counts)))
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the counts when both schemes have the same slots."""
+        """Keep the counts of another counter if both schemes have the same slots."""
         if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Key that is equal for two schemes exactly when they have the same slots."""
+        """Value that is equal for two schemes if and only if they have the same slots."""
         return self.slot_ns, self.slots
 
 
 class SlidingWindow(Counter):
-    """Hits of one key in the latest slot with a charge, and in the slots before it."""
+    """Hits of one key in the latest slot that has a charge, and in the slots before it."""
 
     __slots__ = ("counts", "scheme", "slot")
 
@@ -115,7 +116,7 @@ class SlidingWindow(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund from the slot that contains `now - age_ns`, but not from newer slots."""
+        """Refund units from the slot that contains `now - age_ns`, but not from newer slots."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns
         index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
@@ -128,7 +129,7 @@ class SlidingWindow(Counter):
         return [self.slot, *self.counts]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the slot of that time, if it is still in the window."""
+        """Count units in the slot of their time, if that slot is still in the window."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns
         index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
@@ -138,17 +139,17 @@ class SlidingWindow(Counter):
         self.slot, self.counts = slot, counts
 
     def used(self, now: int) -> int:
-        """Return the estimate at `now`."""
+        """Return the estimated units in the window that ends at `now`."""
         slot, counts = self._rolled(now)
         return _estimate(counts, slot, self.scheme.slot_ns, now)
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of the slots beyond the first."""
+        """Bytes of all slots except the first."""
         return self.scheme.extra_bytes
 
     def rolled(self, now: int) -> "SlidingWindow":
-        """Return a counter with the same hits, aligned to the slot of `now`."""
+        """Return a counter with the same hits, whose latest slot is that of `now`."""
         return SlidingWindow(self.scheme, *self._rolled(now))
 
     def _rolled(self, now: int) -> tuple[int, _Counts]:
@@ -161,7 +162,8 @@ class SlidingWindow(Counter):
 
 
 def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
-    """Weight the oldest count by the part of its slot inside the window, rounded down."""
+    """Return the estimate: all newer counts, and the part of the oldest that is inside the window,
+    rounded down."""
     overlap = min((slot + 1) * slot_ns - now, slot_ns)  # min(): the clock may have gone back.
     oldest = counts[-1]
     return oldest * overlap // slot_ns + sum(counts) - oldest
@@ -170,8 +172,8 @@ def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
 def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
     """Return the exact time until the estimate falls to `room`.
 
-    Proceeds by slots. When the counts between the current and the oldest slot fit, the weight of
-    the oldest count `n` must fall to `spare`: `n * overlap < (spare + 1) * slot_ns`.
+    Examines one slot after the other. When the counts between the current and the oldest slot fit,
+    the weight of the oldest count `n` must fall to `spare`: `n * overlap < (spare + 1) * slot_ns`.
     """
     between = sum(counts)
     for ahead, oldest in enumerate(reversed(counts)):

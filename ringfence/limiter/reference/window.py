@@ -1,4 +1,4 @@
-"""Base of windows that restart from zero: a count, and the end of its window.
+"""Base of windows whose count restarts from zero: a count, and the end of its window.
 
 The subclasses in `fixed_window` and `first_hit` define when a window starts.
 """
@@ -19,17 +19,18 @@ __all__ = ["Window", "WindowScheme"]
 
 
 class WindowScheme(Scheme):
-    """Boundaries of the windows, and their ceiling."""
+    """Boundaries of windows, and the ceiling of their counts."""
 
     __slots__ = ()
 
     @abstractmethod
     def window(self, now: int) -> tuple[int, int]:
-        """Return the window of a hit at `now`: its first instant, and the first one after it."""
+        """Return the window of a hit at `now`: its first instant, and the first instant after
+        it."""
 
 
 class Window(Counter):
-    """Count of one key in the latest window with a charge."""
+    """Count of one key in the latest window that has a charge."""
 
     __slots__ = ("count", "end", "scheme", "start")
 
@@ -40,7 +41,7 @@ class Window(Counter):
         self.count = count
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current window if it fits."""
+        """Count `cost` in the current window if it fits within the limit."""
         scheme = self.scheme
         start, end, used = self.start, self.end, self.count
         if now >= end:
@@ -71,7 +72,7 @@ class Window(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Refund from the current window, if the charge certainly fell into it."""
+        """Refund units from the current window, if the charge was certainly made in it."""
         if max(now, self.start) - age_ns >= self.start:
             self.count = max(self.count - cost, 0)
 

@@ -1,4 +1,4 @@
-"""Link to one member: connection, send queue, frames in flight and their time-outs."""
+"""Link to one member: connection, send queue, frames in flight and time-outs."""
 
 from ringfence.peering.link.connection import Prove
 from ringfence.peering.link.errors import CertificateExpired

@@ -1,4 +1,4 @@
-"""Calls over a link that wait for their reply."""
+"""Functions that send a message over a link and wait for the reply."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,7 +28,7 @@ _Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
 
 
 async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
-    """Send a message and wait for its reply; None when there is none."""
+    """Send a message and wait for its reply; return None if there is none."""
     answered = runtime.Event()
     replies: list[_Reply] = []
 
@@ -43,7 +43,7 @@ async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -
 
 
 async def fetch_counters(link: Link) -> dict[str, int] | None:
-    """Fetch a member's counters; None without a reply."""
+    """Fetch the counters of a member; None without a reply."""
     reply = await call(link, AskStats, Stats)
     return None if reply is None else reply.counters
 
@@ -54,7 +54,7 @@ async def fetch_throttled(link: Link, count: int) -> Throttled | None:
 
 
 async def fetch_peers(link: Link) -> list[dict[str, Plain]] | None:
-    """Fetch a member's view of all members; None without a reply."""
+    """Fetch the information of a member about all members; None without a reply."""
     reply = await call(link, AskPeers, Peers)
     if reply is None or not isinstance(reply.plain, list):
         return None
@@ -62,7 +62,7 @@ async def fetch_peers(link: Link) -> list[dict[str, Plain]] | None:
 
 
 async def ask_to_leave(link: Link) -> bool:
-    """Ask a member to hand over its shards and stop; return whether it accepted.
+    """Ask a member to transfer its shards and stop; return whether it accepted.
 
     Raises `AccessDenied` when the token lacks the scope.
     """

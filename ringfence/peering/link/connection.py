@@ -1,8 +1,8 @@
 """Connection of a link: handshake, subscription, reconnection with back-off, draining.
 
-Frames that were not answered when a connection broke are sent again on the next one under their
-numbers, and the member answers them without counting twice. A silent member is pinged; when the
-ping is not answered either, its requests fail and reconnection goes on in the background.
+Frames without an answer when a connection broke are sent again on the next connection with the same
+numbers, and the member answers them without counting twice. A silent member is pinged. When it does
+not answer the ping either, its requests fail and reconnection continues in the background.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ _STALL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvents:
-    """Callbacks for changes of the member of a connection."""
+    """Callbacks of a connection: changes of the member's reachability, versions and slots."""
 
     on_versions: Callable[[int, int], None]
     """Receives the member's view hash and rules version, with each of its answers."""
@@ -65,7 +65,7 @@ class ConnectionEvents:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Address of a member, and the credentials that are shown to it."""
+    """Address of a member, and the credentials that are sent to it."""
 
     address: Address
     hello: Hello
@@ -75,13 +75,13 @@ class Destination:
     """Name of the node that must answer; empty when it is not known."""
 
     def hello_on(self, connection: Connection) -> Hello:
-        """Make the hello for one connection."""
+        """Create the `Hello` message for one connection."""
         if self.prove is None:
             return self.hello
         return replace(self.hello, credential=self.prove(connection))
 
     def error_of(self, code: int, reason: str) -> RingfenceError:
-        """Make the error for a code that the member or the transport gave."""
+        """Create the error for a code that the member or the transport reported."""
         has_credential = bool(self.hello.credential or self.prove)
         return error_of(code, reason, self.address, has_credential=has_credential)
 
@@ -96,7 +96,7 @@ class _State(Enum):
 
 
 class _Backoff:
-    """Pauses between attempts to connect. They double from the minimum to the maximum, with
+    """Pauses between attempts to connect; they double from the minimum to the maximum, with
     jitter."""
 
     def __init__(self, settings: LinkSettings, random: Random) -> None:
@@ -105,14 +105,14 @@ class _Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """Start again with the minimum pause, because the member has answered."""
+        """Return to the minimum pause, because the member has answered."""
         self._attempts = 0
 
     def next_pause(self, *, was_ready: bool) -> float:
         """Return the seconds to wait before the next attempt.
 
-        The first attempt after a working connection follows at once, unless the member has
-        answered nothing since the last one.
+        After a working connection, the first attempt is made immediately, unless the member has
+        answered nothing since the last such attempt.
         """
         attempts, self._attempts = self._attempts, min(self._attempts + 1, _MOST_ATTEMPTS)
         if was_ready and attempts == 0:
@@ -122,7 +122,7 @@ class _Backoff:
 
 
 class LinkConnection:
-    """Connection to one member. It reconnects, and sends the queued requests.
+    """Connection to one member. It reconnects when needed, and sends the queued requests.
 
     Synchronous: used from the transport's own task only.
     """
@@ -167,11 +167,11 @@ class LinkConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is done and the member has not been lost since."""
+        """Whether the handshake is done and the member was not lost afterwards."""
         return self._state is _State.READY
 
     def open(self) -> None:
-        """Begin to connect, so that the first check need not wait for the handshake."""
+        """Start to connect now, so that the first check need not wait for the handshake."""
         if self._state is _State.IDLE:
             self._connect()
 
@@ -189,7 +189,7 @@ class LinkConnection:
         self._watch()
 
     def close(self) -> None:
-        """Fail all waiting requests, send a goodbye to the member and stop."""
+        """Fail all waiting requests, send a `Goodbye` to the member and stop."""
         self._state = _State.CLOSED
         self.is_closed = True
         for timer in (self._reconnect_timer, self._timer):
@@ -202,7 +202,8 @@ class LinkConnection:
     # -- sending -------------------------------------------------------------------------------
 
     def send_queued(self) -> None:
-        """Send the queued requests: at once when nothing is in flight, else after the ready tasks.
+        """Send the queued requests: immediately when nothing is in flight, else after the ready
+        tasks.
 
         Tasks that are ready now can add their checks to the same frame; no timer delays it.
         """
@@ -240,7 +241,7 @@ class LinkConnection:
         self._transport.flush()
 
     def on_open(self, connection: Connection) -> None:
-        """Send the hello as soon as the connection is encrypted."""
+        """Send the `Hello` message as soon as the connection is encrypted."""
         connection.send(encode(self._destination.hello_on(connection)))
         self._hello_at = self._transport.now()
         self._transport.call_at(
@@ -271,7 +272,7 @@ class LinkConnection:
     # -- messages ------------------------------------------------------------------------------
 
     def on_message(self, payload: bytes) -> None:
-        """Handle a message; close the connection when it breaks the protocol."""
+        """Handle a message of the member; close the connection when it violates the protocol."""
         self.received_at = self._transport.now()
         self.is_pinging = False
         try:
@@ -317,7 +318,7 @@ class LinkConnection:
             self._plan_flush()
 
     def _on_goodbye(self, reason: str) -> None:
-        """Send a draining member no more requests; it still answers those in flight."""
+        """Stop sending requests to a draining member, which still answers those in flight."""
         self.refusal = self._destination.error_of(ErrorCode.DRAINING, reason)
         self._state = _State.DRAINING
         self.is_lost = True
@@ -362,7 +363,7 @@ class LinkConnection:
         self._on_disconnected(self._destination.error_of(code, reason))
 
     def _drop(self, code: int, reason: str) -> None:
-        """Close the connection from this side, and reconnect later."""
+        """Close the connection after a local decision, and reconnect later."""
         self._disconnect("")
         self._on_disconnected(self._destination.error_of(code, reason))
 
@@ -403,7 +404,7 @@ class LinkConnection:
     # -- time-outs -----------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Arm the timer for the first request that can expire.
+        """Set the timer for the first request that can expire.
 
         It fires after the shortest time-out at the latest, so that a later request with a shorter
         time-out need not move it.

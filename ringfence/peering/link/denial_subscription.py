@@ -1,4 +1,4 @@
-"""Subscription of a client to notices of denials and leases that a member ends early."""
+"""Subscription of a client: a member notifies it when denials and leases end early."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -27,11 +27,11 @@ class _Leases(Protocol):
 
 
 class LocalDecisions(Protocol):
-    """A client's local cache, as far as messages of members change it."""
+    """Interface of a client's local cache for messages of members."""
 
     @property
     def denials(self) -> _Denials:
-        """Denials until their `retry_after`."""
+        """Cached denials, each valid until its `retry_after`."""
 
     @property
     def leases(self) -> _Leases:
@@ -39,10 +39,10 @@ class LocalDecisions(Protocol):
 
 
 class DenialSubscription:
-    """Subscription that passes results and revocations of one member to the local cache."""
+    """Subscription to one member, which updates the local cache by the member's messages."""
 
     def __init__(self, member: Hashable, cache: LocalDecisions | None) -> None:
-        """`member` identifies the member in the cache; without a cache nothing is subscribed."""
+        """`member` identifies the member in the cache; without a cache there is no subscription."""
         self.on_results: OnResults | None = None
         """Receives the results of batches while the subscription is active."""
         self._member = member
@@ -53,14 +53,16 @@ class DenialSubscription:
         """Whether the member may support the message; old versions close the connection on it."""
 
     def request(self, take_seq: Callable[[], int]) -> SubscribeDenials | None:
-        """Make the request to subscribe; None when one of the sides does not support it."""
+        """Create the request to subscribe; None when the member or the client does not support
+        it."""
         if not self._is_supported:
             return None
         self._seq = take_seq()
         return SubscribeDenials(self._seq)
 
     def accept(self, seq: int) -> bool:
-        """Activate the subscription; return whether `seq` is the number of its request."""
+        """Activate the subscription; return whether `seq` is the number of the request to
+        subscribe."""
         if seq != self._seq or self._cache is None:
             return False
         self._seq = 0
@@ -68,24 +70,25 @@ class DenialSubscription:
         return True
 
     def reject(self) -> bool:
-        """Stop asking a member that does not support the message; return whether it was asked."""
+        """Stop subscribing, because the member does not support it; return whether a request was
+        sent."""
         if not self._seq:
             return False
         self._is_supported = False
         return True
 
     def revoke_denials(self, keys: Sequence[bytes]) -> None:
-        """Remove denials that the member has ended."""
+        """Remove cached denials that the member has revoked."""
         if self._cache is not None:
             self._cache.denials.on_revoked(self._member, keys)
 
     def recall_leases(self, keys: Sequence[bytes], now: float) -> None:
-        """End leases that the member wants back."""
+        """End the leases that the member recalls."""
         if self._cache is not None:
             self._cache.leases.recall(self._member, keys, now)
 
     def cancel(self) -> None:
-        """End the subscription and forget all that the member could have revoked."""
+        """End the subscription and remove everything that the member could have revoked."""
         self._seq, self.on_results = 0, None
         if self._cache is not None:
             self._cache.denials.drop_node(self._member)

@@ -1,4 +1,4 @@
-"""Errors of a link, made of the codes that members and transports send."""
+"""Errors of a link, created from the codes that members and transports report."""
 
 from ringfence.errors import AccessDenied, PeerUnavailable, RingfenceError, UntrustedPeer
 from ringfence.transport.addresses import format_address
@@ -10,11 +10,12 @@ __all__ = ["CertificateExpired", "error_of"]
 
 
 class CertificateExpired(PeerUnavailable):
-    """The member's certificate is not valid at this time, so that the member counts as down."""
+    """Error for a member's certificate that is not valid at this time; the member counts as
+    down."""
 
 
 def error_of(code: int, reason: str, address: Address, *, has_credential: bool) -> RingfenceError:
-    """Make the error for a code that the member at `address`, or the transport, gave."""
+    """Create the error for a code that the member at `address`, or the transport, reported."""
     where = format_address(address)
     if code == ErrorCode.BAD_CREDENTIAL and not has_credential:
         reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"

@@ -1,6 +1,6 @@
 """Frames that were sent to one member and wait for their answer.
 
-Decides which caller an answer belongs to, and which frames have waited too long. `request_queue`
+Decides which caller receives an answer, and which frames have waited too long. `request_queue`
 decides what a frame contains and when it is sent.
 """
 
@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Frame:
-    """Bytes that were sent, and the callers that wait for the answer."""
+    """Frame that was sent, with the callers that wait for its answer."""
 
     payload: bytes
     sent_at: float
@@ -88,7 +88,7 @@ class Frame:
 
 
 class FramesInFlight:
-    """Frames of one link by number; each batch and each call gets one answer."""
+    """Unanswered frames of one link, by number; each batch and each call gets one answer."""
 
     def __init__(self, settings: LinkSettings, limit: QueueLimit, report: OnError) -> None:
         """`report` receives exceptions of callers' callbacks."""
@@ -109,7 +109,7 @@ class FramesInFlight:
         return self.round_trips.timeout(settings.answer_timeout_margin, settings.answer_timeout)
 
     def send_again(self, send: Callable[[bytes], None]) -> None:
-        """Send all frames again, under the same numbers."""
+        """Send all unanswered frames again, with the same numbers."""
         for frame in self.by_seq.values():
             frame.is_measured = True
             send(frame.payload)
@@ -119,9 +119,9 @@ class FramesInFlight:
         return min([frame.due for frame in self.by_seq.values()], default=float("inf"))
 
     def sent_since(self, received_at: float) -> list[float]:
-        """Return when frames were sent that the member has not answered.
+        """Return the time since which sent frames are unanswered.
 
-        `received_at` is when the last message of the member came.
+        `received_at` is the time of the last message of the member.
         """
         sent = [each.sent_at for each in self._expired.values() if each.sent_at > received_at]
         return sent + [each.sent_at for each in islice(self.by_seq.values(), 1)]
@@ -129,9 +129,9 @@ class FramesInFlight:
     # -- answers -------------------------------------------------------------------------------
 
     def measure(self, seq: int, now: float) -> None:
-        """Take a round-trip sample from an answer that has just arrived, however late.
+        """Take a round-trip sample from an answer that has just arrived, even if it is late.
 
-        Answers of a standby give none: it may have waited for the owner.
+        Answers of a standby give no sample: it may have waited for the owner.
         """
         frame = self.by_seq.get(seq) or self._expired.get(seq)
         if frame is not None and frame.batches and not frame.is_measured:
@@ -147,8 +147,8 @@ class FramesInFlight:
     def answer(self, answer: Answer, on_results: OnResults | None = None) -> bool:
         """Pass an answer to the callers of its frame; return whether the frame was in flight.
 
-        `on_results` is called before the callers. Raises `RemoteProtocolError` when the answer
-        does not fit the frame.
+        `on_results` is called before the callers. Raises `RemoteProtocolError` when the answer does
+        not match the frame.
         """
         frame = self.by_seq.pop(answer.seq, None)
         if frame is None:
@@ -175,9 +175,9 @@ class FramesInFlight:
         return True
 
     def _answer_rows(self, frame: Frame, answer: Answer, on_results: OnResults | None) -> None:
-        """Pass some rows of an answer to their callers; the frame waits for the other rows.
+        """Pass a partial answer to the callers of its rows; the frame waits for the other rows.
 
-        Raises `RemoteProtocolError` when the answer does not fit the frame.
+        Raises `RemoteProtocolError` when the answer does not match the frame.
         """
         rows = _rows_of(frame, answer)
         if rows is None:
@@ -209,7 +209,7 @@ class FramesInFlight:
                 call_back(queued.on_results, complete, self._report)
 
     def answer_late(self, answer: Answer) -> None:
-        """Pass on an answer to an expired frame: its checks may be charged."""
+        """Pass on the answer to an expired frame, because its checks may have been charged."""
         frame = self._expired.get(answer.seq)
         rows = None if frame is None else _rows_of(frame, answer)
         if frame is None or rows is None:
@@ -226,9 +226,9 @@ class FramesInFlight:
             del self._expired[answer.seq]
 
     def reply(self, reply: Reply) -> bool:
-        """Pass a reply to its caller; return whether the call was in flight.
+        """Pass a reply to the caller of its call; return whether the call was in flight.
 
-        Raises `RemoteProtocolError` when the frame was no call.
+        Raises `RemoteProtocolError` when the frame was not a call.
         """
         frame = self.by_seq.pop(reply.seq, None)
         if frame is None:
@@ -245,12 +245,12 @@ class FramesInFlight:
     # -- failures ------------------------------------------------------------------------------
 
     def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
-        """Fail the frames that are due; return the frames that show that the member is silent.
+        """Fail the frames that are due; return the frames which show that the member is silent.
 
-        `received_at` is when the last message of the member came. While messages come, the member
-        is busy, and frames wait longer: see `LinkSettings.slow_timeout`. When it is silent, overdue
-        frames are returned at once and fail one time-out later, so that a ping can be answered
-        first. With `is_draining` nothing more is sent to the member, not even a ping.
+        `received_at` is the time of the last message of the member. While messages arrive, the
+        member is busy, and frames wait longer: see `LinkSettings.slow_timeout`. When it is silent,
+        overdue frames are returned immediately and fail one time-out later, so that a ping can be
+        answered first. With `is_draining` nothing more is sent to the member, not even a ping.
         """
         timeout, silent = self.answer_timeout, list[Frame]()
         is_busy = received_at > now - timeout
@@ -277,7 +277,7 @@ class FramesInFlight:
         return [] if is_busy else [*silent, *frames]
 
     def refuse(self, seq: int) -> None:
-        """Fail a frame that the member refused; rows still in progress may be answered later."""
+        """Fail a frame that the member refused; rows in progress may still be answered later."""
         frame = self.by_seq.pop(seq)
         self.fail(frame)
         if frame.parts is not None:
@@ -289,18 +289,19 @@ class FramesInFlight:
             del self._expired[next(iter(self._expired))]
 
     def fail_calls(self) -> None:
-        """Fail the calls in flight: the member does not support one of these messages."""
+        """Fail the calls in flight, because the member does not support one of these messages."""
         for seq in [seq for seq, frame in self.by_seq.items() if frame.on_reply is not None]:
             self.fail(self.by_seq.pop(seq))
 
     def fail_all(self) -> None:
-        """Fail all frames."""
+        """Fail all frames in flight."""
         frames, self.by_seq = self.by_seq, {}
         for frame in frames.values():
             self.fail(frame)
 
     def fail(self, frame: Frame, answer: AccessDenied | Shed | None = None) -> None:
-        """Give the callers of a frame that is no longer in flight `answer` instead of results."""
+        """Pass `answer` instead of results to the callers of a frame that is no longer in
+        flight."""
         parts = frame.parts
         batches = frame.batches if parts is None else [each.queued for each in parts.incomplete()]
         self.fail_batches(batches, answer)
@@ -310,14 +311,14 @@ class FramesInFlight:
     def fail_batches(
         self, batches: Iterable[QueuedBatch], answer: AccessDenied | Shed | None = None
     ) -> None:
-        """Give the callers of some batches `answer` instead of results."""
+        """Pass `answer` instead of results to the callers of some batches."""
         for each in batches:
             self._limit.waiting -= len(each.batch)
             call_back(each.on_results, answer, self._report)
 
 
 def call_back(callback: Callable[[_T], object], answer: _T, report: OnError) -> None:
-    """Call back one caller; an exception of the callback must not delay other callers."""
+    """Call the callback of one caller; its exception must not affect other callers."""
     try:
         callback(answer)
     except Exception as error:  # noqa: BLE001
@@ -325,7 +326,7 @@ def call_back(callback: Callable[[_T], object], answer: _T, report: OnError) -> 
 
 
 def _rows_of(frame: Frame, answer: Answer) -> Sequence[int] | None:
-    """Return the rows of a frame that an answer is about; None when the rows do not fit."""
+    """Return the rows of a frame that an answer contains; None when they do not match the frame."""
     count = sum([len(each.batch) for each in frame.batches])
     rows = range(count) if answer.rows is None else answer.rows
     fits = count and len(answer.results.outcomes) == len(rows) and rows[-1] < count

@@ -27,16 +27,16 @@ __all__ = ["Link", "LinkListener"]
 
 
 class LinkListener(Protocol):
-    """Callbacks for changes of the member of a link."""
+    """Callbacks of a link about its member."""
 
     def on_versions(self, link: "Link", view: int, rules: int) -> None:
-        """Receive the member's view hash and rules version; each answer contains them."""
+        """Receive the member's view hash and rules version, which each answer contains."""
 
     def on_reachable(self, link: "Link", reachable: bool) -> None:
         """Report that the member became reachable, or was lost."""
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Report that the member keeps slots for these waiters."""
+        """Report that the member has reserved slots for these waiting checks."""
 
 
 class Link:
@@ -55,10 +55,10 @@ class Link:
         prove: Prove | None = None,
         node: str = "",
     ) -> None:
-        """`local_cache`, when given, caches the denials of this member and borrows units from it.
+        """`local_cache`, when given, stores the denials of this member and borrows units from it.
 
-        `prove`, when given, makes the credential of the hello for each connection.
-        `node` is the name of the node that must answer, when it is known.
+        `prove`, when given, creates the credential of the `Hello` for each connection. `node` is
+        the name of the node that must answer, when it is known.
         """
         self.address = address
         self.takes_reports = True
@@ -91,7 +91,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The member's own name; empty before its first `Welcome`."""
+        """The member's own name; empty before its first `Welcome` message."""
         return self.connection.name
 
     @property
@@ -101,17 +101,18 @@ class Link:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is done and the member has not been lost since."""
+        """Whether the handshake is done and the member was not lost afterwards."""
         return self.connection.is_ready
 
     @property
     def is_lost(self) -> bool:
-        """Whether the member is out of reach, so that requests fail at once."""
+        """Whether the member is unreachable, so that requests fail immediately."""
         return self.connection.is_lost
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether the member sends denials and leases that end early, and lends."""
+        """Whether the member notifies this client of denials and leases that end early, and grants
+        leases."""
         return self._subscription.on_results is not None
 
     @property
@@ -121,11 +122,11 @@ class Link:
         return 0.0 if since is None else self._transport.now() - since
 
     def answer_timeout(self, margin: float, longest: float) -> float:
-        """Return the seconds within which an answer is expected; see `Target`."""
+        """Return the seconds within which an answer is expected; see `Target.answer_timeout`."""
         return self._queue.in_flight.round_trips.timeout(margin, longest)
 
     def is_alive(self) -> bool:
-        """Return whether the member is reachable and not silent; see `Target`."""
+        """Return whether the member is reachable and not silent; see `Target.is_alive`."""
         return self.connection.is_ready and not self.connection.is_pinging
 
     def ask(
@@ -150,7 +151,7 @@ class Link:
         return queued
 
     def join(self, key: bytes, cost: int, within: float | None) -> PendingBatch | None:
-        """Send a single check in a frame with others; None when the member is lost.
+        """Send a single check in one frame with others; return None when the member is lost.
 
         A check for which there is no room is shed. After `within` seconds, when given, the wait
         ends as `TimedOut`.
@@ -208,7 +209,7 @@ class Link:
             self._queue.in_flight.fail_calls()
 
     def open(self) -> None:
-        """Begin to connect, so that the first check need not wait for the handshake."""
+        """Start to connect now, so that the first check need not wait for the handshake."""
         self.connection.open()
 
     def retire(self) -> None:
@@ -219,5 +220,5 @@ class Link:
         self.connection.retire()
 
     def close(self) -> None:
-        """Fail all waiting requests, send a goodbye to the member and stop."""
+        """Fail all waiting requests, send a `Goodbye` to the member and stop."""
         self.connection.close()

@@ -1,4 +1,4 @@
-"""Batches that wait for one member: selection for a common frame, and encoding as one request."""
+"""Batches that wait for one member: selection for one frame, and encoding as one request."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +16,7 @@ the next one is built. So many rows always fit into a message, for any length of
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """A batch to send to a member, and the callbacks for its results."""
+    """Batch that waits to be sent to a member, with the callbacks for its results."""
 
     batch: Batch
     hops: int
@@ -31,14 +31,16 @@ class QueuedBatch:
     """Identity of the first row, once the batch has been sent; further rows follow in order."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row; withdraw the batch when it has not been sent."""
+        """Return the identity of the first row; if the batch was not sent yet, remove it from the
+        queue."""
         if self.id is None:
             self.withdraw(self)
         return self.id
 
 
 def coalesce(queue: deque[QueuedBatch]) -> list[QueuedBatch]:
-    """Take the first batch out of a queue, and the batches after it that fit into its frame."""
+    """Remove from a queue the first batch, and the following batches that fit into the same
+    frame."""
     first = queue.popleft()
     together = [first]
     if not queue:
@@ -53,7 +55,7 @@ def coalesce(queue: deque[QueuedBatch]) -> list[QueuedBatch]:
 
 
 def make_request(together: list[QueuedBatch], seq: int, view: int, deadline_ms: int) -> Request:
-    """Make the request that asks for all of these batches."""
+    """Create one request message for all of these batches."""
     first = together[0]
     batch = first.batch if len(together) == 1 else join_batches([each.batch for each in together])
     return Request(seq, view, deadline_ms, first.hops, first.as_standby, batch)
@@ -68,7 +70,7 @@ def _is_same_kind(one: QueuedBatch, other: QueuedBatch) -> bool:
 
 
 def join_batches(batches: list[Batch]) -> Batch:
-    """Join batches of one operation into one, in order."""
+    """Join several batches of one operation into one, in order."""
     has_groups = any(batch.groups for batch in batches)
     has_limits = any(batch.limits for batch in batches)
     has_ages = any(batch.ages_ns for batch in batches)

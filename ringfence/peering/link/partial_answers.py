@@ -1,4 +1,4 @@
-"""Answers to some rows of a frame, before the rest of the frame is answered.
+"""Partial answers: answers to some rows of a frame, before the rest is answered.
 
 Finds the new rows of each answer. Most frames get one complete answer and need no instance.
 """
@@ -14,7 +14,7 @@ __all__ = ["AnsweredRows", "PartialAnswers"]
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRows:
-    """Some rows of one batch, with their results."""
+    """Answered rows of one batch, with their results."""
 
     queued: QueuedBatch
     rows: list[int]
@@ -24,7 +24,7 @@ class AnsweredRows:
 
 
 class PartialAnswers:
-    """The rows of one frame that have been answered so far."""
+    """Rows of one frame that have been answered so far."""
 
     def __init__(self, batches: Iterable[QueuedBatch]) -> None:
         self._spans: list[tuple[QueuedBatch, range]] = []
@@ -37,13 +37,13 @@ class PartialAnswers:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rows have been answered."""
+        """Whether all rows of the frame have been answered."""
         return not self._missing
 
     def take(self, rows: Sequence[int], results: Results) -> list[AnsweredRows]:
-        """Add the results of some rows; return the new rows, batch by batch.
+        """Add the results of a partial answer; return the new rows, batch by batch.
 
-        A row that was answered before, on an earlier connection, is not new.
+        A row that was already answered on an earlier connection is not new.
         """
         new: set[int] = set()
         for at, row in enumerate(rows):
@@ -55,12 +55,13 @@ class PartialAnswers:
         return [each for each in found if each.rows]
 
     def complete(self, queued: QueuedBatch) -> Results | None:
-        """Return the results of a batch; None unless all its rows have been answered."""
+        """Return the results of a batch of the frame; None unless all its rows have been
+        answered."""
         span = next(span for each, span in self._spans if each is queued)
         return self._results.slice(span.start, span.stop) if self._has(span) else None
 
     def incomplete(self) -> list[AnsweredRows]:
-        """Return the batches with missing rows, each with the rows that have been answered."""
+        """Return the batches with unanswered rows, each with its answered rows."""
         answered = set(range(len(self._results.sources))) - self._missing
         return [
             self._select(queued, span, answered)

@@ -1,4 +1,4 @@
-"""Bound of the checks that wait for one member, adapted to how long answers take."""
+"""Limit of the checks that wait for one member, adapted to the time until answers."""
 
 __all__ = ["QueueLimit"]
 
@@ -8,16 +8,16 @@ _LEAST_ROWS = 64
 
 
 class QueueLimit:
-    """Additive-increase, multiplicative-decrease bound of the rows that wait or are in flight.
+    """Limit of the rows that wait or are in flight: additive increase, multiplicative decrease.
 
     With more checks than the member decides within the deadline, all answers would be late. Checks
-    beyond the bound are shed at once.
+    beyond the limit are shed immediately.
     """
 
     __slots__ = ("_cut_at", "_most", "rows", "waiting")
 
     def __init__(self, most: int) -> None:
-        """`most` is the maximum of the bound."""
+        """`most` is the maximum of the limit."""
         self.waiting = 0
         """Rows that wait or are in flight."""
         self.rows = most
@@ -26,15 +26,15 @@ class QueueLimit:
         self._cut_at = float("-inf")
 
     def has_room(self, rows: int) -> bool:
-        """Return whether so many more rows may wait."""
+        """Return whether this many more rows may wait."""
         return self.waiting + rows <= self.rows
 
     def adapt(self, share: float, answered: int, sent_at: float, now: float) -> None:
-        """Lower the bound when an answer took most of the deadline, else raise it.
+        """Reduce the limit when an answer took most of the deadline, otherwise increase it.
 
         `share` is the part of the deadline that the answer took, `answered` its number of rows, and
-        `sent_at` the time at which its frame was sent. As in TCP, the bound is lowered once per
-        round trip: frames sent before a cut show the load before that cut.
+        `sent_at` the time at which its frame was sent. As in TCP, the limit is reduced once per
+        round trip: frames sent before a reduction show the load before it.
         """
         if share <= _HIGH_SHARE:
             self.rows = min(self._most, self.rows + 1 + answered // 2)

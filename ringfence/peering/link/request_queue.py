@@ -36,12 +36,13 @@ class _Call:
 
 
 class RequestQueue:
-    """Batches and calls to one member. Each gets one answer, or the notice that there is none."""
+    """Waiting batches and calls to one member. Each gets one answer, or a notice that there is
+    none."""
 
     def __init__(
         self, settings: LinkSettings, view: Callable[[], int], session: int, report: OnError
     ) -> None:
-        """`session` is the sender's, under which the receiver deduplicates its requests.
+        """`session` identifies the sender, so that the receiver can deduplicate its requests.
 
         `report` receives exceptions of callers' callbacks.
         """
@@ -62,22 +63,22 @@ class RequestQueue:
 
     @property
     def has_batches(self) -> bool:
-        """Whether batches wait that have not been sent."""
+        """Whether there are batches that have not been sent."""
         return bool(self._queue)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, in the queue or in flight."""
+        """Whether nothing is in the queue and nothing is in flight."""
         return not (self.in_flight.by_seq or self._queue or self._calls)
 
     def has_room(self, rows: int) -> bool:
-        """Return whether so many more rows may wait."""
+        """Return whether this many more rows may wait."""
         return self._limit.has_room(rows)
 
     def add(
         self, batch: Batch, hops: int, as_standby: bool, on_results: ResultCallback, now: float
     ) -> QueuedBatch:
-        """Add a batch to the queue."""
+        """Add a batch of checks to the queue."""
         queued = QueuedBatch(batch, hops, as_standby, on_results, now, self._withdraw)
         self._limit.waiting += len(batch)
         self._queue.append(queued)
@@ -90,7 +91,7 @@ class RequestQueue:
         self._calls.append(_Call(make, on_reply, now, now + timeout))
 
     def open_pending_batch(self, now: float) -> PendingBatch | None:
-        """Add a batch that single checks can join; None when no more checks may wait."""
+        """Add an empty batch that single checks can join; None when no more checks may wait."""
         self._close_pending_batch()
         limit = self._limit
         room = min(MOST_ROWS, limit.rows - limit.waiting)
@@ -113,7 +114,7 @@ class RequestQueue:
             self.pending_batch = None
 
     def _withdraw(self, queued: QueuedBatch) -> None:
-        """Remove a batch from the queue: another member is asked for its checks."""
+        """Remove a batch from the queue, because another member is asked instead."""
         if queued in self._queue:
             self._queue.remove(queued)
             self._fail([queued])
@@ -121,7 +122,8 @@ class RequestQueue:
     # -- sending -------------------------------------------------------------------------------
 
     def flush(self, now: float, send: _Send) -> None:
-        """Send waiting batches and calls, up to `LinkSettings.max_frames` frames in flight."""
+        """Send waiting batches and calls, while fewer than `LinkSettings.max_frames` frames are in
+        flight."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
         if self._queue:
@@ -132,7 +134,7 @@ class RequestQueue:
             self._send_batches(coalesce(self._queue), now, send)
 
     def ping(self, now: float, send: _Send) -> int:
-        """Send a ping, to learn whether the member is alive; return its number.
+        """Send a ping, to find out whether the member is alive; return its number.
 
         It expires after two time-outs. Without a deadline callers can wait for a busy member, so
         the ping waits as long as they do: a late answer can still be refunded.
@@ -193,7 +195,7 @@ class RequestQueue:
         send(frame.payload)
 
     def take_seq(self) -> int:
-        """Return the number of the next message."""
+        """Return the sequence number of the next message."""
         seq = self._next_seq
         self._next_seq += 1
         return seq
@@ -201,9 +203,10 @@ class RequestQueue:
     # -- waiting -------------------------------------------------------------------------------
 
     def waits_since(self, received_at: float) -> float | None:
-        """Return the start of the wait for any message of the member; None when nothing waits.
+        """Return the time since which requests wait for a message of the member; None without
+        requests.
 
-        `received_at` is when the last message of the member came.
+        `received_at` is the time of the last message of the member.
         """
         since = self.in_flight.sent_since(received_at)
         if self._queue:
@@ -218,7 +221,7 @@ class RequestQueue:
         return min(first, self._due(self._queue[0])) if self._queue else first
 
     def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
-        """Fail expired batches, calls and frames; return the frames that show that the member is
+        """Fail expired batches, calls and frames; return the frames which show that the member is
         silent.
 
         See `FramesInFlight.expire`.
@@ -234,7 +237,7 @@ class RequestQueue:
         return self.in_flight.expire(now, received_at, is_draining=is_draining)
 
     def fail_unsent(self) -> None:
-        """Fail the batches and calls that have not been sent."""
+        """Fail the batches and calls that have not been sent yet."""
         queue, self._queue = self._queue, deque()
         calls, self._calls = self._calls, deque()
         self._fail(queue)

@@ -1,6 +1,6 @@
-"""Time-outs that follow the round trips of one link, as in TCP (RFC 6298).
+"""Time-outs computed from the round-trip times of one link, as in TCP (RFC 6298).
 
-A value without I/O: the caller measures and waits.
+No I/O: the caller measures and waits.
 """
 
 __all__ = ["RoundTrips"]
@@ -12,7 +12,7 @@ _MOST_BACKOFF = 64
 
 
 class RoundTrips:
-    """Smoothed round-trip time and its deviation.
+    """Smoothed round-trip time of one link, and its deviation.
 
     The caller applies Karn's rule: a frame that was sent more than once gives no sample.
     """
@@ -30,7 +30,7 @@ class RoundTrips:
         return None if self._mean < 0.0 else self._mean
 
     def sample(self, seconds: float) -> None:
-        """Add one measured round trip; ends a back-off."""
+        """Add one measured round-trip time; this ends a back-off."""
         seconds = max(0.0, seconds)
         if self._mean < 0.0:
             self._mean, self._deviation = seconds, seconds / 2
@@ -41,14 +41,14 @@ class RoundTrips:
         self._backoff = 1
 
     def expire(self) -> None:
-        """Double the time-out until the next sample, after a time-out without an answer."""
+        """Double the time-out until the next sample, because there was no answer in time."""
         self._backoff = min(_MOST_BACKOFF, 2 * self._backoff)
 
     def timeout(self, margin: float, longest: float) -> float:
         """Return the mean plus four deviations: at least `margin` above it, at most `longest`.
 
         Before the first sample it is `longest`. As in Linux, the margin matters when all round
-        trips are alike: without it the time-out would be the round trip itself.
+        trips take equally long: without it the time-out would equal the round-trip time.
         """
         if self._mean < 0.0:
             return longest

@@ -1,4 +1,4 @@
-"""Time-outs and bounds of a link."""
+"""Time-outs and limits of a link."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["LinkSettings"]
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Time-outs and bounds of a link; times in seconds."""
+    """Time-outs and limits of a link; times are in seconds."""
 
     answer_timeout: float = 0.5
     """Maximum silence before a member is pinged. The actual time-out follows the observed

@@ -1,4 +1,4 @@
-"""Time-outs of single checks, on one shared timer per link.
+"""Time-outs of single checks, with one shared timer per link.
 
 A timer for each check would cost about as much as the check. `coalescer` handles late batches.
 """
@@ -10,7 +10,7 @@ __all__ = ["TimeoutWatcher"]
 
 
 class TimeoutWatcher:
-    """Watcher that marks pending batches as late when they are not answered in time."""
+    """Timer that marks pending batches as late when they are not answered in time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

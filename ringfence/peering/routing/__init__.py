@@ -1,4 +1,4 @@
-"""Routing of checks: owner first, then the standby, then the rule's `on_failure`."""
+"""Routing of checks: first to the owner, then to the standby, then to the rule's `on_failure`."""
 
 from ringfence.peering.routing.router import Fallback, Router
 from ringfence.peering.routing.routes import Routes

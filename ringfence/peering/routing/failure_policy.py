@@ -1,8 +1,8 @@
 """Failure policy: decisions by the rule's `on_failure` when no member answers.
 
-A limiter outage must never become an application outage, so the default is to allow. `local` counts
-in this process by the same limit until a member answers again. Clients and forwarding nodes share
-this code.
+A failure of the limiter must never become a failure of the application, so the default is to allow.
+`local` counts in this process by the same limit until a member answers again. Clients and
+forwarding nodes share this code.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _RETRY_NS = 1_000_000_000
 
 
 class FailurePolicy:
-    """Decider of rows that no member decided."""
+    """Decides rows that no member has decided."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
         self._rule_of = rule_of
@@ -31,7 +31,7 @@ class FailurePolicy:
         chosen_engine()  # Report wrong settings now, not in an outage.
 
     def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
-        """Decide one row by its rule's `on_failure`; limits without a rule allow."""
+        """Decide one row by its rule's `on_failure`; a limit without a rule allows."""
         key = batch.keys[index]
         rule = self._rule_of(int.from_bytes(key[:8], "big"))
         limit = _limit_of(batch, index, rule)

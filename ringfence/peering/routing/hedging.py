@@ -1,4 +1,6 @@
-"""Hedging: requests to the standby of a slow owner, their delay and their budget."""
+"""Hedging: requests that are also sent to the standby of a slow owner; their delay and their
+budget.
+"""
 
 from collections.abc import Sequence
 
@@ -12,10 +14,11 @@ LEAST_MARGIN = 0.01
 
 
 class HedgingBudget:
-    """Token bucket for hedged checks: each check adds a fraction of a token, up to a burst.
+    """Token bucket that limits hedged checks: each check adds a fraction of a token, up to a
+    maximum.
 
-    The burst covers the checks of a dead owner at a low rate at once. The share keeps hedging from
-    adding load while all owners are slow.
+    The full bucket covers the checks of a dead owner when checks are rare. The small fraction
+    prevents that hedging adds load while all owners are slow.
     """
 
     __slots__ = ("_burst", "_earned_for", "_share", "_tokens", "checks", "taken")
@@ -31,12 +34,12 @@ class HedgingBudget:
         self._earned_for = 0
 
     def reset(self) -> None:
-        """Set the counters to 0 and the tokens to a full burst."""
+        """Set the statistics to 0 and fill the bucket."""
         self.checks = self.taken = self._earned_for = 0
         self._tokens = float(self._burst)
 
     def take(self, checks: int) -> bool:
-        """Spend one token for each of some checks; return False when there are too few."""
+        """Spend one token for each of these checks; return False when there are too few."""
         earned = (self.checks - self._earned_for) * self._share
         self._earned_for = self.checks
         self._tokens = min(float(self._burst), self._tokens + earned)
@@ -48,7 +51,7 @@ class HedgingBudget:
 
 
 def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
-    """Return the seconds to wait for these requests before their standbys are asked as well."""
+    """Return the seconds to wait for these requests before their standbys are also asked."""
     targets = [request.target for request in requests if request.target is not None]
     delays = [target.answer_timeout(LEAST_MARGIN, longest) for target in targets]
     return max(delays, default=longest)
@@ -57,7 +60,7 @@ def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
 def may_hedge(
     requests: Sequence[MemberRequest], routes: Routes | None, budget: HedgingBudget
 ) -> bool:
-    """Return whether standbys may be asked for the open rows of requests; spends the budget."""
+    """Return whether the standbys may be asked for unanswered rows; this spends the budget."""
     open_rows = sum([len(request.rows) for request in requests if not request.is_done])
     has_standbys = routes is not None and len(routes.ring.members) > 1
     return not open_rows or not has_standbys or budget.take(open_rows)

@@ -1,4 +1,4 @@
-"""Pending request: one batch, its requests to members, and the results so far."""
+"""Pending request: one batch, the requests to members that it needs, and the results so far."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ Part: TypeAlias = tuple[Sequence[int], Target, bool]
 
 
 class MemberRequest:
-    """Request to one member about some rows of a batch, and its answer."""
+    """Request to one member for some rows of a batch, and its answer."""
 
     __slots__ = (
         "_on_done",
@@ -61,7 +61,8 @@ class MemberRequest:
         self._on_done = on_done
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Set the answer; None when it did not come in time, after which it may come late."""
+        """Set the answer; None means that it did not arrive in time, but it may still arrive
+        later."""
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
@@ -75,7 +76,7 @@ class MemberRequest:
 
 
 class PendingRequest:
-    """Results of one batch as the members' answers come in."""
+    """One batch of checks, and its results while the members' answers arrive."""
 
     def __init__(self, batch: Batch, asked_at: float) -> None:
         self.batch = batch
@@ -96,7 +97,7 @@ class PendingRequest:
 
     @property
     def results(self) -> Results:
-        """Results so far; columns for them are made at the first use, which is rare."""
+        """Results so far; their columns are created at the first use, which is rare."""
         if self._results is None:
             self._results = empty_results(len(self.batch))
         return self._results
@@ -106,19 +107,20 @@ class PendingRequest:
         self._results = results
 
     def unshed(self, rows: Sequence[int]) -> Sequence[int]:
-        """Return those of the rows that no member has shed."""
+        """Return those of the given rows that no member has shed."""
         return [row for row in rows if row not in self.shed] if self.shed else rows
 
     def add_request(
         self, batch: Batch, rows: Sequence[int], target: Target | None
     ) -> MemberRequest:
-        """Add a request to a member about some rows."""
+        """Add a request to one member for some rows."""
         request = MemberRequest(batch, rows, target, self._wake)
         self.requests.append(request)
         return request
 
     def send(self, parts: Sequence[Part], hops: int) -> list[MemberRequest]:
-        """Send parts to their members, with the identities that their rows already have."""
+        """Send parts of the batch to their members, with the identities that their rows already
+        have."""
         self.is_split = self.is_split or len(parts) > 1
         earlier = [*self.requests]
         for rows, target, as_standby in parts:
@@ -131,12 +133,13 @@ class PendingRequest:
         return self.requests[len(earlier) :]
 
     def mark_refunded(self, rows: Iterable[int]) -> None:
-        """Record refunded rows that a member had charged."""
+        """Record that the charges of some rows were refunded."""
         sources = self.results.sources
         self.refunded.update([row for row in rows if sources[row] in _BY_MEMBER])
 
     async def wait(self, requests: Sequence[MemberRequest]) -> None:
-        """Wait until these requests are done, or until any requests have answered all rows."""
+        """Wait until these requests are done, or until all rows have been answered by any
+        requests."""
         while not self._is_over(requests):
             self._event = Event()
             await self._event.wait()
@@ -156,7 +159,7 @@ class PendingRequest:
             self._event.set()
 
     def collect(self) -> None:
-        """Add the results that have come; the first results of a row hold."""
+        """Add the results that have arrived; the first result of a row is kept."""
         if len(self.requests) == 1 and len(self.requests[0].rows) == len(self.batch.keys):
             only = self.requests[0]
             if only.results is not None and not only.is_taken:
@@ -187,7 +190,7 @@ class PendingRequest:
             self.missing = [row for row in self.missing if row in missing]
 
     def _collect_all(self) -> bool:
-        """Join the results of several members, when all are there and none was taken."""
+        """Join the results of several members, when all have arrived and none was added before."""
         answered = [
             (request.rows, request.results)
             for request in self.requests
@@ -204,7 +207,7 @@ class PendingRequest:
         return True
 
     def shed_rows_of_busy_members(self) -> None:
-        """Mark rows as shed whose member is alive and has not answered."""
+        """Mark rows as shed whose member is alive but has not answered."""
         for request in self.requests:
             target = request.target
             if target is not None and not request.is_done and target.is_alive():
@@ -212,7 +215,7 @@ class PendingRequest:
 
 
 def _identities(requests: Sequence[MemberRequest], rows: Sequence[int]) -> list[CheckId]:
-    """Return the identities under which `rows` were sent; empty when none was sent."""
+    """Return the identities with which `rows` were sent; empty when none was sent."""
     wanted = set(rows)
     found: dict[int, CheckId] = {}
     for request in requests:

@@ -1,4 +1,4 @@
-"""Refunds of charges whose request was not allowed.
+"""Refunds of charges of requests that were not allowed as a whole.
 
 When one member denies a group, the other members get a refund. A charge may be reported after the
 caller got its decision, or after the call was cancelled. Such a charge is refunded at once.
@@ -29,14 +29,14 @@ _LATER_NS = 50_000_000
 
 
 class Refunds:
-    """Sender of refunds to the member, or the process, that charged."""
+    """Sends refunds to the member, or to the process, that made the charge."""
 
     def __init__(self, fallback: Fallback, routes: Callable[[], Routes | None]) -> None:
         self._fallback = fallback
         self._routes = routes
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund what `rows` were just charged, without waiting for the answer.
+        """Refund the charges of `rows` that were just made, without waiting for the answer.
 
         `asked_at` is the time of the check by `runtime.current_time`: the owner refunds nothing to
         a window that began after it.
@@ -73,7 +73,7 @@ class Refunds:
     def undo_denied_groups(
         self, pending: PendingRequest, denies_group: Callable[[int], bool]
     ) -> None:
-        """Refund what a group was charged by one member when another member denied it."""
+        """Refund the charges of a group at one member when another member denied the group."""
         batch, columns = pending.batch, pending.results.outcomes
         codes = columns.codes
         undone: list[int] = []
@@ -94,7 +94,7 @@ class Refunds:
             columns.delay_ns[row] = columns.leases[row] = 0
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Refund all charges of a cancelled call, also those that are reported later."""
+        """Refund all charges of a cancelled call, including those that are reported later."""
         batch = pending.batch
         if batch.op is not Op.CHECK:
             return
@@ -107,16 +107,16 @@ class Refunds:
         self.refund_when_late(pending)
 
     def refund_when_late(self, pending: PendingRequest) -> None:
-        """Refund the charges of late answers, see `_refund_late`."""
+        """Refund the charges that late answers report, see `_refund_late`."""
         for request in pending.requests:
             if request.results is None and request.refusal is None:
                 request.on_late = partial(self._refund_late, pending, request)
 
     def _refund_late(self, pending: PendingRequest, request: MemberRequest, late: Results) -> None:
-        """Refund late charges of checks that did not pass, and slots that no caller holds.
+        """Refund late charges of checks that were not allowed, and slots that no caller holds.
 
         Each row is refunded at most once, since all answers to a check report the same charge. A
-        check that the failure policy let pass stays counted, although its answer is late.
+        check that the failure policy allowed stays counted, although its answer is late.
         """
         codes, slots = late.outcomes.codes, late.outcomes.leases
         final = pending.results.outcomes
@@ -132,10 +132,10 @@ class Refunds:
 
 
 def age_ns_of(asked_at: float, now: float) -> int:
-    """Return the longest time since a charge, in ns, for a refund that is sent `now`.
+    """Return the longest possible time since a charge, in ns, for a refund that is sent `now`.
 
-    The owner counts it back from the arrival of the refund. The result has an allowance, so that a
-    refund that is a little slower than its check still finds the charge.
+    The owner subtracts it from the time when the refund arrives. The result includes an allowance,
+    so that a refund that takes a little longer than its check still finds the charge.
     """
     passed_ns = max(0, round((now - asked_at) * 1e9))
     return passed_ns + min(passed_ns, _LATER_NS)

@@ -1,8 +1,8 @@
 """Router of checks: selects the member that decides, and handles members that do not answer.
 
-The same code routes for an embedded client and for a node that forwards. The owner is asked first,
-then its standby, then the rule's `on_failure` decides. Groups are all or nothing, also when their
-keys belong to different owners: see `refunds`.
+Clients and forwarding nodes use the same code. The owner is asked first, then its standby, then the
+rule's `on_failure` decides. Groups are all or nothing, even when their keys belong to different
+owners: see `refunds`.
 """
 
 import math
@@ -27,7 +27,7 @@ __all__ = ["Fallback", "Router"]
 
 
 class Router:
-    """Router that sends each key of a batch to its member, and collects the results."""
+    """Sends each key of a batch to its member, and collects the results."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Router:
         hedge_after: float | None = None,
         undecided: Callable[[bytes, int, int], None] | None = None,
     ) -> None:
-        """With `retries`, the new owner is asked when the members changed during the request. Nodes
-        use it, because they receive changes before their callers.
+        """With `retries`, a new owner is asked when the members changed during a request. Nodes use
+        this, because they receive changes before their callers.
 
         When an owner takes much longer than its usual round trips, or longer than `hedge_after`
         seconds, its standby is asked as well, within the hedging budget. The owner may still
-        answer. Both requests carry one identity, so that nodes count the check once. The standby of
-        an owner that is known to be lost needs no budget.
+        answer. Both requests have the same identity, so that nodes count the check once. The
+        standby of an owner that is known to be lost needs no budget.
 
-        `undecided` receives key, code and source of each check that the fallback decided.
+        `undecided` receives key, code and source of each check that the failure policy decided.
         """
         self.hedging = HedgingBudget()
         """Hedging budget, which counts the checks and the hedged checks."""
@@ -65,11 +65,11 @@ class Router:
     def ask(
         self, key: bytes, cost: int, within: float | None
     ) -> Coroutine[object, object, OutcomeRow]:
-        """Decide a single check, sent in one frame with other checks; this is the most frequent
+        """Decide a single check, which is sent in one frame with others; this is the most frequent
         path.
 
-        Await the result at once, before another check is asked. After `within` seconds, when given,
-        the fallback decides. Raises `AccessDenied` when a member refuses to decide.
+        Await the result immediately, before another check is asked. After `within` seconds, when
+        given, the failure policy decides. Raises `AccessDenied` when a member refuses to decide.
         """
         routes = self.routes
         if routes is None:
@@ -99,10 +99,10 @@ class Router:
         late: TimedOut | None,
         within: float | None,
     ) -> OutcomeRow:
-        """Decide a single check that could not join others, or whose owner did not answer yet.
+        """Decide a single check that was not sent with others, or whose owner has not answered yet.
 
-        `asked` is the check as it was sent, `late` its time-out; None when the owner failed.
-        Raises `AccessDenied` when a member refuses to decide.
+        `asked` is the check as it was sent, and `late` its time-out; they are None when the owner
+        failed. Raises `AccessDenied` when a member refuses to decide.
         """
         now = runtime.current_time()
         asked_at = now if asked is None else asked.asked_at
@@ -133,13 +133,12 @@ class Router:
         hops: int = 0,
         within: float | None = None,
     ) -> Results:
-        """Decide every row, by the owner, its standby or the fallback; never raises.
+        """Decide every row, by the owner, its standby or the failure policy; never raises.
 
         When a member refuses to decide, no standby is asked and `Results.refusal` is set.
-
         `denies_group` returns whether the denial of a row denies the rest of its group. After
-        `within` seconds the fallback decides what is undecided. All charges of a cancelled call are
-        refunded.
+        `within` seconds the failure policy decides the remaining rows. All charges of a cancelled
+        call are refunded.
         """
         pending = PendingRequest(batch, runtime.current_time())
         await self._decide(pending, self._attempts, hops, None, within)
@@ -147,7 +146,7 @@ class Router:
         return pending.results
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund what `rows` were just charged, without waiting; see `Refunds.refund`."""
+        """Refund charges of `rows` that were just made, without waiting; see `Refunds.refund`."""
         self._refunds.refund(batch, rows, results, asked_at)
 
     async def _decide(
@@ -177,7 +176,7 @@ class Router:
     ) -> None:
         """Ask the owners; then ask the standbys, or the new owners, for the missing rows.
 
-        `previous` are the routes by which the owner was asked already.
+        `previous` are the routes by which the owners were already asked.
         """
         if pending.requests and await self._await_owner(pending):
             return
@@ -209,7 +208,7 @@ class Router:
         await runtime.checkpoint()
 
     async def _await_owner(self, pending: PendingRequest) -> bool:
-        """Wait for an owner that was asked already; return whether it answered in time."""
+        """Wait for an owner that was already asked; return whether it answered in time."""
         requests = pending.requests
         until = math.inf
         if self._hedge_after is not None:
@@ -227,7 +226,7 @@ class Router:
             await pending.wait(requests)
 
     def _complete(self, pending: PendingRequest, denies_group: Callable[[int], bool]) -> None:
-        """Decide the missing rows by the fallback, and undo groups that one member denied."""
+        """Decide the missing rows by the failure policy, and undo groups that one member denied."""
         batch = pending.batch
         pending.collect()
         results = pending.results
@@ -248,5 +247,5 @@ class Router:
 
 
 def _denies_group(row: int) -> bool:
-    """Return True: a single check is a group of its own."""
+    """Return True, because a single check is a group of its own."""
     return True

@@ -1,4 +1,4 @@
-"""Routes: the member that decides each key, and the link to it."""
+"""Routes: the member that decides each key, and the link to that member."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ __all__ = ["Routes", "split_by_member"]
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Ring, with the targets by which its members are reached."""
+    """Ring of a data center, with the links by which its members are reached."""
 
     ring: Ring
     targets: Mapping[NodeId, Target]
@@ -22,7 +22,7 @@ class Routes:
     """Rings that decide the keys of some rules, by the rule's id: the first 8 bytes of a key."""
 
     def owner(self, key: bytes) -> NodeId | None:
-        """Return the member that decides a key; None when there is none."""
+        """Return the member that decides a key; None when the ring is empty."""
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
 
@@ -34,12 +34,12 @@ class Routes:
         return pick(keys, owners)
 
     def standby(self, key: bytes) -> NodeId | None:
-        """Return the member that decides a key when its owner is out of reach."""
+        """Return the member that decides a key when its owner is unreachable."""
         ring = self._ring_of(key)
         return ring.standby(shard_of(key)) if ring.owner_by_shard else None
 
     def single_check_targets(self) -> list[SingleCheckTarget | None]:
-        """Return, for each shard, the target that single checks of its keys can join.
+        """Return, for each shard, the target to which single checks of its keys are sent.
 
         The entry is None where no member decides the shard, or where the member also depends on the
         rule.
@@ -61,7 +61,7 @@ class Routes:
 def split_by_member(
     routes: Routes, batch: Batch, rows: Sequence[int], *, as_standby: bool
 ) -> list[tuple[Sequence[int], Target]]:
-    """Split rows by the owner or standby of their keys, into parts that fit into a frame."""
+    """Split rows by the owner or standby of their keys, into parts that each fit into a frame."""
     keys = batch.keys if len(rows) == len(batch.keys) else [batch.keys[row] for row in rows]
     members = [routes.standby(key) for key in keys] if as_standby else routes.owners(keys)
     first = members[0] if members else None
@@ -80,7 +80,8 @@ def split_by_member(
 
 
 def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
-    """Cut rows into parts of at most `MAX_KEYS`, never inside a group; no group is longer."""
+    """Cut rows into parts of at most `MAX_KEYS`, but never inside a group. No group is longer than
+    that."""
     if len(rows) <= MAX_KEYS:
         return [rows]
     chunks: list[list[int]] = [[]]

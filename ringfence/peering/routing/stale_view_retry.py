@@ -1,7 +1,7 @@
 """Retry after a stale view, or after an owner's failure: which member is asked next.
 
-When the members changed while a request was in progress, rows with a new owner are sent to that
-owner. The other rows are sent to the standby of the owner that did not answer.
+When the members changed during a request, rows with a new owner are sent to that owner. The other
+rows are sent to the standby of the owner that did not answer.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ __all__ = ["owner_parts", "retry_parts"]
 
 
 def owner_parts(routes: Routes, pending: PendingRequest) -> list[Part]:
-    """Return the missing rows, in parts, each with the owner to ask."""
+    """Return the missing rows in parts, each with the owner to ask."""
     return _parts(routes, pending.batch, pending.unshed(pending.missing), as_standby=False)
 
 
 def retry_parts(routes: Routes, previous: Routes | None, pending: PendingRequest) -> list[Part]:
-    """Return the missing rows, in parts, each with the new owner or the standby to ask.
+    """Return the missing rows in parts, each with the new owner or the standby to ask.
 
     `previous` are the routes by which the owners were asked; None when none was asked.
     """
@@ -42,7 +42,7 @@ def _parts(routes: Routes, batch: Batch, rows: Sequence[int], *, as_standby: boo
 def _rerouted_rows(
     previous: Routes, routes: Routes, batch: Batch, rows: Sequence[int]
 ) -> list[int]:
-    """Return the rows whose owner changed to a member within reach."""
+    """Return the rows whose owner has changed to a reachable member."""
     keys = [batch.keys[row] for row in rows]
     owners = zip(rows, previous.owners(keys), routes.owners(keys), strict=True)
     return [row for row, old, new in owners if old != new and new in routes.targets]

@@ -1,1 +1,1 @@
-"""Reading of rules from YAML files or Python mappings, with all mistakes reported at once."""
+"""Loading of rules from YAML files or Python mappings; all mistakes are reported together."""

@@ -68,7 +68,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRules:
-    """Rules, with warnings about entries in their files that are legal but probably mistakes."""
+    """Loaded rules, with warnings about entries that are legal but probably mistakes."""
 
     rules: RuleSet
     warnings: tuple[Problem, ...]
@@ -78,7 +78,7 @@ class LoadedRules:
 
 @dataclass(frozen=True, slots=True)
 class _Sibling:
-    """Child of one place, for the checks between siblings."""
+    """Child of a node in the descriptor tree, for comparisons with its siblings."""
 
     cursor: Cursor
     line: int
@@ -88,7 +88,7 @@ class _Sibling:
     has_children: bool
 
     def location_for(self, other: "_Sibling") -> str:
-        """Return this line, for a message about `other`."""
+        """Return the line of this sibling, for a message about the entry `other`."""
         return f"line {self.line}" + (
             "" if self.cursor.file == other.cursor.file else f" of {self.cursor.file}"
         )
@@ -96,7 +96,7 @@ class _Sibling:
 
 @dataclass(slots=True)
 class _DomainBuilder:
-    """Domain whose files are being read."""
+    """Domain under construction while its files are read."""
 
     name: str
     cursor: Cursor
@@ -181,14 +181,14 @@ def _set_policy(domain: _DomainBuilder, cursor: Cursor, line: int, policy: OnFai
 
 
 class _FileReader:
-    """Reader of the descriptors of one file, which adds them to a domain."""
+    """Reader of the descriptors in one file, which adds them to a domain."""
 
     def __init__(self, domain: _DomainBuilder, defaults: Defaults) -> None:
         self._domain = domain
         self._defaults = defaults
 
     def read(self, cursor: Cursor, items: Sequence[Item]) -> None:
-        """Read the outermost descriptors, siblings of the outermost ones in other files."""
+        """Read the outermost descriptors of the file; they are siblings of those in other files."""
         for item in items:
             self._read_one(cursor, item, (), (), self._domain.top)
 
@@ -361,7 +361,7 @@ def _check_replaces(domain: _DomainBuilder) -> None:
 
 
 def _label(table: Table) -> str:
-    """Return the name of a descriptor for messages, before its keys are checked."""
+    """Return a descriptor's name for messages, before its keys are validated."""
     found = {
         key.text: value.text
         for key, value in table.pairs

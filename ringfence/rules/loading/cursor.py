@@ -20,22 +20,22 @@ _NOT_TEXT = (Kind.FLOAT, Kind.OTHER, Kind.MERGE)
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Position in a file, and the findings to which its problems are added."""
+    """Position in a rule file, and the findings to which problems are added."""
 
     findings: Findings
     file: str
     trail: tuple[str, ...] = ()
 
     def below(self, step: str) -> "Cursor":
-        """Return the cursor of a place below this one."""
+        """Return the cursor of a child of this position."""
         return Cursor(self.findings, self.file, (*self.trail, step))
 
     def error(self, line: int, what: str, fix: str) -> None:
-        """Add an error: the file cannot be used."""
+        """Add an error at this position: the file cannot be used."""
         self.findings.errors.append(self._problem(line, what, fix))
 
     def warn(self, line: int, what: str, fix: str) -> None:
-        """Add a warning: legal, but probably a mistake."""
+        """Add a warning at this position: legal, but probably a mistake."""
         self.findings.warnings.append(self._problem(line, what, fix))
 
     def fields(
@@ -74,14 +74,14 @@ class Cursor:
         return fields
 
     def table(self, item: Item, name: str) -> Table | None:
-        """Return a value that must be a map; None when it is not."""
+        """Return the value at this position, which must be a map; None if it is not."""
         if isinstance(item, Table):
             return item
         self.error(item.line, f"{name} is {_kind(item)}, not a map", "write `key: value` pairs")
         return None
 
     def listing(self, fields: Mapping[str, Item], name: str) -> tuple[Item, ...]:
-        """Return the items of a list; empty when it is absent."""
+        """Return the items of the list at this position; empty when it is absent."""
         item = fields.get(name)
         if item is None:
             return ()
@@ -91,7 +91,8 @@ class Cursor:
         return ()
 
     def text(self, fields: Mapping[str, Item], name: str) -> str:
-        """Return a text; empty when absent. Whole numbers and flags count as text, as written."""
+        """Return the text at this position; empty when absent. Whole numbers and flags count as
+        text, as written."""
         item = fields.get(name)
         if item is None:
             return ""
@@ -105,14 +106,15 @@ class Cursor:
         return item.text
 
     def required(self, table: Table, fields: Mapping[str, Item], name: str, fix: str) -> str:
-        """Return a text that must be present; empty when it is missing or wrong."""
+        """Return the text at this position, which must be present; empty when it is missing or
+        wrong."""
         item = fields.get(name)
         if item is None or (isinstance(item, Scalar) and not item.text):
             self.error(table.line, f"{name} is missing or empty", fix)
         return self.text(fields, name)
 
     def flag(self, fields: Mapping[str, Item], name: str) -> bool:
-        """Return a flag; false when absent."""
+        """Return the boolean at this position; False when absent."""
         item = fields.get(name)
         if item is None:
             return False
@@ -122,7 +124,7 @@ class Cursor:
         return item.flag
 
     def whole(self, fields: Mapping[str, Item], name: str, *, least: int, most: int) -> int | None:
-        """Return a whole number in plain decimal; None when absent or wrong."""
+        """Return the whole number at this position, in plain decimal; None when absent or wrong."""
         item = fields.get(name)
         if item is None:
             return None
@@ -142,7 +144,8 @@ class Cursor:
     def parsed(
         self, fields: Mapping[str, Item], name: str, parse: Callable[[str], int]
     ) -> int | None:
-        """Return the result of `parse` for a single value; None when absent or wrong."""
+        """Return the result of the function `parse` for the value at this position; None when
+        absent or wrong."""
         item = fields.get(name)
         if item is None:
             return None
@@ -157,7 +160,8 @@ class Cursor:
             return None
 
     def choice(self, fields: Mapping[str, Item], name: str, known: Collection[str]) -> str:
-        """Return one of a few words, ignoring case; empty when absent or wrong."""
+        """Return the value at this position, which must be one of a few words, in any case; empty
+        when absent or wrong."""
         item = fields.get(name)
         if not isinstance(item, Scalar) or item.kind in _NOT_TEXT:
             return self.text(fields, name)

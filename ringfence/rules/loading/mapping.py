@@ -1,7 +1,7 @@
-"""Rules given as Python mappings and lists, with the keys of a rule file; needs no YAML library.
+"""Rules as Python mappings and lists with the keys of a rule file; no YAML library is needed.
 
-For programs that keep their rules in code, and for tests. Values have no line numbers, so problems
-name the place in the descriptor tree only.
+For programs that keep their rules in code, and for tests. Values have no line numbers, so messages
+only contain the path in the descriptor tree.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The free-form `metadata` of a rule: any value that a protobuf Struct can hold."""
+"""Reader of the free-form `metadata` of a rule: any value that a protobuf Struct can hold."""
 
 from math import isfinite
 
@@ -13,7 +13,7 @@ _LARGEST = 2**53
 
 
 def read_metadata(cursor: Cursor, item: Item) -> dict[str, object]:
-    """Read a map of texts, numbers, flags, nulls, lists and maps; report other values."""
+    """Read metadata: texts, numbers, flags, nulls, lists and maps; report other values."""
     table = cursor.table(item, "metadata")
     return {} if table is None else _map(cursor, table, 1)
 
@@ -56,7 +56,7 @@ def _scalar(cursor: Cursor, item: Scalar) -> bool | int | float | str | None:
 
 
 def _decimal(text: str) -> float:
-    """Read a number with a point; infinity when only YAML knows the notation."""
+    """Parse a number with a decimal point; return infinity for notations that only YAML permits."""
     try:
         return float(text.replace("_", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Problems found in rule files: collected during a load, so that one run reports all of them."""
+"""Problems in rule files, collected during a load, so that all of them are reported together."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Problem:
 
 
 class RuleFileError(ConfigError):
-    """Rule files were rejected as a whole. The message has one line per problem."""
+    """Error for rejected rule files. The message has one line per problem."""
 
     def __init__(self, problems: Collection[Problem]) -> None:
         self.problems = tuple(problems)
@@ -43,7 +43,7 @@ class RuleFileError(ConfigError):
 
 @dataclass(slots=True)
 class Findings:
-    """Errors and warnings of one load, in the order in which they were found."""
+    """Errors and warnings of one load, in the order of their discovery."""
 
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)

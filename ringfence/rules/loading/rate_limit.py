@@ -69,7 +69,8 @@ _REFUSED_IN_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values for keys that are absent in a rule and in its file; each applies where it fits."""
+    """Values for keys that are absent in a rule and in its file; each is used only where it is
+    valid."""
 
     algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     slots: int = 1
@@ -90,7 +91,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Contents of one `rate_limit` map; meaningless when it had errors."""
+    """Contents of one `rate_limit` map; not meaningful if the map had errors."""
 
     limit: Limit | None
     """Limit of the rule; None when unlimited."""
@@ -116,7 +117,7 @@ def read_defaults(cursor: Cursor, table: Table, base: Defaults) -> Defaults:
 
 
 def read_rate_limit(cursor: Cursor, table: Table, defaults: Defaults) -> RateLimit:
-    """Read a `rate_limit` map; every key is read, even when others are wrong."""
+    """Read a `rate_limit` map. Every key is read, even if others are wrong."""
     return _Reader(cursor, table, defaults).read()
 
 
@@ -227,7 +228,8 @@ class _Reader:
                 self._error(key, what, fix)
 
     def _selects(self, key: str) -> bool:
-        """Whether a key is set and selects algorithms; `align: epoch` is valid for all."""
+        """Whether a key is set and thereby selects an algorithm; `align: epoch` is valid for
+        all."""
         return key in self._fields and (key != "align" or self._settings.calendar)
 
     def _calendar(self, unit: str) -> Calendar | None:
@@ -266,7 +268,7 @@ class _Reader:
         return tuple(names)
 
     def _require(self, key: str, fix: str) -> None:
-        """Report a missing key, unless an unknown key may be a misspelling of it."""
+        """Report a missing key, unless an unknown key in the map may be a misspelling of it."""
         if key not in self._fields and not self._is_misspelt:
             self._cursor.error(self._line, f"{key} is missing", fix)
 
@@ -278,7 +280,8 @@ class _Reader:
 
 
 def _read_shared_keys(cursor: Cursor, fields: Mapping[str, Item], base: Defaults) -> Defaults:
-    """Read the keys that `rate_limit` and `defaults` share; absent keys keep their default."""
+    """Read the keys that occur in `rate_limit` and in `defaults`; absent keys keep their
+    default."""
     slots = cursor.whole(fields, "slots", least=1, most=3600)
     mode = cursor.choice(fields, "mode", ("meter", "queue"))
     align = cursor.choice(fields, "align", ("calendar", "epoch"))

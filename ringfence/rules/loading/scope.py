@@ -25,9 +25,10 @@ _SPLIT = "`global: {mode: split}`"
 def read_scope(
     cursor: Cursor, fields: Mapping[str, Item], base: tuple[str, str]
 ) -> tuple[str, str]:
-    """Return the scope of a rule and its home data center (empty for most); `base` when absent.
+    """Return the scope of a rule and its home data center, or `base` when the keys are absent.
 
-    `scope: global` without `global` takes the mode from `base` when `base` has one.
+    The home data center is empty for most scopes. `scope: global` without `global` takes the mode
+    from `base` when `base` has one.
     """
     scope = cursor.choice(fields, "scope", ("datacenter", "global"))
     item = fields.get("global")
@@ -56,7 +57,7 @@ def read_scope(
 
 
 def check_scope(cursor: Cursor, line: int, scope: str, limit: Limit) -> None:
-    """Report a limit whose algorithm or period does not support its scope."""
+    """Report a limit whose algorithm or period does not permit its scope."""
     algorithm = limit.algorithm
     if scope == "split" and (algorithm is Algorithm.CONCURRENCY or limit.queue):
         what = "concurrency limits and queues cannot be split among data centers"

@@ -1,4 +1,4 @@
-"""Values of a rule file as they were written, each with its line.
+"""Values of a rule file in their written form, each with its line.
 
 The YAML composer and the mapping reader produce these values; the readers of keys consume them.
 """
@@ -14,7 +14,7 @@ MAX_DEPTH = 100
 
 
 class Kind(StrEnum):
-    """Type of a scalar by YAML's rules; the value is its name in messages."""
+    """Type of a scalar by YAML's rules; the enum value is its name in messages."""
 
     TEXT = "text"
     WHOLE = "a whole number"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Single value, as it is written."""
+    """Single value of a rule file, in its written form."""
 
     kind: Kind
     text: str
@@ -36,12 +36,13 @@ class Scalar:
 
     @property
     def flag(self) -> bool:
-        """Value of a flag."""
+        """Value of the scalar as a boolean."""
         return self.text.lower() in ("true", "yes", "on")
 
     @property
     def whole(self) -> int | None:
-        """Value of a whole number in plain decimal with at most 20 digits; None otherwise."""
+        """Value of the scalar as a whole number, in plain decimal with at most 20 digits; None
+        otherwise."""
         digits = self.text.replace("_", "").removeprefix("+")
         bare = digits.removeprefix("-")
         is_plain = bare.isdecimal() and len(bare) <= 20 and (bare[0] != "0" or bare == "0")
@@ -50,7 +51,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """List of values."""
+    """List of values in a rule file."""
 
     items: "tuple[Item, ...]"
     line: int
@@ -58,7 +59,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Map: pairs in file order; keys may still be wrong or repeated."""
+    """Map in a rule file: pairs in file order; keys may still be invalid or repeated."""
 
     pairs: "tuple[tuple[Item, Item], ...]"
     line: int
@@ -68,5 +69,5 @@ Item: TypeAlias = Scalar | Listing | Table
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text contains no lone surrogate, which could not be sent or printed."""
+    """Whether a text contains no lone surrogates, which cannot be sent or printed."""
     return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)

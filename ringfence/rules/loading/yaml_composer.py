@@ -1,7 +1,7 @@
-"""YAML text to values with lines, with bounds on depth and on the number of values.
+"""Conversion of YAML text to values with line numbers; depth and number of values are bounded.
 
-PyYAML composes the nodes, which know their lines. The bounds limit what nesting and repeated
-aliases can cost, so that no file exhausts the stack or the memory.
+PyYAML composes the nodes, which have line numbers. The bounds limit the cost of nesting and
+repeated aliases, so that no file exhausts the stack or the memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,8 @@ _PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 class InvalidYaml(Exception):
-    """Text that is not YAML, or that exceeds the bounds; `line` is 0 for the whole text."""
+    """Error for text that is not YAML, or that exceeds the bounds; `line` is 0 for the whole
+    text."""
 
     def __init__(self, line: int, what: str, fix: str) -> None:
         super().__init__(what)
@@ -50,7 +51,7 @@ class InvalidYaml(Exception):
 
 
 def compose(text: str) -> Item:
-    """Read the only document of `text`. Raises `InvalidYaml`."""
+    """Parse the only document in `text`. Raises `InvalidYaml`."""
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if found is not None:
         line = text.count("\n", 0, found.start()) + 1
@@ -74,7 +75,7 @@ def compose(text: str) -> Item:
 
 
 class _BoundedComposer(Composer):
-    """PyYAML's composer with a bound on nesting; anchors may be defined again."""
+    """PyYAML's composer with a limit on nesting; an anchor may be defined several times."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -114,14 +115,15 @@ class _Converted(NamedTuple):
 
 
 class _Converter:
-    """Converts nodes to items. The targets of aliases are shared but count each time."""
+    """Converter of YAML nodes to values. Targets of aliases are shared, but each use counts for the
+    bound."""
 
     def __init__(self) -> None:
         self._done: dict[int, _Converted] = {}
         """Results by identity of the node; the caller keeps all nodes alive."""
 
     def convert(self, node: yaml.Node, depth: int) -> _Converted:
-        """Convert a node inside `depth` maps and lists."""
+        """Convert a YAML node that is inside `depth` maps and lists."""
         line = node.start_mark.line + 1
         done = self._done.get(id(node))
         if done is None:
@@ -173,7 +175,8 @@ def _check_tag(tag: str, line: int, expected: str) -> None:
 
 
 def _merged(pairs: Sequence[tuple[Item, Item]]) -> Iterator[tuple[Item, Item]]:
-    """Resolve `<<: *base`: the map's own keys win, then the first map that has a key."""
+    """Resolve merge keys (`<<: *base`): the map's own keys win, then the first map that has a
+    key."""
     bases: list[Table] = []
     own: set[str] = set()
     for key, value in pairs:

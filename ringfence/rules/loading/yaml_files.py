@@ -1,7 +1,7 @@
 """Rule files in YAML, loaded into a `RuleSet`. Only nodes and tools import this module.
 
-A load returns all rules or raises with all problems. It changes nothing in place, so a bad file
-never replaces good rules by itself. The meaning of the keys is decided in `build`; this module
+A load returns all rules, or raises an error with all problems. Nothing is changed in place, so a
+bad file never replaces good rules by itself. `build` decides the meaning of the keys; this module
 reads files and decodes them, within bounds.
 """
 
@@ -39,7 +39,7 @@ _SUFFIXES = (".yaml", ".yml")
 def load_text(
     text: str, filename: str = "rules", *, defaults: Defaults | None = None
 ) -> LoadedRules:
-    """Read the text of one file; the version is 0.
+    """Load rules from the text of one file; the version is 0.
 
     Raises `RuleFileError`, a `ConfigError` that lists all problems.
     """
@@ -51,7 +51,7 @@ def load_text(
 def load_files(
     paths: Sequence[Path], *, defaults: Defaults | None = None, merge: bool = False
 ) -> LoadedRules:
-    """Read rule files in the order given.
+    """Load rules from several files, in the given order.
 
     The version is the time of the latest change, in ms. With `merge`, several files may contribute
     to one domain. Raises `RuleFileError`, a `ConfigError` that lists all problems of all files.
