@@ -1,4 +1,4 @@
-"""What every key of a frame pays for, without a Python call per key: `pick` of `shards`."""
+"""Compiled `pick` of `shards`: the shard of each key of a frame, without a Python call per key."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -7,13 +7,13 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint32_t
 
 cdef extern from "Python.h":
-    object PySequence_Fast(object things, const char* complaint)
-    PyObject** PySequence_Fast_ITEMS(object things)
-    Py_ssize_t PySequence_Fast_GET_SIZE(object things)
+    object PySequence_Fast(object sequence, const char* message)
+    PyObject** PySequence_Fast_ITEMS(object sequence)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence)
     object PySequence_GetItem(object table, Py_ssize_t at)
 
 cdef enum:
-    SHIFT = 18  # from 32 bits to the 14 of a shard
+    SHIFT = 18  # from the 32 bits of a hash to the 14 bits of a shard
 
 
 def pick(keys, table):
@@ -45,7 +45,7 @@ cdef inline uint32_t scrambled(uint32_t block) noexcept nogil:
 
 
 cdef uint32_t murmur3(const unsigned char* key, Py_ssize_t size) noexcept nogil:
-    """MurmurHash3 x86_32 with seed 0, as Austin Appleby published it."""
+    """Compute MurmurHash3 x86_32 with seed 0, as published by Austin Appleby."""
     cdef uint32_t state = 0, tail = 0
     cdef Py_ssize_t at
     for at in range(0, size - 3, 4):
@@ -58,7 +58,7 @@ cdef uint32_t murmur3(const unsigned char* key, Py_ssize_t size) noexcept nogil:
         state = rotated(state, 13) * 5 + <uint32_t>0xE6546B64
     for at in range(size - 1, size - size % 4 - 1, -1):
         tail = tail << 8 | key[at]
-    state ^= scrambled(tail)  # Of no bytes it is 0.
+    state ^= scrambled(tail)  # 0 when no bytes are left.
     state ^= <uint32_t>size
     state = (state ^ state >> 16) * <uint32_t>0x85EBCA6B
     state = (state ^ state >> 13) * <uint32_t>0xC2B2AE35

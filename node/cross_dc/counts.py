@@ -149,7 +149,7 @@ class CrossDcCounts:
                 share_of(rule.limit, self._datacenter, sorted(self._split_datacenters))
                 if rule.scope == "split"
                 else rule.limit,
-                vetoes=not (rule.shadow or rule.quota),
+                denies_group=not (rule.shadow or rule.quota),
                 is_shared=rule.scope == "global",
             )
             for rule in self._rules.rules()

@@ -158,9 +158,9 @@ class _Run:
         outcomes = self._engine.decide(batch.keys, batch.costs, batch.groups, (), (), now)
         verdicts = Results(outcomes, [Source.LOCAL] * len(batch))
         decisions = question.read(verdicts)
-        undue = question.rows_to_refund(decisions, verdicts)
-        if undue:
-            given_back = batch.take(undue)
-            leases = [outcomes.leases[row] for row in undue]
+        to_refund = question.rows_to_refund(decisions, verdicts)
+        if to_refund:
+            given_back = batch.take(to_refund)
+            leases = [outcomes.leases[row] for row in to_refund]
             self._engine.refund(given_back.keys, given_back.costs, (), leases, (), (), now)
         self.tally.add(entry, decisions[0])

@@ -352,7 +352,7 @@ class RequestHandler:
         foreign = sum([not self.placement.is_ours(shard_of(key)) for key in batch.keys])
         self._counters.add("forwarded", foreign)
         verdicts = await self._router.decide(
-            batch, lambda index: self._vetoes(batch, index), hops=hops, within=within
+            batch, lambda index: self._denies_group(batch, index), hops=hops, within=within
         )
         undecided = sum(source in _UNDECIDED for source in verdicts.sources)
         self._counters.add("undecided", undecided)
@@ -361,7 +361,7 @@ class RequestHandler:
             metrics.undecided(batch, verdicts)
         return verdicts
 
-    def _vetoes(self, batch: Batch, index: int) -> bool:
+    def _denies_group(self, batch: Batch, index: int) -> bool:
         rule = self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))
         return rule is None or not (rule.shadow or rule.quota)
 

@@ -78,7 +78,7 @@ class Engine:
         self._tables.set_rules(rules)
         if self._frames is not None:
             self._frames.set_tables(
-                [(prefix, rule.table, rule.vetoes) for prefix, rule in self._rules.items()]
+                [(prefix, rule.table, rule.denies_group) for prefix, rule in self._rules.items()]
             )
 
     def decide(
@@ -92,9 +92,9 @@ class Engine:
     ) -> Outcomes:
         """Decide checks in order; `groups` are run lengths of all-or-nothing groups.
 
-        A group is not charged at all when a rule that vetoes denies a member, or the rule of a
-        member is unknown. Members that would have passed get `UNCHARGED`. Empty `groups` means that
-        every check is decided alone.
+        A group is not charged at all when a rule with `denies_group` denies a member, or when the
+        rule of a member is unknown. Members that would have passed get `UNCHARGED`. Empty `groups`
+        means that every check is decided alone.
 
         Raises `ValueError` when lengths differ or a cost is negative.
         """
@@ -195,7 +195,7 @@ class Engine:
             if member.table is not None:
                 age_ns = ages_ns[at] if ages_ns else 0
                 lease = leases[at] if leases else 0
-                member.table.give_back(member.key, member.cost, now, age_ns, lease)
+                member.table.refund_only(member.key, member.cost, now, age_ns, lease)
         return peek(members, now)
 
     def charge_now(

@@ -37,7 +37,7 @@ class Member:
     key: bytes
     cost: int
     limit: Limit | None
-    vetoes: bool
+    denies_group: bool
 
     @property
     def amount(self) -> int:
@@ -118,13 +118,14 @@ def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
     """Charge all members in order, or none if the denial of a member denies the group."""
     rows = [_ask(member, member.cost, now) for member in members]
     blocked = any(
-        member.vetoes and not _is_admitted(row) for member, row in zip(members, rows, strict=True)
+        member.denies_group and not _is_admitted(row)
+        for member, row in zip(members, rows, strict=True)
     )
     if not blocked:
         return rows
     for member, row in zip(reversed(members), reversed(rows), strict=True):
         if member.table is not None and member.cost and _is_admitted(row):
-            member.table.give_back(member.key, member.cost, now, lease=row[5])
+            member.table.refund_only(member.key, member.cost, now, lease=row[5])
     return _denied_results(members, rows, now)
 
 

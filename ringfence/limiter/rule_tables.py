@@ -31,7 +31,7 @@ class EngineRule:
     """Properties of a rule that the engine needs."""
 
     limit: Limit
-    vetoes: bool = True
+    denies_group: bool = True
     """Whether a denial by this rule denies the whole group; False for shadow and quota rules."""
     is_shared: bool = False
     """Whether other data centers count against the same limit."""
@@ -42,7 +42,7 @@ class RuleTable:
     """Counters of a known rule."""
 
     table: Table
-    vetoes: bool
+    denies_group: bool
 
 
 class RuleTables:
@@ -107,7 +107,7 @@ class RuleTables:
             else:
                 table = known.table
                 table.change_limit(rule.limit, is_shared=rule.is_shared)
-            self.rules[prefix] = RuleTable(table, rule.vetoes)
+            self.rules[prefix] = RuleTable(table, rule.denies_group)
         self._largest = _largest_entry([rule.limit for rule in rules.values()])
         self.room = min(self.room, 0)
 
@@ -132,7 +132,7 @@ class RuleTables:
         """
         rule = self.rules.get(key[:ID_BYTES])
         if rule is not None:
-            return Member(rule.table, key, cost, limit, rule.vetoes or limit is not None)
+            return Member(rule.table, key, cost, limit, rule.denies_group or limit is not None)
         if limit is None:
             return Member(None, key, cost, None, True)
         return Member(self.ruleless(limit), key, cost, limit, True)

@@ -141,10 +141,10 @@ class Table:
         charged to an older window, are not refunded twice. Under a concurrency limit, `lease` is
         the slot to release, 0 the oldest units.
         """
-        self.give_back(key, cost, now, age_ns, lease)
+        self.refund_only(key, cost, now, age_ns, lease)
         return self.peek(key, now, limit)
 
-    def give_back(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
+    def refund_only(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
         """Refund units by the limit that last counted the key; returns nothing, unlike `refund`."""
         if cost < 0 or age_ns < 0:
             raise ValueError(f"refund cost and age must not be negative, got {cost} and {age_ns}")

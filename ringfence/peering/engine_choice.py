@@ -116,7 +116,7 @@ def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
 def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:
     """Return the limits of rules in the form that engines take, by rule id."""
     return {
-        rule.id: EngineRule(rule.limit, vetoes=not (rule.shadow or rule.quota))
+        rule.id: EngineRule(rule.limit, denies_group=not (rule.shadow or rule.quota))
         for rule in rules
         if rule.limit is not None
     }

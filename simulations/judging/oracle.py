@@ -78,11 +78,11 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
             return Answer(False, rule, codes, outcomes.remaining)
     verdicts = Results(outcomes, [Source.LOCAL] * len(codes))
     decisions = question.read(verdicts)
-    undue = question.rows_to_refund(decisions, verdicts)
-    if undue:
-        taken = batch.take(undue)
-        leases = [outcomes.leases[row] for row in undue]
-        codes = [Code.UNCHARGED if row in undue else code for row, code in enumerate(codes)]
+    to_refund = question.rows_to_refund(decisions, verdicts)
+    if to_refund:
+        taken = batch.take(to_refund)
+        leases = [outcomes.leases[row] for row in to_refund]
+        codes = [Code.UNCHARGED if row in to_refund else code for row, code in enumerate(codes)]
         engine.refund(taken.keys, taken.costs, [], leases, taken.limits, taken.which, now)
     allowed = decisions[0].allowed
     rule_met = None if allowed else decisions[0].rule

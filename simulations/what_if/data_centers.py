@@ -190,7 +190,7 @@ def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
         {
             rule.id: EngineRule(
                 share_of(rule.limit, name, names) if rule.scope == "split" else rule.limit,
-                vetoes=not (rule.shadow or rule.quota),
+                denies_group=not (rule.shadow or rule.quota),
                 is_shared=counted(rule) == "shared",
             )
             for rule in rules

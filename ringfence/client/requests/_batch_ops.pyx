@@ -1,4 +1,4 @@
-"""Steps of `check_many` for each request, compiled: see `batch_ops_plain`."""
+"""Compiled steps of `check_many` for each request; `batch_ops_plain` defines them."""
 
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -10,14 +10,14 @@ from ringfence.client.decision import Decision as _DecisionType
 from ringfence.limiter import Code
 
 cdef extern from "Python.h":
-    object PySequence_Fast(object things, const char* complaint)
-    PyObject** PySequence_Fast_ITEMS(object things)
-    Py_ssize_t PySequence_Fast_GET_SIZE(object things)
+    object PySequence_Fast(object sequence, const char* message)
+    PyObject** PySequence_Fast_ITEMS(object sequence)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence)
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL
 
 cdef extern from *:
     """
-    /* Make an instance of a class with slots and set them, without the call of its __init__. */
+    /* Make an instance of a class with slots and set the slots, without a call of __init__. */
     static PyObject *ringfence_instance(PyObject *cls, PyObject **slots, PyObject **values, int n) {
         PyTypeObject *type = (PyTypeObject *)cls;
         PyObject *made = type->tp_alloc(type, 0);
@@ -53,7 +53,7 @@ def find_lone(dict known not None, name, requests):
     cdef PyObject** each = PySequence_Fast_ITEMS(requests)
     cdef Py_ssize_t at
     cdef PyObject* value
-    cdef PyObject* met
+    cdef PyObject* match
     cdef list rules = []
     cdef list keys = []
     for at in range(n):
@@ -63,10 +63,10 @@ def find_lone(dict known not None, name, requests):
         value = PyDict_GetItemWithError(request, name)
         if value == NULL:
             return None
-        met = PyDict_GetItemWithError(known, <object>value)
-        if met == NULL:
+        match = PyDict_GetItemWithError(known, <object>value)
+        if match == NULL:
             return None
-        rule, key = <tuple>met
+        rule, key = <tuple>match
         rules.append(rule)
         keys.append(key)
     return rules, keys

@@ -212,9 +212,9 @@ class Dispatcher:
         self._require_decided(batch, results, asked_at)
         decisions = rows.read(results)
         if op is Op.CHECK and len(batch) > 1:
-            undue = rows.rows_to_refund(decisions, results)
-            if undue:
-                self._decider.refund(batch, undue, results, asked_at)
+            to_refund = rows.rows_to_refund(decisions, results)
+            if to_refund:
+                self._decider.refund(batch, to_refund, results, asked_at)
         return decisions, _UNKNOWN in results.outcomes.codes
 
     def _require_decided(self, batch: Batch, results: Results, asked_at: float) -> None:

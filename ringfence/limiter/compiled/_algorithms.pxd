@@ -1,7 +1,7 @@
-"""The arithmetic of buckets and windows over the words of a slot, as the reference defines it.
+"""Arithmetic of buckets and windows on the words of a slot, as the reference defines it.
 
-Every function here says what its namesake in `ringfence.limiter.reference` says, for counters
-that fit: 62 bits of nanoseconds, and a window's number and count in one word.
+Each function returns what the function of the same name in `ringfence.limiter.reference` returns,
+for counters that fit: 62 bits of nanoseconds, and the number and count of a window in one word.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -29,24 +29,24 @@ cdef enum Code:
 
 
 cdef struct Params:
-    # A limit worked out for counting: the numbers every check of it needs.
+    # Parameters of a limit that each check needs.
     Kind kind
     int words  # per slot, the identity included
     int64_t ceiling
     int64_t hard
-    int64_t unit  # ticks that one unit of cost takes to come back
+    int64_t unit  # ticks until one unit of cost is available again
     int64_t ticks_per_ns
     int64_t capacity
     int64_t hard_capacity
     bint is_queue
-    int64_t base_ns  # buckets count ticks from here
+    int64_t base_ns  # origin of the ticks of buckets
     int64_t period_ns  # of a window or of a log; 0 for calendar windows
-    int count_bits  # of a word that holds a window's number and its count
+    int count_bits  # bits of the count in a word that holds the number and the count of a window
     int hit_bytes  # of a hit in a log
 
 
 cdef struct Instant:
-    # One instant as the params see it.
+    # One instant in the units of the parameters.
     int64_t now
     int64_t at  # in ticks since the base
     int64_t number  # of the window
@@ -63,9 +63,10 @@ cdef struct Answer:
 
 
 cdef inline int64_t _floor_div(int64_t part, int64_t whole) noexcept nogil:
-    """Divide, rounded down; neither is negative.
+    """Divide two numbers that are not negative, rounded down.
 
-    By floating point where that is exact to one: many processors do it three times as fast.
+    Where the error is at most one, it uses floating point, which is three times as fast on many
+    processors.
     """
     cdef int64_t found, rest
     if part >= <int64_t>1 << 53:
@@ -83,7 +84,7 @@ cdef inline int64_t _ceil_div(int64_t part, int64_t whole) noexcept nogil:
 
 
 cdef inline int64_t _scaled(int64_t count, int64_t part, int64_t whole) noexcept nogil:
-    """`count * part // whole`, whatever the product."""
+    """Return `count * part // whole`, without overflow of the product."""
     cdef wide product = <wide>count * <wide>part
     if product >> 63 == 0:
         return <int64_t>product // whole
@@ -101,7 +102,7 @@ cdef inline int64_t bucket_level(const uint64_t* word, const Instant* t) noexcep
 cdef inline bint bucket_check(
     const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
-    """Pour `cost` units in if there is room; say whether the word has changed."""
+    """Add `cost` units if the bucket has room; return whether the word has changed."""
     cdef int64_t level = bucket_level(word, t)
     cdef int64_t wanted = cost if cost else 1
     cdef int64_t tpn = params.ticks_per_ns
@@ -146,11 +147,11 @@ cdef inline int64_t fixed_used(const Params* params, const Instant* t, uint64_t 
 cdef inline bint fixed_check(
     const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
-    """Count `cost` in the current window if it fits there."""
+    """Count `cost` in the current window if it fits."""
     cdef int64_t number = number_of(params, word[0])
     cdef int64_t used = count_of(params, word[0])
     cdef int64_t left
-    if number > t.number:  # The clock has gone back; never so for calendar windows.
+    if number > t.number:  # The clock has gone back, which never happens with calendar windows.
         left = (number + 1) * params.period_ns - t.now
     else:
         if number < t.number:
@@ -210,7 +211,7 @@ cdef inline int64_t sliding_used(
 
 
 cdef inline int64_t _overlap(int64_t spare, int64_t period_ns, int64_t oldest) noexcept nogil:
-    """The longest overlap by which `oldest` hits weigh no more than `spare`."""
+    """Return the longest overlap in which the weight of `oldest` hits is at most `spare`."""
     cdef wide product = <wide>(spare + 1) * <wide>period_ns - 1
     if product >> 63 == 0:
         return <int64_t>product // oldest
@@ -221,7 +222,7 @@ cdef inline int64_t _wait(
     const Params* params, const Instant* t, int64_t number, int64_t current, int64_t oldest,
     int64_t room
 ) noexcept nogil:
-    """Find the exact time until the estimate, now above `room`, is down to it."""
+    """Return the exact time until the estimate, now above `room`, has fallen to `room`."""
     cdef int64_t period_ns = params.period_ns
     cdef int64_t spare = room - current
     cdef int64_t overlap

@@ -1,4 +1,4 @@
-"""Numbers for the columns of an answer, which are zeros at first: most of them stay so."""
+"""Numbers in the columns of an answer. Columns begin as zeros, and most numbers stay zero."""
 
 from cpython.list cimport PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -10,7 +10,7 @@ cdef extern from "Python.h":
 
 
 cdef inline void put_number(list column, Py_ssize_t at, int64_t number):
-    """Put a number in the place of a zero."""
+    """Replace a zero by a number."""
     value = PyLong_FromLongLong(number)
     Py_INCREF(value)
     Py_DECREF(column[at])

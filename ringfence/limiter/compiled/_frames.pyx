@@ -1,7 +1,7 @@
-"""A frame of checks under many rules, lone ones and all-or-nothing groups, in one call.
+"""Decisions for a frame of checks under many rules, single checks and groups, in one call.
 
-What the checks of a frame do one after the other is what `ringfence.limiter.groups` says; this
-module only finds their tables and undoes the charges of groups that were refused.
+The checks of a frame are decided in order, as `ringfence.limiter.groups` defines. This module finds
+their tables, and undoes the charges of denied groups.
 """
 
 from cpython.object cimport PyObject
@@ -15,17 +15,17 @@ from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._store cimport Store
 
 cdef extern from "Python.h":
-    bint PyBytes_Check(PyObject* thing) nogil
+    bint PyBytes_Check(PyObject* value) nogil
     const char* PyBytes_AS_STRING(PyObject* name) nogil
     Py_ssize_t PyBytes_GET_SIZE(PyObject* name) nogil
-    object PySequence_Fast(object things, const char* complaint)
-    PyObject** PySequence_Fast_ITEMS(object things) nogil
-    Py_ssize_t PySequence_Fast_GET_SIZE(object things) nogil
+    object PySequence_Fast(object sequence, const char* message)
+    PyObject** PySequence_Fast_ITEMS(object sequence) nogil
+    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence) nogil
 
 cdef enum:
     BLOCK = 256
     ID_BYTES = 8
-    AHEAD = 8  # keys whose bytes are brought near before they are hashed
+    PREFETCH_DISTANCE = 8  # keys whose bytes are prefetched before they are hashed
     UNCHARGED = 4
     UNKNOWN_RULE = 5
 
@@ -35,28 +35,28 @@ cdef object ZERO = 0
 
 
 cdef struct Asked:
-    # One check of a block, and what undoes it.
+    # One check of a block, and the state that undoes it.
     PyObject* key
     PyObject* cost
     int64_t units
     uint64_t identity
     PyObject* table  # NULL when the rule is unknown
-    bint vetoes
-    bint was_there
+    bint denies_group
+    bint existed
     uint64_t before[2]
     Answer answer
 
 
 cdef class Frames:
-    """The tables of an engine's rules, by the first 8 bytes of their keys.
+    """Tables of the rules of an engine, by the first 8 bytes of their keys.
 
-    `slow_group` decides, as `ringfence.limiter.groups` does, a group given as keys and costs.
+    `slow_group` decides a group of keys and costs, as `ringfence.limiter.groups` does.
     """
 
     cdef object _slow_group
     cdef dict _places
     cdef list _tables
-    cdef list _vetoes
+    cdef list _denies_group
     cdef uint64_t _frame
     cdef Asked _asked[BLOCK]
     cdef list _codes, _limits, _remaining, _retry, _reset, _delay, _leases
@@ -66,13 +66,13 @@ cdef class Frames:
         self.set_tables(())
 
     def set_tables(self, tables) -> None:
-        """Know exactly these: prefix, table, and whether its denials veto."""
+        """Set the tables: prefix, table, and whether its denials deny the group."""
         self._places = {prefix: place for place, (prefix, _, _) in enumerate(tables)}
         self._tables = [table for _, table, _ in tables]
-        self._vetoes = [vetoes for _, _, vetoes in tables]
+        self._denies_group = [denies_group for _, _, denies_group in tables]
 
     def decide(self, keys, costs, groups, now, list instants=None):
-        """Decide a frame whose checks carry no limits; None, and nothing done, when it cannot.
+        """Decide a frame whose checks carry no limits; return None, without effect, if it cannot.
 
         `instants`, one per check, replace `now`; the members of a group share one. Raises
         `ValueError` when a cost is negative.
@@ -92,7 +92,7 @@ cdef class Frames:
             if len(groups) != n:
                 sizes = list(groups)
         for at in range(n if n > BLOCK else 0):
-            cost_of(units[at])  # Nothing is charged when any of them is nonsense.
+            cost_of(units[at])  # Raises for an invalid cost before any check is charged.
         self._frame += 1
         self._codes = [ZERO] * n
         self._limits = [ZERO] * n
@@ -110,7 +110,7 @@ cdef class Frames:
                     end += 1
             if instants is not None:
                 now = instants[first]
-                self._frame += 1  # Tables look their stores up anew at each instant.
+                self._frame += 1  # Tables look up their stores again at each instant.
             self._read(names + first, units + first, last - first, now)
             at = 0
             while at < last - first:
@@ -125,7 +125,7 @@ cdef class Frames:
                     if self._charge(&self._asked[at], self._asked[at].units, now):
                         self._write(first + at, &self._asked[at])
                     else:
-                        self._write_row(first + at, self._decide_slowly(&self._asked[at], now))
+                        self._write_row(first + at, self._decide_by_reference(&self._asked[at], now))
                 elif self._decide_group(&self._asked[at], end - at, now):
                     begin = at
                     for at in range(begin, end):
@@ -151,18 +151,18 @@ cdef class Frames:
     cdef int _read(
         self, PyObject** names, PyObject** units, Py_ssize_t count, object now
     ) except -1:
-        """Find the tables of a block, and have the memory of their keys brought near."""
+        """Find the tables of a block, and prefetch the memory of their keys."""
         cdef Py_ssize_t at, place
         cdef Asked* asked
         cdef Store store
         cdef uint64_t prefix, known = 0
         cdef bint knows = False
         cdef PyObject* table = NULL
-        cdef bint vetoes = True
+        cdef bint denies_group = True
         for at in range(count):
-            if at + AHEAD < count:
-                ringfence_prefetch(names[at + AHEAD])
-                ringfence_prefetch(<char*>names[at + AHEAD] + 48)
+            if at + PREFETCH_DISTANCE < count:
+                ringfence_prefetch(names[at + PREFETCH_DISTANCE])
+                ringfence_prefetch(<char*>names[at + PREFETCH_DISTANCE] + 48)
             if not PyBytes_Check(names[at]):
                 raise TypeError(f"key: {<object>names[at]!r} is not bytes")
             asked = &self._asked[at]
@@ -171,7 +171,7 @@ cdef class Frames:
             asked.units = cost_of(units[at])
             if PyBytes_GET_SIZE(names[at]) < ID_BYTES:
                 asked.table = NULL
-                asked.vetoes = True
+                asked.denies_group = True
                 continue
             memcpy(&prefix, PyBytes_AS_STRING(names[at]), ID_BYTES)
             if not knows or prefix != known:
@@ -179,9 +179,9 @@ cdef class Frames:
                 found = self._places.get((<bytes>names[at])[:ID_BYTES])
                 place = -1 if found is None else found
                 table = NULL if place < 0 else <PyObject*>self._tables[place]
-                vetoes = True if place < 0 else self._vetoes[place]
+                denies_group = True if place < 0 else self._denies_group[place]
             asked.table = table
-            asked.vetoes = vetoes
+            asked.denies_group = denies_group
             asked.identity = 0
             if table != NULL:
                 store = (<HotTable>table).hot_store(self._frame, now)
@@ -191,7 +191,7 @@ cdef class Frames:
         return 0
 
     cdef bint _charge(self, Asked* asked, int64_t units, object now) except -1:
-        """Decide a check; False when only the reference can."""
+        """Decide a check; return False if only the reference implementation can."""
         cdef HotTable table
         cdef Store store
         if asked.table == NULL:
@@ -207,13 +207,13 @@ cdef class Frames:
             asked.identity = store.identity(asked.key)
         return table._decide(store, asked.identity, asked.key, units, &asked.answer)
 
-    cdef tuple _decide_slowly(self, Asked* asked, object now):
-        return (<HotTable>asked.table).decide_slowly(asked.key, asked.cost, now)
+    cdef tuple _decide_by_reference(self, Asked* asked, object now):
+        return (<HotTable>asked.table).decide_by_reference(asked.key, asked.cost, now)
 
     cdef bint _decide_group(self, Asked* asked, Py_ssize_t count, object now) except -1:
-        """Charge all members, or none when one that vetoes is denied.
+        """Charge all members, or none if a denied member denies the group.
 
-        False, and nothing charged, when only the reference can decide one of them.
+        Returns False, without effect, if only the reference implementation can decide a member.
         """
         cdef Py_ssize_t at
         cdef bint is_blocked = False
@@ -224,11 +224,11 @@ cdef class Frames:
                 if store is not None:
                     if not asked[at].identity:
                         asked[at].identity = store.identity(asked[at].key)
-                    asked[at].was_there = store.save(asked[at].identity, asked[at].before)
+                    asked[at].existed = store.save(asked[at].identity, asked[at].before)
             if not self._charge(&asked[at], asked[at].units, now):
                 self._undo(asked, at, now)
                 return False
-            if asked[at].vetoes and asked[at].answer.code > OVER_SOFT:
+            if asked[at].denies_group and asked[at].answer.code > OVER_SOFT:
                 is_blocked = True
         if is_blocked:
             self._undo(asked, count, now)
@@ -236,7 +236,7 @@ cdef class Frames:
         return True
 
     cdef int _undo(self, Asked* asked, Py_ssize_t count, object now) except -1:
-        """Take back what members were charged, the last one first."""
+        """Undo the charges of members in reverse order."""
         cdef Py_ssize_t at
         cdef HotTable table
         cdef Store store
@@ -246,13 +246,13 @@ cdef class Frames:
             table = <HotTable>asked[at].table
             store = table.hot_store(self._frame, now)
             if store.params.kind == LOG:
-                table.give_back(<object>asked[at].key, asked[at].units, now)
+                table.refund_only(<object>asked[at].key, asked[at].units, now)
             else:
-                store.put_back(asked[at].identity, asked[at].was_there, asked[at].before)
+                store.restore_saved(asked[at].identity, asked[at].existed, asked[at].before)
         return 0
 
     cdef int _explain(self, Asked* asked, Py_ssize_t count, object now) except -1:
-        """Answer for a group whose charges were undone, as `groups` does."""
+        """Fill the answers of a group whose charges were undone, as `groups` does."""
         cdef Py_ssize_t at, earlier
         cdef int64_t wanted, retry_after
         cdef int code
@@ -261,7 +261,7 @@ cdef class Frames:
                 continue
             code, retry_after = asked[at].answer.code, asked[at].answer.retry_after
             if code <= OVER_SOFT or not asked[at].units:
-                self._ask(&asked[at], 0, now)
+                self._check(&asked[at], 0, now)
                 asked[at].answer.code = UNCHARGED if code <= OVER_SOFT else code
                 asked[at].answer.retry_after = retry_after
                 asked[at].answer.delay = 0
@@ -274,16 +274,16 @@ cdef class Frames:
                     and asked[earlier].identity == asked[at].identity
                 ):
                     wanted = min(wanted, MOST - asked[earlier].units) + asked[earlier].units
-            self._ask(&asked[at], wanted, now)
+            self._check(&asked[at], wanted, now)
         return 0
 
-    cdef int _ask(self, Asked* asked, int64_t units, object now) except -1:
-        """Decide a check of a key that has just been decided and undone."""
+    cdef int _check(self, Asked* asked, int64_t units, object now) except -1:
+        """Decide a check of a key whose charge was just undone."""
         if self._charge(asked, units, now):
             return 0
-        # The undoing has removed its entry, and other stores would have to be asked now.
+        # The entry was removed by the undo, so other stores would have to be searched.
         cdef object cost = units
-        row = (<HotTable>asked.table).decide_slowly(asked.key, <PyObject*>cost, now)
+        row = (<HotTable>asked.table).decide_by_reference(asked.key, <PyObject*>cost, now)
         asked.answer.code = row[0]
         asked.answer.remaining = row[1]
         asked.answer.retry_after = row[2]

@@ -17,10 +17,10 @@ cdef class HotTable:
     cdef public object own_limit
     cdef public object own_amount
     cdef public int64_t most
-    cdef public object last_limit  # carried by a check; its store is not looked up again
+    cdef public object last_limit  # last limit of a check; its store is cached
     cdef Store last_store
-    cdef bint is_alone
-    cdef uint64_t frame  # that `ready` is for
+    cdef bint is_only_store
+    cdef uint64_t frame  # frame in which `ready` is valid
     cdef Store ready
 
     cdef Py_ssize_t _size(self)
@@ -29,4 +29,4 @@ cdef class HotTable:
         self, Store store, uint64_t identity, PyObject* key, int64_t cost, Answer* answer
     ) except -1
     cdef Store hot_store(self, uint64_t frame, now)
-    cdef tuple decide_slowly(self, PyObject* key, PyObject* cost, now)
+    cdef tuple decide_by_reference(self, PyObject* key, PyObject* cost, now)

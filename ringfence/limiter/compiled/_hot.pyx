@@ -1,6 +1,6 @@
-"""The way of a check that most checks take: one limit, one store, no Python call per key.
+"""Fast path of most checks: one limit, one store, no Python call per key.
 
-Keys that the store cannot decide are handed, one by one, to `slow_verdict` of the subclass.
+Keys that the store cannot decide are passed one by one to `slow_verdict` of the subclass.
 """
 
 from cpython.object cimport PyObject
@@ -18,16 +18,16 @@ from ringfence.limiter.reference import columns
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
-    bint PyBytes_Check(PyObject* thing) nogil
-    object PySequence_Fast(object things, const char* complaint)
-    PyObject** PySequence_Fast_ITEMS(object things) nogil
-    Py_ssize_t PySequence_Fast_GET_SIZE(object things) nogil
+    bint PyBytes_Check(PyObject* value) nogil
+    object PySequence_Fast(object sequence, const char* message)
+    PyObject** PySequence_Fast_ITEMS(object sequence) nogil
+    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence) nogil
 
 cdef extern from *:
     """
-    /* Make an instance of a class with slots and set them, without the detour of a frozen
-       dataclass over object.__setattr__. */
-    static PyObject *ringfence_made(PyObject *cls, PyObject **fields, PyObject **values, int n) {
+    /* Make an instance of a class with slots and set the slots. A frozen dataclass would call
+       object.__setattr__ for each slot. */
+    static PyObject *ringfence_new(PyObject *cls, PyObject **fields, PyObject **values, int n) {
         PyTypeObject *type = (PyTypeObject *)cls;
         PyObject *made = type->tp_alloc(type, 0);
         if (made == NULL) return NULL;
@@ -40,12 +40,12 @@ cdef extern from *:
         return made;
     }
     """
-    object ringfence_made(object cls, PyObject** fields, PyObject** values, int n)
+    object ringfence_new(object cls, PyObject** fields, PyObject** values, int n)
 
 cdef enum:
     FRAME = 256
     FIELDS = 7
-    AHEAD = 8  # keys whose bytes are brought near before they are hashed
+    PREFETCH_DISTANCE = 8  # keys whose bytes are prefetched before they are hashed
 
 cdef int64_t LATEST = <int64_t>1 << 62
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
@@ -78,11 +78,11 @@ cdef object columns_of(list codes, list limits, list remaining, list retry, list
     values[4] = <PyObject*>reset
     values[5] = <PyObject*>delay
     values[6] = <PyObject*>leases
-    return ringfence_made(Outcomes, column_slots, values, FIELDS)
+    return ringfence_new(Outcomes, column_slots, values, FIELDS)
 
 
 cdef int64_t cost_of(PyObject* cost) except -1:
-    """Read a cost; those beyond 63 bits are as impossible as the largest one."""
+    """Read a cost. A cost above 63 bits counts as the largest one, which is always denied."""
     cdef int overflow = 0
     cdef int64_t read = PyLong_AsLongLongAndOverflow(<object>cost, &overflow)
     if overflow > 0:
@@ -93,17 +93,17 @@ cdef int64_t cost_of(PyObject* cost) except -1:
 
 
 cdef class HotTable:
-    """The stores of one table, and the checks that they can decide by themselves.
+    """Stores of one table, and the checks that they can decide.
 
-    A key has its counter in one of the `stores` or in `overflow`, which the reference
-    counts. The subclass says what becomes of a check that its store cannot decide.
+    The counter of a key is in one of the `stores` or in `overflow`, which uses the reference
+    implementation. The subclass decides the checks that the store cannot decide.
     """
 
     def __len__(self):
         return self._size()
 
     def check(self, bytes key not None, cost, now, limit=None):
-        """Spend `cost` units of a key's budget if they are there; cost 0 peeks."""
+        """Spend `cost` units of a key if they are available; cost 0 peeks."""
         cdef int64_t units = cost_of(<PyObject*>cost)
         cdef Store store = self._ready(limit, now)
         cdef Answer answer
@@ -126,10 +126,10 @@ cdef class HotTable:
         values[4] = <PyObject*>reset_after
         values[5] = <PyObject*>delay
         values[6] = <PyObject*>ZERO
-        return ringfence_made(Outcome, row_slots, values, FIELDS)
+        return ringfence_new(Outcome, row_slots, values, FIELDS)
 
     def verdicts(self, keys, costs, now, limit=None):
-        """Decide as `check_many` does, in rows."""
+        """Decide as `check_many` does, and return rows."""
         cdef Store store = self._ready(limit, now)
         cdef Answer answer
         cdef list rows = []
@@ -154,7 +154,7 @@ cdef class HotTable:
         return rows
 
     def check_many(self, keys, costs, now, limit=None):
-        """Decide checks one after the other, as `check` would; cost 0 peeks.
+        """Decide checks in order, as `check` does; cost 0 peeks.
 
         Raises `ValueError` when a cost is negative or the lengths differ.
         """
@@ -167,7 +167,7 @@ cdef class HotTable:
         if n != PySequence_Fast_GET_SIZE(costs):
             raise ValueError(f"{n} keys, but {len(costs)} costs")
         for at in range(n if n > FRAME else 0):
-            cost_of(units[at])  # Nothing is charged when any of them is nonsense.
+            cost_of(units[at])  # Raises for an invalid cost before any check is charged.
         cdef uint64_t[FRAME] identities
         cdef int64_t[FRAME] amounts
         cdef Store store
@@ -187,9 +187,9 @@ cdef class HotTable:
             last = min(first + FRAME, n)
             store = self._ready(limit, now)
             for at in range(first, last):
-                if at + AHEAD < last:
-                    ringfence_prefetch(names[at + AHEAD])
-                    ringfence_prefetch(<char*>names[at + AHEAD] + 48)
+                if at + PREFETCH_DISTANCE < last:
+                    ringfence_prefetch(names[at + PREFETCH_DISTANCE])
+                    ringfence_prefetch(<char*>names[at + PREFETCH_DISTANCE] + 48)
                 amounts[at - first] = cost_of(units[at])
                 if not PyBytes_Check(names[at]):
                     raise TypeError(f"key: {<object>names[at]!r} is not bytes")
@@ -225,7 +225,7 @@ cdef class HotTable:
         return size
 
     cdef Store _ready(self, limit, now):
-        """The store that decides by a limit now; None when there is none."""
+        """Return the store that decides by a limit now, or None."""
         cdef Store store
         cdef int64_t instant
         cdef Py_ssize_t size
@@ -243,35 +243,35 @@ cdef class HotTable:
         instant = PyLong_AsLongLongAndOverflow(now, &overflow)
         if overflow or not 0 <= instant < LATEST:
             return None
-        if not store.enter(instant):
+        if not store.set_instant(instant):
             store = self.renewed(store, now)
             self.last_limit = None
-            if store is None or not store.enter(instant):
+            if store is None or not store.set_instant(instant):
                 return None
         size = self._size()
         store.room = self.most - size
-        self.is_alone = size == <Py_ssize_t>(store.now_in.count + store.moved_from.count)
+        self.is_only_store = size == <Py_ssize_t>(store.now_in.count + store.moved_from.count)
         return store
 
     cdef bint _decide(
         self, Store store, uint64_t identity, PyObject* key, int64_t cost, Answer* answer
     ) except -1:
-        """Decide one check; False when only `slow_verdict` can."""
-        cdef int decided = store.decide(identity, key, cost, self.is_alone, answer)
+        """Decide one check; return False if only `slow_verdict` can."""
+        cdef int decided = store.decide(identity, key, cost, self.is_only_store, answer)
         if decided == FULL:
             self.evict(1, store.instant.now)
             store.room = self.most - self._size()
-            decided = store.decide(identity, key, cost, self.is_alone, answer)
+            decided = store.decide(identity, key, cost, self.is_only_store, answer)
         return decided == DONE
 
     cdef Store hot_store(self, uint64_t frame, now):
-        """The store of the table's own limit; looked up once a frame."""
+        """Return the store of the table's own limit, which is looked up once per frame."""
         if self.frame != frame:
             self.frame = frame
             self.ready = self._ready(None, now)
         return self.ready
 
-    cdef tuple decide_slowly(self, PyObject* key, PyObject* cost, now):
-        """Have the reference decide; afterwards the store may be another one."""
+    cdef tuple decide_by_reference(self, PyObject* key, PyObject* cost, now):
+        """Decide by the reference implementation. The store may be another one afterwards."""
         self.frame = 0
         return self.slow_verdict(<object>key, <object>cost, now, None)

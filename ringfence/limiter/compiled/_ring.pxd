@@ -1,9 +1,9 @@
-"""Logs of hits: per key a ring of the times between them, as narrow as most of them allow.
+"""Logs of hits: for each key a ring buffer of the times between hits, in few bytes per hit.
 
-An entry is a unit of `hit_bytes` bytes: the nanoseconds since the entry before it, little-endian,
-standing for one hit. A unit of zeros begins a wide entry instead, for longer gaps and for more
-hits at one instant: eight bytes of nanoseconds and eight of hits follow it. So no stamp is ever
-rounded, and a log takes few bytes more than its hits need.
+A narrow entry stands for one hit. It is one unit of `hit_bytes` bytes: the nanoseconds since the
+previous entry, little-endian. A unit of zeros begins a wide entry, for a longer gap or for several
+hits at one instant: eight bytes of nanoseconds and eight bytes of hits follow. So no time stamp is
+rounded, and a log needs few bytes more than its hits.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -20,15 +20,15 @@ cdef struct Ring:
     int64_t first  # stamp of the oldest entry
     int64_t last  # stamp of the newest one
     int64_t total  # hits
-    uint32_t room  # units there are
-    uint32_t head  # unit where the oldest entry begins
+    uint32_t room  # capacity in units
+    uint32_t head  # first unit of the oldest entry
     uint32_t used  # units in use
     uint32_t newest  # units of the newest entry
     unsigned char units[1]
 
 
 cdef struct Hits:
-    # One entry, read.
+    # One decoded entry.
     int64_t gap
     int64_t count
     uint32_t units
@@ -36,8 +36,8 @@ cdef struct Hits:
 
 cdef enum:
     RING_HEAD = 40
-    FEWEST_UNITS = 4
-    EXTRA_ENTRIES = 1024  # of charges past the limit, as in the reference
+    MIN_UNITS = 4
+    EXTRA_ENTRIES = 1024  # entries for charges above the limit, as in the reference
 
 
 cdef inline uint32_t _wide_units(int width) noexcept nogil:
@@ -87,7 +87,7 @@ cdef inline size_t ring_bytes(const Ring* ring, int width) noexcept nogil:
 
 
 cdef inline Ring* _with_room(Ring* ring, int width, uint32_t room) noexcept nogil:
-    """Copy a ring, or nothing, into one of `room` units; NULL without memory."""
+    """Copy a ring, if any, into a new one of `room` units; return NULL without memory."""
     cdef Ring* larger = <Ring*>malloc(RING_HEAD + <size_t>room * width)
     cdef uint32_t straight
     if larger == NULL:
@@ -113,9 +113,9 @@ cdef inline Ring* _with_room(Ring* ring, int width, uint32_t room) noexcept nogi
 cdef inline Ring* ring_append(
     Ring* ring, const Params* params, int64_t stamp, int64_t count
 ) noexcept nogil:
-    """Write hits down at a stamp later than all others; return the ring, NULL without memory.
+    """Append hits at a stamp later than all others; return the ring, or NULL without memory.
 
-    Without memory the old ring stays as it was.
+    Without memory, the old ring is unchanged.
     """
     cdef int width = params.hit_bytes
     cdef int64_t gap = 0 if ring == NULL or not ring.used else stamp - ring.last
@@ -123,14 +123,14 @@ cdef inline Ring* ring_append(
     cdef uint32_t room = 0 if ring == NULL else ring.room
     cdef bint narrow
     if not used:
-        gap = 1  # The oldest entry has its stamp in full.
+        gap = 1  # The stamp of the oldest entry is in the header.
     narrow = _is_narrow(width, gap, count)
     cdef uint32_t units = 1 if narrow else _wide_units(width)
     cdef uint64_t wanted
     cdef Ring* larger
     if used + units > room:
-        # By quarters, and not beyond what a full log of lone hits takes.
-        wanted = used + used // 4 + FEWEST_UNITS
+        # Grow by a quarter, at most to the size of a full log of single hits.
+        wanted = used + used // 4 + MIN_UNITS
         if wanted > <uint64_t>params.ceiling:
             wanted = <uint64_t>params.ceiling
         if wanted < used + units:
@@ -139,7 +139,7 @@ cdef inline Ring* ring_append(
         if larger == NULL:
             return NULL
         ring = larger
-    elif room > 4 * FEWEST_UNITS and 4 * (used + units) < room:
+    elif room > 4 * MIN_UNITS and 4 * (used + units) < room:
         larger = _with_room(ring, width, 2 * (used + units))
         if larger != NULL:
             ring = larger
@@ -166,10 +166,10 @@ cdef inline Ring* ring_append(
 cdef inline Ring* ring_record(
     Ring* ring, const Params* params, int64_t stamp, int64_t count
 ) noexcept nogil:
-    """Write hits down at a stamp, or with the newest ones when the clock went back."""
+    """Record hits at a stamp, or at the newest stamp if the clock has gone back."""
     if ring == NULL or not ring.used or stamp > ring.last:
         return ring_append(ring, params, stamp, count)
-    # Take the newest entry out, and write it again with more hits.
+    # Remove the newest entry, and append it again with more hits.
     cdef uint32_t begin = ring.used - ring.newest
     cdef Hits newest = ring_read(ring, params.hit_bytes, begin)
     cdef int64_t last = ring.last
@@ -186,7 +186,7 @@ cdef inline Ring* ring_record(
 
 
 cdef inline void ring_expire(Ring* ring, const Params* params, int64_t now) noexcept nogil:
-    """Stop counting hits at or before `now - period`."""
+    """Remove the hits at or before `now - period`."""
     cdef int64_t oldest_kept = now - params.period_ns
     cdef Hits hits
     while ring.used and ring.first <= oldest_kept:
@@ -207,7 +207,7 @@ cdef inline bint ring_is_expired(const Ring* ring, const Params* params, int64_t
 cdef inline int64_t _ring_wait(
     const Ring* ring, const Params* params, int64_t excess, int64_t now
 ) noexcept nogil:
-    """Find the time until `excess` hits, all of them in the log, have expired."""
+    """Return the time until `excess` hits of the log have expired."""
     cdef uint32_t at = 0
     cdef int64_t stamp = ring.first
     cdef Hits hits = ring_read(ring, params.hit_bytes, 0)
@@ -222,7 +222,7 @@ cdef inline int64_t _ring_wait(
 cdef inline int ring_check(
     const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
-    """Record `cost` hits if the window has room; 1 when the word has changed, -1 without memory."""
+    """Record `cost` hits if the window has room; return 1 if the word changed, -1 without memory."""
     cdef Ring* ring = <Ring*>word[0]
     cdef int64_t used = 0
     cdef int64_t wanted = cost if cost else 1
@@ -252,7 +252,7 @@ cdef inline int ring_check(
 
 
 cdef inline bint ring_is_full(const Ring* ring, const Params* params) noexcept nogil:
-    """Whether charges past the limit must share entries. Walks the log only when it is in debt."""
+    """Whether charges above the limit must share entries. Reads the log only when it is in debt."""
     cdef int64_t most = params.ceiling + EXTRA_ENTRIES
     cdef int64_t entries = 0
     cdef uint32_t at = 0
@@ -265,7 +265,7 @@ cdef inline bint ring_is_full(const Ring* ring, const Params* params) noexcept n
 
 
 cdef inline Ring* ring_of(const Params* params, list stamps, list counts) except? NULL:
-    """Make the ring of a log from its stamps and counts; NULL for a log without hits."""
+    """Make the ring of a log from its stamps and counts; return NULL for an empty log."""
     cdef Ring* ring = NULL
     cdef Ring* longer
     for stamp, count in zip(stamps, counts):
@@ -297,7 +297,7 @@ cdef inline tuple ring_numbers(const Ring* ring, int width):
 
 
 cdef inline int64_t weight_of(const Params* params, const Instant* instant, uint64_t* words) noexcept nogil:
-    """Return the units that removing an entry would give away; comparable within one limit."""
+    """Return the units that are lost if the entry is evicted; comparable within one limit."""
     if params.kind == BUCKET:
         return bucket_level(words, instant)
     if params.kind == FIXED:
@@ -309,7 +309,7 @@ cdef inline int64_t weight_of(const Params* params, const Instant* instant, uint
 
 
 cdef inline bint is_expired(const Params* params, const Instant* instant, uint64_t* words) noexcept nogil:
-    """Whether removing an entry would change nothing."""
+    """Whether the entry can be removed without effect."""
     if params.kind == LOG:
         return ring_is_expired(<Ring*>words[0], params, instant.now)
     return weight_of(params, instant, words) == 0

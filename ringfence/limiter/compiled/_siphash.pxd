@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 64 bits out: a hash of bytes that nobody can aim at without its key.
+"""SipHash-2-4 with 64 bits: a keyed hash, so that clients cannot choose keys that collide.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """

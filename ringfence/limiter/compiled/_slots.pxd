@@ -1,11 +1,10 @@
-"""An array of slots in the order of their identities: open addressing without tombstones.
+"""Array of slots sorted by identity: open addressing without tombstones.
 
-A slot is a few words, the first of which is the key's identity, 0 when it is free. The home of an
-identity is its share of the array, so the array is sorted; whoever comes too late for its home
-stands in the next free slots behind it, and a removed entry draws those behind it back. A table
-grows by being copied, in order, a few slots per new key: identities below a bound are in the new
-array already, the others still in the old one. So a look-up reads one array, and mostly one or two
-lines of memory, however full it is.
+A slot is a few words. The first word is the identity of the key, 0 if the slot is free. The home of
+an identity is proportional to it, so the array is sorted. An identity whose home is taken is in a
+slot behind its home, and a removal shifts the entries behind it back. A table grows in order, by a
+few slots per new key: identities below a bound are in the new array, the others in the old one. So
+a look-up reads one array, mostly one or two cache lines, at any load.
 """
 
 from cpython.object cimport PyObject
@@ -22,11 +21,11 @@ cdef extern from *:
     #if defined(__unix__) || defined(__APPLE__)
     #include <sys/mman.h>
     #endif
-    static inline uint64_t ringfence_share(uint64_t identity, uint64_t of) {
+    static inline uint64_t ringfence_scale(uint64_t identity, uint64_t of) {
         return (uint64_t)(((unsigned __int128)identity * of) >> 64);
     }
-    /* Give the whole pages inside [from, to) back: nothing in them is read again. */
-    static inline void ringfence_give_back(char *from, char *to) {
+    /* Release the whole pages inside [from, to), which are not read again. */
+    static inline void ringfence_release_pages(char *from, char *to) {
     #ifdef MADV_DONTNEED
         uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
         uintptr_t first = ((uintptr_t)from + page - 1) / page * page;
@@ -34,8 +33,8 @@ cdef extern from *:
         if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
     #endif
     }
-    /* Zeroed memory. Large arrays are mapped: what malloc has had before it would clear at once,
-       while the kernel clears page by page as they are first used. */
+    /* Return zeroed memory. Large arrays are mapped: the kernel clears each page at its first use,
+       while calloc would clear reused memory at once. */
     #define RINGFENCE_MAPPED ((size_t)1 << 17)
     static inline void *ringfence_zeroed(size_t size) {
     #ifdef __linux__
@@ -47,7 +46,7 @@ cdef extern from *:
     #endif
         return calloc(1, size);
     }
-    static inline void ringfence_freed(void *memory, size_t size) {
+    static inline void ringfence_free(void *memory, size_t size) {
     #ifdef __linux__
         if (memory != NULL && size >= RINGFENCE_MAPPED) {
             munmap(memory, size);
@@ -56,15 +55,15 @@ cdef extern from *:
     #endif
         free(memory);
     }
-    static inline void *ringfence_lengthened(void *memory, size_t size, size_t longer) {
+    static inline void *ringfence_extended(void *memory, size_t size, size_t longer) {
         void *copy = ringfence_zeroed(longer);
         if (copy == NULL) return NULL;
         memcpy(copy, memory, size);
-        ringfence_freed(memory, size);
+        ringfence_free(memory, size);
         return copy;
     }
-    /* An array that is full now and read at random: larger pages spare look-ups of addresses.
-       They come later, by the kernel's leave, so that no check waits for them. */
+    /* Advise large pages for an array that is read at random: they need fewer address look-ups.
+       The kernel sets them up later, so no check waits for them. */
     static inline void ringfence_large_pages(void *memory, size_t size) {
     #if defined(__linux__) && defined(MADV_HUGEPAGE)
         if (size >= (size_t)8 << 20) madvise(memory, size, MADV_HUGEPAGE);
@@ -72,27 +71,27 @@ cdef extern from *:
     }
     #define ringfence_prefetch(address) __builtin_prefetch((const void *)(address), 1)
     """
-    uint64_t ringfence_share(uint64_t identity, uint64_t of) nogil
-    void ringfence_give_back(char* begin, char* end) nogil
+    uint64_t ringfence_scale(uint64_t identity, uint64_t of) nogil
+    void ringfence_release_pages(char* begin, char* end) nogil
     void* ringfence_zeroed(size_t size) nogil
-    void ringfence_freed(void* memory, size_t size) nogil
-    void* ringfence_lengthened(void* memory, size_t size, size_t longer) nogil
+    void ringfence_free(void* memory, size_t size) nogil
+    void* ringfence_extended(void* memory, size_t size, size_t longer) nogil
     void ringfence_large_pages(void* memory, size_t size) nogil
     void ringfence_prefetch(const void* address) nogil
 
 
 cdef enum:
-    # From here on, an array has large pages from the start, although a check that is the first to
-    # use one waits while the kernel clears it: that is shorter than what the others gain.
+    # Minimum size in bytes of an array with large pages from the start. The first check that
+    # uses such a page waits while the kernel clears it; all later checks are faster.
     LARGE = 1 << 26
 
 
 cdef struct Slots:
     uint64_t* words
-    PyObject** names  # per slot the key itself; NULL when nobody needs them
+    PyObject** names  # key of each slot; NULL if keys are not stored
     int per_slot  # words
     uint64_t homes
-    uint64_t size  # slots: the homes, and room behind the last one
+    uint64_t size  # number of slots: the homes, and room behind the last home
     uint64_t count  # slots in use
 
 
@@ -101,7 +100,7 @@ cdef inline uint64_t* slot(const Slots* s, uint64_t place) noexcept nogil:
 
 
 cdef inline uint64_t home(const Slots* s, uint64_t identity) noexcept nogil:
-    return ringfence_share(identity, s.homes)
+    return ringfence_scale(identity, s.homes)
 
 
 cdef inline size_t _words_size(const Slots* s) noexcept nogil:
@@ -113,14 +112,14 @@ cdef inline size_t _names_size(const Slots* s) noexcept nogil:
 
 
 cdef inline void slots_settle(Slots* s) noexcept nogil:
-    """Nothing will be moved into the array any more, but new entries come one by one."""
+    """Advise large pages, because the move into the array is complete."""
     ringfence_large_pages(s.words, _words_size(s))
 
 
 cdef inline bint slots_open(
-    Slots* s, int per_slot, uint64_t homes, bint with_names
+    Slots* s, int per_slot, uint64_t homes, bint keeps_keys
 ) noexcept nogil:
-    """Make an array of free slots; False without memory."""
+    """Make an array of free slots; return False without memory."""
     s.per_slot = per_slot
     s.homes = homes
     s.size = homes + 64 + homes // 64
@@ -131,10 +130,10 @@ cdef inline bint slots_open(
         return False
     if _words_size(s) >= LARGE:
         slots_settle(s)
-    if with_names:
+    if keeps_keys:
         s.names = <PyObject**>ringfence_zeroed(_names_size(s))
         if s.names == NULL:
-            ringfence_freed(s.words, _words_size(s))
+            ringfence_free(s.words, _words_size(s))
             s.words = NULL
             return False
     return True
@@ -142,22 +141,22 @@ cdef inline bint slots_open(
 
 cdef inline void slots_close(Slots* s) noexcept nogil:
     if s.words != NULL:
-        ringfence_freed(s.words, _words_size(s))
+        ringfence_free(s.words, _words_size(s))
     if s.names != NULL:
-        ringfence_freed(s.names, _names_size(s))
+        ringfence_free(s.names, _names_size(s))
     memset(s, 0, sizeof(Slots))
 
 
-cdef inline bint _lengthen(Slots* s) noexcept nogil:
-    """Make more room behind the last home; False, and no change, without memory."""
+cdef inline bint _extend(Slots* s) noexcept nogil:
+    """Add room behind the last home; return False, without effect, without memory."""
     cdef Slots longer = s[0]
     longer.size += s.size // 8 + 64
-    longer.words = <uint64_t*>ringfence_lengthened(s.words, _words_size(s), _words_size(&longer))
+    longer.words = <uint64_t*>ringfence_extended(s.words, _words_size(s), _words_size(&longer))
     if longer.words == NULL:
         return False
     s.words = longer.words
     if s.names != NULL:
-        longer.names = <PyObject**>ringfence_lengthened(
+        longer.names = <PyObject**>ringfence_extended(
             s.names, _names_size(s), _names_size(&longer)
         )
         if longer.names == NULL:
@@ -167,7 +166,7 @@ cdef inline bint _lengthen(Slots* s) noexcept nogil:
 
 
 cdef inline uint64_t seek(const Slots* s, uint64_t identity, uint64_t begin) noexcept nogil:
-    """The place of an identity, or the one where it belongs; the last slot is always free."""
+    """Return the place of an identity, or the place for it. The last slot is always free."""
     cdef uint64_t place = home(s, identity)
     if place < begin:
         place = begin
@@ -178,13 +177,13 @@ cdef inline uint64_t seek(const Slots* s, uint64_t identity, uint64_t begin) noe
     return place
 
 
-cdef inline bint make_way(Slots* s, uint64_t place) noexcept nogil:
-    """Move entries on so that `place` is free; False without memory."""
+cdef inline bint shift_forward(Slots* s, uint64_t place) noexcept nogil:
+    """Shift entries forward so that `place` is free; return False without memory."""
     cdef uint64_t end = place
     while slot(s, end)[0]:
         end += 1
     while end + 1 >= s.size:
-        if not _lengthen(s):
+        if not _extend(s):
             return False
     memmove(slot(s, place + 1), slot(s, place), (end - place) * s.per_slot * sizeof(uint64_t))
     if s.names != NULL:
@@ -193,8 +192,8 @@ cdef inline bint make_way(Slots* s, uint64_t place) noexcept nogil:
     return True
 
 
-cdef inline void close_up(Slots* s, uint64_t place) noexcept nogil:
-    """Free a slot: entries behind it that are not at home move back by one."""
+cdef inline void shift_back(Slots* s, uint64_t place) noexcept nogil:
+    """Free a slot, and shift the entries behind it that are not at their home back by one."""
     cdef uint64_t end = place + 1
     while slot(s, end)[0] and home(s, slot(s, end)[0]) < end:
         end += 1

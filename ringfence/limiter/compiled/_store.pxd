@@ -8,9 +8,9 @@ from ringfence.limiter.compiled._slots cimport Slots
 
 cdef enum Decided:
     DONE = 0
-    ABSENT = 1  # no entry here, and there may be one elsewhere: nothing was decided
-    FULL = 2  # a new entry needs room first: nothing was decided
-    BEYOND = 3  # beyond the compiled arithmetic: nothing was decided
+    ABSENT = 1  # not decided: no entry here, but another store may have one
+    FULL = 2  # not decided: no room for a new entry
+    OUT_OF_RANGE = 3  # not decided: outside the range of the compiled arithmetic
 
 
 cdef class Store:
@@ -19,11 +19,11 @@ cdef class Store:
     cdef Slots now_in
     cdef Slots moved_from
     cdef bint is_moving
-    cdef bint keeps_names
+    cdef bint keeps_keys
     cdef bint is_within
     cdef uint64_t bound
     cdef uint64_t next_place
-    cdef uint64_t given_back
+    cdef uint64_t released
     cdef uint64_t hand
     cdef int64_t room
     cdef size_t ring_bytes
@@ -31,13 +31,13 @@ cdef class Store:
     cdef readonly object scheme
 
     cdef uint64_t identity(self, PyObject* name) noexcept
-    cdef bint enter(self, int64_t now) except -1
+    cdef bint set_instant(self, int64_t now) except -1
     cdef void prefetch(self, uint64_t identity) noexcept nogil
     cdef int decide(
-        self, uint64_t identity, PyObject* name, int64_t cost, bint is_alone, Answer* answer
+        self, uint64_t identity, PyObject* name, int64_t cost, bint is_only_store, Answer* answer
     ) except -1
     cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil
-    cdef void put_back(self, uint64_t identity, bint was_there, const uint64_t* words) noexcept
+    cdef void restore_saved(self, uint64_t identity, bint existed, const uint64_t* words) noexcept
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil
     cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1

@@ -1,8 +1,7 @@
-"""The compiled counters of one limit: slots of 16 or 24 bytes, found by keyed identity.
+"""Compiled counters of one limit: slots of 16 or 24 bytes, found by a keyed hash of the key.
 
-What a slot holds besides the identity is its algorithm's affair (`_algorithms`, `_ring`), where it
-stands is `_slots`'. Which keys belong here, and what becomes of those that do not fit, is for
-`ringfence.limiter.compiled.table`.
+`_algorithms` and `_ring` define the contents of a slot, `_slots` its position.
+`ringfence.limiter.compiled.table` decides which keys are stored here, and stores the others.
 """
 
 from cpython.object cimport PyObject
@@ -21,7 +20,7 @@ from ringfence.limiter.compiled._ring cimport (
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
-    Slots, close_up, home, make_way, ringfence_give_back, ringfence_prefetch, seek, slot,
+    Slots, shift_back, home, shift_forward, ringfence_release_pages, ringfence_prefetch, seek, slot,
     slots_close, slots_open, slots_settle,
 )
 
@@ -30,16 +29,16 @@ cdef extern from "Python.h":
     Py_ssize_t size_of "PyBytes_GET_SIZE"(PyObject* name) nogil
 
 cdef enum:
-    STEPS = 32  # slots that a new key moves on a table that is being resized
-    # Slots that a new key looks through for expired entries. While the hand goes round
-    # once, what it has not reached yet grows denser by one part in so many; a log's entries are
-    # somewhere else, so that looking at them costs more.
-    LOOK_AT = 16
-    LOOK_AT_LOGS = 8
-    SAMPLE = 16  # entries that an eviction chooses from,
-    LARGEST_SAMPLE = 512  # or more when none of them is light
-    GIVE_BACK = 16384  # slots moved before their memory is given back
-    FEWEST = 8
+    SLOTS_PER_MOVE = 32  # slots that each new key moves while the table is resized
+    # Slots that each new key checks for expired entries, from the hand of a clock on. With more
+    # slots, fewer expired entries remain. For logs it is less, because their entries are in
+    # other memory.
+    EXPIRY_SAMPLE = 16
+    EXPIRY_SAMPLE_OF_LOGS = 8
+    SAMPLE = 16  # entries from which an eviction chooses,
+    LARGEST_SAMPLE = 512  # or more if each of them is in use
+    RELEASE_AFTER = 16384  # moved slots after which their memory is released
+    MIN_SLOTS = 8
 
 cdef int64_t LATEST = <int64_t>1 << 62
 cdef int64_t LARGEST = <int64_t>1 << 61
@@ -54,21 +53,21 @@ def siphash_of(bytes secret not None, bytes text not None) -> int:
 
 
 cdef class Store:
-    """Counters by key under one scheme, without any bound of its own.
+    """Counters by key under one scheme, without a bound.
 
-    `params` are what `ringfence.limiter.compiled.params` makes of the scheme. With `keeps_names` a
-    slot also refers to its key; otherwise keys cannot be listed.
+    `params` are the parameters that `ringfence.limiter.compiled.params` computes from the scheme.
+    With `keeps_keys`, each slot refers to its key; otherwise keys cannot be listed.
     """
 
-    def __cinit__(self, scheme, dict params not None, bytes secret not None, bint keeps_names):
+    def __cinit__(self, scheme, dict params not None, bytes secret not None, bint keeps_keys):
         read_params(&self.params, params)
         if len(secret) != 16:
             raise ValueError(f"a SipHash key has 16 bytes, this one {len(secret)}")
         self.key = sip_key(secret)
         self.scheme = scheme
-        self.keeps_names = keeps_names
+        self.keeps_keys = keeps_keys
         self.instant.now = -1
-        if not slots_open(&self.now_in, self.params.words, FEWEST, keeps_names):
+        if not slots_open(&self.now_in, self.params.words, MIN_SLOTS, keeps_keys):
             raise MemoryError
 
     def __dealloc__(self):
@@ -90,24 +89,24 @@ cdef class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the slots and rings take."""
+        """Return the bytes of memory of the slots and rings."""
         cdef uint64_t size = self.now_in.size
         if self.is_moving:
-            size += self.moved_from.size - self.given_back
-        return size * 8 * (self.params.words + self.keeps_names) + self.ring_bytes
+            size += self.moved_from.size - self.released
+        return size * 8 * (self.params.words + self.keeps_keys) + self.ring_bytes
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes that entries take with their names and rings: what dropping them gives back."""
+        """Return the bytes of the entries, their keys and rings, which an eviction would release."""
         cdef uint64_t count = self.now_in.count + self.moved_from.count
-        # An eighth of the homes stays empty; a name is at most an object of 176 bytes.
-        return count * (9 * (self.params.words + self.keeps_names) + 176 * self.keeps_names) + self.ring_bytes
+        # An eighth of the homes stays empty; a key is an object of at most 176 bytes.
+        return count * (9 * (self.params.words + self.keeps_keys) + 176 * self.keeps_keys) + self.ring_bytes
 
     def names(self) -> list:
-        """All keys that have a counter. Raises `LookupError` when they are not kept."""
+        """Return all keys with a counter. Raises `LookupError` when keys are not stored."""
         cdef uint64_t place
         cdef list found = []
-        if not self.keeps_names:
+        if not self.keeps_keys:
             raise LookupError("keys: this table knows keys by their identity alone")
         for place in range(self.moved_from.size):
             if self.moved_from.names[place] != NULL:
@@ -118,10 +117,10 @@ cdef class Store:
         return found
 
     def get(self, bytes name not None):
-        """The numbers of a key's counter, None when there is none; `put` reads them.
+        """Return the numbers of the counter of a key for `put`; None without a counter.
 
-        A bucket's TAT in ticks; the number and the count or counts of a window; the stamps and
-        counts of a log.
+        For a bucket: the TAT in ticks. For a window: its number and its count or counts. For a log:
+        stamps and counts.
         """
         cdef uint64_t* word = self._find(self.identity(<PyObject*>name))
         if word == NULL:
@@ -134,12 +133,12 @@ cdef class Store:
         return ring_numbers(<Ring*>word[1], self.params.hit_bytes)
 
     def put(self, bytes name not None, tuple numbers not None, now) -> bool:
-        """Write a key's counter; False, and no trace, when its numbers do not fit in a slot."""
+        """Write the counter of a key; return False, without effect, if it does not fit in a slot."""
         cdef uint64_t identity = self.identity(<PyObject*>name)
         cdef uint64_t[2] words
         cdef uint64_t* word
         cdef Ring* ring = NULL
-        if not 0 <= now < LATEST or not self.enter(now):
+        if not 0 <= now < LATEST or not self.set_instant(now):
             return False
         words[1] = 0
         if self.params.kind == BUCKET:
@@ -173,14 +172,15 @@ cdef class Store:
         return True
 
     def append(self, bytes name not None, units, now):
-        """Count units of a key's log at `now`, past the limit too; return its hits then.
+        """Count units in the log of a key at `now`, also above the limit; return its hits.
 
-        None, and no trace, for other counters, and for what only the reference can do.
+        Returns None, without effect, for other counters and for cases that only the reference
+        implementation supports.
         """
         cdef uint64_t* word
         cdef Ring* ring
         cdef int64_t stamp, count
-        if self.params.kind != LOG or not 0 <= now < LATEST or not self.enter(now):
+        if self.params.kind != LOG or not 0 <= now < LATEST or not self.set_instant(now):
             return None
         word = self._find(self.identity(<PyObject*>name))
         if word == NULL:
@@ -207,7 +207,7 @@ cdef class Store:
         return ring.total
 
     def pop(self, bytes name not None) -> bool:
-        """Forget a key; say whether it had a counter."""
+        """Remove a key; return whether it had a counter."""
         cdef uint64_t identity = self.identity(<PyObject*>name)
         cdef uint64_t begin
         cdef Slots* part = self._part(identity, &begin)
@@ -218,14 +218,14 @@ cdef class Store:
         return True
 
     def evict(self, now) -> bool:
-        """Drop, of a few keys, the one that loses the least; say whether it was in use."""
-        self.enter(min(max(now, 0), LATEST - 1))
+        """Evict the key of a sample whose loss is smallest; return whether it was in use."""
+        self.set_instant(min(max(now, 0), LATEST - 1))
         return self._evict() > 0
 
     def sweep(self, int steps, now) -> None:
-        """Look through some slots for expired entries, and drop them."""
+        """Remove expired entries from some slots."""
         if 0 <= now < LATEST:
-            self.enter(now)
+            self.set_instant(now)
             if self.is_moving:
                 self._move_on(steps)
             else:
@@ -234,14 +234,14 @@ cdef class Store:
     # -- called for every check ----------------------------------------------------------------
 
     cdef uint64_t identity(self, PyObject* name) noexcept:
-        """A key's identity: SipHash of its bytes, but for two values that mean something else."""
+        """Return the SipHash of a key, except for two values with another meaning."""
         cdef uint64_t hashed = siphash(self.key, bytes_in(name), size_of(name))
         if hashed == 0:
             return 1
         return hashed - 1 if hashed == <uint64_t>-1 else hashed
 
-    cdef bint enter(self, int64_t now) except -1:
-        """Make `now` the instant of what follows; False when the words cannot express it."""
+    cdef bint set_instant(self, int64_t now) except -1:
+        """Set the instant of the following calls; return False if the words cannot express it."""
         cdef int64_t since, span
         if now == self.instant.now:
             return self.is_within
@@ -254,7 +254,7 @@ cdef class Store:
                 since = 0
             if -span < since < span:
                 self.instant.at = since * self.params.ticks_per_ns
-            else:  # Nothing can be poured in; what is there has drained, or never will.
+            else:  # The bucket cannot take units; its level has drained, or never will.
                 self.is_within = False
                 self.instant.at = LATEST if since > 0 else -LATEST
         elif self.params.kind != LOG:
@@ -268,21 +268,21 @@ cdef class Store:
                     self.instant.number = self.scheme.number(start)
                     self.instant.start = start
                     self.instant.end = end
-            self.is_within = self.instant.number >= 0  # Calendars have days before 1970, too.
+            self.is_within = self.instant.number >= 0  # Calendar windows exist before 1970, too.
         self.instant.now = now
         return self.is_within
 
     cdef void prefetch(self, uint64_t identity) noexcept nogil:
-        """Have the memory of an identity's home brought near."""
+        """Prefetch the memory of the home of an identity."""
         cdef uint64_t begin
         cdef Slots* part = self._part(identity, &begin)
         ringfence_prefetch(slot(part, home(part, identity)))
         ringfence_prefetch(slot(part, home(part, identity)) + 8)
 
     cdef int decide(
-        self, uint64_t identity, PyObject* name, int64_t cost, bint is_alone, Answer* answer
+        self, uint64_t identity, PyObject* name, int64_t cost, bint is_only_store, Answer* answer
     ) except -1:
-        """Decide a check at the instant entered; `is_alone` says that no other store has the key."""
+        """Decide a check at the set instant. `is_only_store`: no other store can have the key."""
         cdef uint64_t* word = self._find(identity)
         cdef uint64_t[2] fresh
         if word != NULL:
@@ -290,10 +290,10 @@ cdef class Store:
                 self.params.period_ns == 0 and self.params.kind == FIXED
                 and number_of(&self.params, word[1]) > self.instant.number
             ):
-                return BEYOND
+                return OUT_OF_RANGE
             self._apply(word + 1, cost, answer)
             return DONE
-        if not is_alone:
+        if not is_only_store:
             return ABSENT
         fresh[0] = <uint64_t>self.instant.at if self.params.kind == BUCKET else 0
         fresh[1] = 0
@@ -308,27 +308,27 @@ cdef class Store:
         return DONE
 
     cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil:
-        """Copy the words of an identity, for `put_back`; say whether it has an entry."""
+        """Copy the words of an identity for `restore_saved`; return whether it has an entry."""
         cdef uint64_t* word = self._find(identity)
         if word == NULL:
             return False
         memcpy(words, word + 1, (self.params.words - 1) * sizeof(uint64_t))
         return True
 
-    cdef void put_back(self, uint64_t identity, bint was_there, const uint64_t* words) noexcept:
-        """Undo a check at the same instant; not for logs, whose words refer to what has changed."""
+    cdef void restore_saved(self, uint64_t identity, bint existed, const uint64_t* words) noexcept:
+        """Undo a check at the same instant. Not for logs: their words refer to a changed ring."""
         cdef uint64_t begin
         cdef Slots* part = self._part(identity, &begin)
         cdef uint64_t place = seek(part, identity, begin)
         if slot(part, place)[0] != identity:
             return
-        if was_there:
+        if existed:
             memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         else:
             self._remove(part, place)
 
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil:
-        """The array that has an identity or would get it, and where its entries begin."""
+        """Return the array of an identity, and the place where its entries begin."""
         if self.is_moving and identity >= self.bound:
             begin[0] = self.next_place
             return &self.moved_from
@@ -342,7 +342,7 @@ cdef class Store:
         return word if word[0] == identity else NULL
 
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1:
-        """Decide over the words of a slot; say whether they have changed."""
+        """Decide by the words of a slot; return whether they have changed."""
         cdef int changed
         if self.params.kind == BUCKET:
             return bucket_check(&self.params, &self.instant, words, cost, answer)
@@ -357,40 +357,40 @@ cdef class Store:
         self.ring_bytes += ring_bytes(<Ring*>words[0], self.params.hit_bytes) - before
         return changed
 
-    # -- keeping in order ----------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------
 
     cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1:
-        """Give an absent identity a slot."""
+        """Add a slot for an identity that has none."""
         cdef uint64_t begin, place
         cdef Slots* part
         if self.is_moving:
-            self._move_on(STEPS)
+            self._move_on(SLOTS_PER_MOVE)
         else:
-            self._sweep(LOOK_AT_LOGS if self.params.kind == LOG else LOOK_AT)
+            self._sweep(EXPIRY_SAMPLE_OF_LOGS if self.params.kind == LOG else EXPIRY_SAMPLE)
             if self.now_in.count * 16 >= self.now_in.homes * self._fullest() or (
                 self.now_in.homes > 1024 and self.now_in.count * 4 < self.now_in.homes
             ):
                 self._resize()
         part = self._part(identity, &begin)
         place = seek(part, identity, begin)
-        if not make_way(part, place):
+        if not shift_forward(part, place):
             raise MemoryError
         slot(part, place)[0] = identity
         memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
-        if self.keeps_names:
+        if self.keeps_keys:
             Py_INCREF(<object>name)
             part.names[place] = name
         return 0
 
     cdef uint64_t _fullest(self) noexcept nogil:
-        """Sixteenths of the homes that may be taken: the larger slots must be packed closer."""
+        """Return the maximum load in sixteenths of the homes, which is higher for larger slots."""
         return 14 if self.params.words > 2 else 13
 
     cdef int _resize(self) except -1:
-        """Begin to move to an array with an eighth more homes than entries need."""
+        """Begin to move to an array with an eighth more homes than the entries need."""
         self.moved_from = self.now_in
         if not slots_open(
-            &self.now_in, self.params.words, self.moved_from.count * 18 // self._fullest() + FEWEST, self.keeps_names
+            &self.now_in, self.params.words, self.moved_from.count * 18 // self._fullest() + MIN_SLOTS, self.keeps_keys
         ):
             self.now_in = self.moved_from
             self.moved_from.size = self.moved_from.count = 0
@@ -398,11 +398,11 @@ cdef class Store:
             self.moved_from.names = NULL
             raise MemoryError
         self.is_moving = True
-        self.bound = self.next_place = self.given_back = self.hand = 0
+        self.bound = self.next_place = self.released = self.hand = 0
         return 0
 
     cdef void _move_on(self, int steps) noexcept:
-        """Move the next slots to the new array, but for expired entries."""
+        """Move the next slots to the new array, except expired entries."""
         cdef Slots* old = &self.moved_from
         cdef Slots* new = &self.now_in
         cdef uint64_t* word
@@ -417,12 +417,12 @@ cdef class Store:
                     self._release(old, self.next_place)
                 else:
                     place = seek(new, word[0], 0)
-                    if not make_way(new, place):
-                        # No memory for a few slots more: what cannot be kept is let go.
+                    if not shift_forward(new, place):
+                        # No memory for more slots: drop the entry.
                         self._release(old, self.next_place)
                     else:
                         memcpy(slot(new, place), word, old.per_slot * sizeof(uint64_t))
-                        if self.keeps_names:
+                        if self.keeps_keys:
                             new.names[place] = old.names[self.next_place]
                             old.names[self.next_place] = NULL
                 word[0] = 0
@@ -431,18 +431,18 @@ cdef class Store:
             slots_close(old)
             slots_settle(new)
             self.is_moving = False
-        elif self.next_place - self.given_back >= GIVE_BACK:
-            ringfence_give_back(
-                <char*>slot(old, self.given_back), <char*>slot(old, self.next_place)
+        elif self.next_place - self.released >= RELEASE_AFTER:
+            ringfence_release_pages(
+                <char*>slot(old, self.released), <char*>slot(old, self.next_place)
             )
-            if self.keeps_names:
-                ringfence_give_back(
-                    <char*>(old.names + self.given_back), <char*>(old.names + self.next_place)
+            if self.keeps_keys:
+                ringfence_release_pages(
+                    <char*>(old.names + self.released), <char*>(old.names + self.next_place)
                 )
-            self.given_back = self.next_place
+            self.released = self.next_place
 
     cdef void _sweep(self, int steps) noexcept:
-        """Drop expired entries from the slots under the hand."""
+        """Remove expired entries from the slots at the clock hand."""
         cdef uint64_t* word
         while steps:
             steps -= 1
@@ -455,7 +455,7 @@ cdef class Store:
                 self.hand += 1
 
     cdef void _release(self, Slots* part, uint64_t place) noexcept:
-        """Let go of what a slot refers to."""
+        """Release the objects that a slot refers to."""
         cdef Ring* ring
         if self.params.kind == LOG:
             ring = <Ring*>slot(part, place)[1]
@@ -467,10 +467,10 @@ cdef class Store:
 
     cdef void _remove(self, Slots* part, uint64_t place) noexcept:
         self._release(part, place)
-        close_up(part, place)
+        shift_back(part, place)
 
     cdef int64_t _evict(self) noexcept:
-        """Drop the lightest entry of a sample, a larger one when none is light; return its weight."""
+        """Evict the lightest entry of a sample, or of a larger one if each is in use; return its weight."""
         cdef Slots* part = &self.now_in
         cdef uint64_t scanned, place, lightest = 0
         cdef int64_t weight, least = -1

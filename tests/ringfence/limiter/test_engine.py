@@ -63,7 +63,7 @@ def test_the_fourth_request_of_a_user_leaves_the_count_of_the_address_at_three()
 
 def test_a_rule_without_veto_counts_but_denies_no_group() -> None:
     engine = Engine(max_keys=100)
-    engine.set_rules({0: EngineRule(FIVE), 1: EngineRule(THREE, vetoes=False)})
+    engine.set_rules({0: EngineRule(FIVE), 1: EngineRule(THREE, denies_group=False)})
 
     outcomes = [ask(engine, [key(0), key(1)], group=True).codes for _ in range(6)]
 
@@ -113,7 +113,7 @@ def test_an_unknown_rule_prevents_all_charges_of_its_group() -> None:
 
 def test_a_carried_limit_replaces_that_of_a_known_rule_and_vetoes() -> None:
     engine = Engine(max_keys=100)
-    engine.set_rules({0: EngineRule(FIVE, vetoes=False), 1: EngineRule(FIVE)})
+    engine.set_rules({0: EngineRule(FIVE, denies_group=False), 1: EngineRule(FIVE)})
 
     outcomes = engine.decide([key(0), key(1)], [4, 1], [2], [THREE], [1, 0], 0)
 
@@ -303,7 +303,7 @@ def engine_of(*limits: Limit) -> Engine:
 def mixed_engine() -> Engine:
     engine = Engine(max_keys=1_000)
     engine.set_rules(
-        {number: EngineRule(limit, vetoes=number != 4) for number, limit in enumerate(LIMITS)}
+        {number: EngineRule(limit, denies_group=number != 4) for number, limit in enumerate(LIMITS)}
     )
     return engine
 

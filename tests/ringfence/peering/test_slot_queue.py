@@ -32,7 +32,7 @@ class Desk:
         engine = Engine(max_keys=100)
         engine.set_rules(
             {
-                number: EngineRule(rule.limit, vetoes=not rule.shadow)
+                number: EngineRule(rule.limit, denies_group=not rule.shadow)
                 for number, rule in RULES.items()
             }
         )

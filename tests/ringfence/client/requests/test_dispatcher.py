@@ -28,7 +28,7 @@ class Elsewhere:
         self.refusal = None
         self.refreshed = 0
 
-    async def decide(self, batch, vetoes, within):
+    async def decide(self, batch, denies_group, within):
         await trio.lowlevel.checkpoint()
         verdicts = Results(decide_by(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch))
         if self.is_lost:

@@ -67,7 +67,7 @@ class Pair:
             engine.set_rules(
                 {
                     number: EngineRule(
-                        LIMITS[limit], vetoes=number != 1, is_shared=number in shared
+                        LIMITS[limit], denies_group=number != 1, is_shared=number in shared
                     )
                     for number, limit in enumerate(rules)
                 }
