@@ -7,7 +7,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, split_row
+from node.shards.log_rows import add_logs
 from node.shards.transfers.outgoing_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
@@ -167,22 +167,10 @@ class CounterMerge:
                 log.add(key, units, limit.period_ns, now)
         return log
 
-    def join(
-        self,
-        counts: Snapshot,
-        rows: Sequence[Sequence[int]],
-        regained: Mapping[bytes, int],
-        now: int,
-    ) -> None:
-        """Restore counters from another member, and charge what this node admitted besides.
-
-        `rows` are the sender's log. For a slot in it, the sender's counters are right: this node
-        may have an older state of it from a replica.
-        """
+    def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
+        """Restore counters from another member, and charge what this node admitted besides."""
         mine = self._engine.snapshot(counts.keys, now)
         log = self.admitted(mine, regained, now)
-        for key, row in zip(counts.keys, rows, strict=False):
-            log.remove_slots(key, split_row(row)[1])
         self.restore(counts, now)
         self.charge_log(log, mine.keys, mine, now, now)
 

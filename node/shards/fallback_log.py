@@ -5,7 +5,7 @@ has the numbers of the slots that changed, and the engine has the slots. `owners
 the log is used, and `log_rows` how it is transferred.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ringfence.limiter.serialization import fitting
 
@@ -78,12 +78,12 @@ class FallbackLog:
             if not known:
                 del self._slots[key]
 
-    def slots(self, key: bytes) -> Mapping[int, bool]:
-        """Return the changed slots of a key, and whether no other member has had the slot.
+    def slots(self, key: bytes) -> Collection[int]:
+        """Return the numbers of the changed slots of a key.
 
         A slot that is not in the counters of the key any more was released or has expired.
         """
-        return self._slots.get(key, {})
+        return self._slots.get(key, ())
 
     @property
     def keys(self) -> list[bytes]:

@@ -37,9 +37,8 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
             held = _ages_and_units(counts, at)
             for slot in slots:
                 row += held.get(slot, ())
-            for slot, is_new in slots.items():
-                if slot in held or not is_new:
-                    row += (slot, 0)
+            for slot in slots:
+                row += (slot, 0)
         rows.append(row)
     return rows
 

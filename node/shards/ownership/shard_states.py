@@ -165,7 +165,7 @@ class ShardStates:
                 self.held[shard] = 0
             case Action.JOIN:
                 for _, counts in copies:
-                    merge.join(counts, arrival.logs, self.regained.get(shard, {}), now)
+                    merge.join(counts, self.regained.get(shard, {}), now)
             case Action.CHARGE_SENDERS_LOG:
                 for _, counts in copies:
                     merge.charge_arrived(counts, arrival.logs, now)

@@ -39,9 +39,11 @@ def test_refunds_remove_the_newest_units_first() -> None:
 def test_a_key_that_was_reset_or_never_seen_has_nothing() -> None:
     tally = FallbackLog()
     tally.add(b"k", 3, MINUTE, 100 * S)
+    tally.grant(b"k", 7, 1, MINUTE, 100 * S)
     tally.forget(b"k")
 
     assert tally.row(b"k", 100 * S) == tally.row(b"other", 100 * S) == []
+    assert tally.keys == tally.slot_keys == []
 
 
 def test_more_than_a_period_is_not_kept() -> None:

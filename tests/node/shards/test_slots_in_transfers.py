@@ -1,7 +1,5 @@
 """Slots of concurrency limits in transfers: a merge counts each slot once, and holders keep it."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,16 +186,32 @@ def test_a_third_member_passes_released_slots_on_to_the_owner() -> None:
     assert owner.slots == {kept, last}
 
 
-def test_a_slot_that_the_standby_renewed_expires_later_at_the_owner() -> None:
+@pytest.mark.parametrize("returns_at_s", [55, 70])
+def test_a_slot_that_the_standby_renewed_expires_later_at_the_owner(returns_at_s: int) -> None:
+    """The owner returns before or after its own slot has expired."""
     owner, standby = owner_and_standby()
     slot = owner.grant()
     owner.replicate_to(standby)
     standby.take_over_from(owner)
     standby.renew(slot, NOW + 50 * S)
+    returns_at = NOW + returns_at_s * S
 
-    standby.transfer_to(owner, NOW + 70 * S)
+    standby.transfer_to(owner, returns_at)
 
-    assert owner.left_ns(NOW + 70 * S) == {slot: 40 * S}
+    assert owner.left_ns(returns_at) == {slot: (50 + 60 - returns_at_s) * S}
+
+
+def test_the_later_renewal_of_two_nodes_is_kept() -> None:
+    owner, standby = owner_and_standby()
+    slot = owner.grant()
+    owner.replicate_to(standby)
+    standby.take_over_from(owner)
+    standby.renew(slot, NOW + 10 * S)
+    owner.renew(slot, NOW + 30 * S)
+
+    standby.transfer_to(owner, NOW + 40 * S)
+
+    assert owner.left_ns(NOW + 40 * S) == {slot: 50 * S}
 
 
 def test_two_owners_of_one_shard_have_the_slots_of_both() -> None:
@@ -272,6 +286,35 @@ def test_slots_of_crossed_transfers_are_counted_once() -> None:
     assert standby.slots == {first, new}
 
 
+def test_slots_of_a_lost_transfer_are_merged_into_the_crossing_one() -> None:
+    owner, standby = owner_and_standby()
+    first = owner.grant()
+    owner.replicate_to(standby)
+    standby.take_over_from(owner)
+    new = standby.grant(NOW)
+    standby.send_to(owner, NOW + 10 * S)  # It does not arrive.
+
+    owner.transfer_to(standby, NOW + 20 * S)
+
+    assert standby.left_ns(NOW + 20 * S) == {first: 40 * S, new: 40 * S}
+
+
+def test_a_slot_of_an_acknowledged_transfer_is_not_reported_again() -> None:
+    """The standby counts the shard again before the acknowledgement of its transfer arrives."""
+    owner, standby = owner_and_standby()
+    standby.take_over_from(owner)
+    slot = standby.grant()
+    reply = standby.send_to(owner)
+    standby.take_over_from(owner)
+    owner.accept(standby, reply)
+    owner.release(slot)
+    standby.ownership.acknowledge(owner.name, [SHARD], reply.groups[0].transfer_id, NOW)
+
+    standby.transfer_to(owner)
+
+    assert owner.slots == set()
+
+
 def test_units_of_an_older_release_are_counted_as_slots_that_expire() -> None:
     owner, standby = owner_and_standby()
     standby.take_over_from(owner)
@@ -320,7 +363,7 @@ def test_slots_above_the_bound_are_logged_as_units() -> None:
     assert log.row(KEY, NOW)
     for slot in range(5000, 0, -1):
         log.release(KEY, slot, 1)
-    assert log.slots(KEY) == {}
+    assert not log.slots(KEY)
     assert log.row(KEY, NOW) == []
 
 
@@ -365,43 +408,57 @@ def test_nodes_that_start_at_the_same_instant_have_other_slot_numbers() -> None:
     assert first_slot("n1", NOW) != first_slot("n1", NOW + S)
 
 
-_STEPS: dict[str, Callable[[Host, int], int | None]] = {
-    "grant": lambda node, slot: node.grant(),
-    "release": lambda node, slot: node.release(slot),
-    "renew": lambda node, slot: node.renew(slot),
-}
-
-
 @given(
     before=st.integers(0, 4),
     unseen=st.integers(0, 4),
-    steps=st.lists(st.tuples(st.sampled_from([*_STEPS]), st.integers(0, 9)), max_size=20),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["owner", "standby"]),
+            st.sampled_from(["grant", "release", "renew"]),
+            st.integers(0, 9),
+        ),
+        max_size=20,
+    ),
     is_owner_asked=st.booleans(),
     is_compiled=st.booleans(),
 )
 def test_a_merge_has_exactly_the_slots_that_are_held(
     before: int,
     unseen: int,
-    steps: list[tuple[str, int]],
+    steps: list[tuple[str, str, int]],
     is_owner_asked: bool,
     is_compiled: bool,
 ) -> None:
+    """Two cases are left out, in which a released slot stays until it expires: it is renewed at the
+    other node; the sender has no slot of the key, and the receiver has a replica of that slot."""
     owner, standby = owner_and_standby(is_compiled=is_compiled)
-    held = [owner.grant() for _ in range(before)]
+    slots = [owner.grant() for _ in range(before)]
     owner.replicate_to(standby)
-    known = [*held]
-    held += [slot for _ in range(unseen) if (slot := owner.grant())]
+    known = {"owner": [*slots], "standby": [*slots]}
+    known["owner"] += [slot for _ in range(unseen) if (slot := owner.grant())]
+    held = {*known["owner"]}
     standby.take_over_from(owner)
-    for step, number in steps:
-        slot = known[number % len(known)] if known else 0
-        granted = _STEPS[step](standby, slot)
-        if step == "grant" and granted:
-            known.append(granted)
-            held.append(granted)
-        elif step == "release" and slot in held:
-            held.remove(slot)
+    released: set[int] = set()
+    renewed: set[int] = set()
+    for name, step, number in steps:
+        node = owner if name == "owner" else standby
+        slot = known[name][number % len(known[name])] if known[name] else 0
+        if step == "grant" and (granted := node.grant()):
+            known[name].append(granted)
+            held.add(granted)
+        elif not slot:
+            continue
+        elif step == "release" and (name == "standby" or slot not in renewed):
+            node.release(slot)
+            held.discard(slot)
+            released.add(slot)
+        elif step == "renew" and name == "standby" and slot not in released:
+            node.renew(slot)
+            renewed.add(slot)
 
+    if is_owner_asked and not owner.slots:
+        return
     sender, receiver = (owner, standby) if is_owner_asked else (standby, owner)
     sender.transfer_to(receiver)
 
-    assert receiver.slots == {*held}
+    assert receiver.slots == held
