@@ -98,62 +98,64 @@ class Action(StrEnum):
 
 
 STATE_MEANINGS = {
-    State.ABSENT: "Not counted here. A replica may be here.",
-    State.SENT: "Transferred to another member that has not acknowledged it; all parts are kept.",
-    State.MOVED: "Transferred and acknowledged; the receiver is remembered for some seconds.",
-    State.OWNED: "Counted here, with all its counters.",
-    State.FRESH: "Counted here, started without counters; an earlier state may come back.",
-    State.COVERED: "Counted in place of an unreachable owner, from a replica of its counters.",
-    State.COVERED_BLIND: "Counted in place of an unreachable owner, without its counters.",
-    State.RETAKEN: "Counted again after a transfer that was not acknowledged, from its parts.",
+    State.ABSENT: "This node does not decide for the shard. It may have a replica.",
+    State.SENT: "Transferred to another member, not yet acknowledged; this node keeps all parts.",
+    State.MOVED: "Transferred and acknowledged; this node stores the receiver for some seconds.",
+    State.OWNED: "This node decides, and has all counters of the shard.",
+    State.FRESH: "This node decides. It started without counters; earlier ones may still arrive.",
+    State.COVERED: "This node decides for an unreachable owner, from a replica.",
+    State.COVERED_BLIND: "This node decides for an unreachable owner, without a replica.",
+    State.RETAKEN: (
+        "This node decides again, with the counters of its transfer, which was not acknowledged."
+    ),
     State.RETAKEN_BLIND: "As `RETAKEN`, but the transfer had no counters.",
 }
 EVENT_MEANINGS = {
     Event.START: "No member has counters of the shard.",
-    Event.TAKE_OVER: "The owner cannot be reached; a replica of its counters is here.",
-    Event.TAKE_OVER_BLIND: "The owner cannot be reached, and no replica is here.",
-    Event.RETAKE: "The receiver of this node's own counters cannot be reached.",
-    Event.RETAKE_BLIND: "As `RETAKE`, but there were no counters.",
-    Event.SEND: "A member pulls the shard.",
-    Event.ACKNOWLEDGE: "The receiver counts the shard.",
-    Event.FORGET: "The transfer was long ago.",
+    Event.TAKE_OVER: "The owner cannot be reached, and this node has a replica of its counters.",
+    Event.TAKE_OVER_BLIND: "The owner cannot be reached, and this node has no replica.",
+    Event.RETAKE: "The receiver of this node's transfer cannot be reached.",
+    Event.RETAKE_BLIND: "As `RETAKE`, but the transfer had no counters.",
+    Event.SEND: "Another member requests the shard.",
+    Event.ACKNOWLEDGE: "The receiver of the transfer decides for the shard now.",
+    Event.FORGET: "Some seconds have passed since the transfer.",
     Event.OWNER_HAS_NOTHING: "The owner answers that it has no counters of the shard.",
     Event.OWNER_MOVED: "The owner answers that it has transferred the shard to a third member.",
-    Event.REPLICA_OF_OWN: "The owner has only a replica: of this node's earlier counters.",
-    Event.REPLICA_OF_OTHER: "The owner has only a replica: of a third member's counters.",
+    Event.REPLICA_OF_OWN: "The owner has only a replica of this node's earlier counters.",
+    Event.REPLICA_OF_OTHER: "The owner has only a replica of a third member's counters.",
     Event.REPLICA_FOUND: "A member that was silent during the takeover sends its replica.",
-    Event.TRANSFER: "Arrival of counters that the sender owned.",
-    Event.RETURN: "Arrival of counters that the sender had in this node's place.",
-    Event.RETURN_TO_RESTARTED: "As `RETURN`; this node was restarted meanwhile.",
-    Event.RETURN_BY_OWNER: "As `RETURN`; this node counts in place of the sender.",
-    Event.RETURN_OF_SAME_OWNER: "As `RETURN`; this node counts its own earlier shard.",
+    Event.TRANSFER: "Counters arrive that the sender owned.",
+    Event.RETURN: "Counters arrive with which the sender decided for this node.",
+    Event.RETURN_TO_RESTARTED: "As `RETURN`; this node has restarted since then.",
+    Event.RETURN_BY_OWNER: "As `RETURN`, while this node decides for the sender.",
+    Event.RETURN_OF_SAME_OWNER: "As `RETURN`, while this node decides for its earlier shard.",
     Event.RETURN_BLIND: "As `RETURN`; the sender had started without this node's counters.",
-    Event.RETURN_BLIND_TO_RESTARTED: "As `RETURN_BLIND`; this node was restarted meanwhile.",
+    Event.RETURN_BLIND_TO_RESTARTED: "As `RETURN_BLIND`; this node has restarted since then.",
     Event.RETURN_BLIND_BY_BASE: (
         "As `RETURN_BLIND`; this node started from a replica of the sender's counters."
     ),
-    Event.COVER: "Arrival of counters that the sender had in place of a third member.",
-    Event.COVER_BY_OWNER: "As `COVER`; this node counts in place of the sender.",
-    Event.COVER_OF_SAME_OWNER: "As `COVER`; both count in place of the same member.",
+    Event.COVER: "Counters arrive with which the sender decided for a third member.",
+    Event.COVER_BY_OWNER: "As `COVER`, while this node decides for the sender.",
+    Event.COVER_OF_SAME_OWNER: "As `COVER`, while both decide for the same member.",
     Event.COVER_BLIND: "As `COVER`; the sender had started without the owner's counters.",
-    Event.COVER_BLIND_BY_OWNER: "As `COVER_BLIND`; this node counts in place of the sender.",
+    Event.COVER_BLIND_BY_OWNER: "As `COVER_BLIND`, while this node decides for the sender.",
 }
 ACTION_MEANINGS = {
     Action.RESTORE: "Put the counters that arrived into the engine.",
-    Action.HOLD: "Decide checks of the shard from now on; drop its replica and transfer.",
+    Action.HOLD: "Start to decide checks of the shard; delete its replica and its transfer.",
     Action.RELEASE: "Stop deciding; keep the counters as parts of a transfer.",
-    Action.JOIN: "As `RESTORE`; then charge what was admitted here.",
+    Action.JOIN: "As `RESTORE`; then charge the units that this node admitted.",
     Action.RESTORE_BELOW_LOG: (
-        "As `RESTORE`; then charge what this node admitted in the owner's place on top. Keys that "
-        "the sender does not have keep their counters."
+        "As `RESTORE`; then charge the units that this node admitted for the owner. Keys that the "
+        "sender does not have keep their counters."
     ),
-    Action.CHARGE_SENDERS_LOG: "Charge what the sender admitted in the owner's place.",
-    Action.KEEP_SENDERS_LOG: "Add what the sender admitted to this node's log for the owner.",
-    Action.COVER_OWNER: "Count in the owner's place: keep a log of what is admitted.",
-    Action.COVER_SENDERS_OWNER: "Count in place of the member that the sender counted for.",
-    Action.COVER_NEW_OWNER: "Count in place of the member that has the shard now.",
-    Action.END_COVER: "Drop the log: the shard is this node's own.",
-    Action.COUNT_HEALED: "Raise the counter `splits_healed`.",
+    Action.CHARGE_SENDERS_LOG: "Charge the units that the sender admitted for the owner.",
+    Action.KEEP_SENDERS_LOG: "Add the units in the sender's log to this node's log for the owner.",
+    Action.COVER_OWNER: "Decide for the owner: start a log of admitted units.",
+    Action.COVER_SENDERS_OWNER: "Decide for the member for which the sender decided.",
+    Action.COVER_NEW_OWNER: "Decide for the member that has the shard now.",
+    Action.END_COVER: "Delete the log: this node owns the shard now.",
+    Action.COUNT_HEALED: "Increment the counter `splits_healed`.",
 }
 
 
@@ -365,9 +367,15 @@ def describe() -> str:
     lines = [
         "# Shard ownership",
         "",
-        "Each node has one state for each of the 16384 shards. This page is generated from",
-        "`ownership_table.py` in `node/shards/ownership/`; `ownership.py` there applies the table.",
-        "An event that is not in the row of a state is rejected: nothing changes.",
+        "This page is for developers. A shard is one of 16384 equal parts of all keys. The hash",
+        "ring assigns each shard to a node, its *owner*. When the owner cannot be reached, another",
+        "node decides for it. That node writes a *log* of the units that it admits for the owner.",
+        "",
+        "Each node has one state for each shard, and events change this state. An event that is",
+        "not in the table of a state is rejected and changes nothing.",
+        "",
+        "The page is generated from `ownership_table.py` in `node/shards/ownership/`. The module",
+        "`ownership.py` in this folder applies the table.",
     ]
     for title, meanings in (
         ("States", STATE_MEANINGS),
