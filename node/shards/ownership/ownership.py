@@ -241,7 +241,7 @@ class ShardOwnership:
         owner = NodeId(transfer.taken_from or transfer.to)
         cover = Cover(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
         cover.base_of, cover.copied_at = base_of, transfer.copied_at
-        cover.sent_to = transfer.to, transfer.number
+        cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
         for part in transfer.parts:
             for log in (cover.log, cover.sent_log):
                 add_logs(log, part.counts, part.fallback_counts, transfer.at)

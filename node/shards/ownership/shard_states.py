@@ -57,6 +57,8 @@ class Cover:
     """Receiver and number of the transfer that was taken back. It may have arrived."""
     sent_log: FallbackLog = field(default_factory=FallbackLog)
     """The part of `log` that this transfer had."""
+    sent_at: int = 0
+    """Instant in ns of this transfer; 0 when the log has units of other members, too."""
 
     def is_owner_counting(self, now: int) -> bool:
         """Return whether the owner of the shard counts it at the same time.
@@ -71,6 +73,7 @@ class Cover:
         if self.sent_to == (receiver, number):
             self.log.subtract(self.sent_log)
             self.sent_to, self.sent_log = None, FallbackLog()
+            self.since = max(self.since, self.sent_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class ShardStates:
         # the shard: it may have transferred the shard before its restart.
         return Cover(
             NodeId(group.taken_from),
-            arrival.since,
+            arrival.since if cover is None else min(cover.since, arrival.since),
             cover.log if cover is not None else FallbackLog(),
             arrived_at=arrival.now,
             is_owner_restarted=group.is_from_before,

@@ -429,6 +429,42 @@ def test_checks_of_a_retaken_standby_log_count_once_at_the_owner() -> None:
     assert len(owner.hits(NOW + 8)) == 2
 
 
+def test_an_owner_keeps_the_checks_of_a_log_that_it_acknowledges_late() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    standby.take_over_from(owner, NOW)
+    standby.decide((1, 5, 0), NOW + 1)
+    owner.decide((1, 5, 0), NOW + 2)
+    transfer = standby.release_to(owner, NOW + 3)
+    standby.ownership.take_over(SHARD, owner.name, [], NOW + 4)
+    standby.decide((1, 6, 0), NOW + 5)
+    standby.deliver(transfer, owner, NOW + 6)
+    number = transfer.groups[0].transfer_id
+    standby.ownership.acknowledge(owner.name, [SHARD], number, NOW + 7)
+
+    standby.give_to(owner, NOW + 8)
+
+    assert len(owner.hits(NOW + 9)) == 2
+
+
+def test_two_standbys_pass_the_checks_of_both_on_to_the_owner() -> None:
+    owner, first, second = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([SHARD])
+    first.take_over_from(owner, NOW)
+    second.take_over_from(owner, NOW)
+    second.ownership.owner_moved(SHARD, first.name, NOW + 1)
+    second.decide((1, 6, 0), NOW + 1)
+    first.decide((1, 5, 0), NOW + 2)
+    first.decide((1, 7, 0), NOW + 2)
+    owner.decide((1, 5, 0), NOW + 3)
+    owner.decide((1, 6, 0), NOW + 3)
+    first.give_to(second, NOW + 4)
+
+    second.give_to(owner, NOW + 5)
+
+    assert len(owner.hits(NOW + 6)) == 3
+
+
 @pytest.mark.parametrize("is_received", [False, True])
 def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
     *, is_received: bool
