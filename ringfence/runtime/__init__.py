@@ -1,7 +1,7 @@
 """Runtime of nodes and clients: trio, asyncio, or the scheduler of a simulation.
 
 Nodes and clients call the functions of this package instead of those of trio or anyio. Each call
-uses the runtime of the running task.
+uses the runtime in which the calling task runs.
 """
 
 from ringfence.runtime.dispatch import (

@@ -1,8 +1,7 @@
-"""Clock, events, time limits and task groups of the runtime that runs the caller.
+"""Functions for clock, events, time limits and task groups, which use the caller's runtime.
 
 A node runs on trio, an embedded client on trio or asyncio, and a simulation of both on a
-deterministic scheduler. All of them call the functions of this module, which use the runtime of
-the running task.
+deterministic scheduler. All of them call the functions of this module.
 """
 
 import asyncio
@@ -64,12 +63,12 @@ def run_on(runtime: Runtime) -> Iterator[None]:
 
 
 def in_trio_run() -> bool:
-    """Return whether this thread runs trio; does not import it."""
+    """Return whether this thread is running trio; trio is not imported for that."""
     return on_trio.in_trio_run()
 
 
 def current_time() -> float:
-    """Return the monotonic seconds of the runtime; works in callbacks outside any task, too."""
+    """Return the monotonic time of the runtime in seconds, even in callbacks outside any task."""
     if on_trio.in_trio_run():
         return on_trio.trio.current_time()
     runtime = _of_thread.runtime
@@ -77,7 +76,7 @@ def current_time() -> float:
 
 
 def clock() -> Callable[[], float]:
-    """Return the clock of the runtime that runs the caller, for callers that read it often."""
+    """Return the clock function of the caller's runtime, for callers that read it often."""
     if on_trio.in_trio_run():
         return on_trio.trio.current_time
     runtime = _of_thread.runtime
@@ -85,7 +84,7 @@ def clock() -> Callable[[], float]:
 
 
 async def sleep(seconds: float) -> None:
-    """Wait `seconds`."""
+    """Wait for `seconds`."""
     if on_trio.in_trio_run():
         await on_trio.trio.sleep(max(0.0, seconds))
     else:
@@ -103,8 +102,8 @@ async def checkpoint() -> None:
 
 
 def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
-    """Make a scope that is cancelled after `seconds`; with `shield`, outer cancellations do not
-    reach it."""
+    """Create a scope that is cancelled after `seconds`; with `shield`, outer cancellations do not
+    affect it."""
     if on_trio.in_trio_run():
         return on_trio.trio.move_on_after(max(0.0, seconds), shield=shield)
     runtime = _of_thread.runtime
@@ -114,7 +113,7 @@ def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
 
 
 def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
-    """Make a task group: `async with open_task_group() as tasks`."""
+    """Create a task group: `async with open_task_group() as tasks`."""
     if on_trio.in_trio_run():
         return on_trio.trio.open_nursery()
     runtime = _of_thread.runtime
@@ -125,7 +124,7 @@ def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
 
 @asynccontextmanager
 async def open_timed_calls() -> AsyncIterator[TimedCalls]:
-    """Open a planner of timed calls: `async with open_timed_calls() as calls`."""
+    """Create a scheduler of timed calls: `async with open_timed_calls() as calls`."""
     if on_trio.in_trio_run():
         async with on_trio.trio.open_nursery() as nursery:
             from ringfence.runtime.trio_timed_calls import TrioTimedCalls
@@ -140,7 +139,7 @@ async def open_timed_calls() -> AsyncIterator[TimedCalls]:
 
 
 def new_future() -> Future[Any]:
-    """Make a future of asyncio or of the runtime set by `run_on`; trio has none."""
+    """Create a future of asyncio or of the runtime set by `run_on`; trio has no futures."""
     runtime = _of_thread.runtime
     if runtime is None:
         return asyncio.get_running_loop().create_future()
@@ -158,7 +157,7 @@ def thread_safe_caller() -> Callable[[Callable[[], object]], object]:
 
 
 class Event:
-    """Flag that tasks of one runtime wait for; once set, it stays set."""
+    """Flag for which tasks of one runtime can wait; once set, it stays set."""
 
     __slots__ = ("_is_set", "_wakes")
 
@@ -172,7 +171,7 @@ class Event:
         return self._is_set
 
     def set(self) -> None:
-        """Wake all tasks that wait."""
+        """Set the event and wake all waiting tasks."""
         if not self._is_set:
             self._is_set = True
             wakes, self._wakes = self._wakes, {}
@@ -180,7 +179,7 @@ class Event:
                 wake()
 
     async def wait(self) -> None:
-        """Wait until the event is set; let other tasks run in any case."""
+        """Wait until the event is set; other tasks run even if it is set already."""
         if self._is_set:
             await checkpoint()
         elif on_trio.in_trio_run():
@@ -201,6 +200,6 @@ class Event:
 
 
 def resolve_future(future: Future[None]) -> None:
-    """Wake the task that waits for a future, unless the wait has ended."""
+    """Set a future and wake the task that waits for it, unless the wait has ended."""
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""Interface of a runtime: the functions of trio, asyncio or a simulation that Ringfence uses."""
+"""Interface of a runtime: the functions of trio, asyncio or a simulation that Ringfence needs."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +21,7 @@ _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
 class TaskStatus(Protocol[_T_contra]):
-    """Reporter that a task started by `TaskGroup.start` is ready."""
+    """Object by which a task reports to `TaskGroup.start` that it is ready."""
 
     def started(self, value: _T_contra | None = None) -> None:
         """Report that the task is ready; `TaskGroup.start` then returns `value`."""
@@ -32,10 +32,10 @@ class CancelScope(Protocol):
 
     @property
     def cancelled_caught(self) -> bool:
-        """Whether the cancellation of this scope ended the block."""
+        """Whether the block ended because this scope was cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the block."""
+        """Cancel the block of this scope."""
 
     def __enter__(self) -> "CancelScope": ...
 
@@ -56,14 +56,14 @@ class TaskGroup(Protocol):
         """Scope of all tasks of the group."""
 
     def start_soon(self, task: Callable[[*_Args], Awaitable[object]], /, *args: *_Args) -> None:
-        """Start a task."""
+        """Start a task in this group."""
 
     async def start(self, task: Callable[..., Awaitable[object]], /, *args: object) -> Any:
-        """Start a task that takes `task_status`; return what it passes to `started`."""
+        """Start a task that has an argument `task_status`; return what it passes to `started`."""
 
 
 class Future(Protocol[_T]):
-    """Result that one task waits for. All runtimes except trio have futures."""
+    """Result that one task can wait for. All runtimes except trio have futures."""
 
     def done(self) -> bool:
         """Return whether the result is set or the wait was cancelled."""
@@ -75,39 +75,39 @@ class Future(Protocol[_T]):
 
 
 class TimedCall(Protocol):
-    """Planned call of `TimedCalls.call_at`."""
+    """Call that `TimedCalls.call_at` has scheduled."""
 
     def cancel(self) -> None:
-        """Cancel the call; has no effect when the call was already made."""
+        """Cancel the call; this has no effect when the call was already made."""
 
 
 class TimedCalls(Protocol):
-    """Planner of calls at instants of the runtime's clock."""
+    """Scheduler of calls at instants of the runtime's clock."""
 
     def call_at(self, when: float, call: Callable[[], object], /) -> TimedCall:
-        """Plan `call` for the instant `when`."""
+        """Schedule `call` for the instant `when`."""
 
     def call_soon(self, call: Callable[[], object], /) -> object:
-        """Plan `call` for after the tasks that are ready now."""
+        """Schedule `call` to run after the tasks that are ready now."""
 
 
 class Runtime(TimedCalls, Protocol):
-    """Scheduler that replaces trio and asyncio while `run_on` lasts."""
+    """Interface of a scheduler that replaces trio and asyncio while `run_on` lasts."""
 
     def current_time(self) -> float:
-        """Return monotonic seconds."""
+        """Return the monotonic time in seconds."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait `seconds`."""
+        """Wait for `seconds`."""
 
     async def checkpoint(self) -> None:
         """Let other tasks run; raise if the caller is cancelled."""
 
     def move_on_after(self, seconds: float, *, shield: bool) -> CancelScope:
-        """Make a scope that is cancelled after `seconds`."""
+        """Create a scope that is cancelled after `seconds`."""
 
     def open_task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
-        """Make a task group."""
+        """Create a task group."""
 
     def new_future(self) -> Future[Any]:
-        """Make a future."""
+        """Create a future."""

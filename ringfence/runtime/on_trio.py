@@ -1,7 +1,7 @@
-"""Functions of trio, without importing trio into applications on asyncio.
+"""Access to functions of trio, without importing trio into applications on asyncio.
 
 Trio can only run if the application has imported it. So `in_trio_run` looks for the loaded module
-and binds its functions here. The other names may be used only after it has returned True.
+and stores its functions here. The other names may be used only after it has returned True.
 """
 
 import sys
@@ -23,7 +23,7 @@ else:
     Abort = RaiseCancelT = Task = object
 
     def in_trio_run():
-        """Return whether this thread runs trio."""
+        """Return whether this thread is running trio."""
         lowlevel = sys.modules.get("trio.lowlevel")
         is_running = getattr(lowlevel, "in_trio_run", None)
         if is_running is None or not is_running():

@@ -1,8 +1,8 @@
-"""Timed calls in the order of their instants: the timer heap of transports and timed calls.
+"""Timed calls in order of time: the timer heap of transports and timed calls.
 
-Three others remain. Gossip sets its timers by name (`gossip.timers`). A QUIC connection moves its
-timer with each packet, so the connection itself holds its deadline (`connection_table`). A link
-checks all its batches with one timer (`peering.link.timeouts`).
+Three other modules keep timers in another way. Gossip sets its timers by name (`gossip.timers`). A
+QUIC connection moves its timer with each packet, so the connection itself has its deadline
+(`connection_table`). A link checks all its batches with one timer (`peering.link.timeouts`).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ __all__ = ["Planned", "Timers"]
 
 
 class Planned:
-    """Planned call, which can be cancelled."""
+    """Scheduled call, which can be cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -22,19 +22,19 @@ class Planned:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Cancel the call; has no effect when the call was already made."""
+        """Cancel the call; this has no effect when the call was already made."""
         self.call = None
 
 
 class Timers:
-    """Queue of planned calls, ordered by instant, then by the order in which they were planned."""
+    """Queue of scheduled calls, in order of time; calls for the same time keep their order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Planned]] = []
         self._order = count()
 
     def plan(self, when: float, call: Callable[[], object]) -> Planned:
-        """Add a call to make at the instant `when`."""
+        """Schedule a call for the instant `when`."""
         planned = Planned(when, call)
         if len(self._heap) % 256 == 255:
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
@@ -43,7 +43,7 @@ class Timers:
         return planned
 
     def next_deadline(self) -> float | None:
-        """Return the instant of the first call."""
+        """Return the instant of the earliest call."""
         while self._heap and self._heap[0][2].call is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""Task that makes timed calls on trio. Only programs on trio import it."""
+"""Task that makes scheduled calls on trio. Only programs on trio import this module."""
 
 from collections.abc import Callable
 from math import inf
@@ -12,7 +12,7 @@ __all__ = ["TrioTimedCalls"]
 
 
 class TrioTimedCalls:
-    """`TimedCalls` of a task on trio."""
+    """Implementation of `TimedCalls` by a task on trio."""
 
     def __init__(self) -> None:
         self._timers = Timers()
@@ -21,7 +21,7 @@ class TrioTimedCalls:
         self._sleeping: trio.CancelScope | None = None
 
     async def run(self) -> None:
-        """Make the calls until cancelled."""
+        """Make the scheduled calls until cancelled."""
         while True:
             deadline = self._timers.next_deadline()
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
@@ -35,12 +35,12 @@ class TrioTimedCalls:
                     planned.call()
 
     def call_at(self, when: float, call: Callable[[], object]) -> Planned:
-        """Plan `call` for the instant `when`."""
+        """Schedule `call` for the instant `when`."""
         if self._sleeping is not None and when < self._sleeping.deadline:
             self._sleeping.deadline = when
         return self._timers.plan(when, call)
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Plan `call` for after the tasks that are ready now."""
+        """Schedule `call` to run after the tasks that are ready now."""
         self._soon.append(call)
         self._wakeup.wake()

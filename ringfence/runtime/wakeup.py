@@ -1,4 +1,4 @@
-"""Reusable wake-up of one trio task, for loops that wait again and again.
+"""Reusable wake-up of one trio task, for loops that wait repeatedly.
 
 `Event` of `dispatch` is set once, serves several tasks and runs on each runtime. A transport waits
 for each burst of packets, and a new event for each wait would cost more than the wait.
@@ -18,13 +18,13 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """Wake-up of the one task that waits; a call before the wait is not lost."""
+    """Wake-up signal for one waiting task; a signal before the wait is not lost."""
 
     _task: Task | None = None
     _woken = False
 
     def wake(self) -> None:
-        """Resume the task, after all tasks that are ready now."""
+        """Resume the waiting task, after all tasks that are ready now."""
         task, self._task = self._task, None
         if task is None:
             self._woken = True
@@ -32,7 +32,8 @@ class Wakeup:
             reschedule(task)
 
     async def wait(self) -> None:
-        """Wait for a call of `wake` since the last wait; always a checkpoint."""
+        """Wait until `wake` is called, or return if it was called since the last wait; always a
+        checkpoint."""
         if self._woken:
             await checkpoint()
         else:

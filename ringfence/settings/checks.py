@@ -1,4 +1,6 @@
-"""Checks of single settings: ranges of numbers, addresses, and hosts beyond loopback."""
+"""Validation of single settings: ranges of numbers, addresses, and whether other hosts have
+access.
+"""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -33,7 +35,7 @@ def require_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) 
 def require_address(
     name: str, text: str, default_port: int = DEFAULT_PORT, *, allow_port_0: bool = False
 ) -> Address:
-    """Read the address in the setting `name`. Raises `ConfigError` that names the setting."""
+    """Parse the address in the setting `name`. Raises `ConfigError`, which names the setting."""
     try:
         host, port = parse_address(text, default_port)
     except ConfigError as error:
@@ -44,13 +46,13 @@ def require_address(
 
 
 def format_address(address: Address) -> str:
-    """Write an address as `HOST:PORT`, an IPv6 address in brackets."""
+    """Format an address as `HOST:PORT`, with an IPv6 address in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host is an IP address and not a name."""
+    """Whether a host is an IP address instead of a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -59,10 +61,10 @@ def is_ip(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host can reach a listener at `host`."""
+    """Whether only this host can connect to a listener at `host`."""
     return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether a host stands for all addresses of this host, as 0.0.0.0 does."""
+    """Whether a host means all addresses of this host, as 0.0.0.0 does."""
     return is_ip(host) and ip_address(host).is_unspecified

@@ -1,6 +1,7 @@
-"""Reader of settings: defaults, a TOML file over them, the environment over both, flags over all.
+"""Reader of settings from defaults, a TOML file, the environment and flags.
 
-Unknown names are refused, because a misspelt setting would otherwise be ignored.
+Each of these sources overrides the earlier ones. Unknown names are refused, because a misspelt
+setting would otherwise be ignored.
 """
 
 import tomllib
@@ -39,10 +40,11 @@ class SettingsReader(Generic[_Settings]):
         flags: Mapping[str, object],
         complete: Callable[[_Settings], _Settings],
     ) -> _Settings:
-        """Read all sources. A flag that is None or an empty list counts as absent.
+        """Read the settings from all sources.
 
-        `complete` sets the defaults that depend on other settings, and checks the values. Raises
-        `ConfigError` that names the source and the setting.
+        A flag that is None or an empty list counts as absent. `complete` sets the defaults that
+        depend on other settings, and checks the values. Raises `ConfigError`, which names the
+        source and the setting.
         """
         source = "settings from flags and environment" if file is None else str(file)
         values = {} if file is None else self._read_file(file)

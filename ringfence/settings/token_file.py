@@ -36,7 +36,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """What a node or gateway stores about one token."""
+    """Record of one client token, as a node or gateway stores it: digest, scopes and domains."""
 
     digest: bytes
     """SHA-256 digest of the secret."""
@@ -56,7 +56,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_token_file(path: Path) -> dict[str, TokenEntry]:
-    """Read the tokens by name. Raises `ConfigError` that names the file and how to fix it."""
+    """Load the token file; return its tokens by name. Raises `ConfigError`, which names the file
+    and the fix."""
     try:
         file = _convert(tomllib.loads(path.read_text("utf-8")), _File)
         return {name: _entry(name, record) for name, record in file.tokens.items()}

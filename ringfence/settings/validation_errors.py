@@ -1,4 +1,6 @@
-"""Validation errors of msgspec in plain words: kinds of values instead of Python types."""
+"""Conversion of msgspec's validation errors to plain words: kinds of values instead of Python
+types.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -28,7 +30,7 @@ _KINDS = {
 
 
 def choices_of(kind: type[msgspec.Struct]) -> dict[str, list[str]]:
-    """Return the allowed words of each enum field, by field name."""
+    """Return the permitted words of each enum field, by field name."""
     fields = msgspec.structs.fields(kind)
     return {field.name: list(field.type) for field in fields if isinstance(field.type, EnumMeta)}
 

@@ -1,7 +1,7 @@
 """Transports of messages between hosts: their common interface and settings.
 
-Light to import. `udp` has the transports over QUIC, for trio and for asyncio, `quic` the protocol
-itself, `memory` the transport of tests and simulations, and `tls` certificates.
+This package imports little. `udp` has the transports over QUIC, for trio and for asyncio. `quic`
+has the protocol itself, `memory` the transport of tests and simulations, and `tls` certificates.
 """
 
 from ringfence.transport.interface import (

@@ -1,4 +1,4 @@
-"""Functions on addresses: text form, loopback, and numeric hosts."""
+"""Functions for addresses: text form, loopback, and numeric hosts."""
 
 from ipaddress import ip_address
 
@@ -19,7 +19,7 @@ def is_loopback(address: Address) -> bool:
 
 
 def numeric_host(host: str) -> str | None:
-    """Return an IP address in its canonical form, None for a name."""
+    """Return an IP address in its canonical form; None for a name."""
     try:
         return str(ip_address(host))
     except ValueError:

@@ -1,6 +1,7 @@
 """Reasons for the end of a connection, as codes and texts for `Handler.on_close`.
 
-Translates what QUIC and TLS report. Codes below 256 are `ErrorCode`s of the wire and are kept.
+Translates what QUIC and TLS report. Codes below 256 are codes of the wire protocol (`ErrorCode`)
+and are not changed.
 """
 
 import re
@@ -29,7 +30,7 @@ _QUOTED_NAME = re.compile(r"'([^']*)'")
 
 
 class TransportCode(IntEnum):
-    """Causes of a close that the transport itself found; never sent over the wire."""
+    """Reasons for a close that the transport itself detected; never sent to the peer."""
 
     HANDSHAKE_TIMEOUT = 256
     """The handshake did not finish in time."""
@@ -47,19 +48,20 @@ class TransportCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloseReason:
-    """Arguments of `Handler.on_close`."""
+    """Reason of a close: the arguments of `Handler.on_close`."""
 
     code: int
     reason: str
 
 
 def printable(text: str) -> str:
-    """Return a peer's text as one bounded line without control characters, fit for a log."""
+    """Return a peer's text as one line of bounded length without control characters, safe for a
+    log."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_REASON])
 
 
 def from_peer_close(code: int, is_application: bool, reason: str, peer: Address) -> CloseReason:
-    """Translate a close that the peer sent."""
+    """Translate the reason of a close that the peer sent."""
     where = format_address(peer)
     reason = printable(reason)
     if is_application:
@@ -76,7 +78,7 @@ def from_peer_close(code: int, is_application: bool, reason: str, peer: Address)
 
 
 def from_local_close(code: int, reason: str, peer: Address, server_name: str | None) -> CloseReason:
-    """Translate an error that our own QUIC or TLS found at the peer."""
+    """Translate an error that the local QUIC or TLS code found in the peer's data."""
     where = format_address(peer)
     reason = printable(reason)
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.certificate_expired:
@@ -103,7 +105,8 @@ def from_local_close(code: int, reason: str, peer: Address, server_name: str | N
 
 
 def from_path_failure(reason: str, peer: Address) -> CloseReason:
-    """Translate an end that neither side sent: silence, no path, or no common version."""
+    """Translate the end of a connection that nobody closed: silence, no path, or no common
+    version."""
     where = format_address(peer)
     if reason == "Idle timeout":
         return CloseReason(ErrorCode.IDLE, f"idle timeout: {where} went silent")

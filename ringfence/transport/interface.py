@@ -1,7 +1,7 @@
 """Interface of a transport: connections that carry messages, datagrams, and timed calls.
 
 All methods are synchronous and run on one task. The transport's loop calls the handlers, which must
-not wait and must not raise. Their messages leave when the loop flushes.
+not wait and must not raise. Messages that they send leave when the loop flushes.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Connection(Protocol):
-    """One ordered, reliable, encrypted connection that carries messages to a peer."""
+    """Ordered, reliable, encrypted connection that carries messages to a peer."""
 
     @property
     def address(self) -> Address:
@@ -41,14 +41,16 @@ class Connection(Protocol):
 
     @property
     def binding(self) -> bytes:
-        """Secret of this connection that only its two sides have; empty until it is open.
+        """Secret of this connection that only its two peers know; empty until the connection is
+        open.
 
         A credential that contains it is not valid on any other connection.
         """
 
     @property
     def unsent(self) -> int:
-        """Bytes accepted by `send` and not yet acknowledged; the sender must limit them."""
+        """Number of bytes that `send` accepted and the peer has not acknowledged; the sender must
+        limit them."""
 
     def send(self, payload: bytes) -> None:
         """Queue one message of at most `MAX_MESSAGE` bytes; a closed connection drops it.
@@ -57,20 +59,21 @@ class Connection(Protocol):
         """
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close and send `code` and `reason` to the peer; does not call this side's `on_close`."""
+        """Close the connection and send `code` and `reason` to the peer; the local `on_close` is
+        not called."""
 
 
 class Handler(Protocol):
-    """Callbacks of the owner of a connection."""
+    """Callbacks that the user of a connection implements."""
 
     def on_open(self, connection: Connection) -> None:
-        """Handle the end of the handshake."""
+        """Handle the successful end of the handshake."""
 
     def on_message(self, payload: bytes) -> None:
         """Handle one complete message."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """Handle a close by the peer, a failed handshake, or an idle peer; called at most once."""
+        """Handle a close by the peer, a failed handshake, or a silent peer; called at most once."""
 
 
 Accept: TypeAlias = Callable[[Connection], Handler]
@@ -82,36 +85,39 @@ OnSealed: TypeAlias = Callable[[bytes, Address], None]
 
 
 class Timer(Protocol):
-    """Call scheduled by `Transport.call_at`."""
+    """Call that `Transport.call_at` has scheduled."""
 
     def cancel(self) -> None:
-        """Cancel the call; has no effect when the call has already been made."""
+        """Cancel the call; this has no effect when the call was already made."""
 
 
 class Transport(Protocol):
-    """One local address for outgoing connections and, with an `Accept`, incoming ones."""
+    """One local address for outgoing connections and, with an `Accept` callback, for incoming
+    ones."""
 
     @property
     def address(self) -> Address:
-        """The bound address."""
+        """Local address to which the transport is bound."""
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """Number of rejected inputs, by cause."""
+        """Number of rejected datagrams and connections, by cause."""
 
     @property
     def held_up_ns(self) -> int:
-        """Nanoseconds that the datagram of the present handler call waited in the kernel.
+        """Nanoseconds for which the datagram of the current handler call waited in the kernel.
 
         Datagrams wait while this process is suspended or too slow. Exact from 1 ms on; below that,
-        the value of the oldest datagram of the present read. 0 where the system does not report it.
+        the value of the oldest datagram of the current read. 0 where the system does not report it.
         """
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Call `handler` with each received sealed datagram from now on; None refuses them."""
+        """Pass each received sealed (encrypted) datagram to `handler` from now on; None refuses
+        them."""
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
-        """Send one datagram without a connection: it may be lost, repeated or delayed.
+        """Send one sealed (encrypted) datagram without a connection: it may be lost, repeated or
+        delayed.
 
         Bit 0x40 of its first byte must be clear, which distinguishes it from QUIC. Raises
         `LocalProtocolError` for any other, and above `MAX_SEALED` bytes. Other failures are only
@@ -119,26 +125,26 @@ class Transport(Protocol):
         """
 
     def now(self) -> float:
-        """Return monotonic seconds; only differences have a meaning."""
+        """Return monotonic seconds; only differences between two values have a meaning."""
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Begin a connection; the handler is called later, never before this method returns.
+        """Start to connect to an address; the handler is never called before this method returns.
 
         `node` is the name of the node that must answer, empty when it is unknown. It is verified
         where each node has a certificate of its own.
         """
 
     def flush(self) -> None:
-        """Send what handlers and callers have queued."""
+        """Send all messages that handlers and callers have queued."""
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Plan `call` for after the tasks that are ready now; then flush."""
+        """Schedule `call` to run after the tasks that are ready now, followed by a flush."""
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Plan `call` for the instant `when` on the clock of `now`; then flush."""
+        """Schedule `call` for the instant `when` on the clock of `now`, followed by a flush."""
 
     def report(self, error: Exception) -> None:
-        """Report an exception that a user of this transport has contained."""
+        """Report an internal error that a user of this transport has caught."""
 
 
 def check_sealed(datagram: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Check of listener settings: no two of them may need the same TCP port."""
+"""Check that no two listener settings need the same TCP port."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["Listener", "require_distinct"]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Consecutive ports that one setting requests."""
+    """Range of TCP ports that one setting requests."""
 
     setting: str
     """Name of the setting, such as `http`."""
@@ -22,7 +22,7 @@ class Listener:
     """Number of ports, starting at that of the address."""
 
     def clashes_with(self, other: "Listener") -> bool:
-        """Whether both need the same port; port 0 means any free one."""
+        """Whether both listeners need the same port; port 0 means any free port."""
         first, second = self.address[1], other.address[1]
         if not (first and second) or not _share_a_host(self.address[0], other.address[0]):
             return False
@@ -35,7 +35,7 @@ class Listener:
 
 
 def require_distinct(listeners: Sequence[Listener]) -> None:
-    """Raise `ConfigError` that names both settings when two listeners need the same port."""
+    """Raise `ConfigError`, which names both settings, when two listeners need the same port."""
     for one, other in combinations(listeners, 2):
         if one.clashes_with(other):
             raise ConfigError(

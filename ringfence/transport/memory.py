@@ -1,4 +1,4 @@
-"""Transports in one process, over a network whose faults the test decides.
+"""Transports in one process, over a simulated network whose faults the test controls.
 
 It simulates delays, cuts and crashes. Messages of an open connection arrive in order, and none is
 lost. A connection over a cut link receives nothing. The runtime supplies the clock, so tests with a
@@ -33,7 +33,8 @@ __all__ = ["MemoryNetwork", "MemoryTransport"]
 
 
 class MemoryNetwork:
-    """Network of links between addresses. The same seed and the same calls give the same events."""
+    """Simulated network of links between addresses. Equal seeds and equal calls give equal
+    events."""
 
     def __init__(
         self,
@@ -48,10 +49,8 @@ class MemoryNetwork:
     ) -> None:
         """Set the defaults: a message takes `delay` seconds, plus a random time up to `jitter`.
 
-        Messages stay in order.
-
-        `loss` and `repeats` are the shares of datagrams that are lost or arrive twice. They apply
-        to links without their own share.
+        Messages stay in order. `loss` and `repeats` are the shares of datagrams that are lost or
+        arrive twice. They apply to links without their own share.
         """
         self.now = clock
         self._loss = loss
@@ -82,11 +81,11 @@ class MemoryNetwork:
         self._delays[frozenset((a, b))] = delay
 
     def set_loss(self, a: Address, b: Address, share: float) -> None:
-        """Set the share of sealed datagrams between two addresses that is lost."""
+        """Set the share of datagrams between two addresses that are lost."""
         self._losses[frozenset((a, b))] = share
 
     def set_repeats(self, a: Address, b: Address, share: float) -> None:
-        """Set the share of sealed datagrams between two addresses that arrives twice."""
+        """Set the share of datagrams between two addresses that arrive twice."""
         self._repeats[frozenset((a, b))] = share
 
     def cut(self, a: Address, b: Address) -> None:
@@ -108,7 +107,7 @@ class MemoryNetwork:
             self._start_idle_timeouts(lambda side: side.link == frozenset((a, b)))
 
     def heal(self, a: Address, b: Address) -> None:
-        """Undo `cut` and `cut_one_way`: waiting messages are sent."""
+        """Undo `cut` and `cut_one_way`, and send the waiting messages."""
         for way in ((a, b), (b, a)):
             for side in self._cuts.pop(way, {}):
                 side.send_queued()
@@ -147,7 +146,7 @@ class MemoryNetwork:
             transport.is_paused = True
 
     def resume(self, address: Address) -> None:
-        """Undo `pause`: process everything that is due."""
+        """Undo `pause`: process everything that became due during the pause."""
         transport = self._running.get(address)
         if transport is not None and transport.is_paused:
             transport.is_paused = False
@@ -166,7 +165,7 @@ class MemoryNetwork:
             del self._running[transport.address]
 
     def new_binding(self) -> bytes:
-        """Return a unique binding for a new connection."""
+        """Return a unique secret (channel binding) for a new connection."""
         return b"connection %d" % next(self._numbers)
 
     def deliver_open(self, side: MemoryConnection) -> None:
@@ -183,8 +182,7 @@ class MemoryNetwork:
             target.call_at(self.now(), partial(target.accept_connection, side))
 
     def deliver_sealed(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
-        """Deliver a sealed datagram, unless the link is cut or loses it. Datagrams may be
-        reordered."""
+        """Deliver a datagram, unless the link is cut or loses it. Datagrams may be reordered."""
         link = frozenset((sender.address, address))
         target = self._running.get(address)
         if target is None or (sender.address, address) in self._cuts:
@@ -198,7 +196,8 @@ class MemoryNetwork:
             target.call_at(self.arrival(link, 0.0), land)
 
     def is_cut(self, side: MemoryConnection) -> bool:
-        """Return whether the link from `side` is cut; if it is, `heal` will resume sending."""
+        """Return whether the link of one side of a connection is cut; `heal` then resumes
+        sending."""
         waiting = self._cuts.get((side.transport.address, side.address))
         if waiting is not None:
             waiting[side] = None
@@ -220,11 +219,11 @@ class MemoryNetwork:
         return 0.0
 
     def sides_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
-        """Return the transport's sides of all connections that are not closed."""
+        """Return the connections of one transport that are not closed, seen from its side."""
         return [side for side in self._sides if side.transport is transport]
 
     def add(self, side: MemoryConnection) -> None:
-        """Register one side of a connection."""
+        """Register one side of a new connection."""
         self._sides[side] = None
 
     def remove(self, side: MemoryConnection) -> None:
@@ -237,7 +236,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """A `Transport` of a `MemoryNetwork`; nothing happens before `run`."""
+    """Transport over a `MemoryNetwork`; it does nothing before `run`."""
 
     def __init__(
         self, network: MemoryNetwork, address: Address, on_bug: OnBug, accept: Accept | None
@@ -265,13 +264,13 @@ class MemoryTransport:
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """Empty, because there are no packets that could be invalid."""
+        """Always empty, because there are no packets that could be invalid."""
         return {}
 
     async def run(
         self, *, task_status: runtime.TaskStatus[Address] = runtime.TASK_STATUS_IGNORED
     ) -> None:
-        """Carry messages until cancelled, then close every connection."""
+        """Deliver messages until cancelled, then close every connection."""
         self.network.start(self)
         self.is_alive = True
         try:
@@ -291,7 +290,7 @@ class MemoryTransport:
         return self.network.now()
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Begin a connection; its first packet is sent at the next flush. There are no
+        """Start to connect; the first packet is sent at the next flush. There are no
         certificates."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
@@ -300,7 +299,7 @@ class MemoryTransport:
         return side
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Call `handler` with each received sealed datagram; None refuses them."""
+        """Pass each received sealed datagram to `handler`; None refuses them."""
         self._on_sealed = handler
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
@@ -318,19 +317,19 @@ class MemoryTransport:
             side.send_queued()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Plan `call` for after the tasks that are ready now; then flush."""
+        """Schedule `call` to run after the tasks that are ready now, followed by a flush."""
         if self._calls is not None:
             self._calls.call_soon(_Call(self, self.now(), call))
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Plan `call` for the instant `when` on the clock of `now`; then flush."""
+        """Schedule `call` for the instant `when` on the clock of `now`, followed by a flush."""
         assert self._calls is not None, "the transport is not running"
         planned = _Call(self, when, call)
         planned.timer = self._calls.call_at(when, planned)
         return planned
 
     def hold_call(self, call: "_Call") -> None:
-        """Keep a call that is due until the host resumes."""
+        """Keep a due call until the paused host resumes."""
         self._held.append(call)
 
     def run_held_calls(self) -> None:
@@ -342,7 +341,7 @@ class MemoryTransport:
             self.flush()
 
     def accept_connection(self, incoming: MemoryConnection) -> None:
-        """Answer an incoming connection."""
+        """Accept or refuse an incoming connection."""
         side = MemoryConnection(self, incoming.transport.address, None)
         side.peer, incoming.peer = incoming, side
         side.binding = incoming.binding = self.network.new_binding()
@@ -355,7 +354,7 @@ class MemoryTransport:
             self._on_sealed(datagram, source)
 
     def mark_unsent(self, side: MemoryConnection) -> None:
-        """Record that a connection has messages for the next flush."""
+        """Record that a connection has messages to send at the next flush."""
         self._unsent[side] = None
 
     def run_call(self, call: Callable[[], None]) -> None:
@@ -368,12 +367,12 @@ class MemoryTransport:
             self.flush()
 
     def report(self, error: Exception) -> None:
-        """Report an unexpected exception."""
+        """Pass an unexpected exception to the callback for internal errors."""
         self._on_bug(error)
 
 
 class _Call:
-    """Timed call of one transport."""
+    """Scheduled call of one transport."""
 
     __slots__ = ("_call", "_transport", "_when", "timer")
 
@@ -385,7 +384,7 @@ class _Call:
         """Timer of the runtime, which cancels the call."""
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the scheduled call."""
         self._call = None
         if self.timer is not None:
             self.timer.cancel()

@@ -1,6 +1,6 @@
 """One side of a connection of the memory transport.
 
-It determines the order of messages and the end of a connection. `memory` simulates the link between
+It keeps messages in order and handles the end of a connection. `memory` simulates the link between
 the two sides.
 """
 
@@ -19,29 +19,29 @@ __all__ = ["MemoryConnection"]
 
 
 class _Network(Protocol):
-    """The simulated links, as a connection uses them: see `MemoryNetwork`."""
+    """Simulated network as a connection uses it; see `MemoryNetwork`."""
 
     def add(self, side: "MemoryConnection") -> None:
-        """Register a connection."""
+        """Register one side of a new connection."""
 
     def remove(self, side: "MemoryConnection") -> None:
-        """Remove a closed connection."""
+        """Remove one side of a closed connection."""
 
     def deliver_open(self, side: "MemoryConnection") -> None:
-        """Deliver the first packet of a connection."""
+        """Deliver the first packet of a new connection."""
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
-        """Return the arrival time of a message that leaves now."""
+        """Return the arrival time of a message that is sent now."""
 
     def queued_s(self, address: Address) -> float:
-        """Return the seconds that the latest arrival waits at a busy host."""
+        """Return the seconds that the latest message waits in the queue of a busy host."""
 
     def is_cut(self, side: "MemoryConnection") -> bool:
         """Return whether the link of a connection is cut."""
 
 
 class _Transport(Protocol):
-    """The transport that owns a connection: see `MemoryTransport`."""
+    """Transport that owns a connection; see `MemoryTransport`."""
 
     accept: Accept | None
     held_up_ns: int
@@ -49,30 +49,30 @@ class _Transport(Protocol):
 
     @property
     def address(self) -> Address:
-        """Local address."""
+        """Local address of the transport."""
 
     @property
     def network(self) -> _Network:
-        """The simulated links."""
+        """Simulated network of the transport."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Plan a call."""
+        """Schedule a call."""
 
     def accept_connection(self, incoming: "MemoryConnection") -> None:
-        """Answer a connection that arrives."""
+        """Accept or refuse an incoming connection."""
 
     def mark_unsent(self, side: "MemoryConnection") -> None:
-        """Register a connection with messages for the next flush."""
+        """Record that a connection has messages to send at the next flush."""
 
     def report(self, error: Exception) -> None:
-        """Report an internal error."""
+        """Log an internal error."""
 
 
 class MemoryConnection:
-    """A `Connection` between two memory transports."""
+    """One side of a connection between two memory transports."""
 
     def __init__(self, transport: _Transport, address: Address, handler: Handler | None) -> None:
         self.transport = transport
@@ -106,7 +106,7 @@ class MemoryConnection:
 
     @property
     def unsent(self) -> int:
-        """Number of bytes that have not arrived."""
+        """Number of bytes that were sent and have not arrived."""
         return 0 if self.is_closed else self._unsent
 
     def send(self, payload: bytes) -> None:
@@ -118,7 +118,7 @@ class MemoryConnection:
             self.transport.mark_unsent(self)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close after the messages sent before; the handler gets no further call."""
+        """Close after all messages sent before; the handler is not called again."""
         if not self.is_closed:
             self._handler = None
             self._mark_closed()
@@ -126,7 +126,7 @@ class MemoryConnection:
             self.transport.mark_unsent(self)
 
     def connect(self, timeout: float) -> None:
-        """Send the peer a request for a connection."""
+        """Ask the peer to accept the connection."""
         reason = f"handshake timed out (no answer from {format_address(self._address)})"
         self._start_silence_timer(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
         self.transport.call_at(
@@ -135,7 +135,7 @@ class MemoryConnection:
         )
 
     def open(self) -> None:
-        """Open this side: the peer has answered, or this side is the answering one."""
+        """Mark this side as open, because the handshake is done."""
         if self.is_closed:
             return
         self._is_open = True
@@ -148,7 +148,7 @@ class MemoryConnection:
         self.transport.mark_unsent(self)
 
     def deliver_later(self, call: Callable[[], None]) -> None:
-        """Plan `call` on this side for after the delay of one message."""
+        """Schedule `call` on this side for the time when a message sent now would arrive."""
         self._last_arrival = self.transport.network.arrival(self.link, self._last_arrival)
         queued = self.transport.network.queued_s(self.transport.address)
         if queued:
@@ -176,7 +176,7 @@ class MemoryConnection:
             self._close_reason = None
 
     def abort(self, code: int, reason: str) -> None:
-        """End the connection for a reason that this side did not cause."""
+        """End the connection because of the network or the peer."""
         if self.is_closed:
             return
         self._mark_closed()
@@ -216,7 +216,7 @@ class MemoryConnection:
             self._run_handler(lambda: call(handler))
 
     def _run_handler(self, call: Callable[[], None]) -> None:
-        """Make a call of the handler; an exception ends only this connection."""
+        """Call the handler; an exception in it ends only this connection."""
         try:
             call()
         except Exception as error:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""Settings of a QUIC endpoint: time-outs, sizes and limits on connections."""
+"""Settings of a QUIC endpoint: time-outs, sizes and limits on the number of connections."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Times in seconds, sizes in bytes, counts in connections."""
+    """Settings of a QUIC endpoint: times in seconds, sizes in bytes."""
 
     handshake_timeout: float = 5.0
     """Time-out of a handshake, over all addresses of a name."""
@@ -64,5 +64,5 @@ class Settings:
             raise ValueError(f"{name} must be from {least} to {most}, got {value}")
 
     def for_path(self, *, is_loopback: bool) -> "Settings":
-        """Return the settings of connections over the loopback, or over a network."""
+        """Return the settings for connections over loopback, or over a network."""
         return replace(self, max_datagram=self.loopback_datagram) if is_loopback else self

@@ -1,6 +1,7 @@
 """Wire protocol between nodes and clients: messages, their encoding, and credentials.
 
-Synchronous, without I/O: bytes become messages and messages become bytes. `transport` carries them.
+Synchronous, without I/O: it converts bytes to messages and messages to bytes. `transport` carries
+them.
 """
 
 from ringfence.wire.bounds import (

@@ -1,4 +1,4 @@
-"""Limits of one message, which `encode` and `decode` both enforce.
+"""Bounds of the fields and sizes of messages, which `encode` and `decode` both enforce.
 
 Each number that a sender can choose has its maximum here. So no message costs its receiver more
 than its size suggests.

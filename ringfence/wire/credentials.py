@@ -1,4 +1,5 @@
-"""Credentials in a `Hello`: proofs of nodes and tokens of clients, inside the TLS connection.
+"""Credentials in a `Hello` message: proofs of nodes and tokens of clients, inside the TLS
+connection.
 
 Creates proofs and compares them in constant time. A node's proof is valid on one connection only,
 so its receiver cannot reuse it. A client sends its token unchanged, and only after it has verified
@@ -27,7 +28,7 @@ def node_proof(cluster_key: bytes, name: str, cluster: str = "", binding: bytes 
 def proves(
     cluster_key: bytes, name: str, proof: bytes, cluster: str = "", binding: bytes = b""
 ) -> bool:
-    """Whether `proof` belongs to this cluster key, name and connection."""
+    """Whether `proof` is valid for this cluster key, node name and connection."""
     return hmac.compare_digest(node_proof(cluster_key, name, cluster, binding), proof)
 
 
@@ -40,5 +41,5 @@ def token_digest(secret: bytes) -> bytes:
 
 
 def matches(secret: bytes, digest: bytes) -> bool:
-    """Whether `digest` is the hash of this secret."""
+    """Whether `digest` is the hash of this token."""
     return hmac.compare_digest(token_digest(secret), digest)

@@ -1,4 +1,4 @@
-"""Errors of the wire protocol: the error codes and the causes by which they are counted.
+"""Errors of the wire protocol: error codes, and the causes by which invalid messages are counted.
 
 The caller closes the connection, counts and logs.
 """
@@ -11,7 +11,7 @@ __all__ = ["BadMessage", "Cause", "ErrorCode", "WrongVersion"]
 
 
 class ErrorCode(IntEnum):
-    """Why a request, a hello or a whole connection was refused.
+    """Reasons why a request, a `Hello` message or a whole connection is refused.
 
     `Refused.code` and the code of a QUIC application close use these numbers. A receiver treats an
     unknown number as `INTERNAL`.
@@ -48,7 +48,7 @@ class ErrorCode(IntEnum):
 
 
 class Cause(StrEnum):
-    """Kinds of `BadMessage`, few enough to be the labels of a counter."""
+    """Kinds of `BadMessage`; there are few, so each can be a label of a metric."""
 
     EMPTY = "empty"
     """A frame, or a message, of no bytes."""
@@ -67,7 +67,7 @@ class Cause(StrEnum):
 
 
 class BadMessage(RemoteProtocolError):
-    """Bytes of the peer that are not a valid message; the connection must close."""
+    """Error for bytes of the peer that are not a valid message; the connection must be closed."""
 
     code = ErrorCode.BAD_MESSAGE
     """Code with which the receiver closes the connection."""
@@ -80,7 +80,7 @@ class BadMessage(RemoteProtocolError):
 
 
 class WrongVersion(BadMessage):
-    """The peer uses another version of the protocol."""
+    """Error for a peer that uses another version of the protocol."""
 
     code = ErrorCode.WRONG_VERSION
 

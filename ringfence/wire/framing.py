@@ -1,4 +1,4 @@
-"""Frames of messages on a byte stream: a length of four bytes, big endian, then the message.
+"""Framing of messages on a byte stream: a length of four bytes, big-endian, then the message.
 
 Finds where a message ends and limits its size. `codecs` decode the message.
 """
@@ -72,7 +72,7 @@ class Framer:
         return messages
 
     def _split(self, stream: bytes | memoryview) -> tuple[list[bytes], int]:
-        """Return the complete messages at the front of `stream`, and their size in bytes."""
+        """Return the complete messages at the beginning of `stream`, and their size in bytes."""
         messages = []
         start = 0
         end = len(stream)

@@ -1,7 +1,7 @@
 """Admission of QUIC connections: which Initial packets may become connections.
 
-Answers all others without keeping state: version negotiation, Retry, refusal, stateless reset.
-`endpoint` creates the admitted connections and limits how many there are.
+Other packets are answered without keeping state: by version negotiation, Retry, refusal or
+stateless reset. `endpoint` creates the admitted connections and limits their number.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _MIN_RESET_SIZE = 21
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Create a connection for the packet."""
+    """Decision about a packet: create a connection for it."""
 
     original_cid: bytes
     retry_cid: bytes | None
@@ -54,7 +54,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send `datagram` back and keep no state."""
+    """Decision about a packet: send `datagram` as the answer, and keep no state."""
 
     datagram: bytes
     cause: str
@@ -62,7 +62,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Send no answer."""
+    """Decision about a packet: send no answer."""
 
     cause: str
 
@@ -71,7 +71,8 @@ Verdict: TypeAlias = Admit | Reply | Drop
 
 
 def parse_header(datagram: bytes) -> QuicHeader:
-    """Parse the header of a datagram's first packet. Raises `ValueError` for a malformed one."""
+    """Parse the header of the first packet in a datagram. Raises `ValueError` for a malformed
+    one."""
     return pull_quic_header(Buffer(data=datagram), host_cid_length=CID_LENGTH)
 
 
@@ -89,11 +90,11 @@ class HandshakePressure:
         self._updated_at = 0.0
 
     def count_failure(self) -> None:
-        """Count one failed handshake."""
+        """Count one failed incoming handshake."""
         self._failed += 1.0
 
     def current(self, now: float) -> float:
-        """Return the count after decay."""
+        """Return the count of failed handshakes after its decay."""
         decay = (now - self._updated_at) * self._decay_per_second
         self._failed = min(max(0.0, self._failed - decay), self._max)
         self._updated_at = now
@@ -101,10 +102,10 @@ class HandshakePressure:
 
 
 class Acceptor:
-    """Classifier of packets without a connection. Its only state are two keys.
+    """Classifier of packets that belong to no connection. Its only state is two keys.
 
     One key signs Retry tokens and lives as long as this object. The other signs stateless resets
-    and outlives a restart.
+    and stays the same after a restart.
     """
 
     def __init__(self, entropy: Callable[[int], bytes], reset_key: bytes) -> None:
@@ -122,10 +123,10 @@ class Acceptor:
         require_retry: bool,
         is_full: bool,
     ) -> Verdict:
-        """Decide about a packet with a long header that belongs to no connection.
+        """Decide what to do with a packet with a long header that belongs to no connection.
 
-        `require_retry`: the sender must first prove that it receives at its address. `is_full`:
-        the endpoint has no room for another connection.
+        `require_retry`: the sender must first prove that it receives at its address. `is_full`: the
+        endpoint has no room for another connection.
         """
         if header.packet_type is QuicPacketType.VERSION_NEGOTIATION:
             return Drop("unknown_connection")
@@ -147,7 +148,7 @@ class Acceptor:
         return Admit(header.destination_cid, None)
 
     def stateless_reset(self, datagram: bytes) -> bytes | None:
-        """Build the reset that ends an unknown connection at the sender of `datagram`.
+        """Create the packet that makes the sender of `datagram` end an unknown connection.
 
         That connection was made before this node restarted. The reset is always smaller than
         `datagram`, so two endpoints cannot exchange resets forever.
@@ -200,9 +201,9 @@ def _version_negotiation(header: QuicHeader) -> bytes:
 
 
 def _refusal(header: QuicHeader, error: QuicErrorCode) -> bytes:
-    """Build the close of a connection that was never created.
+    """Create the closing packet for a connection that was never created.
 
-    Its Initial keys follow from the connection id in `header`.
+    Its Initial keys are derived from the connection id in `header`.
     """
     assert header.version is not None
     crypto = CryptoPair()

@@ -1,4 +1,4 @@
-"""aioquic's connection, extended by what its public interface lacks.
+"""Subclass of aioquic's connection with functions that its public interface lacks.
 
 Only this module and `fast_path` use private names of aioquic, and tests cover each use. Decides
 flow-control windows, limits on data out of order, and when acknowledgements leave. All other QUIC
@@ -57,12 +57,13 @@ logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
 def reset_token(key: bytes, cid: bytes) -> bytes:
-    """Compute the stateless reset token of `cid` (RFC 9000, 10.3.2); only its issuer has `key`."""
+    """Compute the stateless reset token of the connection id `cid` (RFC 9000, 10.3.2) with the
+    issuer's `key`."""
     return hmac.digest(key, cid, "sha256")[:16]
 
 
 class AioquicConnection(QuicConnection):
-    """One QUIC connection of bounded memory, with the fast path and a channel binding."""
+    """QUIC connection with bounded memory, a fast path and a channel binding."""
 
     def __init__(
         self,
@@ -113,9 +114,9 @@ class AioquicConnection(QuicConnection):
     def binding(self) -> bytes:
         """Secret derived from the whole TLS handshake, unique to this connection.
 
-        Derived like the TLS 1.3 resumption secret: its transcript ends with the client's Finished.
-        That of an exporter (RFC 8446, section 7.5) ends with the server's. Use it only after the
-        handshake.
+        It is derived like the TLS 1.3 resumption secret, so it covers the handshake up to the
+        client's Finished message. An exporter (RFC 8446, section 7.5) covers it only up to the
+        server's Finished message. Use it only after the handshake.
         """
         schedule = self.tls.key_schedule
         assert schedule is not None
@@ -124,24 +125,25 @@ class AioquicConnection(QuicConnection):
 
     @property
     def peer_reset_token(self) -> bytes:
-        """Token of a stateless reset by the peer; empty when unknown."""
+        """Token of a stateless reset that the peer would send; empty when unknown."""
         return self._peer_cid.stateless_reset_token
 
     @property
     def closing(self) -> ConnectionTerminated | None:
-        """Reason of a close, available at once; aioquic's event comes after the drain period."""
+        """Reason of a close, available immediately; aioquic's event comes after the drain
+        period."""
         return self._close_event
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes of the stream that the peer has not acknowledged."""
+        """Number of bytes of the stream that the peer has not acknowledged."""
         stream = self._streams.get(STREAM)
         return 0 if stream is None else len(stream.sender._buffer)
 
     def release(self) -> None:
         """Free the stream buffers of a closing connection.
 
-        The connection drains for some round trips but sends and reads no stream data any more.
+        The connection drains for some round trips but no longer sends or reads stream data.
         """
         if self._close_event is not None:
             for stream in self._streams.values():
@@ -149,7 +151,7 @@ class AioquicConnection(QuicConnection):
                 stream.receiver._buffer.clear()
 
     def dismantle(self) -> None:
-        """Free all memory at once. None of its methods may run now or afterwards.
+        """Free all memory of the connection at once. No method of it may run now or afterwards.
 
         Its 300 objects refer to each other in cycles. Without this call they would stay until the
         garbage collector runs, which may be after thousands of failed handshakes.
@@ -174,7 +176,7 @@ class AioquicConnection(QuicConnection):
         super().receive_datagram(data, addr, now)
 
     def get_timer(self) -> float | None:
-        """Return when to call `handle_timer`, as in aioquic."""
+        """Return the time at which to call `handle_timer`, as in aioquic."""
         at = None if self._fast_path is None else self._fast_path.next_deadline()
         return super().get_timer() if at is None else at
 
@@ -234,7 +236,8 @@ class AioquicConnection(QuicConnection):
         return self.datagrams_to_send(now) if datagrams is None else datagrams
 
     def _log_key_updated(self, key_type: str, trigger: str) -> None:
-        """Schedule the next update from here: keys of both directions change together."""
+        """Schedule the next key update; aioquic calls this method when the keys of both directions
+        change."""
         super()._log_key_updated(key_type, trigger)
         self._update_keys_at = self._packet_number + KEY_UPDATE_AFTER
 
@@ -303,7 +306,8 @@ class AioquicConnection(QuicConnection):
     def _write_stream_limits(
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
-        """Do the same for MAX_STREAM_DATA; other streams close the connection anyway."""
+        """Keep the limit of the stream (MAX_STREAM_DATA) ahead of delivered data in the same
+        way."""
         if stream.stream_id != STREAM:
             return
         delivered = stream.receiver.starting_offset()

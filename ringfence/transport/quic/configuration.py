@@ -1,4 +1,4 @@
-"""QUIC parameters of both sides, from certificates and settings, in aioquic's form."""
+"""QUIC parameters for incoming and outgoing connections, in aioquic's form."""
 
 from ssl import CERT_NONE, CERT_REQUIRED
 
@@ -23,7 +23,7 @@ VERSIONS: list[int] = [QuicProtocolVersion.VERSION_1]
 
 
 def server_configuration(tls: ServerTls, settings: Settings) -> QuicConfiguration:
-    """Build the parameters of incoming connections."""
+    """Create the QUIC parameters of incoming connections."""
     certificates = x509.load_pem_x509_certificates(tls.certificate_pem + tls.chain)
     return QuicConfiguration(
         is_client=False,
@@ -42,7 +42,7 @@ def server_configuration(tls: ServerTls, settings: Settings) -> QuicConfiguratio
 
 
 def client_configuration(tls: ClientTls, settings: Settings) -> QuicConfiguration:
-    """Build the parameters of outgoing connections."""
+    """Create the QUIC parameters of outgoing connections."""
     return QuicConfiguration(
         is_client=True,
         cadata=tls.ca_pem,

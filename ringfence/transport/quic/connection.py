@@ -1,7 +1,7 @@
 """One QUIC connection as a `Connection`: its states, its message stream and its end.
 
 Decides when a connection is open, why it ends and which reason its handler gets. `endpoint` routes
-datagrams to connections, limits their number and calls them when their timers run out.
+datagrams to connections, limits their number and calls them when their timers are due.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ _MAX_REASON_BYTES = 500
 
 
 class State(Enum):
-    """States of a connection, in the only order in which it passes them."""
+    """States of a connection, in the order in which it passes them."""
 
     RESOLVING = auto()
     CONNECTING = auto()
@@ -57,29 +57,30 @@ class ConnectionEvents(Protocol):
         """Report that the connection may have datagrams to send."""
 
     def on_deadline_changed(self, connection: "QuicConnection") -> None:
-        """Report that the deadline may be earlier; there is nothing to send."""
+        """Report that the deadline may now be earlier, and that there is nothing to send."""
 
     def on_cid_added(self, cid: bytes, connection: "QuicConnection") -> None:
-        """Datagrams for `cid` belong to the connection."""
+        """Report that datagrams for the connection id `cid` belong to the connection."""
 
     def on_cid_removed(self, cid: bytes) -> None:
-        """`cid` is no longer in use."""
+        """Report that the connection id `cid` is no longer in use."""
 
     def on_open(self, connection: "QuicConnection") -> Handler | None:
-        """Return the handler of an incoming connection after its handshake; None to refuse."""
+        """Return the handler for an incoming connection whose handshake is done; None to refuse
+        it."""
 
     def on_closed(self, connection: "QuicConnection") -> None:
         """Report that the connection is closed; there may be a last datagram to send."""
 
     def count_refusal(self, cause: str) -> None:
-        """Count input that was not accepted."""
+        """Count rejected input, by cause."""
 
     def report(self, error: Exception) -> None:
-        """Report an exception of our own code or of aioquic."""
+        """Report an exception raised by Ringfence or aioquic."""
 
 
 class QuicConnection:
-    """A `Connection` over QUIC; only an `Endpoint` creates it."""
+    """Connection over QUIC; only an `Endpoint` creates it."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class QuicConnection:
         handler: Handler | None = None,
         server_name: str | None = None,
     ) -> None:
-        """`deadline` ends the handshake. Without a `handler`, the connection is incoming."""
+        """`deadline` limits the handshake. Without a `handler`, the connection is incoming."""
         self._events = events
         self._address = address
         self._handler = handler
@@ -128,7 +129,7 @@ class QuicConnection:
 
     @property
     def address(self) -> Address:
-        """Address of the peer; for an outgoing connection, as the caller gave it."""
+        """Address of the peer; for an outgoing connection, in the form that the caller gave."""
         return self._address
 
     @property
@@ -138,12 +139,12 @@ class QuicConnection:
 
     @property
     def binding(self) -> bytes:
-        """Secret of this connection that only its two sides have; see `Connection`."""
+        """Secret of this connection that only its two peers know; see `Connection.binding`."""
         return b"" if self.state is not State.OPEN or self.quic is None else self.quic.binding
 
     @property
     def unsent(self) -> int:
-        """Bytes accepted by `send` that the peer has not acknowledged."""
+        """Number of bytes that `send` accepted and the peer has not acknowledged."""
         if self.state is State.CLOSED:
             return 0
         return self._unsent_size + (0 if self.quic is None else self.quic.unacknowledged)
@@ -164,12 +165,12 @@ class QuicConnection:
             self._unsent_size += len(message)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close after the messages sent before; the handler gets no further call."""
+        """Close after all messages sent before; the handler is not called again."""
         self._handler = None
         self.terminate(CloseReason(code, reason), notify_peer=True)
 
     def start(self, quic: AioquicConnection, path: Address) -> None:
-        """Begin a handshake with `path`, in the place of an earlier attempt if there was one."""
+        """Start a handshake over the network path `path`; it replaces an earlier attempt."""
         for cid in list(self.cids):
             self._events.on_cid_removed(cid)
         self.quic = quic
@@ -206,12 +207,12 @@ class QuicConnection:
         self._events.on_sendable(self)
 
     def next_deadline(self) -> float:
-        """Return when to call `tick` next, or when to give up the present attempt."""
+        """Return when to call `tick` next, or when the current handshake attempt fails."""
         due = None if self.quic is None else self.quic.get_timer()
         return min(inf if due is None else due, self.attempt_deadline, self._ping_at)
 
     def datagrams_to_send(self, now: float) -> Datagrams:
-        """Return the datagrams that may leave now."""
+        """Return the datagrams that can be sent now."""
         if self.quic is None:
             return []
         datagrams: Datagrams = []
@@ -230,7 +231,7 @@ class QuicConnection:
         return datagrams
 
     def has_sent(self, quoted: bytes) -> bool:
-        """Whether `quoted`, the front of a datagram, carries this connection's ids.
+        """Whether the quoted beginning of a datagram contains this connection's ids.
 
         Only the peer and routers on the path know them, so a forged ICMP error ends no connection.
         """
@@ -243,7 +244,7 @@ class QuicConnection:
         return header[1:end] == quoted[1:end]
 
     def terminate(self, reason: CloseReason, *, notify_peer: bool) -> None:
-        """Close for good; `notify_peer` also sends the code and reason to the peer."""
+        """End the connection; with `notify_peer`, also send the code and reason to the peer."""
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
@@ -300,7 +301,7 @@ class QuicConnection:
         self._call_handler(None)
 
     def _open_stream(self) -> None:
-        """Send the messages that waited for the stream."""
+        """Send the messages that waited until the stream exists."""
         assert self.quic is not None
         self._stream_exists = True
         for message in self._unsent_messages:
@@ -339,14 +340,15 @@ class QuicConnection:
         return True
 
     def _raise_limits(self) -> None:
-        """Give the peer the usual limits, since this side answers it."""
+        """Raise the limits on the peer's data to the usual values, because the handler has answered
+        the peer."""
         assert self.quic is not None
         self._is_untrusted = False
         self.quic.window = self.receive_window
         self._framer.limit = MAX_MESSAGE
 
     def _call_handler(self, message: bytes | None) -> None:
-        """Pass a message to the handler; None reports that the connection is open."""
+        """Pass a message to the handler; None tells it that the connection is open."""
         if self._handler is None or self.state is not State.OPEN:
             return
         try:
@@ -382,7 +384,7 @@ class QuicConnection:
         self.terminate(reason, notify_peer=False)
 
     def _contain(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Call aioquic; on an exception, close this connection and return False."""
+        """Call a method of aioquic; on an exception, close this connection and return False."""
         try:
             call(*arguments)
         except Exception as error:  # noqa: BLE001 - see `datagrams_to_send`.

@@ -15,7 +15,7 @@ __all__ = ["ConnectionTable", "ConnectionTimers"]
 
 
 class ConnectionTable:
-    """All connections of an endpoint and the indexes that find them."""
+    """All connections of an endpoint, and the indexes by which they are found."""
 
     def __init__(self, max_draining: int) -> None:
         """`max_draining` limits closed incoming connections; the oldest is removed first."""
@@ -34,28 +34,29 @@ class ConnectionTable:
         """QUIC states of removed connections, some of whose methods may still be running."""
 
     def __len__(self) -> int:
-        """Return how many connections are open or in their handshake, in both directions."""
+        """Return the number of connections that are open or in their handshake, in both
+        directions."""
         return len(self.all) - len(self.draining)
 
     def add(self, connection: QuicConnection) -> None:
-        """Add a connection before its handshake."""
+        """Add a connection whose handshake starts."""
         self.all[connection] = None
         if connection.is_incoming:
             self.half_open[connection] = None
 
     def add_cid(self, cid: bytes, connection: QuicConnection) -> None:
-        """Route datagrams for `cid` to `connection`."""
+        """Route datagrams for the connection id `cid` to `connection`."""
         self.by_cid[cid] = connection
         connection.cids.add(cid)
 
     def remove_cid(self, cid: bytes) -> None:
-        """Route datagrams for `cid` to no connection any more."""
+        """Stop routing datagrams for the connection id `cid`."""
         connection = self.by_cid.pop(cid, None)
         if connection is not None:
             connection.cids.discard(cid)
 
     def set_open(self, connection: QuicConnection) -> None:
-        """Record the end of the handshake."""
+        """Record that the handshake of a connection is done."""
         if connection.is_incoming:
             self.half_open.pop(connection, None)
             self.established[connection] = None
@@ -63,7 +64,8 @@ class ConnectionTable:
             self.by_reset_token[connection.quic.peer_reset_token] = connection
 
     def set_closed(self, connection: QuicConnection) -> bool:
-        """Record the end of a connection; return whether it was in its incoming handshake."""
+        """Record that a connection has ended; return whether it was incoming and in its
+        handshake."""
         self.established.pop(connection, None)
         was_half_open = connection in self.half_open
         self.half_open.pop(connection, None)
@@ -85,7 +87,7 @@ class ConnectionTable:
         connection.quic = None
 
     def dispose_removed(self) -> None:
-        """Free the memory of removed connections; call it when none of their methods runs."""
+        """Free the memory of removed connections; call it when none of their methods is running."""
         while self._to_dispose:
             self._to_dispose.pop().dismantle()
 
@@ -94,7 +96,8 @@ class ConnectionTimers:
     """Heap of the deadlines of connections, with at most a few stale entries for each."""
 
     def __init__(self, connections: dict[QuicConnection, None]) -> None:
-        """`connections` are those of the endpoint; entries of all others are stale."""
+        """`connections` are those of the endpoint; entries of all other connections are
+        outdated."""
         self._connections = connections
         self._heap: list[tuple[float, int, QuicConnection]] = []
         self._order = count()
@@ -111,11 +114,11 @@ class ConnectionTimers:
                 self._remove_stale()
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline, which may be that of a stale entry."""
+        """Return the earliest deadline; it may belong to an outdated entry."""
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: float) -> QuicConnection | None:
-        """Remove and return one connection whose deadline has passed, None when there is none."""
+        """Remove and return one connection whose deadline has passed; None when there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             deadline, _, connection = heappop(heap)

@@ -1,4 +1,4 @@
-"""Outgoing connections: the candidate addresses of a peer, tried one after another."""
+"""Outgoing connections: a peer's numeric addresses are tried one after another."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ __all__ = ["Dialer"]
 
 
 class Dialer:
-    """Handshakes that this endpoint begins; each candidate gets an equal share of the time."""
+    """Starts outgoing handshakes; each address of a peer gets an equal share of the time."""
 
     def __init__(
         self, settings: Settings, tls: ClientTls, table: ConnectionTable, events: ConnectionEvents
@@ -28,7 +28,7 @@ class Dialer:
         self.change_tls(tls)
 
     def change_tls(self, tls: ClientTls) -> None:
-        """Use other certificates for the handshakes that begin from now on."""
+        """Use other certificates for handshakes that start from now on."""
         self._tls = tls
         self._configurations = {
             loopback: client_configuration(tls, self._settings.for_path(is_loopback=loopback))
@@ -38,9 +38,10 @@ class Dialer:
     def prepare(
         self, address: Address, handler: Handler, now: float, node: str = ""
     ) -> QuicConnection:
-        """Create a connection to a name that the caller resolves: `begin` or `fail` must follow.
+        """Create a connection to a host name, which the caller resolves.
 
-        `node` is the name of the node that must answer, empty when it is unknown.
+        The caller must then call `begin` or `fail`. `node` is the name of the node that must
+        answer, empty when it is unknown.
         """
         connection = QuicConnection(
             self._events,
@@ -55,17 +56,18 @@ class Dialer:
         return connection
 
     def begin(self, connection: QuicConnection, candidates: Sequence[Address], now: float) -> None:
-        """Start the handshake with the first numeric address; keep the others for later."""
+        """Start the handshake with the first numeric address; keep the other addresses for later
+        attempts."""
         if connection.state is State.RESOLVING:
             connection.candidates = tuple(candidates)
             self.try_next(connection, now)
 
     def fail(self, connection: QuicConnection, reason: CloseReason) -> None:
-        """Close a connection whose handshake cannot begin."""
+        """Close a connection whose handshake cannot start."""
         connection.terminate(reason, notify_peer=False)
 
     def try_next(self, connection: QuicConnection, now: float) -> None:
-        """Start the handshake with the next candidate address."""
+        """Start the handshake with the next numeric address."""
         path, *later = connection.candidates
         connection.candidates = later
         remaining = max(0.0, connection.connect_deadline - now)
@@ -80,7 +82,7 @@ class Dialer:
         connection.start(quic, path)
 
     def on_attempt_timeout(self, connection: QuicConnection, now: float) -> None:
-        """Try the next candidate, or close the connection when there is none."""
+        """Try the next address after a time-out, or close the connection when there is none."""
         if connection.candidates:
             self.try_next(connection, now)
         else:
@@ -90,7 +92,7 @@ class Dialer:
             )
 
     def on_unreachable(self, connection: QuicConnection, now: float) -> None:
-        """Handle the network's report that no process listens at the connection's path."""
+        """Handle a report of the network that no process listens at the connection's address."""
         if connection.state is State.CONNECTING and connection.candidates:
             self.try_next(connection, now)
         else:

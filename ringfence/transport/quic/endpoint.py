@@ -1,7 +1,7 @@
-"""QUIC endpoint: many connections behind one UDP port, with datagrams in and datagrams out.
+"""QUIC endpoint without I/O: many connections on one UDP port, with datagrams as input and output.
 
 Routes each datagram to its connection, admits or rejects new ones and runs the timers of all. The
-UDP transports own the socket, the clock and the waiting.
+UDP transports own the socket and the clock, and wait.
 """
 
 import hmac
@@ -38,7 +38,8 @@ OnBug: TypeAlias = Callable[[Exception], None]
 
 
 class Endpoint:
-    """Both sides of QUIC on one port. `now` is in seconds on any clock that never goes back.
+    """QUIC endpoint for incoming and outgoing connections on one port. `now` is in monotonic
+    seconds.
 
     After each call, send what `datagrams_to_send` returns and call `tick` by `next_deadline`.
     """
@@ -54,7 +55,8 @@ class Endpoint:
         reset_secret: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`reset_secret` belongs to this node alone and survives a restart; see `UdpTransport`."""
+        """`reset_secret` belongs to this node only and stays the same after a restart; see
+        `UdpTransport`."""
         self._settings = settings
         self._on_bug = on_bug
         self._accept = accept
@@ -73,22 +75,22 @@ class Endpoint:
         self._set_server_tls(server)
 
     def change_tls(self, client: ClientTls, server: ServerTls | None) -> None:
-        """Use other certificates for the connections that begin from now on."""
+        """Use other certificates for connections that start from now on."""
         self.dialer.change_tls(client)
         self._set_server_tls(server)
 
     @property
     def half_open(self) -> int:
-        """Incoming connections whose handshake is not done."""
+        """Number of incoming connections whose handshake is not done."""
         return len(self._table.half_open)
 
     @property
     def connections(self) -> int:
-        """Connections that are open or in their handshake, in both directions."""
+        """Number of connections that are open or in their handshake, in both directions."""
         return len(self._table)
 
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
-        """Process one UDP payload; never raises, whatever the bytes."""
+        """Process the payload of one UDP datagram; never raises, for any bytes."""
         self._table.dispose_removed()
         if not data:
             self.refusals["empty"] += 1
@@ -104,7 +106,7 @@ class Endpoint:
                 self._deliver(connection, data, addr, now)
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Call `handler` with each datagram that is not QUIC; None refuses them."""
+        """Pass each datagram that is not QUIC to `handler`; None refuses them."""
         self._on_sealed = handler
 
     def is_handshake(self, data: bytes) -> bool:
@@ -117,10 +119,10 @@ class Endpoint:
         return connection is not None and connection.state is State.CONNECTING
 
     def on_unreachable(self, addr: Address, quoted: bytes, now: float) -> None:
-        """Handle the network's report that no process listens at `addr`.
+        """Handle a report of the network that no process listens at `addr`.
 
-        `quoted` is the front of the datagram that came back. A report about a datagram that this
-        endpoint did not send is ignored, so that only hosts on the path can end a connection.
+        `quoted` is the beginning of the datagram that came back. A report about a datagram that
+        this endpoint did not send is ignored, so that only hosts on the path can end a connection.
         """
         for connection in [c for c in self._table.all if c.path == addr and c.has_sent(quoted)]:
             self.dialer.on_unreachable(connection, now)
@@ -143,11 +145,11 @@ class Endpoint:
                 self.dialer.on_attempt_timeout(connection, now)
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` has work to do, or a little earlier."""
+        """Return when `tick` must be called next; it may be a little too early."""
         return self._timers.next_deadline()
 
     def datagrams_to_send(self, now: float) -> Datagrams:
-        """Return the datagrams that may leave now, of all connections with activity."""
+        """Return the datagrams that can be sent now, of all connections that have any."""
         datagrams, self._replies = self._replies, []
         while self._sendable:
             connection = next(iter(self._sendable))
@@ -168,7 +170,7 @@ class Endpoint:
         self._sendable[connection] = None
 
     def on_deadline_changed(self, connection: QuicConnection) -> None:
-        """Update the deadline of the connection."""
+        """Update the deadline of the connection in the timer heap."""
         deadline = connection.next_deadline()
         if connection.state is State.CLOSED and (deadline == inf or not connection.is_incoming):
             self._remove(connection)
@@ -176,15 +178,15 @@ class Endpoint:
             self._timers.schedule(connection, deadline)
 
     def on_cid_added(self, cid: bytes, connection: QuicConnection) -> None:
-        """Route datagrams for `cid` to the connection."""
+        """Route datagrams for the connection id `cid` to the connection."""
         self._table.add_cid(cid, connection)
 
     def on_cid_removed(self, cid: bytes) -> None:
-        """Stop routing datagrams for `cid`."""
+        """Stop routing datagrams for the connection id `cid`."""
         self._table.remove_cid(cid)
 
     def on_open(self, connection: QuicConnection) -> Handler | None:
-        """Return the handler of a connection whose handshake is done; None to refuse."""
+        """Return the handler for a connection whose handshake is done; None to refuse it."""
         self._table.set_open(connection)
         if not connection.is_incoming or self._accept is None:
             return None
@@ -202,17 +204,20 @@ class Endpoint:
         self.on_sendable(connection)
 
     def count_refusal(self, cause: str) -> None:
-        """Count input that was not accepted."""
+        """Count rejected input, by cause."""
         self.refusals[cause] += 1
 
     def report(self, error: Exception) -> None:
-        """Report an exception of our own code or of aioquic."""
+        """Report an exception raised by Ringfence or aioquic."""
         self._on_bug(error)
 
     # Incoming datagrams.
 
     def _receive_unroutable(self, data: bytes, addr: Address) -> None:
-        """Handle a short header with an unknown connection id: a stateless reset, or its cause."""
+        """Handle a packet with a short header and an unknown connection id.
+
+        It is either a stateless reset from the peer, or this endpoint answers it with one.
+        """
         connection = self._table.by_reset_token.get(data[-16:])
         if connection is not None and connection.path == addr:
             text = f"{format_address(addr)} has restarted and no longer knows this connection"
@@ -266,7 +271,8 @@ class Endpoint:
                 self.refusals[cause] += 1
 
     def _admit(self, verdict: Admit, cid: bytes, addr: Address, now: float) -> QuicConnection:
-        """Create an incoming connection; the oldest handshake makes room when all are taken."""
+        """Create an incoming connection; if there are too many, close the oldest unfinished
+        handshake."""
         assert self._server is not None
         if len(self._table.half_open) >= self._settings.max_half_open:
             self.refusals["half_open_full"] += 1
@@ -308,7 +314,7 @@ class Endpoint:
         )
 
     def _discard(self, connection: QuicConnection, reason: str) -> None:
-        """Close an incoming handshake without notice to the peer, and remove it."""
+        """Close and remove an incoming handshake without notice to the peer."""
         closing = CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason)
         connection.terminate(closing, notify_peer=False)
         self._remove(connection)

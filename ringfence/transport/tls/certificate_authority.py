@@ -1,4 +1,4 @@
-"""Certificate authority of a cluster: creates certificates and keys, as PEM.
+"""Certificate authority of a cluster: creates certificates and private keys in PEM format.
 
 Decides their form: ECDSA on P-256, validity, and the extensions that strict verifiers require. The
 command line decides where the files go and who may read them.
@@ -29,7 +29,8 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 
 def new_authority(now: datetime, days: float) -> tuple[bytes, bytes]:
-    """Create a CA that is valid for `days`; return its certificate and its private key."""
+    """Create a certificate authority that is valid for `days`; return its certificate and its
+    private key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Ringfence cluster CA")
     certificate = (
@@ -50,10 +51,11 @@ def issue(
     now: datetime,
     days: float,
 ) -> tuple[bytes, bytes]:
-    """Create a node's certificate, signed by the CA; return it and its private key.
+    """Create a node's certificate, signed by the certificate authority; return it and its private
+    key.
 
-    It contains `NODE_NAME`, then the given DNS `names` and IP `addresses`.
-    Raises `ConfigError` for a name or address that a certificate cannot contain.
+    It contains `NODE_NAME`, then the given DNS `names` and IP `addresses`. Raises `ConfigError` for
+    a name or address that a certificate cannot contain.
     """
     authority = x509.load_pem_x509_certificate(ca_cert_pem)
     signer = load_pem_private_key(ca_key_pem, password=None)
@@ -73,7 +75,7 @@ def issue(
 
 
 def self_signed(now: datetime) -> ServerTls:
-    """Create a self-signed certificate for a node on loopback that has no keys."""
+    """Create a self-signed certificate for a node without keys, which listens on loopback only."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _leaf(
         _name(NODE_NAME), key.public_key(), (), ("127.0.0.1", "::1"), now=now, days=3650

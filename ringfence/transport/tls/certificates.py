@@ -1,6 +1,6 @@
-"""Certificates and trust of both sides: loading, checks with clear errors, and node names.
+"""Certificates of nodes and authorities: loading, checks with clear errors, and node names.
 
-`ServerTls` is what a listening side presents, `ClientTls` what a connecting side trusts.
+`ServerTls` is what a listening node presents, `ClientTls` what a connecting program trusts.
 `certificate_authority` creates certificates.
 """
 
@@ -43,7 +43,8 @@ _LABEL = re.compile(r"(?!x-)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """Certificate and key of a listening side, as PEM; `chain` holds intermediate certificates."""
+    """Certificate and private key of a listening node, as PEM; `chain` has intermediate
+    certificates."""
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -52,7 +53,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """Trust of a connecting side."""
+    """Trust settings of a program that connects to nodes."""
 
     ca_pem: bytes | None = None
     """CA certificates to trust; None for the public CAs that browsers trust."""
@@ -64,12 +65,12 @@ class ClientTls:
     """Whether the certificate of a peer with a known node name must carry that name."""
 
     def name_of(self, node: str) -> str | None:
-        """Return the name that the certificate of `node` must carry; `node` may be empty."""
+        """Return the name that the certificate of `node` must contain; `node` may be empty."""
         return node_server_name(node) if node and self.by_node_name else self.server_name
 
 
 def node_label(name: str) -> str:
-    """Return a node's name as one DNS label and file name, unique for each node.
+    """Return a node's name as one DNS label and file name, which is unique for each node.
 
     Lower-case host names without dots stay unchanged. Other names are hashed: certificate names
     ignore case and do not allow every character.
@@ -80,12 +81,12 @@ def node_label(name: str) -> str:
 
 
 def node_server_name(name: str) -> str:
-    """Return the certificate name of the node `name`."""
+    """Return the DNS name in the certificate of the node `name`."""
     return f"{node_label(name)}.{NODE_NAME}"
 
 
 def node_server_names(tls: ServerTls) -> frozenset[str]:
-    """Return the node names in a certificate; one that all nodes share has none."""
+    """Return the names of nodes in a certificate; empty for a certificate that all nodes share."""
     leaf = x509.load_pem_x509_certificates(tls.certificate_pem)[0]
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -110,7 +111,7 @@ def names_in(certificate: Path) -> tuple[list[str], list[str]]:
 
 
 def load_server_tls(certificate: Path, key: Path, now: datetime) -> ServerTls:
-    """Read a node's certificate and private key; a chain may follow the certificate.
+    """Load a node's certificate and private key; a chain may follow the certificate.
 
     Raises `ConfigError` when a file is missing or not PEM, when the key does not match the
     certificate, and when the certificate is not valid at `now`.
@@ -128,7 +129,7 @@ def load_client_tls(
     verify: bool = True,
     by_node_name: bool = False,
 ) -> ClientTls:
-    """Read the certificate of the CA that a client trusts.
+    """Load the certificate of the authority that a client trusts.
 
     Raises `ConfigError` when the file is missing, is not a PEM certificate, or has expired.
     """
@@ -139,9 +140,9 @@ def load_client_tls(
 
 
 def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_name: str) -> None:
-    """Raise `ConfigError` for a certificate and key that a peer would refuse.
+    """Raise `ConfigError` for a certificate and key that a peer would reject.
 
-    The two names stand in the error messages.
+    The two name arguments are used in the error messages.
     """
     leaf = _certificates(tls.certificate_pem, certificate_name)[0]
     try:
@@ -160,7 +161,7 @@ def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_n
 
 
 def expires_at(certificates_pem: bytes) -> float:
-    """Return when the first of these certificates expires, as Unix time in seconds."""
+    """Return the earliest expiry of these certificates, as Unix time in seconds."""
     certificates = x509.load_pem_x509_certificates(certificates_pem)
     return min([certificate.not_valid_after_utc.timestamp() for certificate in certificates])
 

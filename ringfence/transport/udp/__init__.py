@@ -1,1 +1,1 @@
-"""UDP sockets for the QUIC endpoint, under trio and under asyncio."""
+"""UDP transports, which connect the QUIC endpoint to a socket, under trio and under asyncio."""

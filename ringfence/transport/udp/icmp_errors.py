@@ -1,7 +1,7 @@
 """ICMP errors of a UDP socket: reports of the network about datagrams that reached no process.
 
-Linux keeps them in a queue per socket (`man 7 ip`, IP_RECVERR). Elsewhere there is no queue, and
-time-outs have the same effect later.
+Linux keeps them in a queue per socket (`man 7 ip`, IP_RECVERR). Other systems have no such queue;
+there, time-outs have the same effect later.
 """
 
 import errno
@@ -34,9 +34,9 @@ def enable_icmp_errors(sock: socket.socket) -> bool:
 
 
 def read_icmp_errors(sock: socket.socket) -> Iterator[tuple[object, bytes]]:
-    """Take up to 64 errors from the queue; yield those that report "port unreachable".
+    """Read up to 64 errors from the queue; yield those that report "port unreachable".
 
-    Each is the destination of the datagram, as the socket writes addresses, and the front of the
+    Each item has the destination of the datagram, in the socket's form, and the beginning of the
     datagram.
     """
     for _ in range(_MAX_ERRORS):

@@ -1,4 +1,4 @@
-"""Cache of resolved host names, for datagrams that leave without a connection."""
+"""Cache of resolved host names, for datagrams that are sent without a connection."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,15 +23,16 @@ class _Entry:
 
 
 class NameCache:
-    """Numeric addresses by host name and port, the oldest entry first."""
+    """Numeric addresses by host name and port; the oldest entry is dropped first."""
 
     def __init__(self, resolve: Callable[[Address], None]) -> None:
-        """`resolve` starts to resolve a name; the result comes to `store` later."""
+        """`resolve` starts to resolve a name; its result is passed to `store` later."""
         self._resolve = resolve
         self._entries: OrderedDict[Address, _Entry] = OrderedDict()
 
     def lookup(self, address: Address, now: float) -> Address | None:
-        """Return the last known numeric address of a name; resolve it when it has expired."""
+        """Return the last known numeric address of a name; start to resolve it again when it has
+        expired."""
         entry = self._entries.get(address)
         if entry is None:
             entry = self._entries[address] = _Entry(now, None)
@@ -43,7 +44,7 @@ class NameCache:
         return entry.resolved
 
     def store(self, address: Address, resolved: Address | None, now: float) -> None:
-        """Store the result of resolving a name, None for a failure."""
+        """Store the numeric address of a resolved name; None for a failure."""
         entry = self._entries.get(address)
         if entry is None:
             return

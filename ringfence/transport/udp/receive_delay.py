@@ -1,4 +1,4 @@
-"""Receive delay: how long a datagram waited in the kernel, from the kernel's time stamps."""
+"""Receive delay: the time that a datagram waited in the kernel, from the kernel's time stamps."""
 
 import socket
 import sys
@@ -19,7 +19,7 @@ STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") el
 
 
 class ReceiveDelay:
-    """Measurement of receive delays that ignores steps of the wall clock."""
+    """Measures receive delays; steps of the wall clock do not affect the result."""
 
     def __init__(self) -> None:
         self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
@@ -27,7 +27,7 @@ class ReceiveDelay:
 
     @staticmethod
     def enable_stamps(sock: socket.socket) -> bool:
-        """Ask the kernel to stamp each datagram with its arrival; return whether it does."""
+        """Ask the kernel to stamp each datagram with its arrival time; return whether it does."""
         if sys.platform != "linux":
             return False
         try:
@@ -37,7 +37,7 @@ class ReceiveDelay:
         return True
 
     def measure(self, ancillary: list[tuple[int, int, bytes]]) -> int:
-        """Return how many nanoseconds ago the kernel stamped a datagram, 0 without a stamp."""
+        """Return how many nanoseconds ago the kernel stamped a datagram; 0 without a stamp."""
         if not ancillary or len(ancillary[0][2]) != _STAMP.size:
             return 0
         seconds, nanoseconds = _STAMP.unpack(ancillary[0][2])

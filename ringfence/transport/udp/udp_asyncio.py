@@ -24,7 +24,7 @@ _CLOCK_RESOLUTION = 0.001
 
 
 class AsyncioUdp(UdpTransport):
-    """A `Transport` for asyncio; nothing happens before `run`."""
+    """Transport over UDP for asyncio; it does nothing before `run`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
     """Event loop while `run` runs, else None."""
@@ -35,10 +35,10 @@ class AsyncioUdp(UdpTransport):
     _is_flush_scheduled: bool = False
 
     async def run(self, *, task_status: TaskStatus[Address] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Carry messages until cancelled, then close every connection.
+        """Send and receive until cancelled, then close every connection.
 
-        Calls `task_status.started(address)` when messages can leave. Raises `ConfigError` when the
-        address cannot be bound.
+        Calls `task_status.started(address)` when messages can be sent. Raises `ConfigError` when
+        the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         sock = self._open(await self._bind_rows(loop))
@@ -97,7 +97,8 @@ class AsyncioUdp(UdpTransport):
             self._timer = self._loop.call_at(deadline, self._run_callback, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Run the timers that are due, or wait again when the deadline has moved to later."""
+        """Run the timers that are due, or set the timer again when the deadline has become
+        later."""
         self._timer, self._due = None, inf
         deadline = self._next_deadline()
         if deadline is None:
@@ -130,10 +131,10 @@ class AsyncioUdp(UdpTransport):
 def _watchable(
     loop: asyncio.AbstractEventLoop, sock: socket.socket
 ) -> "socket.socket | select.epoll":
-    """Return what the loop must watch to learn that a socket is readable.
+    """Return the object that the event loop must watch to detect that a socket is readable.
 
-    uvloop silently stops to watch a socket with a queued error such as "port unreachable" (libuv,
-    `uv__poll_io`). An epoll object around the socket never has such an error.
+    uvloop stops watching a socket with a queued error such as "port unreachable", without notice
+    (libuv, `uv__poll_io`). An epoll object around the socket never has such an error.
     """
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
         return sock

@@ -1,4 +1,4 @@
-"""UDP socket of a transport: binding, sending, and addresses in one form for IPv4 and IPv6."""
+"""UDP socket of a transport: binding, sending, and one form of addresses for IPv4 and IPv6."""
 
 import errno
 import socket
@@ -21,12 +21,13 @@ AddressInfo = tuple[object, object, object, object, tuple[object, ...]]
 
 
 class UdpSocket:
-    """Bound socket that also carries IPv4 when it is an IPv6 one."""
+    """Bound UDP socket. An IPv6 socket also carries IPv4."""
 
     def __init__(
         self, sock: socket.socket, refusals: Counter[str], on_unroutable: Callable[..., None]
     ) -> None:
-        """`on_unroutable` is called with an address and a datagram's front: no route leads there.
+        """`on_unroutable` is called when there is no route, with the address and the datagram's
+        beginning.
 
         Failures to send are counted in `refusals`.
         """
@@ -43,7 +44,7 @@ class UdpSocket:
         refusals: Counter[str],
         on_unroutable: Callable[..., None],
     ) -> "UdpSocket":
-        """Bind to the first of `rows` that works, or to any port when there are none.
+        """Bind the socket to the first of `rows` that works, or to any port when there are none.
 
         Raises `ConfigError`, which names the address and how to fix the problem.
         """
@@ -63,11 +64,11 @@ class UdpSocket:
 
     @property
     def address(self) -> Address:
-        """The bound address."""
+        """Local address of the socket."""
         return plain_address(self.raw.getsockname())
 
     def send(self, datagram: bytes, address: Address) -> None:
-        """Send a datagram to a numeric address. A failure loses it, as the network may."""
+        """Send a datagram to a numeric address. If that fails, the datagram is lost."""
         host, port = address
         if self.is_ipv6 and ":" not in host:
             host = f"::ffff:{host}"
@@ -85,7 +86,7 @@ class UdpSocket:
                 self._on_unroutable(address, datagram[:64])
 
     def usable(self, rows: Iterable[AddressInfo]) -> list[Address]:
-        """Return the addresses that this socket can send to, each once, `::1` last.
+        """Return the given addresses to which this socket can send, without duplicates, `::1` last.
 
         Nodes listen on 127.0.0.1 by default, but many hosts resolve localhost to ::1 first.
         """
@@ -94,7 +95,7 @@ class UdpSocket:
         return sorted(usable, key=lambda address: address[0] == "::1")
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the UDP socket."""
         self.raw.close()
 
 

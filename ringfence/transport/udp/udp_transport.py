@@ -1,4 +1,5 @@
-"""Transport over one UDP socket, without the waiting: socket, QUIC endpoint and scheduled calls.
+"""Common base of the UDP transports, without the waiting: socket, QUIC endpoint and scheduled
+calls.
 
 Passes datagrams between socket and endpoint and translates socket errors. `udp_trio` and
 `udp_asyncio` add the waiting.
@@ -49,7 +50,7 @@ _READ_SIZE = 16384
 
 
 class UdpTransport(ABC):
-    """A `Transport` over one UDP socket; used from one task's thread only."""
+    """Transport over one UDP socket; all calls must come from one thread."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class UdpTransport(ABC):
         """`bind` is the address to listen on; a client passes None and gets any port.
 
         Incoming connections need both `server` and `accept`. `reset_secret` is the key of stateless
-        resets (RFC 9000, section 21.11): each endpoint has its own and keeps it over restarts.
-        When it is empty, it is derived from the private key of `server`.
+        resets (RFC 9000, section 21.11): each endpoint has its own and keeps it over restarts. When
+        it is empty, it is derived from the private key of `server`.
         """
         self._bind = bind
         self._on_bug = on_bug
@@ -92,43 +93,44 @@ class UdpTransport(ABC):
 
     @property
     def address(self) -> Address:
-        """The bound address, available while `run` runs."""
+        """Local address, available while `run` is running."""
         if self._socket is None:
             raise LocalProtocolError("the transport must be running; start `run` first")
         return self._socket.address
 
     @property
     def refusals(self) -> Counter[str]:
-        """Number of rejected inputs, by cause."""
+        """Number of rejected datagrams and connections, by cause."""
         return self._endpoint.refusals
 
     @property
     def connections(self) -> int:
-        """Connections that are open or in their handshake, in both directions."""
+        """Number of connections that are open or in their handshake, in both directions."""
         return self._endpoint.connections
 
     @abstractmethod
     def now(self) -> float:
-        """Return monotonic seconds; only differences have a meaning."""
+        """Return monotonic seconds; only differences between two values have a meaning."""
 
     @abstractmethod
     def _resolve(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
-        """Resolve a name in a task of its own; call `then` with no rows when that fails."""
+        """Resolve a host name in a separate task; call `then` with its addresses, none if that
+        fails."""
 
     @abstractmethod
     def _wake_flusher(self) -> None:
-        """Make the task that runs `_run_soon` continue; repeated calls count as one."""
+        """Wake the task that runs `_run_soon`; repeated calls count as one."""
 
     @abstractmethod
     def _wake_by(self, deadline: float) -> None:
-        """Make the task that runs `_tick` wake at `deadline` or earlier."""
+        """Make sure that the task that runs `_tick` wakes at `deadline` or earlier."""
 
     def change_tls(self, client: ClientTls, server: ServerTls) -> None:
         """Use other certificates for new connections; established ones are not affected."""
         self._endpoint.change_tls(client, server)
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Begin a connection. A name is resolved first, and its addresses are tried in order."""
+        """Start to connect. A host name is resolved first, and its addresses are tried in order."""
         if self._socket is None:
             raise LocalProtocolError("the transport must be running; start `run` first")
         dialer = self._endpoint.dialer
@@ -142,13 +144,14 @@ class UdpTransport(ABC):
         return connection
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Call `handler` with each received sealed datagram; None refuses them."""
+        """Pass each received sealed datagram to `handler`; None refuses them."""
         self._endpoint.receive_sealed(handler)
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
-        """Send one datagram without a connection.
+        """Send one sealed datagram without a connection.
 
-        A datagram to a name is lost until the name has been resolved."""
+        A datagram to a name is lost until the name has been resolved.
+        """
         check_sealed(datagram)
         if self._socket is None:
             return
@@ -159,7 +162,7 @@ class UdpTransport(ABC):
             self._socket.send(datagram, target)
 
     def flush(self) -> None:
-        """Send what handlers and callers have queued."""
+        """Send all messages that handlers and callers have queued."""
         if self._socket is None:
             return
         send = self._socket.send
@@ -170,27 +173,29 @@ class UdpTransport(ABC):
             self._wake_by(deadline)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Plan `call` for after the tasks that are ready now; then flush."""
+        """Schedule `call` to run after the tasks that are ready now, followed by a flush."""
         self._soon.append(call)
         self._wake_flusher()
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Plan `call` for the instant `when`; then flush."""
+        """Schedule `call` for the instant `when`, followed by a flush."""
         timer = self._timers.plan(when, call)
         self._wake_by(when)
         return timer
 
     def report(self, error: Exception) -> None:
-        """Report an exception that a user of this transport has contained."""
+        """Pass an exception that a user of this transport has caught to the callback for internal
+        errors."""
         self._on_bug(error)
 
     def _read(self) -> None:
-        """Process received datagrams and send the results."""
+        """Process received datagrams, and send the answers."""
         self._receive_batch()
         self.flush()
 
     def _tick(self) -> None:
-        """Process received datagrams, run the timers that are due, and send the results."""
+        """Process received datagrams, run the timers that are due, and send the resulting
+        datagrams."""
         self._receive_batch()
         now = self.now()
         self._endpoint.tick(now)
@@ -218,7 +223,8 @@ class UdpTransport(ABC):
         return min(first, second)
 
     def _begin(self, connection: QuicConnection, rows: Iterable[AddressInfo]) -> None:
-        """Start the handshake with the addresses of the name, or fail when there are none."""
+        """Start the handshake with the resolved addresses of a name, or fail when there are
+        none."""
         usable = [] if self._socket is None else self._socket.usable(rows)
         if usable:
             self._endpoint.dialer.begin(connection, usable, self.now())
@@ -252,7 +258,7 @@ class UdpTransport(ABC):
         self._handshakes.clear()
 
     def _receive_batch(self) -> None:
-        """Pass up to `_MAX_BATCH` datagrams from the socket to the endpoint."""
+        """Read up to `_MAX_BATCH` datagrams from the socket and pass them to the endpoint."""
         assert self._socket is not None
         sock, is_ipv6 = self._socket.raw, self._socket.is_ipv6
         receive, is_handshake = self._endpoint.receive_datagram, self._endpoint.is_handshake
@@ -280,7 +286,7 @@ class UdpTransport(ABC):
                 receive(datagram, address, now)
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:
-        """Queue a datagram of a handshake, so that open connections do not wait for it."""
+        """Queue a datagram of a handshake, so that open connections are served first."""
         if len(self._handshakes) >= _MAX_HANDSHAKE_QUEUE:
             self.refusals["handshakes_waiting"] += 1
             return

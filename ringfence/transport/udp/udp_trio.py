@@ -1,7 +1,7 @@
 """UDP transport under trio, which nodes use.
 
 Four kinds of tasks wait: one for datagrams, one for timers, one for calls of `call_soon`, and one
-for each host name that is resolved. `udp_transport` does everything else.
+for each host name to resolve. `udp_transport` does everything else.
 """
 
 import socket
@@ -21,7 +21,7 @@ __all__ = ["TrioUdp"]
 
 
 class TrioUdp(UdpTransport):
-    """A `Transport` for trio; nothing happens before `run`."""
+    """Transport over UDP for trio; it does nothing before `run`."""
 
     _nursery: trio.Nursery | None = None
     _sleep_scope: trio.CancelScope | None = None
@@ -30,7 +30,7 @@ class TrioUdp(UdpTransport):
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Carry messages until cancelled, then close every connection.
+        """Send and receive until cancelled, then close every connection.
 
         Calls `task_status.started(address)` when peers can reach the transport. Raises
         `ConfigError` when it cannot listen.
@@ -73,7 +73,8 @@ class TrioUdp(UdpTransport):
             self._contain(self._run_soon)
 
     async def _run_timers(self) -> None:
-        """Run the timers that are due. A deadline that moved to later costs one early wake-up."""
+        """Run the timers that are due. If a deadline becomes later, the task wakes once too
+        early."""
         while True:
             deadline = self._next_deadline()
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:

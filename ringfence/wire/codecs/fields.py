@@ -1,6 +1,6 @@
-"""Checks of single message fields: the right type, and a value within its bounds.
+"""Validation of single message fields: the right type, and a value within its bounds.
 
-Encoder and decoder share them: what `decode` refuses to read, `encode` refuses to write. An error
+Encoder and decoder share them: `encode` refuses to write what `decode` refuses to read. An error
 names the field as `Message.field`. It contains numbers, but no text or bytes of the sender.
 """
 
@@ -15,7 +15,7 @@ _NOT_SHOWN = object()
 
 
 def bad_field(field: str, expected: str, value: object = _NOT_SHOWN) -> BadMessage:
-    """Build the error for a `field` that is not as expected; name the wrong `value` if given."""
+    """Create the error for an invalid `field`; it contains the wrong `value` if one is given."""
     got = "" if value is _NOT_SHOWN else f", got {_describe(value)}"
     return BadMessage(Cause.BAD_FIELD, f"{field} must be {expected}{got}")
 
@@ -33,49 +33,52 @@ def _describe(value: object) -> str:
 
 
 def integer(value: object, field: str, least: int = 0, most: int = MAX_U64) -> int:
-    """Return `value` if it is an integer from `least` to `most`; booleans are refused."""
+    """Return `value` if it is an integer from `least` to `most`; refuse booleans and other
+    values."""
     if type(value) is int and least <= value <= most:
         return value
     raise bad_field(field, f"an integer from {least} to {most}", value)
 
 
 def flag(value: object, field: str) -> bool:
-    """Return `value` if it is a boolean."""
+    """Return `value` if it is a boolean; refuse other values."""
     if value is True or value is False:
         return value
     raise bad_field(field, "a boolean", value)
 
 
 def text(value: object, field: str, most: int = MAX_TEXT) -> str:
-    """Return `value` if it is a string of at most `most` characters."""
+    """Return `value` if it is a string of at most `most` characters; refuse other values."""
     if type(value) is str and len(value) <= most:
         return value
     raise bad_field(field, f"a string of at most {most} characters", value)
 
 
 def binary(value: object, field: str, most: int) -> bytes:
-    """Return `value` if it is at most `most` bytes."""
+    """Return `value` if it is a byte string of at most `most` bytes; refuse other values."""
     if type(value) is bytes and len(value) <= most:
         return value
     raise bad_field(field, f"at most {most} bytes", value)
 
 
 def real(value: object, field: str, least: float, most: float) -> float:
-    """Return `value` if it is a floating-point number from `least` to `most`."""
+    """Return `value` if it is a floating-point number from `least` to `most`; refuse other
+    values."""
     if type(value) is float and least <= value <= most:  # False for NaN as well.
         return value
     raise bad_field(field, f"a floating-point number from {least} to {most}", value)
 
 
 def items(value: object, field: str, most: int = MAX_ITEMS) -> list[object]:
-    """Return `value` if it is an array of at most `most` items of any type."""
+    """Return `value` if it is an array of at most `most` items of any type; refuse other values."""
     if type(value) is list and len(value) <= most:
         return value
     raise bad_field(field, f"an array of at most {most} items", value)
 
 
 def plain(value: object, field: str, depth: int = MAX_DEPTH) -> Plain:
-    """Return `value` if it has only the types of `Plain`, nested at most `depth` deep."""
+    """Return `value` if it has only the types of `Plain`, nested at most `depth` deep; refuse other
+    values."""
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value  # type: ignore[return-value]  # mypy does not read `in` as a narrowing
     if depth == 0:

@@ -21,7 +21,7 @@ _RUN_WIDTH = 2
 
 
 def write_integers(column: list[int], count: int, field: str, most: int = MAX_U64) -> int | bytes:
-    """Encode `count` integers from 0 to `most`."""
+    """Encode a column of `count` integers from 0 to `most`."""
     if len(column) != count:
         raise _bad_column(field, count, most)
     first = column[0]
@@ -40,14 +40,14 @@ def write_integers(column: list[int], count: int, field: str, most: int = MAX_U6
 
 
 def write_durations(column: list[int], count: int, field: str) -> int | bytes:
-    """Encode `count` durations; those above `LONGEST_NS` become `LONGEST_NS`."""
+    """Encode a column of `count` durations; longer ones become `LONGEST_NS`."""
     if column and max(column) > LONGEST_NS:
         column = [min(duration_ns, LONGEST_NS) for duration_ns in column]
     return write_integers(column, count, field)
 
 
 def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
-    """Decode `count` integers from 0 to `most`."""
+    """Decode a column of `count` integers from 0 to `most`."""
     if type(wire) is int:
         if 0 <= wire <= most:
             return [wire] * count
@@ -61,7 +61,8 @@ def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> 
 
 
 def write_runs(runs: list[int], count: int, field: str) -> int | bytes | None:
-    """Encode run lengths with the sum `count`, below 65 536; None for no runs.
+    """Encode the lengths of runs (groups of rows), whose sum is `count`, below 65 536; None for no
+    runs.
 
     The decoder does not know the number of runs, so each is always 2 bytes wide.
     """
@@ -76,7 +77,7 @@ def write_runs(runs: list[int], count: int, field: str) -> int | bytes | None:
 
 
 def read_runs(wire: object, count: int, field: str) -> list[int]:
-    """Decode run lengths: each at least 1, with the sum `count`."""
+    """Decode the lengths of runs (groups of rows): each at least 1, with the sum `count`."""
     if wire is None:
         return []
     if type(wire) is int:

@@ -1,4 +1,6 @@
-"""Encoding and decoding of leases and denial subscriptions. Errors are `BadMessage`."""
+"""Encoding and decoding of messages about leases and denial subscriptions. Invalid messages raise
+`BadMessage`.
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -30,7 +32,7 @@ _SLOTS_FREE = 38
 
 
 def encode_lease_message(message: LeaseMessage) -> list[object]:
-    """Return the fields of a message."""
+    """Convert a lease or subscription message to the list of its fields."""
     match message:
         case SubscribeDenials(seq):
             return [_SUBSCRIBE_DENIALS, seq]

@@ -1,4 +1,4 @@
-"""Encoding and decoding of a `Limit` as an array; trailing fields with default values are left out.
+"""Encoding and decoding of a `Limit` as an array; trailing fields with default values are omitted.
 
 `Limit` itself validates the combination of fields.
 """
@@ -25,7 +25,7 @@ _DEFAULTS: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, 
 
 
 def write_limit(limit: Limit) -> list[object]:
-    """Return the fields of `limit`."""
+    """Convert a limit to the list of its fields."""
     fields: list[object] = [
         limit.amount,
         limit.period_ns,
@@ -45,7 +45,7 @@ def write_limit(limit: Limit) -> list[object]:
 
 
 def read_limit(wire: object, field: str) -> Limit:
-    """Build a limit from its fields."""
+    """Create a limit from the list of its fields."""
     given = items(wire, field, len(_DEFAULTS))
     if len(given) < _REQUIRED:
         raise bad_field(field, f"an array of {_REQUIRED} to {len(_DEFAULTS)} fields")

@@ -1,7 +1,7 @@
 """Encoding and decoding of messages: one msgpack array each, with the type number first.
 
-Refuses every message that deviates from its layout. `framing` separates messages on the stream,
-and the receiver decides whether the sender may send them.
+Rejects every message that deviates from its format. `framing` separates messages on the stream, and
+the receiver decides whether the sender may send them.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def encode(message: Message) -> bytes:
 
 
 class PackedRules:
-    """Rules encoded once, for all clients that request them after a change.
+    """Rules that were encoded once, for all clients that request them after a change.
 
     Raises `LocalProtocolError` when they do not fit into a message.
     """
@@ -127,7 +127,7 @@ class PackedRules:
         self._rest: bytes = packb(version) + packb(plain)
 
     def to(self, seq: int) -> bytes:
-        """Return the payload that answers the request `seq`."""
+        """Return the message payload that answers the request `seq` with these rules."""
         head: bytes = packb([_RULES, seq, None, None])
         return head[:-2] + self._rest
 
@@ -178,7 +178,7 @@ def _too_large(payload: bytes, limit: int) -> BadMessage:
 
 
 def _unique_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
-    """Build a map; refuse a repeated key, whose value two decoders could choose differently."""
+    """Create a map; refuse repeated keys, because two decoders could choose different values."""
     result = dict(pairs)
     if len(result) != len(pairs):
         raise BadMessage(Cause.GARBLED, "a map must contain each key once")
@@ -186,7 +186,7 @@ def _unique_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
 
 
 def _array_counter(most: int) -> Callable[[list[object]], list[object]]:
-    """Return a hook for msgpack that accepts `most` arrays and refuses the next one."""
+    """Return a callback for msgpack that accepts `most` arrays and refuses the next one."""
     left = most
 
     def count(array: list[object]) -> list[object]:
@@ -200,12 +200,12 @@ def _array_counter(most: int) -> Callable[[list[object]], list[object]]:
 
 
 def _refuse_map(pairs: list[tuple[object, object]]) -> None:
-    """Refuse the first map, before msgpack builds another one."""
+    """Refuse a message at its first map, before msgpack decodes another one."""
     raise BadMessage(Cause.BAD_SHAPE, "a message to a node must not contain maps")
 
 
 def _check_version(fields: list[object]) -> None:
-    """Check the version first: later fields may differ between versions."""
+    """Check the protocol version first, because later fields may differ between versions."""
     theirs = integer(fields[1] if len(fields) > 1 else None, "the protocol's version")
     if theirs != VERSION:
         raise WrongVersion(VERSION, theirs)
@@ -348,7 +348,7 @@ _SeqOnly = TypeVar("_SeqOnly", AskMembers, AskRules, AskStats, Ping, Pong)
 
 
 def _seq_reader(kind: type[_SeqOnly]) -> Callable[[list[object]], _SeqOnly]:
-    """Return the reader of a message whose only field is `seq`."""
+    """Return the decoder of a message whose only field is `seq`."""
     field = f"{kind.__name__}.seq"
     return lambda fields: kind(integer(fields[1], field, 1))
 

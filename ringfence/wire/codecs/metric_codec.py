@@ -1,4 +1,6 @@
-"""Encoding and decoding of decision reports and denied keys. Errors are `BadMessage`."""
+"""Encoding and decoding of messages with decision reports and denied keys. Invalid messages raise
+`BadMessage`.
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -30,7 +32,7 @@ _COUNTS_PER_RULE = 3
 
 
 def encode_metric_message(message: MetricMessage) -> list[object]:
-    """Return the fields of a message."""
+    """Convert a message about metrics to the list of its fields."""
     match message:
         case Report(seq, client, number, named, keys, codes, sources, counts):
             return [_REPORT, seq, client, number, named, keys, codes, sources, counts]

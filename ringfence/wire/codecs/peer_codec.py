@@ -1,7 +1,7 @@
-"""Encoding and decoding of messages between nodes. Errors are `BadMessage`.
+"""Encoding and decoding of messages between nodes. Invalid messages raise `BadMessage`.
 
-They carry membership, transfers and replicas of counters, and window counts of data centers.
-Clients send `AskPeers` and `AskLeave`, too.
+These messages carry membership, transfers and replicas of counters, and window counts of data
+centers. Clients also send two of them, `AskPeers` and `AskLeave`.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,8 @@ unpacking the result would cost about as much as packing."""
 
 
 def encode_peer_message(message: PeerMessage) -> list[object]:
-    """Return the fields of a message; validates those of `VALIDATED_WHILE_ENCODED`."""
+    """Convert a message between nodes to the list of its fields; some messages are validated
+    here."""
     fields = _to_fields(message)
     if fields[0] in VALIDATED_WHILE_ENCODED:
         _, _, read = PEER_READERS[fields[0]]
@@ -194,7 +195,7 @@ def _read_keys(wire: object, field: str) -> list[bytes]:
 
 
 def _read_numbers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
-    """Return an array of exactly `count` integers."""
+    """Validate and return an array of exactly `count` integers."""
     numbers = items(wire, field, MAX_NUMBERS)
     if len(numbers) != count:
         raise bad_field(field, f"an array of {count} integers")
@@ -209,7 +210,7 @@ def _checked(numbers: list[object], field: str, most: int) -> list[int]:
 
 
 def _read_rows(wire: object, count: int, field: str) -> list[list[int]]:
-    """Return an array of `count` arrays of integers."""
+    """Validate and return an array of `count` arrays of integers."""
     rows = items(wire, field, MAX_MOVED)
     if len(rows) != count:
         raise bad_field(field, f"{count} arrays")

@@ -1,7 +1,7 @@
 """Encoding and decoding of `Request` and `Answer`, the messages of every check.
 
-It defines the layout of the arrays, and checks that the columns of a message are consistent. Both
-directions raise `BadMessage`. `message_codec` converts it to `LocalProtocolError` when encoding
+Defines the format of the arrays, and checks that the columns of a message are consistent. Encoding
+and decoding raise `BadMessage`. `message_codec` converts it to `LocalProtocolError` when encoding
 fails.
 """
 
@@ -61,7 +61,7 @@ _LAST_SOURCE = len(Source) - 1
 
 
 def write_request(message: Request) -> list[object]:
-    """Return the fields of a request."""
+    """Convert a request to the list of its fields."""
     batch = message.batch
     keys = batch.keys
     count = len(keys)
@@ -89,7 +89,7 @@ def write_request(message: Request) -> list[object]:
 
 
 def read_request(fields: list[object]) -> Request:
-    """Build a request from its `REQUEST_FIELDS` fields."""
+    """Create a request from the list of its `REQUEST_FIELDS` fields."""
     _, seq, op, view, deadline, hops, as_standby, keys, costs, groups, *extras = fields
     limits, which, ages, leases, ids = extras
     checked = _read_keys(keys)
@@ -119,10 +119,10 @@ def read_request(fields: list[object]) -> Request:
 
 
 def peek_request(payload: bytes) -> tuple[int, int] | None:
-    """Return the number and the row count of an encoded request; None when it is no plausible
-    request.
+    """Return the number and the row count of an encoded request, without decoding it completely.
 
-    The cost does not depend on the size of the payload. Other fields are not checked.
+    Returns None when the payload cannot be a request. The cost does not depend on the size of the
+    payload. Other fields are not checked.
     """
     unpacker = Unpacker(max_array_len=MAX_ITEMS)
     unpacker.feed(payload[:_PEEKED_BYTES])
@@ -139,7 +139,7 @@ def peek_request(payload: bytes) -> tuple[int, int] | None:
 
 
 def write_answer(message: Answer) -> list[object]:
-    """Return the fields of an answer."""
+    """Convert an answer to the list of its fields."""
     results = message.results
     outcomes = results.outcomes
     count = len(outcomes)
@@ -162,7 +162,7 @@ def write_answer(message: Answer) -> list[object]:
 
 
 def read_answer(fields: list[object]) -> Answer:
-    """Build an answer from its `ANSWER_FIELDS` fields."""
+    """Create an answer from the list of its `ANSWER_FIELDS` fields."""
     (
         _,
         seq,
@@ -249,7 +249,7 @@ def _read_limits(wire: object, count: int) -> list[Limit]:
 
 
 def _write_extras(batch: Batch, count: int) -> list[object]:
-    """Encode the four columns that are empty in most requests."""
+    """Encode the four columns of a request that are usually empty."""
     _check_extras(batch)
     limits, which, ages, leases = batch.limits, batch.which, batch.ages_ns, batch.leases
     return [
@@ -274,7 +274,7 @@ def _read_ids(wire: object, count: int) -> list[CheckId]:
 
 
 def _check_extras(batch: Batch) -> None:
-    """Raise `BadMessage` for forbidden columns, and for missing ones."""
+    """Raise `BadMessage` for columns that the operation does not permit, and for missing ones."""
     limits, which = batch.limits, batch.which
     if len(limits) > len(batch.keys):
         raise bad_field("Request.limits", "no more than the keys")

@@ -1,4 +1,4 @@
-"""Questions about members, rules and statistics of a node, and their answers."""
+"""Messages that request the members, rules and statistics of a node, and their answers."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,14 +12,14 @@ Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, P
 
 @dataclass(frozen=True, slots=True)
 class AskMembers:
-    """Question for the members."""
+    """Request for the members of the cluster."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member as another member sees it."""
+    """One member of the cluster, as the answering node sees it."""
 
     name: str
     host: str
@@ -34,7 +34,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Members of the cluster, sorted by name, and the hash of this view."""
+    """Answer to `AskMembers`: the members sorted by name, and the hash of this view."""
 
     seq: int
     view: int
@@ -43,14 +43,14 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class AskRules:
-    """Question for the rules."""
+    """Request for the rules of a node."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules as plain data, which `RuleSet.from_plain` reads."""
+    """Answer to `AskRules`: rules as plain data, which `RuleSet.from_plain` reads."""
 
     seq: int
     version: int
@@ -59,14 +59,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """Question for the node's statistics."""
+    """Request for the statistics of a node."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Statistics of the node: counts by name."""
+    """Answer to `AskStats`: counts by name."""
 
     seq: int
     counters: dict[str, int]

@@ -14,7 +14,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SubscribeDenials:
-    """Subscription of a client with a denial cache to `DenialRevoked`.
+    """Request of a client with a denial cache to receive `DenialRevoked` messages.
 
     Answered by `Done`.
     """
@@ -24,7 +24,7 @@ class SubscribeDenials:
 
 @dataclass(frozen=True, slots=True)
 class DenialRevoked:
-    """Notice that denied keys may pass again before their `retry_after` is over."""
+    """Notice to a client: some denied keys may be allowed again before their `retry_after`."""
 
     keys: list[bytes]
     """Empty for all keys that the sender has denied."""
@@ -32,7 +32,8 @@ class DenialRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Request for a lease: units of a key for the sender alone. Also returns finished leases."""
+    """Request for a lease: units of a key that only the sender may spend. Also returns finished
+    leases."""
 
     seq: int
     key: bytes
@@ -63,7 +64,7 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecall:
-    """Recall of leases: the client must stop spending them and report the spent units."""
+    """Recall of leases: the client must stop spending their units and report the spent ones."""
 
     keys: list[bytes]
     """Empty for all leases of the sender."""
@@ -71,7 +72,7 @@ class LeaseRecall:
 
 @dataclass(frozen=True, slots=True)
 class SlotsFree:
-    """Notice that slots are reserved for waiting checks: repeat those checks within a second."""
+    """Notice that slots are reserved for waiting checks, which must be repeated within a second."""
 
     tickets: list[int]
     """Tickets of the waiting checks, as in `Request.leases`."""

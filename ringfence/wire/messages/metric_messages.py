@@ -1,4 +1,6 @@
-"""Messages with metrics: decisions that clients made, and the keys that a node denied most."""
+"""Messages with metrics: decisions that clients made, and the keys that a node denied most
+often.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ __all__ = ["AskThrottled", "Report", "Throttled"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of decisions that a client made without a node. Answered by `Done` once counted.
+    """Report of decisions that a client made without a node. Answered by `Done` once it is counted.
 
     A node ignores a report whose `number` is not above all earlier numbers of `client`.
     """
@@ -31,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class AskThrottled:
-    """Question for the keys that a node denied most often."""
+    """Request for the keys that a node denied most often."""
 
     seq: int
     count: int
@@ -40,7 +42,7 @@ class AskThrottled:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Denials by one node in the last five to ten minutes."""
+    """Answer to `AskThrottled`: denied keys of one node in the last five to ten minutes."""
 
     seq: int
     denied: int

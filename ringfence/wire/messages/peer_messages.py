@@ -34,7 +34,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Anti-entropy: the sender's full membership records, and a question for the receiver's."""
+    """Anti-entropy request: the sender's full membership records; the receiver answers with its
+    own."""
 
     seq: int
     packed: bytes
@@ -51,7 +52,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """State of counters, column by column, for transfers and replication."""
+    """States of counters in columns, for transfers and replication."""
 
     keys: list[bytes]
     states: list[list[int]]
@@ -65,7 +66,7 @@ class Counts:
 
 
 class Holding(IntEnum):
-    """State of a requested shard at a node."""
+    """What a node has of a requested shard."""
 
     NOTHING = 0
     COPY = 1
@@ -76,7 +77,7 @@ class Holding(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Question for the counters of shards that the sender owns in its view."""
+    """Request for the counters of shards that the sender owns in its view."""
 
     seq: int
     shards: list[int]
@@ -89,7 +90,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class ShardGroup:
-    """Shards of a `Pulled` with the same properties."""
+    """Shards in a `Pulled` message that have the same properties."""
 
     shards: list[int]
     """Shards of the group in ascending order; at least one."""
@@ -116,7 +117,7 @@ class ShardGroup:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Answer to `Pull`: counters of some of the shards. The rest must be requested again."""
+    """Answer to `Pull`: counters of some of the shards. The others must be requested again."""
 
     seq: int
     groups: list[ShardGroup]
@@ -130,7 +131,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Replication: changed counters of the owner, for its standby."""
+    """Replication message: changed counters, from the owner to its standby."""
 
     seq: int
     counts: Counts
@@ -138,7 +139,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class TransferOffer:
-    """Offer of counters of shards that the receiver owns in the sender's view."""
+    """Offer to transfer shards that the receiver owns in the sender's view."""
 
     seq: int
     shards: list[int]
@@ -146,14 +147,15 @@ class TransferOffer:
 
 @dataclass(frozen=True, slots=True)
 class AskTakenOver:
-    """Question which shards of the sender the receiver has taken over."""
+    """Request for the shards that the receiver has taken over from the sender."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Answer to `AskTakenOver`: shards that the sender counts instead of the asking member."""
+    """Answer to `AskTakenOver`: shards that the answering node counts instead of the asking
+    node."""
 
     seq: int
     shards: list[int]
@@ -161,7 +163,8 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class TransferAck:
-    """Acknowledgement of a transfer: the sender has all parts, the receiver may delete its own."""
+    """Acknowledgement of a transfer: the sender has all parts, so the receiver may delete its
+    own."""
 
     seq: int
     shards: list[int]
@@ -172,7 +175,7 @@ class TransferAck:
 
 @dataclass(frozen=True, slots=True)
 class WindowCounts:
-    """Window counts of one data center, for rules of global scope."""
+    """Counts of one data center in numbered windows, for rules of global scope."""
 
     seq: int
     writer: str
@@ -184,7 +187,8 @@ class WindowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Checksums, per shard, of the window counts that the sender has sent to the receiver."""
+    """Checksums, per shard, of the window counts that the sender has already sent to the
+    receiver."""
 
     seq: int
     writer: str
@@ -194,7 +198,8 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class DigestMismatch:
-    """Answer to `Digest`: shards with other checksums here, whose counts must be sent again."""
+    """Answer to `Digest`: shards whose checksums differ here, and whose counts must be sent
+    again."""
 
     seq: int
     shards: list[int]
@@ -202,7 +207,8 @@ class DigestMismatch:
 
 @dataclass(frozen=True, slots=True)
 class RecoverCounts:
-    """Question of a node without counters: which window counts did its data center send?"""
+    """Request of a node without counters for the window counts that its data center sent
+    earlier."""
 
     seq: int
     shards: list[int]
@@ -223,14 +229,14 @@ class RecoverCountsReply:
 
 @dataclass(frozen=True, slots=True)
 class AskPeers:
-    """Question for a node's information about the other members, for operators."""
+    """Request of an operator for everything that a node knows about the other members."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Answer to `AskPeers`: one map per member."""
+    """Answer to `AskPeers`: one map for each member."""
 
     seq: int
     plain: Plain
@@ -238,13 +244,13 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class AskLeave:
-    """Request to transfer all shards, leave the cluster and stop."""
+    """Request to a node: transfer all shards, leave the cluster and stop."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Acknowledgement: the requested action is done or has begun."""
+    """Acknowledgement that a requested action is done or has started."""
 
     seq: int

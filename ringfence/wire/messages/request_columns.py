@@ -1,7 +1,8 @@
-"""Columns of a request and of its results, one value per key, and what their values mean.
+"""Columns of a request and of its results: one value for each key, and the meaning of the values.
 
 A `Batch` is sent in a `Request`, and `Results` come back in an `Answer`. Clients and nodes use the
-same objects before and after the wire, so that no column is copied. Both keep the caller's order.
+same objects before encoding and after decoding, so that no column is copied. Rows keep the caller's
+order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ CODE, LEASE, SOURCE = 0, 6, 7
 
 
 class Op(IntEnum):
-    """Operation of a `Request` on each of its keys."""
+    """Operation that a request performs on each of its keys."""
 
     CHECK = 0
     """Check and, if allowed, spend; cost 0 is a peek."""
@@ -58,7 +59,7 @@ class Op(IntEnum):
 
 
 class Source(IntEnum):
-    """Party that decided a row."""
+    """Where the decision on a row came from."""
 
     OWNER = 0
     STANDBY = 1
@@ -86,7 +87,7 @@ BY_POLICY = (Source.POLICY, Source.SHED)
 
 @dataclass(slots=True, weakref_slot=True)
 class Batch:
-    """Checks, charges, refunds or resets, column by column.
+    """Checks, charges, refunds or resets in columns.
 
     The class is not frozen, because freezing costs more time than decoding the fields. Only the
     code that created a batch may change it.
@@ -119,7 +120,8 @@ class Batch:
         return len(self.keys)
 
     def take(self, indexes: Sequence[int]) -> "Batch":
-        """Return some rows, given in rising order; taken rows of one group stay one group."""
+        """Return a batch of some rows, given in ascending order; rows of one group stay one
+        group."""
         return Batch(
             self.op,
             [self.keys[i] for i in indexes],
@@ -133,7 +135,7 @@ class Batch:
         )
 
     def group_numbers(self) -> list[int]:
-        """Return the number of each row's group."""
+        """Return, for each row, the number of its group."""
         if not self.groups:
             return list(range(len(self.keys)))
         return [number for number, run in enumerate(self.groups) for _ in range(run)]
@@ -153,7 +155,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Results:
-    """Outcomes and sources of the keys of a batch."""
+    """Outcomes and sources of the decisions on a batch, in columns."""
 
     outcomes: Outcomes
     sources: list[int]
@@ -163,7 +165,7 @@ class Results:
     refusal."""
 
     def slice(self, start: int, stop: int) -> "Results":
-        """Return the rows from `start` up to `stop`."""
+        """Return the results of the rows from `start` up to, but not including, `stop`."""
         all_ = self.outcomes
         return Results(
             Outcomes(
@@ -179,7 +181,7 @@ class Results:
         )
 
     def rows(self) -> list[OutcomeRow]:
-        """Return all rows."""
+        """Return the results of all rows, row by row."""
         all_ = self.outcomes
         return list(
             zip(
@@ -196,7 +198,7 @@ class Results:
         )
 
     def row(self, index: int) -> OutcomeRow:
-        """Return one row."""
+        """Return the result of one row."""
         all_ = self.outcomes
         return (
             all_.codes[index],
@@ -210,7 +212,7 @@ class Results:
         )
 
     def put(self, index: int, outcome: Outcome, source: Source) -> None:
-        """Set one row."""
+        """Set the result of one row."""
         columns = self.outcomes
         columns.codes[index] = outcome.code
         columns.limits[index] = outcome.limit
@@ -222,7 +224,7 @@ class Results:
         self.sources[index] = source
 
     def put_row(self, index: int, row: OutcomeRow) -> None:
-        """Set one row to values in the format that `row` returns."""
+        """Set the result of one row, in the format that `row` returns."""
         all_ = self.outcomes
         (
             all_.codes[index],
@@ -236,7 +238,7 @@ class Results:
         ) = row
 
     def scatter(self, indexes: Sequence[int], rows: "Results") -> None:
-        """Set the rows at `indexes` to `rows`, in order."""
+        """Set the results of the rows at `indexes` to those in `rows`, in order."""
         mine, theirs = self.outcomes, rows.outcomes
         for column, other in (
             (mine.codes, theirs.codes),
@@ -253,7 +255,7 @@ class Results:
 
 
 def empty_results(count: int) -> Results:
-    """Make results of `count` rows, to be filled row by row."""
+    """Create results of `count` rows, which the caller fills row by row."""
     return Results(
         Outcomes(
             [Code.UNKNOWN_RULE] * count,
@@ -269,9 +271,9 @@ def empty_results(count: int) -> Results:
 
 
 def join_results(parts: Sequence[tuple[Sequence[int], Results]], count: int) -> Results | None:
-    """Join parts, each with the indexes of its rows, into `count` rows.
+    """Join partial results, each with the indexes of its rows, into `count` rows.
 
-    Returns None unless the parts have each row exactly once.
+    Returns None unless each row occurs in exactly one part.
     """
     order = [index for indexes, _ in parts for index in indexes]
     place_of = dict(zip(order, range(count), strict=False))

@@ -25,9 +25,9 @@ class DecidedCheck:
 
 @dataclass(slots=True)
 class Request:
-    """Batch of checks, charges, refunds or resets: one frame has one row or thousands.
+    """Batch of checks, charges, refunds or resets in one message; it has one row or thousands.
 
-    Not frozen, since one is made per frame. No code changes one.
+    Not frozen, since one is created per frame. No code changes one.
     """
 
     seq: int
@@ -44,9 +44,10 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """Results of the request with the same `seq`, or of some of its rows, in its order.
+    """Results of the request with the same `seq`, or of some of its rows, in the order of the
+    request.
 
-    Not frozen, since one is made per frame. No code changes one.
+    Not frozen, since one is created per frame. No code changes one.
     """
 
     seq: int

@@ -1,4 +1,4 @@
-"""Messages that begin, check and end the session of a connection."""
+"""Messages that start, check and end the session of a connection."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ __all__ = ["Goodbye", "Hello", "Ping", "Pong", "Refused", "Role", "Welcome"]
 
 
 class Role(StrEnum):
-    """Kind of program that opens a connection."""
+    """Kind of program that opens a connection: node or client."""
 
     NODE = "node"
     CLIENT = "client"
@@ -15,7 +15,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message on a connection, sent by the side that opened it."""
+    """First message on a connection, sent by the program that opened it."""
 
     role: Role
     name: str
@@ -40,9 +40,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusal of a request or a hello, with the reason.
+    """Refusal of a request or a `Hello` message, with the reason.
 
-    `seq` is 0 for a hello or the whole connection; requests count from 1.
+    `seq` is 0 for a `Hello` or the whole connection; requests count from 1.
     """
 
     seq: int
@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Question whether the peer is alive."""
+    """Message that asks whether the peer is alive."""
 
     seq: int
 
@@ -68,7 +68,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """Notice that the sender drains: send it no new requests."""
+    """Notice that the sender is draining: it accepts no new requests."""
 
     reason: str
     """Text for operators, at most 500 characters."""

@@ -1,7 +1,7 @@
-"""Fast path of 1-RTT packets: stream data and acknowledgements on an established connection.
+"""Fast path for QUIC 1-RTT packets: stream data and acknowledgements on an established connection.
 
 Nearly all packets are of this kind, and aioquic's general code takes several times as long for
-them. A packet that does not fit exactly is left to aioquic unchanged. One that fits leaves
+them. A packet that is not of exactly this kind is left to aioquic unchanged. The fast path updates
 aioquic's state as aioquic itself would. `FastPath` is the only name that other modules use, and
 `Settings.use_fast_path` switches it off.
 """
@@ -18,8 +18,8 @@ __all__ = ["FastPath"]
 class FastPath:
     """Fast path of one QUIC connection. Each method reports when a packet needs the general path.
 
-    `receive` processes a datagram, or returns False. `build` returns the datagrams that may leave,
-    or None.
+    `receive` processes a datagram, or returns False. `build` returns the datagrams that can be
+    sent, or None.
     """
 
     __slots__ = ("_state", "build", "receive")
@@ -31,12 +31,12 @@ class FastPath:
 
     @classmethod
     def of(cls, quic: QuicConnection, stream_id: int) -> "FastPath | None":
-        """Return the fast path of a connection, None until it is established."""
+        """Return the fast path of a connection; None until the connection is established."""
         state = EstablishedState.of(quic, stream_id)
         return None if state is None else cls(state)
 
     def next_deadline(self) -> float | None:
-        """Return the connection's deadline, None when `get_timer` of aioquic must compute it."""
+        """Return the connection's deadline; None when `get_timer` of aioquic must compute it."""
         state = self._state
         quic, space, loss = state.quic, state.space, state.loss
         at = quic._close_at

@@ -21,7 +21,7 @@ _IDLE_TIMEOUT_CACHE = 1.0
 
 
 class EstablishedState:
-    """Parts of aioquic's connection, looked up once because each lookup costs time."""
+    """Parts of aioquic's connection object, stored because each attribute look-up costs time."""
 
     __slots__ = (
         "_idle",
@@ -55,7 +55,7 @@ class EstablishedState:
 
     @classmethod
     def of(cls, quic: QuicConnection, stream_id: int) -> "EstablishedState | None":
-        """Return the state of a connection, None until it is established."""
+        """Return the state of a connection; None until the connection is established."""
         if not quic._handshake_confirmed or stream_id not in quic._streams:
             return None
         others = [space for epoch, space in quic._spaces.items() if epoch is not Epoch.ONE_RTT]

@@ -31,7 +31,7 @@ _WITH_OFFSET = 0x04
 
 
 class FastReceiver:
-    """Receiver of the packets of one connection."""
+    """Decoder of the received packets of one QUIC connection, for the frequent kinds of packets."""
 
     __slots__ = ("_state",)
 
@@ -39,7 +39,8 @@ class FastReceiver:
         self._state = state
 
     def receive(self, data: bytes, address: Address, now: float) -> bool:
-        """Process a datagram as `receive_datagram` would; return False when aioquic must do it."""
+        """Process a datagram like aioquic's `receive_datagram`; return False when aioquic must do
+        it."""
         quic, recv = self._state.quic, self._state.crypto.recv
         number_at = 1 + self._state.cid_length
         if (
@@ -83,7 +84,7 @@ class FastReceiver:
         return True
 
     def _decrypt(self, data: bytes, number_at: int) -> tuple[int, int, bytes] | None:
-        """Decrypt a packet into first byte, packet number and payload; None on failure."""
+        """Decrypt a packet; return its first byte, packet number and payload; None on failure."""
         recv = self._state.crypto.recv
         assert recv.aead is not None
         assert recv.hp is not None
@@ -133,7 +134,7 @@ class FastReceiver:
         return is_eliciting if end else self._process_by_aioquic(payload, now)
 
     def _process_by_aioquic(self, payload: bytes, now: float) -> bool:
-        """Let aioquic process the rest of a packet."""
+        """Let aioquic process the remaining frames of a packet."""
         quic = self._state.quic
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
@@ -152,9 +153,9 @@ class FastReceiver:
         return is_eliciting
 
     def _process_stream(self, payload: bytes, at: int, kind: int) -> int:
-        """Process a STREAM frame that carries the next bytes in order.
+        """Process a STREAM frame that contains the next bytes in order.
 
-        Returns where the frame ends, 0 for any other frame.
+        Returns the position after the frame, 0 for any other frame.
         """
         end = len(payload)
         if at + 1 >= end or payload[at + 1] != self._state.stream_id:
@@ -191,9 +192,9 @@ class FastReceiver:
         return at + length
 
     def _process_ack(self, payload: bytes, at: int, now: float) -> int:
-        """Process an ACK frame of one range without a gap.
+        """Process an ACK frame with one range, without gaps.
 
-        Returns where the frame ends, 0 for any other frame.
+        Returns the position after the frame, 0 for any other frame.
         """
         largest, at = _read_varint(payload, at + 1)
         delay, at = _read_varint(payload, at)
@@ -248,9 +249,9 @@ class FastReceiver:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a variable-length integer (RFC 9000, 16).
+    """Decode a variable-length integer (RFC 9000, 16).
 
-    Returns it and where it ends, -1 when `data` is too short.
+    Returns the integer and the position after it, -1 when `data` is too short.
     """
     if not 0 <= at < len(data):
         return 0, -1

@@ -25,7 +25,7 @@ _WITH_OFFSET = 0x04
 
 
 class FastSender:
-    """Builder of the packets of one connection."""
+    """Encoder of the packets to send on one QUIC connection, for the frequent kinds of packets."""
 
     __slots__ = ("_state",)
 
@@ -33,7 +33,7 @@ class FastSender:
         self._state = state
 
     def build(self, now: float, window: int) -> list[tuple[bytes, Address]] | None:
-        """Return the datagrams that may leave now; None when aioquic must build them.
+        """Return the datagrams that can be sent now; None when aioquic must build them.
 
         `window` is the receive window of the connection.
         """
@@ -58,7 +58,7 @@ class FastSender:
                 return datagrams
 
     def _needs_only_data_and_acks(self, window: int) -> bool:
-        """Whether only stream data and acknowledgements wait to be sent."""
+        """Whether only stream data and acknowledgements are to be sent."""
         quic, stream = self._state.quic, self._state.stream
         sender, receiver = stream.sender, stream.receiver
         limit, delivered = quic._local_max_data, receiver._buffer_start
@@ -132,7 +132,7 @@ class FastSender:
         return True
 
     def _encode_ack(self, now: float, packet: QuicSentPacket) -> bytes:
-        """Encode the ACK frame of the only received range."""
+        """Encode an ACK frame for the only range of received packets."""
         quic, space = self._state.quic, self._state.space
         received = space.ack_queue[0]
         assert space.largest_received_time is not None
@@ -152,7 +152,8 @@ class FastSender:
         )
 
     def _encode_stream(self, room: int, packet: QuicSentPacket) -> bytes:
-        """Encode a STREAM frame of the first unsent bytes; empty when flow control allows none."""
+        """Encode a STREAM frame with the first unsent bytes; empty when flow control permits
+        none."""
         quic, stream = self._state.quic, self._state.stream
         sender = stream.sender
         pending = sender._pending
@@ -184,7 +185,7 @@ class FastSender:
         )
 
     def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
-        """Release delivered bytes, or queue lost bytes again."""
+        """Release delivered bytes from memory, or queue lost bytes again."""
         sender = self._state.stream.sender
         if (
             delivery is _ACKED
