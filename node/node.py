@@ -35,11 +35,11 @@ from node.metrics.counters import Counters
 from node.metrics.detailed import Metrics, MetricsSwitch
 from node.metrics.throttled_keys import PERIOD
 from node.requests.carried_limits import overrule, oversized
-from node.requests.client_leases import Lender
 from node.requests.client_reports import Reports, reported_counter
 from node.requests.deduplication import DecidedChecks
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
+from node.requests.lease_grants import Lender
 from node.requests.placement import NodeRoutes, ShardPlacement
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
@@ -50,7 +50,7 @@ from node.requests.sessions.node_api import Caller, internal_refusal
 from node.requests.sessions.sent_answers import Sender, SentAnswers
 from node.requests.sessions.session import Session
 from node.requests.sessions.turns import DIRECT_COST, Turns
-from node.requests.sessions.unacknowledged import UnacknowledgedBytes
+from node.requests.sessions.unacknowledged_bytes import UnacknowledgedBytes
 from node.requests.slot_waiters import SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.changed_keys import ChangedKeys

@@ -21,7 +21,7 @@ from node.config.certificate_expiry import Expiry, expiries, log_expiries, warn_
 from node.config.certificates import expiry_of, load_node_tls
 from node.config.discovery import Discovery
 from node.config.key_changes import changes_between
-from node.config.rule_files import RuleFiles
+from node.config.rules_reload import RuleFiles
 from node.config.settings import NodeSettings
 from node.node import Node
 from node.supervisor.systemd import notify_systemd

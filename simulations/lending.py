@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from node.requests.client_leases import Lender
+from node.requests.lease_grants import Lender
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.limiter import NS_PER_SECOND, Code, Engine, EngineRule, Limit, Snapshot
 from ringfence.rules import Rule

@@ -8,7 +8,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
-from node.shards.transfers.outgoing_transfers import OutgoingTransfer, OutgoingTransfers
+from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 

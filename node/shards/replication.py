@@ -12,8 +12,8 @@ from hashring import SHARDS, NodeId, Ring, shard_of
 from node.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
-from node.shards.transfers.outgoing_transfers import BYTES_PER_PART, size_of
 from node.shards.transfers.shard_sender import ShardSender
+from node.shards.transfers.unacknowledged_transfers import BYTES_PER_PART, size_of
 from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link

@@ -6,10 +6,16 @@ every integration.
 """
 
 from ringfence.http.addresses import ClientAddress
-from ringfence.http.bodies import Body, Refused, Template, prefers_html, refused_body
 from ringfence.http.headers import HeaderStyle, LimitHeaders, Reset
 from ringfence.http.keys import KeyFunction, Keys, KeySpec, PlainRequest, Request
 from ringfence.http.request_headers import RequestHeaders
+from ringfence.http.too_many_requests_body import (
+    Body,
+    Refused,
+    Template,
+    prefers_html,
+    refused_body,
+)
 
 __all__ = [
     "Body",

@@ -6,7 +6,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
 from simulations.mutants import MUTANTS
-from simulations.mutants.runner import Result, as_row, hunt, summary
+from simulations.mutants.runner import Result, as_row, run_mutants, summary
 
 __all__ = ["mutants"]
 
@@ -26,7 +26,7 @@ def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
     unknown = [name for name in names if name not in MUTANTS]
     if unknown:
         raise ConfigError(f"mutant must be one of {', '.join(MUTANTS)}, got {unknown[0]!r}")
-    planted = [MUTANTS[name] for name in names or MUTANTS]
+    chosen = [MUTANTS[name] for name in names or MUTANTS]
     screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -36,7 +36,7 @@ def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
         console=screen,
         disable=json_ or not screen.is_terminal,
     ) as progress:
-        bar = progress.add_task("hunting", total=None)
+        bar = progress.add_task("running mutants", total=None)
 
         def on_progress(result: Result, done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
@@ -45,7 +45,7 @@ def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
             elif result.mutant is not None:
                 console().print(_line(result))
 
-        results = hunt(planted, range(1, seeds + 1), jobs, on_progress)
+        results = run_mutants(chosen, range(1, seeds + 1), jobs, on_progress)
     report = summary(results)
     if json_:
         as_json(report)
@@ -65,7 +65,7 @@ def _line(result: Result) -> str:
 
 def _show(report: dict[str, object]) -> None:
     screen = console()
-    screen.print(f"\n{report['found']} of {report['planted']} mutants were detected")
+    screen.print(f"\n{report['found']} of {report['chosen']} mutants were detected")
     for title in ("survivors", "false_alarms"):
         rows = report[title]
         assert isinstance(rows, list)

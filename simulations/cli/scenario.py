@@ -14,7 +14,7 @@ from simulations.reporting.outcome import Outcome
 from simulations.reporting.report import write_report
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault, validated
 from simulations.scenarios.scenario import Level, Scenario

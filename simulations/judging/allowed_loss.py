@@ -7,7 +7,7 @@ spans of time.
 
 from collections.abc import Iterable, Sequence
 
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [

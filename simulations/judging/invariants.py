@@ -24,7 +24,7 @@ from simulations.judging.ledger import Column, Ledger
 from simulations.judging.slots import HoldLedger, slot_violations
 from simulations.reporting.outcome import Violation
 from simulations.runtimes.virtual_time import EPOCH_NS
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Scenario
 
 __all__ = ["Final", "Invariants"]

@@ -130,7 +130,7 @@ class Oracle:
         self._over: dict[bytes, float] = {}
         """Largest excess of each counter, as a part of the limit."""
 
-    def judge(
+    def compare(
         self, question: RequestRows, answer: Answer, seen: Sequence[int | None], now: int
     ) -> tuple[Answer, list[int]]:
         """Compare an actual answer with the answer of exact counting.

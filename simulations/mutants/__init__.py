@@ -5,24 +5,24 @@ that survives shows behaviour that no invariant checks.
 """
 
 from simulations.mutants.catalog import MUTANTS
-from simulations.mutants.run import try_out
-from simulations.mutants.runner import Kill, Result, as_row, hunt, summary
-from simulations.mutants.scenario_builder import Ground
-from simulations.mutants.scenarios import GROUNDS
-from simulations.mutants.value import Edit, Mutant, MutantGone, planted
+from simulations.mutants.run import run_on_testbed
+from simulations.mutants.runner import Kill, Result, as_row, run_mutants, summary
+from simulations.mutants.scenario_builder import Testbed
+from simulations.mutants.scenarios import TESTBEDS
+from simulations.mutants.value import Edit, Mutant, MutantGone, applied
 
 __all__ = [
     "Edit",
-    "GROUNDS",
-    "Ground",
+    "TESTBEDS",
+    "Testbed",
     "Kill",
     "MUTANTS",
     "Mutant",
     "MutantGone",
     "Result",
     "as_row",
-    "hunt",
-    "planted",
+    "run_mutants",
+    "applied",
     "summary",
-    "try_out",
+    "run_on_testbed",
 ]

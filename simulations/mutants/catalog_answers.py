@@ -106,7 +106,7 @@ ANSWERS = (
         "a client never updates its hash ring",
         (
             Edit(
-                "ringfence.client.cluster.stale_view:StaleViewRefresher.refresh",
+                "ringfence.client.cluster.view_refresh:ViewRefresher.refresh",
                 "self._adopt(members)",
                 "self._adopt(members) if self._router.routes is None else None",
             ),

@@ -150,7 +150,7 @@ MOVES = (
         ("groups", "leave"),
     ),
     Mutant(
-        "tally-not-kept",
+        "fallback-log-not-kept",
         "hits admitted for an unreachable owner are not recorded",
         (
             Edit(
@@ -162,7 +162,7 @@ MOVES = (
         ("split", "pause", "long-pause"),
     ),
     Mutant(
-        "tally-not-charged",
+        "fallback-log-not-charged",
         "after a network partition, hits of the other side are not charged",
         (
             Edit(
@@ -174,7 +174,7 @@ MOVES = (
         ("split", "pause", "long-pause"),
     ),
     Mutant(
-        "tally-charged-twice",
+        "fallback-log-charged-twice",
         "after a network partition, hits of the other side are charged twice",
         (
             Edit(

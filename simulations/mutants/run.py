@@ -5,30 +5,30 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from simulations.mutants.scenario_builder import Ground
-from simulations.mutants.value import Mutant, planted
+from simulations.mutants.scenario_builder import Testbed
+from simulations.mutants.value import Mutant, applied
 from simulations.reporting.outcome import Outcome, Violation
 from simulations.world.run import simulate
 
-__all__ = ["try_out"]
+__all__ = ["run_on_testbed"]
 
 _ENGINE = "RINGFENCE_ENGINE"
 """Environment variable that selects the limiter engine."""
 
 
-def try_out(mutant: Mutant | None, ground: Ground, seed: int) -> list[Violation]:
+def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[Violation]:
     """Run a scenario and return its violations; a crash is one, too.
 
     Without a mutant, the shipped code runs."""
     logging.disable(logging.CRITICAL)  # Mutants cause many log messages.
-    with _in_python(), nullcontext() if mutant is None else planted(mutant):
+    with _in_python(), nullcontext() if mutant is None else applied(mutant):
         try:
-            outcome = simulate(ground.scenario, seed, "")
+            outcome = simulate(testbed.scenario, seed, "")
         except Exception as error:  # noqa: BLE001 - whatever a mutant breaks gives it away.
             return [Violation("crash", 0.0, _in_words(error))]
         finally:
             logging.disable(logging.NOTSET)
-    return [*outcome.violations, *_marks(ground, outcome)]
+    return [*outcome.violations, *_marks(testbed, outcome)]
 
 
 @contextmanager
@@ -45,15 +45,15 @@ def _in_python() -> Iterator[None]:
             os.environ[_ENGINE] = before
 
 
-def _marks(ground: Ground, outcome: Outcome) -> list[Violation]:
+def _marks(testbed: Testbed, outcome: Outcome) -> list[Violation]:
     found = [
         Violation("mark", outcome.virtual_s, f"{mark}: never")
-        for mark in ground.wanted
+        for mark in testbed.wanted
         if not outcome.marks[mark]
     ]
     return found + [
         Violation("mark", outcome.virtual_s, f"{mark}: {outcome.marks[mark]} times")
-        for mark in ground.unwanted
+        for mark in testbed.unwanted
         if outcome.marks[mark]
     ]
 

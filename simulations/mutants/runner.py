@@ -17,12 +17,12 @@ from signal import SIGXCPU
 from time import monotonic
 
 from simulations.mutants.catalog import MUTANTS
-from simulations.mutants.run import try_out
-from simulations.mutants.scenario_builder import Ground
-from simulations.mutants.scenarios import GROUNDS
+from simulations.mutants.run import run_on_testbed
+from simulations.mutants.scenario_builder import Testbed
+from simulations.mutants.scenarios import TESTBEDS
 from simulations.mutants.value import Mutant
 
-__all__ = ["Kill", "OnProgress", "Result", "as_row", "hunt", "summary"]
+__all__ = ["Kill", "OnProgress", "Result", "as_row", "run_mutants", "summary"]
 
 _RUN_TIMEOUT = 12.0
 """Maximum processor seconds of one run; runs of the shipped code take less than five."""
@@ -67,15 +67,15 @@ OnProgress = Callable[[Result, int, int], None]
 @dataclass(frozen=True, slots=True)
 class _Task:
     mutant: Mutant | None
-    grounds: tuple[Ground, ...]
+    testbeds: tuple[Testbed, ...]
     seeds: tuple[int, ...]
 
     @property
-    def runs(self) -> list[tuple[Ground, int]]:
-        return [(ground, seed) for seed in self.seeds for ground in self.grounds]
+    def runs(self) -> list[tuple[Testbed, int]]:
+        return [(testbed, seed) for seed in self.seeds for testbed in self.testbeds]
 
 
-def hunt(
+def run_mutants(
     mutants: Sequence[Mutant],
     seeds: Sequence[int],
     jobs: int,
@@ -90,12 +90,14 @@ def hunt(
     for fewer than one job.
     """
     if jobs < 1:
-        raise ValueError(f"jobs: {jobs} processes hunt nothing; give at least 1")
+        raise ValueError(f"jobs: {jobs} processes cannot run mutants; give at least 1")
     tasks = [
-        _Task(None, (ground,), tuple(seeds)) for ground in _grounds_of(mutants, GROUNDS).values()
+        _Task(None, (testbed,), tuple(seeds))
+        for testbed in _testbeds_of(mutants, TESTBEDS).values()
     ]
     tasks += [
-        _Task(each, tuple(GROUNDS[name] for name in each.grounds), tuple(seeds)) for each in mutants
+        _Task(each, tuple(TESTBEDS[name] for name in each.testbeds), tuple(seeds))
+        for each in mutants
     ]
     results: dict[int, Result] = {}
     running: dict[Connection, _Child] = {}
@@ -144,16 +146,16 @@ def as_row(result: Result) -> dict[str, object]:
 def summary(results: Sequence[Result]) -> dict[str, object]:
     """Return the last row: planted and detected mutants, survivors, violations of the shipped
     code."""
-    hunted = [result for result in results if result.mutant is not None]
+    tried = [result for result in results if result.mutant is not None]
     return {
-        "planted": len(hunted),
-        "found": sum(result.kill is not None for result in hunted),
+        "applied": len(tried),
+        "found": sum(result.kill is not None for result in tried),
         "survivors": [
             {
                 "name": result.name,
                 "why": f"no violation in {result.runs} runs, {result.seeds} seeds of each scenario",
             }
-            for result in hunted
+            for result in tried
             if result.kill is None
         ],
         "false_alarms": [
@@ -165,15 +167,15 @@ def summary(results: Sequence[Result]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _grounds_of(mutants: Sequence[Mutant], known: Mapping[str, Ground]) -> dict[str, Ground]:
-    wanted = {name: mutant for mutant in mutants for name in mutant.grounds}
+def _testbeds_of(mutants: Sequence[Mutant], known: Mapping[str, Testbed]) -> dict[str, Testbed]:
+    wanted = {name: mutant for mutant in mutants for name in mutant.testbeds}
     for name, mutant in wanted.items():
         if name not in known:
             raise ValueError(
-                f"mutant {mutant.name} is hunted in {name!r}, which is no scenario of "
+                f"mutant {mutant.name} is tried in {name!r}, which is no scenario of "
                 f"simulations/mutants/scenarios.py; those are {', '.join(known)}"
             )
-    return {name: ground for name, ground in known.items() if name in wanted}
+    return {name: testbed for name, testbed in known.items() if name in wanted}
 
 
 class _Child:
@@ -189,9 +191,9 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
         name = None if task.mutant is None else task.mutant.name
-        grounds = [ground.name for ground in task.grounds]
+        testbeds = [testbed.name for testbed in task.testbeds]
         self._process: BaseProcess = context.Process(
-            target=_run_all, args=(theirs, name, grounds, task.seeds, run_timeout), daemon=True
+            target=_run_all, args=(theirs, name, testbeds, task.seeds, run_timeout), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -223,14 +225,14 @@ class _Child:
     def _over(self, code: int | None) -> Result:
         """Return the result of a process that ended with `code`, or timed out (None)."""
         is_hanging = code is None or code == -SIGXCPU
-        ground, seed = self._task.runs[self._runs]
+        testbed, seed = self._task.runs[self._runs]
         text = (
             f"the run took more than {self._run_timeout:g} s"
             if is_hanging
             else f"the process ended with status {code}"
         )
         self._runs += 1
-        return self._result(Kill(ground.name, seed, "hang" if is_hanging else "crash", text))
+        return self._result(Kill(testbed.name, seed, "hang" if is_hanging else "crash", text))
 
     def _result(self, kill: Kill | None) -> Result:
         self.end()
@@ -249,7 +251,7 @@ def _limit(seconds: float) -> None:
 def _run_all(
     connection: Connection,
     name: str | None,
-    grounds: Sequence[str],
+    testbeds: Sequence[str],
     seeds: Sequence[int],
     run_timeout: float,
 ) -> None:
@@ -257,13 +259,13 @@ def _run_all(
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     mutant = None if name is None else MUTANTS[name]
     for seed in seeds:
-        for ground in grounds:
+        for testbed in testbeds:
             _limit(run_timeout)
-            violations = try_out(mutant, GROUNDS[ground], seed)
+            violations = run_on_testbed(mutant, TESTBEDS[testbed], seed)
             kill = None
             if violations:
                 first = violations[0]
-                kill = Kill(ground, seed, first.property, first.text)
+                kill = Kill(testbed, seed, first.property, first.text)
             connection.send(kill)
             if kill is not None:
                 return

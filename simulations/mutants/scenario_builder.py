@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from simulations.scenarios.scenario import Fault, Level, Load, Network, Scenario
 
-__all__ = ["Ground", "ground"]
+__all__ = ["Testbed", "build_testbed"]
 
 _RULES = """\
 domain: sim
@@ -41,7 +41,7 @@ _LAN = Network()
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Testbed:
     """A scenario with the rare events that must or must not occur in it."""
 
     scenario: Scenario
@@ -55,7 +55,7 @@ class Ground:
         return self.scenario.name
 
 
-def ground(
+def build_testbed(
     name: str,
     about: str,
     *,
@@ -69,7 +69,7 @@ def ground(
     level: Level = "core",
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
-) -> Ground:
+) -> Testbed:
     """Return a scenario with the shared rules; by default three nodes of one data center."""
     scenario = Scenario(
         name,
@@ -84,4 +84,4 @@ def ground(
         network=network,
         faults=faults,
     )
-    return Ground(scenario, wanted, unwanted)
+    return Testbed(scenario, wanted, unwanted)

@@ -1,9 +1,9 @@
 """Scenarios for mutants: a few nodes, some seconds and one kind of fault each."""
 
-from simulations.mutants.scenario_builder import Ground, ground
+from simulations.mutants.scenario_builder import Testbed, build_testbed
 from simulations.scenarios.scenario import Fault, Load, Network
 
-__all__ = ["GROUNDS"]
+__all__ = ["TESTBEDS"]
 
 _DAY = Load(rule="day", per_second=40, keys=12)
 _KEPT = Load(rule="kept", per_second=30, keys=8)
@@ -11,8 +11,8 @@ _LOG = Load(rule="log", per_second=20, keys=4)
 _MIXED = (_DAY, _KEPT, _LOG)
 _NEAR = Network(latency="near")
 
-_ALL: tuple[Ground, ...] = (
-    ground(
+_ALL: tuple[Testbed, ...] = (
+    build_testbed(
         "algorithms",
         "one node, each algorithm at its limit through several windows",
         nodes=1,
@@ -23,7 +23,7 @@ _ALL: tuple[Ground, ...] = (
             for rule in ("log", "fixed", "sliding", "bucket", "scarce")
         ),
     ),
-    ground(
+    build_testbed(
         "costs",
         "one node, checks that cost three units, alone and under two limits at once",
         nodes=1,
@@ -35,7 +35,7 @@ _ALL: tuple[Ground, ...] = (
             Load(rule="scarce", per_second=40, keys=3, also="fixed"),
         ),
     ),
-    ground(
+    build_testbed(
         "groups",
         "three nodes, each check under two limits that have different owners",
         seconds=6,
@@ -46,7 +46,7 @@ _ALL: tuple[Ground, ...] = (
         ),
         unwanted=("copy_lost", "member_died"),
     ),
-    ground(
+    build_testbed(
         "refunds",
         "two nodes, every third check refunded",
         nodes=2,
@@ -57,7 +57,7 @@ _ALL: tuple[Ground, ...] = (
             Load(rule="scarce", per_second=20, keys=3, refunds=0.3),
         ),
     ),
-    ground(
+    build_testbed(
         "charges",
         "two nodes, every fifth request a charge, also beyond the limit",
         nodes=2,
@@ -68,7 +68,7 @@ _ALL: tuple[Ground, ...] = (
             Load(rule="log", per_second=20, keys=2, charges=0.2),
         ),
     ),
-    ground(
+    build_testbed(
         "resets",
         "connections break continually: requests in flight are repeated and count once",
         nodes=2,
@@ -78,7 +78,7 @@ _ALL: tuple[Ground, ...] = (
         network=Network(resets=12.0),
         wanted=("repeat_answered",),
     ),
-    ground(
+    build_testbed(
         "leave",
         "a node leaves and returns: no hit is lost",
         seconds=9,
@@ -87,7 +87,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(2, "leave", 6, {"node": "n2"}),),
         unwanted=("member_died",),
     ),
-    ground(
+    build_testbed(
         "crash",
         "a node crashes under load and restarts",
         seconds=12,
@@ -96,7 +96,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(3, "crash", 10, {"node": "n2"}),),
         wanted=("stood_in", "member_died"),
     ),
-    ground(
+    build_testbed(
         "crash-for-good",
         "a node crashes for good: other nodes take its shards over",
         seconds=6,
@@ -105,7 +105,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(3, "crash", None, {"node": "n2"}),),
         wanted=("member_died",),
     ),
-    ground(
+    build_testbed(
         "quick-restart",
         "a node restarts half a second after a crash, before the failure is detected",
         seconds=8,
@@ -113,7 +113,7 @@ _ALL: tuple[Ground, ...] = (
         loads=_MIXED,
         faults=(Fault(4, "crash", 4.5, {"node": "n2"}),),
     ),
-    ground(
+    build_testbed(
         "two-crashes",
         "a node crashes, then its standby, long after the last check of a key",
         seconds=4,
@@ -124,7 +124,7 @@ _ALL: tuple[Ground, ...] = (
             Fault(20, "crash", None, {"node": "n3"}),
         ),
     ),
-    ground(
+    build_testbed(
         "standby-restart",
         "a standby restarts before its failure is detected; later its owner crashes",
         seconds=4,
@@ -135,7 +135,7 @@ _ALL: tuple[Ground, ...] = (
             Fault(14, "crash", None, {"node": "n3"}),
         ),
     ),
-    ground(
+    build_testbed(
         "far-restart",
         "a node restarts before the other data center notices, and receives the counts again",
         nodes=4,
@@ -147,7 +147,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(5, "crash", 5.3, {"node": "n4"}),),
         wanted=("digest_repaired",),
     ),
-    ground(
+    build_testbed(
         "clock-back",
         "a node crashes and restarts with a clock behind its earlier one",
         seconds=10,
@@ -158,7 +158,7 @@ _ALL: tuple[Ground, ...] = (
             Fault(4, "clock_step", None, {"node": "n2", "by_s": -100}),
         ),
     ),
-    ground(
+    build_testbed(
         "pause",
         "a host stalls for a second, and no member is declared dead",
         seconds=8,
@@ -167,7 +167,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(3, "pause", 4.1, {"node": "n2"}),),
         unwanted=("member_died",),
     ),
-    ground(
+    build_testbed(
         "long-pause",
         "a host stalls until it is declared dead, and returns",
         seconds=9,
@@ -176,7 +176,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(2, "pause", 8, {"node": "n2"}),),
         wanted=("own_pause_noticed",),
     ),
-    ground(
+    build_testbed(
         "split",
         "a node is cut off: both sides decide, and all hits count after the merge",
         seconds=12,
@@ -185,7 +185,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(2, "cut", 12, {"node": "n1"}),),
         wanted=("split_healed",),
     ),
-    ground(
+    build_testbed(
         "lossy",
         "some datagrams are lost: indirect probes reach silent members",
         nodes=4,
@@ -196,7 +196,7 @@ _ALL: tuple[Ground, ...] = (
         wanted=("indirect_ack_saved",),
         unwanted=("member_died",),
     ),
-    ground(
+    build_testbed(
         "repeats",
         "half of all datagrams arrive twice and count once",
         seconds=3,
@@ -206,7 +206,7 @@ _ALL: tuple[Ground, ...] = (
         level="node",  # The core level does not seal datagrams.
         wanted=("replay_rejected",),
     ),
-    ground(
+    build_testbed(
         "two-centers",
         "two data centers share limits that are never reached",
         nodes=2,
@@ -220,7 +220,7 @@ _ALL: tuple[Ground, ...] = (
             Load(rule="pool", per_second=40, keys=1),
         ),
     ),
-    ground(
+    build_testbed(
         "two-centers-full",
         "two data centers share a limit that both reach together",
         nodes=2,
@@ -230,7 +230,7 @@ _ALL: tuple[Ground, ...] = (
         network=_NEAR,
         loads=(Load(rule="soon", per_second=60, keys=1),),
     ),
-    ground(
+    build_testbed(
         "far-cut",
         "two data centers are cut apart, and exchange their counts afterwards",
         nodes=2,
@@ -242,7 +242,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(3, "cut", 11, {"datacenter": "dc2"}),),
         wanted=("cells_lost",),
     ),
-    ground(
+    build_testbed(
         "clock-ahead",
         "the clocks of one data center are two windows ahead, and its counts are rejected",
         nodes=2,
@@ -254,7 +254,7 @@ _ALL: tuple[Ground, ...] = (
         faults=(Fault(1, "clock_step", None, {"node": "n2", "by_s": 95}),),
         wanted=("cells_refused",),
     ),
-    ground(
+    build_testbed(
         "join-in-cut",
         "a node restarts while its data center is cut off, and all members learn of it afterwards",
         nodes=4,
@@ -269,7 +269,7 @@ _ALL: tuple[Ground, ...] = (
         ),
         level="node",  # Members join one after the other.
     ),
-    ground(
+    build_testbed(
         "parts",
         "one limit is split between two data centers, and one of them decides another limit",
         nodes=4,
@@ -284,5 +284,5 @@ _ALL: tuple[Ground, ...] = (
     ),
 )
 
-GROUNDS = {ground.name: ground for ground in _ALL}
+TESTBEDS = {testbed.name: testbed for testbed in _ALL}
 """By name."""

@@ -17,7 +17,7 @@ from keyword import iskeyword
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-__all__ = ["Edit", "Mutant", "MutantGone", "planted"]
+__all__ = ["Edit", "Mutant", "MutantGone", "applied"]
 
 _OURS = ("hashring", "gossip", "ringfence", "node", "simulations")
 _TOKEN = re.compile(
@@ -54,12 +54,12 @@ class Mutant:
     about: str
     """One sentence: the effect of the bug."""
     edits: tuple[Edit, ...]
-    grounds: tuple[str, ...]
+    testbeds: tuple[str, ...]
     """Names of the scenarios that may notice it, the likeliest first."""
 
 
 @contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
+def applied(mutant: Mutant) -> Iterator[None]:
     """Run a block with the bug in the code, and restore the code afterwards.
 
     Raises `MutantGone` when the code to change no longer exists.

@@ -8,7 +8,7 @@ from simulations.judging.ledger import Ledger
 __all__ = ["figures_of"]
 
 
-def figures_of(ledger: Ledger, judge: Invariants) -> dict[str, float]:
+def figures_of(ledger: Ledger, invariants: Invariants) -> dict[str, float]:
     """Return the figures: answers by kind, results of the invariants, and latencies."""
     answers = [answer for _, answer in ledger.answers]
     took = sorted(answer.answered_at - answer.asked_at for answer in answers)
@@ -19,9 +19,9 @@ def figures_of(ledger: Ledger, judge: Invariants) -> dict[str, float]:
         "by_owner": sum(answer.source.name == "OWNER" for answer in answers),
         "by_standby": sum(answer.source.name == "STANDBY" for answer in answers),
         "by_policy": sum(not answer.is_counted for answer in answers),
-        "over_admitted_worst_key": judge.over,
-        "lost": judge.lost,
-        "counted_twice": judge.counted_twice,
+        "over_admitted_worst_key": invariants.over,
+        "lost": invariants.lost,
+        "counted_twice": invariants.counted_twice,
         "latency_p50_ms": _part(took, 0.5) * 1000,
         "latency_p99_ms": _part(took, 0.99) * 1000,
         "latency_worst_ms": _part(took, 1.0) * 1000,

@@ -11,7 +11,7 @@ from random import Random
 
 from simulations.judging.allowed_loss import members_of, overwhelmed
 from simulations.scenarios.catalog import RULES
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Args, Fault, Holds, Level, Load, Network, Scenario
 from simulations.scenarios.seeds import stream
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from ringfence.errors import ConfigError
 from simulations.judging.checking import check
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.latency import PRESETS, delay_s
 from simulations.scenarios.scenario import Args, Fault, Scenario

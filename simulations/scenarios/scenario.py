@@ -24,7 +24,7 @@ class Fault:
 
     at: float
     verb: str
-    """A verb of `simulations.scenarios.faults`."""
+    """A verb of `simulations.scenarios.fault_injection`."""
     until: float | None = None
     """End of the fault; None if it is instantaneous or never ends."""
     args: Args = field(default_factory=dict)

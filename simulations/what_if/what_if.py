@@ -89,7 +89,7 @@ def what_if(
         denied=run.denied,
         rules=tuple(tally.read() for tally in run.tallies.values()),
         throttled=most_throttled(run.clients, top),
-        errors=tuple(judge.errors() for judge in run.judges),
+        errors=tuple(oracle.errors() for oracle in run.oracles),
     )
 
 
@@ -137,10 +137,10 @@ class _Run:
         self._centers = DataCenters(limited, datacenters, timing, chance, exact=exact)
         counting = 1 if exact else datacenters
         self.tallies = {rule.id: RuleTally(rule, timing, counting) for rule in limited}
-        self.judges = [Oracle("one exact counter", limited)]
+        self.oracles = [Oracle("one exact counter", limited)]
         logs = as_logs(limited)
         if logs != limited:
-            self.judges.append(Oracle("a log of every hit", logs))
+            self.oracles.append(Oracle("a log of every hit", logs))
 
         @lru_cache(_KEPT_QUESTIONS)
         def question_of(descriptors: tuple[Descriptor, ...]) -> tuple[RequestRows, bool]:
@@ -161,7 +161,7 @@ class _Run:
         seen = self._seen(engine, question, answer, now)
         self._centers.admitted(at, keys, answer.codes, now)
         self._recent.add(at, keys, costs, now)
-        (right, over), *_ = [judge.judge(question, answer, seen, now) for judge in self.judges]
+        (right, over), *_ = [oracle.compare(question, answer, seen, now) for oracle in self.oracles]
         for row, rule in enumerate(question.rules):
             tally = self.tallies[rule.id]
             tally.add(answer.codes[row], right.codes[row])

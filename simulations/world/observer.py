@@ -84,7 +84,7 @@ class Observer:
             self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))
             self.stalest_ms = max(self.stalest_ms, age_ms)
 
-    def series(self, rules: Mapping[str, Rule], judge: Invariants) -> Series:
+    def series(self, rules: Mapping[str, Rule], invariants: Invariants) -> Series:
         """Return the time series of the report."""
         found = Series(staleness_ms=self._staleness)
         for name, states in self._states.items():
@@ -94,10 +94,10 @@ class Observer:
         found.sources = _per_second(answers, lambda a: a.source.name.lower())
         found.latency_ms = _latencies(answers)
         for name, rule in list(rules.items())[:1]:
-            self._add_busiest(found, name, rule, judge)
+            self._add_busiest(found, name, rule, invariants)
         return found
 
-    def _add_busiest(self, found: Series, name: str, rule: Rule, judge: Invariants) -> None:
+    def _add_busiest(self, found: Series, name: str, rule: Rule, invariants: Invariants) -> None:
         keys = self._ledger.keys(name)
         assert rule.limit is not None
         if not keys:
@@ -113,7 +113,7 @@ class Observer:
             for datacenter, part in parts.items()
         }
         columns = [column] if found.is_shared else list(parts.values())
-        bound = max(judge.bound(rule, each, self._world.now) for each in columns) - ceiling
+        bound = max(invariants.bound(rule, each, self._world.now) for each in columns) - ceiling
         for second in seconds:
             units = max(each.answered_within(second - period, second) for each in columns)
             found.over.append((second, max(0, units - ceiling)))

@@ -23,7 +23,7 @@ from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
-from simulations.scenarios.faults import apply
+from simulations.scenarios.fault_injection import apply
 from simulations.scenarios.loads import arrivals
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import CHARGED, Fault, Holds, Load, Scenario
@@ -94,7 +94,7 @@ class _Run:
             tasks.cancel_scope.cancel()
 
     async def _start_cluster(self) -> None:
-        await self._world.come_up()
+        await self._world.start_cluster()
         for number in range(self._scenario.datacenters):
             for _ in range(_CLIENTS_PER_DATACENTER):
                 await self._world.connect(f"dc{number + 1}")
@@ -286,16 +286,16 @@ class _Run:
         counters = world.counters()
         rules = find_rules(world.rules.rules(), self._scenario.loads)
         late_s = observer.stalest_ms / 1000
-        judge = Invariants(rules, self._scenario, late_s, hosts.began)
+        invariants = Invariants(rules, self._scenario, late_s, hosts.began)
         outcome.violations = [*world.watch.violations]
-        outcome.violations += judge.violations(self._ledger, final, hosts.now)
+        outcome.violations += invariants.violations(self._ledger, final, hosts.now)
         held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
-        outcome.violations += judge.slot_violations(self._held, held, final, hosts.now)
+        outcome.violations += invariants.slot_violations(self._held, held, final, hosts.now)
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = count_marks(counters)
-        outcome.series = observer.series(rules, judge)
-        outcome.figures = figures_of(self._ledger, judge) | {
+        outcome.series = observer.series(rules, invariants)
+        outcome.figures = figures_of(self._ledger, invariants) | {
             "staleness_worst_ms": observer.stalest_ms,
             "events": self._events.count,
             "deaths": counters["gossip_deaths"],

@@ -25,7 +25,7 @@ from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role
 from simulations.reporting.events import Events
 from simulations.runtimes.virtual_time import HostClock
-from simulations.scenarios.planted_errors import FaultyContainment
+from simulations.scenarios.faulty_containment import FaultyContainment
 from simulations.scenarios.scenario import Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import PORT, Client, Host, Hosts
@@ -81,10 +81,10 @@ class World:
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    async def come_up(self) -> None:
+    async def start_cluster(self) -> None:
         """Start all nodes: at the same time at core level, otherwise one after another."""
         if self.scenario.level == "core" and self.scenario.nodes > 1:
-            await self._found()
+            await self._form_cluster()
             return
         for name in self.hosts.names():
             await self.start(name)
@@ -94,12 +94,12 @@ class World:
         if scope.cancelled_caught:
             raise RuntimeError("the cluster did not start in time")
 
-    async def _found(self) -> None:
+    async def _form_cluster(self) -> None:
         """Start all nodes with a complete member table and with the shards that they own."""
         nodes = [self._new_node(host, is_founder=True) for host in self.hosts.by_name.values()]
         records = [node.membership.me for node in nodes]
         for host, node in zip(self.hosts.by_name.values(), nodes, strict=True):
-            await self._live(host, node, (), records)
+            await self._run_node(host, node, (), records)
 
     async def start(self, name: str) -> None:
         """Start a node, which joins the running nodes."""
@@ -107,7 +107,7 @@ class World:
         if host.node is None:
             seeds = [other.address for other in islice(self.hosts.running(), _SEEDS)]
             self.hosts.note(name, "starts")
-            await self._live(host, self._new_node(host, is_founder=False), seeds, ())
+            await self._run_node(host, self._new_node(host, is_founder=False), seeds, ())
 
     def _new_node(self, host: Host, *, is_founder: bool) -> Node:
         host.lives += 1
@@ -130,7 +130,7 @@ class World:
             on_change=self.watch.changed,
         )
 
-    async def _live(
+    async def _run_node(
         self, host: Host, node: Node, seeds: Sequence[Address], founders: Sequence[Record]
     ) -> None:
         """Run a node on a host until it ends."""
@@ -193,11 +193,11 @@ class World:
         change(self.hosts.by_name[name].address)
         self.hosts.note(name, "stands still" if is_paused else "goes on")
 
-    def plant_errors(self, name: str, count: int) -> None:
+    def inject_errors(self, name: str, count: int) -> None:
         """Inject an internal error into the next calls and tasks of a node."""
         errors = self.hosts.by_name[name].errors
         if errors is not None:
-            errors.planted = count
+            errors.errors_to_raise = count
 
     def set_busy(self, name: str, seconds: float) -> None:
         """Set the processing time of each message on a host."""

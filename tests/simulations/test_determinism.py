@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.mutants import GROUNDS
+from simulations.mutants import TESTBEDS
 from simulations.world.run import simulate
 from tests.simulations.chance import found_in
 
@@ -205,7 +205,7 @@ def test_a_run_repeats_in_another_process_with_other_hashes_and_heap() -> None:
 
 @pytest.mark.parametrize("name", ["costs", "clock-ahead"])
 def test_a_run_repeated_in_one_process_is_the_same(name: str) -> None:
-    scenario = GROUNDS[name].scenario
+    scenario = TESTBEDS[name].scenario
 
     one, other = (simulate(scenario, 3, "").event_hash for _ in range(2))
 

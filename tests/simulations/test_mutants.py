@@ -10,18 +10,18 @@ import pytest
 from node.cross_dc.split import share_of
 from ringfence.limiter.reference.window import Window
 from simulations.mutants import (
-    GROUNDS,
     MUTANTS,
+    TESTBEDS,
     Edit,
     Kill,
     Mutant,
     MutantGone,
     Result,
+    applied,
     as_row,
-    hunt,
-    planted,
+    run_mutants,
+    run_on_testbed,
     summary,
-    try_out,
 )
 
 WORDS = Edit("node.cross_dc.split:_part", "amount // count", "amount")
@@ -40,7 +40,7 @@ def test_every_mutant_can_be_applied_and_undone(name: str) -> None:
     mutant = MUTANTS[name]
     before = [target_of(edit) for edit in mutant.edits]
 
-    with planted(mutant):
+    with applied(mutant):
         during = [target_of(edit) for edit in mutant.edits]
 
     assert all(one is not other for one, other in zip(before, during, strict=True))
@@ -49,8 +49,8 @@ def test_every_mutant_can_be_applied_and_undone(name: str) -> None:
 
 def test_there_are_enough_mutants_and_each_has_a_scenario() -> None:
     assert len(MUTANTS) >= 34
-    assert all(mutant.grounds for mutant in MUTANTS.values())
-    assert {name for mutant in MUTANTS.values() for name in mutant.grounds} == GROUNDS.keys()
+    assert all(mutant.testbeds for mutant in MUTANTS.values())
+    assert {name for mutant in MUTANTS.values() for name in mutant.testbeds} == TESTBEDS.keys()
     assert all(mutant.about[-1] != "." for mutant in MUTANTS.values())
 
 
@@ -61,8 +61,8 @@ def test_the_page_on_mutants_lists_them_all() -> None:
     rows = {line.split(" | ")[0].strip("| `"): line for line in page.splitlines() if "| " in line}
 
     assert all(mutant.about in rows[mutant.name] for mutant in MUTANTS.values())
-    assert all(ground.scenario.about in rows[name] for name, ground in GROUNDS.items())
-    assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the table headings
+    assert all(testbed.scenario.about in rows[name] for name, testbed in TESTBEDS.items())
+    assert len(rows) == len(MUTANTS) + len(TESTBEDS) + 2  # and the table headings
 
 
 def test_a_mutated_function_applies_in_all_importing_modules() -> None:
@@ -71,7 +71,7 @@ def test_a_mutated_function_applies_in_all_importing_modules() -> None:
     edit = Edit(
         "node.cross_dc.split:share_of", "names = sorted({datacenter, *datacenters})", "names = [1]"
     )
-    with planted(Mutant("any", "", (edit,), ())):
+    with applied(Mutant("any", "", (edit,), ())):
         assert counts.share_of is not share_of
     assert counts.share_of is share_of
 
@@ -104,7 +104,7 @@ def test_a_mutant_of_removed_code_raises_and_changes_nothing(edit: Edit, says: s
 
     with (
         pytest.raises(MutantGone, match=says),
-        planted(Mutant("old", "", (first, edit), ())),
+        applied(Mutant("old", "", (first, edit), ())),
     ):
         pass
 
@@ -140,7 +140,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_quoted_code_survives_renames_and_line_breaks(
     module: ModuleType, old: str, new: str
 ) -> None:
-    with planted(Mutant("any", "", (Edit("mutant_subject:mean", old, new),), ())):
+    with applied(Mutant("any", "", (Edit("mutant_subject:mean", old, new),), ())):
         assert module.mean([2, 4], 1) == 2
     assert module.mean([2, 4], 1) == 4
 
@@ -149,21 +149,21 @@ def test_quoted_code_survives_renames_and_line_breaks(
 @pytest.mark.parametrize("old", ["average(one) // count(one)", "sum(first) // len(second)"])
 def test_other_code_of_the_same_shape_does_not_match(old: str) -> None:
     edit = Edit("mutant_subject:mean", old, "0")
-    with pytest.raises(MutantGone), planted(Mutant("any", "", (edit,), ())):
+    with pytest.raises(MutantGone), applied(Mutant("any", "", (edit,), ())):
         pass
 
 
 def test_a_function_is_found_after_its_module_has_moved() -> None:
     edit = Edit("node.cross_dc.former_name:share_of", "sorted", "list")
 
-    with planted(Mutant("any", "", (edit,), ())):
+    with applied(Mutant("any", "", (edit,), ())):
         pass
 
 
 def test_a_mutation_is_undone_if_the_block_fails() -> None:
     before = Window.check
 
-    with pytest.raises(ZeroDivisionError), planted(MUTANTS["cost-ignored"]):
+    with pytest.raises(ZeroDivisionError), applied(MUTANTS["cost-ignored"]):
         raise ZeroDivisionError
 
     assert Window.check is before
@@ -174,7 +174,7 @@ def test_a_crash_is_a_violation() -> None:
         "simulations.judging.ledger:Ledger.add", "self.answers.append((rule, answer))", "1 / 0"
     )
 
-    found = try_out(Mutant("crash", "", (edit,), ()), GROUNDS["costs"], 1)
+    found = run_on_testbed(Mutant("crash", "", (edit,), ()), TESTBEDS["costs"], 1)
 
     assert [each.property for each in found] == ["crash"]
     assert "ZeroDivisionError" in found[0].text
@@ -184,7 +184,7 @@ def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
     reported: list[tuple[str, int, int]] = []
     mutants = [MUTANTS["merge-by-sum"], MUTANTS["cost-ignored"]]
 
-    results = hunt(
+    results = run_mutants(
         mutants, (1, 2), 2, lambda result, done, of: reported.append((result.name, done, of))
     )
 
@@ -196,11 +196,11 @@ def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
     assert results[2].kill.violation == "agreement"
     assert sorted(reported)[-1][0] == "merge-by-sum"
     assert [(done, of) for _, done, of in reported] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert summary(results) == {"planted": 2, "found": 2, "survivors": [], "false_alarms": []}
+    assert summary(results) == {"applied": 2, "found": 2, "survivors": [], "false_alarms": []}
 
 
 def test_a_run_that_takes_too_long_is_ended() -> None:
-    (shipped, result) = hunt([MUTANTS["cost-ignored"]], (1,), 2, run_timeout=0.01)
+    (shipped, result) = run_mutants([MUTANTS["cost-ignored"]], (1,), 2, run_timeout=0.01)
 
     assert result.kill is not None
     assert result.kill.violation == "hang"
@@ -216,7 +216,7 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
 )
 def test_an_invalid_mutation_run_is_rejected(mutant: Mutant, jobs: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        hunt([mutant], (1,), jobs)
+        run_mutants([mutant], (1,), jobs)
 
 
 def test_rows_and_summary_contain_all_results() -> None:
@@ -243,7 +243,7 @@ def test_rows_and_summary_contain_all_results() -> None:
     }
     assert as_row(results[3])["found"] is False
     assert summary(results) == {
-        "planted": 2,
+        "applied": 2,
         "found": 1,
         "survivors": [
             {"name": "stale-slot", "why": "no violation in 3 runs, 3 seeds of each scenario"}

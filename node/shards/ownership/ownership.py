@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from gossip import Record, Status
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
-from node.requests.client_leases import Lender
 from node.requests.deduplication import DecidedChecks
+from node.requests.lease_grants import Lender
 from node.requests.sessions.node_api import Caller
 from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
@@ -23,7 +23,7 @@ from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.ownership.shard_states import Arrival, Cover, ShardStates, others
 from node.shards.replicas import Replicas
-from node.shards.transfers.outgoing_transfers import OutgoingTransfer, add_unused, append_row
+from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, add_unused, append_row
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Outcomes, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 

@@ -13,7 +13,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
 from node.shards.ownership.ownership_table import COUNTED, TABLE, Action, Event, State
 from node.shards.replicas import Replicas
-from node.shards.transfers.outgoing_transfers import OutgoingTransfers
+from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import ShardGroup
 

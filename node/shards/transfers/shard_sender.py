@@ -9,13 +9,13 @@ from itertools import count
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
-from node.requests.client_leases import Lender
+from node.requests.lease_grants import Lender
 from node.requests.sessions.node_api import Caller
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import log_rows
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.ownership.shard_states import Cover
-from node.shards.transfers.outgoing_transfers import (
+from node.shards.transfers.unacknowledged_transfers import (
     BYTES_PER_PART,
     NOTHING,
     OutgoingTransfer,

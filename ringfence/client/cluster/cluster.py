@@ -1,6 +1,6 @@
 """Client of a cluster: routes each check to the owner of its key.
 
-The client receives members and rules from any node. `stale_view` keeps both current, and `links`
+The client receives members and rules from any node. `view_refresh` keeps both current, and `links`
 holds the connections. Slots, leases and reports have their own modules.
 """
 
@@ -14,7 +14,7 @@ from ringfence.client.cluster.admin import ClusterAdmin
 from ringfence.client.cluster.links import Links
 from ringfence.client.cluster.rules_version import ClusterRules
 from ringfence.client.cluster.settings import ClusterSettings
-from ringfence.client.cluster.stale_view import ROUTED_STATES, StaleViewRefresher
+from ringfence.client.cluster.view_refresh import ROUTED_STATES, ViewRefresher
 from ringfence.client.decider import is_never_denying
 from ringfence.client.local_cache.decision_counts import DecisionCounts
 from ringfence.client.local_cache.decision_reports import DecisionReports
@@ -89,8 +89,8 @@ class Cluster:
         self.admin = ClusterAdmin(self._links, lambda: self.members)
         """Admin requests to single nodes."""
 
-    def _new_refresher(self, settings: ClusterSettings, transport: Transport) -> StaleViewRefresher:
-        return StaleViewRefresher(
+    def _new_refresher(self, settings: ClusterSettings, transport: Transport) -> ViewRefresher:
+        return ViewRefresher(
             self._links,
             self._rules,
             self._router,

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ringfence.gateway.grpc.headers import Failure, HeaderBlock, HeaderBlocks, Http2Error
+from ringfence.gateway.grpc.hpack import Failure, HeaderBlock, HeaderBlocks, Http2Error
 from ringfence.gateway.grpc.http2_sender import Flags, Kind, Outbox, Stream, frame
 
 __all__ = ["StreamReset", "Http2", "Input", "Request", "TooLarge"]

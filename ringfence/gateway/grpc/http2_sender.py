@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from ringfence.gateway.grpc.headers import Failure, HeaderBlock
+from ringfence.gateway.grpc.hpack import Failure, HeaderBlock
 
 __all__ = ["STATUS_200", "Flags", "Kind", "Outbox", "Stream", "field", "frame"]
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from ringfence.errors import ConfigError
-from ringfence.gateway.grpc.headers import HeaderBlock
+from ringfence.gateway.grpc.hpack import HeaderBlock
 from ringfence.gateway.grpc.http2 import Http2, Request, StreamReset, TooLarge
 from ringfence.gateway.grpc.http2_sender import STATUS_200, field
 from ringfence.gateway.process.settings import GatewaySettings

@@ -9,8 +9,8 @@ import ssl
 from google.protobuf.message import DecodeError
 
 from ringfence.errors import ConfigError, RingfenceError
-from ringfence.gateway.grpc.headers import HeaderBlock
 from ringfence.gateway.grpc.health import Health
+from ringfence.gateway.grpc.hpack import HeaderBlock
 from ringfence.gateway.grpc.port import Answer, GrpcPort, Refusal, Status
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
 from ringfence.gateway.process.settings import GatewaySettings

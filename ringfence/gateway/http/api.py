@@ -16,7 +16,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.http.acquire_waiters import Waiters
-from ringfence.gateway.http.bodies import (
+from ringfence.gateway.http.api_bodies import (
     AcquireRequest,
     CheckLimitRequest,
     CheckManyRequest,

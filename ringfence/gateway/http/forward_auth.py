@@ -14,9 +14,9 @@ from ringfence.gateway.http.http_types import UNREADABLE, Exchange, HttpProblem,
 from ringfence.gateway.http.path_normalization import path_part, plain_path
 from ringfence.gateway.process.metrics import decided
 from ringfence.gateway.process.settings import GatewaySettings
-from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
 from ringfence.http.paths import has_one_reading
+from ringfence.http.too_many_requests_body import Refused, refused_body
 
 __all__ = ["ForwardAuth"]
 

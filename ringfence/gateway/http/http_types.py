@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 
-from ringfence.http.bodies import PROBLEM_JSON
+from ringfence.http.too_many_requests_body import PROBLEM_JSON
 
 __all__ = ["JSON", "UNREADABLE", "Body", "Exchange", "HttpProblem", "Response", "bounded_body"]
 

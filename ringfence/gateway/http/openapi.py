@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ringfence.gateway.http.bodies import (
+from ringfence.gateway.http.api_bodies import (
     MSGPACK,
     AcquireRequest,
     CheckLimitRequest,
@@ -25,7 +25,7 @@ from ringfence.gateway.http.bodies import (
 from ringfence.gateway.http.envoy_schema import ENVOY_SCHEMAS
 from ringfence.gateway.http.http_types import JSON
 from ringfence.gateway.process.settings import GatewaySettings
-from ringfence.http.bodies import PROBLEM_JSON
+from ringfence.http.too_many_requests_body import PROBLEM_JSON
 
 __all__ = ["document"]
 

@@ -15,8 +15,8 @@ from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import INTERVAL, Replication, as_snapshot
 from node.shards.transfers.handoff import Handoff
-from node.shards.transfers.outgoing_transfers import cut
 from node.shards.transfers.shard_sender import ShardSender
+from node.shards.transfers.unacknowledged_transfers import cut
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
 from ringfence.peering.engine_choice import decide_by
@@ -275,7 +275,7 @@ async def test_a_takeover_fetches_all_parts_of_the_owners_shard(
 async def test_a_replica_arrives_with_all_its_keys(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.shards.transfers.outgoing_transfers._KEYS_PER_PART", 3)
+    monkeypatch.setattr("node.shards.transfers.unacknowledged_transfers._KEYS_PER_PART", 3)
     before = Peer(A)
     before.fill(*KEYS)
     async with trio.open_nursery() as nursery:

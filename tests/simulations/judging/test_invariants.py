@@ -50,8 +50,8 @@ def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), 
         ledger.ask(name, "k", asked)
     final = Final({(where, name, "k"): units for where, units in (used or {"dc1": 3}).items()})
     scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
-    judge = Invariants(rules, scenario, 0.2, 0.0)
-    return [each.property for each in judge.violations(ledger, final, end)]
+    invariants = Invariants(rules, scenario, 0.2, 0.0)
+    return [each.property for each in invariants.violations(ledger, final, end)]
 
 
 ALL = [answered(1.0), answered(2.0), answered(3.0)]

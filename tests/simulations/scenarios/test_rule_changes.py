@@ -13,7 +13,7 @@ from simulations.cli.scenario import scenario_command
 from simulations.judging.checking import NEEDS, argument_names
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.faults import VERBS
+from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import (
     apply_settings,

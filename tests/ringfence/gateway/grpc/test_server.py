@@ -12,7 +12,7 @@ from hpack import Encoder
 
 import ringfence
 from ringfence.errors import ConfigError
-from ringfence.gateway.grpc.headers import HeaderBlock
+from ringfence.gateway.grpc.hpack import HeaderBlock
 from ringfence.gateway.grpc.http2_sender import field, frame
 from ringfence.gateway.grpc.port import GrpcPort, Refusal, Status
 from ringfence.gateway.grpc.server import GrpcServer

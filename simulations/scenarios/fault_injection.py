@@ -98,7 +98,7 @@ class FaultyWorld(Protocol):
     def lower_limits(self, name: str, part: float) -> None:
         """Make one node apply only this part of every limit; 1 restores the limits."""
 
-    def plant_errors(self, name: str, count: int) -> None:
+    def inject_errors(self, name: str, count: int) -> None:
         """Inject an internal error into the next calls and tasks of a node."""
 
     def step_clock(self, name: str, seconds: float) -> None:
@@ -249,12 +249,12 @@ async def _restore_limits(world: FaultyWorld, args: Args) -> None:
 
 async def _inject_errors(world: FaultyWorld, args: Args) -> None:
     for name in _target_hosts(world, args):
-        world.plant_errors(name, int(args["count"]))
+        world.inject_errors(name, int(args["count"]))
 
 
 async def _stop_errors(world: FaultyWorld, args: Args) -> None:
     for name in _target_hosts(world, args):
-        world.plant_errors(name, 0)
+        world.inject_errors(name, 0)
 
 
 async def _step(world: FaultyWorld, args: Args) -> None:

@@ -1,6 +1,6 @@
 """Leases of an owner: how it counts lent units and when it recalls them."""
 
-from node.requests.client_leases import Lender
+from node.requests.lease_grants import Lender
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.rules import adhoc_rule, encode_key
 from ringfence.wire import Batch, LeaseRequest, Op

@@ -11,14 +11,14 @@ from typing import TypeVarTuple
 
 from node.containment import Containment
 
-__all__ = ["FaultyContainment", "PlantedError"]
+__all__ = ["FaultyContainment", "InjectedError"]
 
 logger = logging.getLogger("ringfence.node")
 
 _Args = TypeVarTuple("_Args")
 
 
-class PlantedError(Exception):
+class InjectedError(Exception):
     """Internal error that a fault injected."""
 
 
@@ -26,18 +26,21 @@ class FaultyContainment(Containment):
     """Error containment of a node in which some calls and tasks fail before they begin."""
 
     def __init__(
-        self, seconds: Callable[[], float], on_bug: Callable[[Exception], None], planted: int = 0
+        self,
+        seconds: Callable[[], float],
+        on_bug: Callable[[Exception], None],
+        errors_to_raise: int = 0,
     ) -> None:
         """`on_bug` receives every internal error that was not injected."""
         super().__init__(logger, seconds, self._sort_out)
-        self.planted = planted
+        self.errors_to_raise = errors_to_raise
         """Number of the next calls and tasks that fail."""
         self._on_bug = on_bug
 
     def call(self, place: str, call: Callable[[*_Args], object], *args: *_Args) -> bool:
         """Make a call, or contain an injected error, as `Containment.call` does."""
-        if self.planted:
-            self.planted -= 1
+        if self.errors_to_raise:
+            self.errors_to_raise -= 1
             return super().call(place, _fail)
         return super().call(place, call, *args)
 
@@ -45,15 +48,15 @@ class FaultyContainment(Containment):
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> bool:
         """Run a task, or contain an injected error, as `Containment.run` does."""
-        if self.planted:
-            self.planted -= 1
+        if self.errors_to_raise:
+            self.errors_to_raise -= 1
             return super().call(place, _fail)
         return await super().run(place, task, *args)
 
     def _sort_out(self, error: Exception) -> None:
-        if not isinstance(error, PlantedError):
+        if not isinstance(error, InjectedError):
             self._on_bug(error)
 
 
 def _fail() -> None:
-    raise PlantedError("planted by a fault")
+    raise InjectedError("raised by a fault of the scenario")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config.rule_files import RuleFiles
+from node.config.rules_reload import RuleFiles
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules import Descriptor, RuleSet

@@ -25,7 +25,7 @@ from ringfence.peering.routing import Router, Routes
 from ringfence.rules import RuleSet
 from ringfence.wire import AskMembers, AskRules, MemberRow, Members, Ping, Pong, Rules
 
-__all__ = ["ROUTED_STATES", "StaleViewRefresher"]
+__all__ = ["ROUTED_STATES", "ViewRefresher"]
 
 logger = logging.getLogger("ringfence.client")
 
@@ -41,7 +41,7 @@ _IDLE_PAUSE = 10.0
 """Seconds until the next refresh if no answer shows a stale view."""
 
 
-class StaleViewRefresher:
+class ViewRefresher:
     """Keeps the members, rules and routes of a client current."""
 
     def __init__(

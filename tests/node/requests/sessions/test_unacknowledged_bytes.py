@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.requests.sessions.unacknowledged import UnacknowledgedBytes
+from node.requests.sessions.unacknowledged_bytes import UnacknowledgedBytes
 
 
 @dataclass(eq=False)
