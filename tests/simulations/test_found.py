@@ -69,6 +69,16 @@ def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
     assert outcome.violations == []
 
 
+def test_slots_that_the_standby_granted_during_a_stall_stay_in_use() -> None:
+    drawn_case = generate_scenario(900074, "core")
+    scenario = replace(drawn_case, faults=drawn_case.faults[1:])
+
+    outcome = run_scenario(scenario, 900074, scenario)
+
+    assert [str(fault) for fault in scenario.faults] == ["7.4-9.4 s: stall node=n4"]
+    assert outcome.violations == []
+
+
 def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     scenario = generate_scenario(388, "core")
 
