@@ -79,8 +79,8 @@ class LocalMember:
             self._health.change(1)
             accuser = self._table.get(record.accuser)
             # Suspicions between data centers indicate an unstable path, not an unstable member.
-            is_near = accuser is not None and self._table.is_near(accuser)
-            if record.generation == me.generation and is_near:
+            is_in_local_dc = accuser is not None and self._table.is_in_local_dc(accuser)
+            if record.generation == me.generation and is_in_local_dc:
                 self._on_accusation(record.accuser, now)
         if record.generation > me.generation or record.incarnation >= _MAX_INCARNATION:
             # An earlier process of this member had a clock that was ahead.
@@ -126,9 +126,9 @@ class LocalMember:
     @property
     def _is_needed(self) -> bool:
         """Whether less than half of the data center would be in the ring without this node."""
-        near = [self._table.records[name] for name in self._table.near]
-        routed = sum(1 for record in near if record.is_routed)
-        return 2 * routed < len(near) + 1
+        local_dc = [self._table.records[name] for name in self._table.local_dc]
+        routed = sum(1 for record in local_dc if record.is_routed)
+        return 2 * routed < len(local_dc) + 1
 
     @property
     def has_left(self) -> bool:

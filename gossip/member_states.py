@@ -118,7 +118,7 @@ class MemberStates:
             self._outbox.disseminate(record, now)
         self._outbox.changed(before, record)
         was_routed = before is not None and before.is_routed
-        if was_routed and not record.is_routed and self._table.is_near(record):
+        if was_routed and not record.is_routed and self._table.is_in_local_dc(record):
             self._local_member.on_ring_change(now)
 
     def on_probe_failed(self, name: str, generation: int, now: int) -> None:
@@ -141,8 +141,8 @@ class MemberStates:
         """Probe a suspect with a probability such that a few members of the data center do so."""
         if not self._settings.dynamic_suspicion or record.accuser == self._table.me.name:
             return
-        probability = 2 * self._settings.confirmations / max(1, len(self._table.beside(record)))
-        if self._table.is_near(record) and self._random.random() < probability:
+        probability = 2 * self._settings.confirmations / max(1, len(self._table.pool_of(record)))
+        if self._table.is_in_local_dc(record) and self._random.random() < probability:
             self._prober.begin(record.name, now)
 
     def declare_dead(self, name: str, now: int) -> None:

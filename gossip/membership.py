@@ -110,7 +110,7 @@ class Membership:
     @property
     def pending(self) -> int:
         """Number of queued updates; each of the two queues has at most one update per member."""
-        return len(self._outbox.near) + len(self._outbox.far)
+        return len(self._outbox.local_dc) + len(self._outbox.remote_dc)
 
     def rtt_ns(self, name: str) -> int | None:
         """Return the smoothed round-trip time to a member; None before its first answer."""
@@ -243,9 +243,9 @@ class Membership:
 
     def _gossip(self, which: str, now: int) -> None:
         probing = self._settings.probing(which)
-        pool = self._table.near if which == "near" else self._table.far
+        pool = self._table.local_dc if which == "local_dc" else self._table.remote_dc
         names = pool.draw(probing.gossip_fanout, self._random)
-        if which == "near":
+        if which == "local_dc":
             names += self._states.tombstones.recent(now, self._table, self._random)
         self._outbox.gossip(which, names, probing, now)
 
@@ -257,7 +257,7 @@ class Membership:
             self._outbox.send_records(record.address, record, self.me)
 
     def _send_own_record(self) -> None:
-        for name in self._table.near:
+        for name in self._table.local_dc:
             self._outbox.send_records(self._table.records[name].address, self.me)
 
     def _notice_lag(self, now: int) -> None:
@@ -271,7 +271,7 @@ class Membership:
         if not self._settings.own_pauses:
             return
         self._prober.abandon()
-        interval = round(self._settings.near.interval * _NS)
+        interval = round(self._settings.local_dc.interval * _NS)
         if lag > 2 * interval:
             self.counters["own_pauses"] += 1
             self._states.suspicion_timers.restart(now + interval)
@@ -280,7 +280,7 @@ class Membership:
 
     def _start_timers(self, now: int) -> None:
         settings = self._settings
-        for which, probing in (("near", settings.near), ("far", settings.far)):
+        for which, probing in (("local_dc", settings.local_dc), ("remote_dc", settings.remote_dc)):
             self._timers.set((Due.PROBE, which), now + self._phase(probing.interval))
         self._timers.set((Due.ANNOUNCE, ""), now + self._phase(settings.announce_every))
         self._exchanges.start(now)

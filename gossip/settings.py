@@ -17,10 +17,10 @@ class ProbeSettings:
     """Interval between probes, and time-out of a probe including indirect pings."""
     timeout: float
     """Maximum time-out of the direct ping; three round trips when that is shorter."""
-    least_timeout: float = 0.05
+    min_timeout: float = 0.05
     suspicion_factor: float = 3.0
     """Time-out of a confirmed suspicion in intervals, times log10 of the number of members."""
-    suspicion_stretch: float = 6.0
+    suspicion_max_factor: float = 6.0
     """Factor by which an unconfirmed suspicion lasts longer."""
     gossip_interval: float
     gossip_fanout: int = 3
@@ -30,9 +30,9 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         _require_positive(self)
-        if not self.least_timeout <= self.timeout < self.interval:
+        if not self.min_timeout <= self.timeout < self.interval:
             raise ValueError(
-                f"timeout must be at least {self.least_timeout} and below the interval, "
+                f"timeout must be at least {self.min_timeout} and below the interval, "
                 f"{self.interval}, got {self.timeout}"
             )
 
@@ -47,7 +47,7 @@ class ProbeSettings:
         return cls(
             interval=2.0,
             timeout=0.8,
-            least_timeout=0.2,
+            min_timeout=0.2,
             suspicion_factor=5.0,
             gossip_interval=0.5,
             exchange_every=120.0,
@@ -58,9 +58,9 @@ class ProbeSettings:
 class Settings:
     """Settings of the membership state machine; times in seconds."""
 
-    near: ProbeSettings = field(default_factory=ProbeSettings.lan)
+    local_dc: ProbeSettings = field(default_factory=ProbeSettings.lan)
     """Probes of members in the local data center."""
-    far: ProbeSettings = field(default_factory=ProbeSettings.wan)
+    remote_dc: ProbeSettings = field(default_factory=ProbeSettings.wan)
     """Probes of members in other data centers."""
     indirect: int = 3
     """Number of helpers for an indirect probe."""
@@ -82,7 +82,7 @@ class Settings:
     forget_after: float = 900.0
     forget_seeds_after: float = 3600.0
     join_pause: float = 0.25
-    join_pause_most: float = 5.0
+    max_join_pause: float = 5.0
     ask_again: float = 0.6
     """Delay from the first exchange to the second. The second fetches updates that the first
     missed."""
@@ -93,7 +93,7 @@ class Settings:
     """Accusations within `flap_memory` after which a member leaves the ring by itself."""
     flap_memory: float = 300.0
     flap_pause: float = 60.0
-    flap_pause_most: float = 600.0
+    max_flap_pause: float = 600.0
     lag: float = 0.1
     """Delay of a timer beyond which this member considers itself unhealthy."""
     max_health: int = 8
@@ -119,12 +119,12 @@ class Settings:
     @classmethod
     def wan(cls) -> "Settings":
         """Return settings for a data center whose members are far apart."""
-        return cls(near=ProbeSettings.wan(), far=ProbeSettings.wan())
+        return cls(local_dc=ProbeSettings.wan(), remote_dc=ProbeSettings.wan())
 
     def probing(self, which: str) -> ProbeSettings:
-        """Return the probe settings for members of the local data center (`near`) or of others
-        (`far`)."""
-        return self.near if which == "near" else self.far
+        """Return the probe settings for members of the local data center (`local_dc`) or of others
+        (`remote_dc`)."""
+        return self.local_dc if which == "local_dc" else self.remote_dc
 
     def without_lifeguard(self) -> "Settings":
         """Return these settings without Lifeguard's extensions, for comparisons."""

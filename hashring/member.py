@@ -49,11 +49,11 @@ def by_name(members: Iterable[Member]) -> tuple[Member, ...]:
 
     Raises `ConflictingMembers` when two members share a name but differ otherwise.
     """
-    roster: dict[NodeId, Member] = {}
+    found: dict[NodeId, Member] = {}
     for member in members:
-        if roster.setdefault(member.name, member) != member:
+        if found.setdefault(member.name, member) != member:
             raise ConflictingMembers(member.name)
-    return tuple(sorted(roster.values(), key=lambda member: member.name))
+    return tuple(sorted(found.values(), key=lambda member: member.name))
 
 
 def _require_text(field: str, text: str) -> None:

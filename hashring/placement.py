@@ -22,7 +22,7 @@ __all__ = [
     "next_distinct",
     "points_of",
     "update_vnodes",
-    "shards_that_meet",
+    "shards_near",
 ]
 
 Vnode = tuple[int, NodeId]
@@ -70,14 +70,14 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
 
 
 def update_vnodes(
-    points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
+    points: "array[int]", names: list[NodeId], removed: Iterable[Vnode], added: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
-    """Return the sorted vnodes without those in `gone`, and with those in `come`.
+    """Return the sorted vnodes without those in `removed`, and with those in `added`.
 
     `points` and `names` are parallel lists, which are not modified. They must contain every vnode
-    in `gone`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
+    in `removed`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
     """
-    changes = sorted([(*vnode, False) for vnode in gone] + [(*vnode, True) for vnode in come])
+    changes = sorted([(*vnode, False) for vnode in removed] + [(*vnode, True) for vnode in added])
     new_points, new_names = array("Q"), list[NodeId]()
     copied = 0
     for point, name, is_new in changes:
@@ -138,7 +138,7 @@ def next_distinct(
     return following
 
 
-def shards_that_meet(
+def shards_near(
     points: Sequence[int],
     names: Sequence[NodeId],
     label_of: Mapping[NodeId, Hashable],

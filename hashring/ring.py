@@ -16,7 +16,7 @@ from hashring.placement import (
     first_vnodes,
     next_distinct,
     points_of,
-    shards_that_meet,
+    shards_near,
     sort_vnodes,
     update_vnodes,
 )
@@ -68,39 +68,41 @@ class Ring:
         half a second for 1000. Cost with `like`: a hash per changed vnode and a copy of the other
         vnodes, about 10 milliseconds when 1 of 1000 members changed.
         """
-        roster = by_name(members)
-        datacenters = sorted({member.datacenter for member in roster})
+        sorted_members = by_name(members)
+        datacenters = sorted({member.datacenter for member in sorted_members})
         if len(datacenters) > 1:
             raise MixedDatacenters(tuple(datacenters))
-        if like is not None and like._labels_as(roster):
-            gone, come = _differing(like.members, roster)
-            if len(gone) + len(come) <= len(roster) // _MANY:
-                return cls._from(like, roster, gone, come)
-        points, ranks = sort_vnodes(points_of(member) for member in roster)
-        names = [roster[rank].name for rank in ranks]
+        if like is not None and like._has_same_labels(sorted_members):
+            removed, added = _differing(like.members, sorted_members)
+            if len(removed) + len(added) <= len(sorted_members) // _MANY:
+                return cls._from(like, sorted_members, removed, added)
+        points, ranks = sort_vnodes(points_of(member) for member in sorted_members)
+        names = [sorted_members[rank].name for rank in ranks]
         blank = [NodeId("")] * SHARDS
-        return cls._answering(roster, array("Q", points), names, range(SHARDS), blank, blank.copy())
+        return cls._with_owners(
+            sorted_members, array("Q", points), names, range(SHARDS), blank, blank.copy()
+        )
 
     @classmethod
     def _from(
         cls,
         like: "Ring",
-        roster: tuple[Member, ...],
-        gone: Iterable[Member],
-        come: Iterable[Member],
+        sorted_members: tuple[Member, ...],
+        removed: Iterable[Member],
+        added: Iterable[Member],
     ) -> Self:
         """Build a ring from a similar ring; compute only the shards that changed members affect."""
-        gone_vnodes, come_vnodes = _vnodes_of(gone), _vnodes_of(come)
+        gone_vnodes, come_vnodes = _vnodes_of(removed), _vnodes_of(added)
         points, names = update_vnodes(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
         changed = [point for point, _ in gone_vnodes + come_vnodes]
-        shards = shards_that_meet(points, names, _labels_to_leave(roster), changed)
+        shards = shards_near(points, names, _labels_of(sorted_members), changed)
         owners, standbys = list(like.owner_by_shard), list(like.standby_by_shard)
-        return cls._answering(roster, points, names, shards, owners, standbys)
+        return cls._with_owners(sorted_members, points, names, shards, owners, standbys)
 
     @classmethod
-    def _answering(
+    def _with_owners(
         cls,
-        roster: tuple[Member, ...],
+        sorted_members: tuple[Member, ...],
         points: "array[int]",
         names: list[NodeId],
         shards: Sequence[int],
@@ -109,18 +111,18 @@ class Ring:
     ) -> Self:
         """Complete a ring for which only the owners and standbys of the given shards are
         unknown."""
-        if not roster:
+        if not sorted_members:
             return cls((), (), (), points, names)
         firsts = first_vnodes(points, shards)
         for shard, vnode in zip(shards, firsts, strict=True):
             owners[shard] = names[vnode % len(names)]
-        if len(roster) == 1:
-            return cls(roster, tuple(owners), (), points, names)
+        if len(sorted_members) == 1:
+            return cls(sorted_members, tuple(owners), (), points, names)
         for shard, vnode in zip(
-            shards, next_distinct(names, _labels_to_leave(roster), firsts), strict=True
+            shards, next_distinct(names, _labels_of(sorted_members), firsts), strict=True
         ):
             standbys[shard] = names[vnode]
-        return cls(roster, tuple(owners), tuple(standbys), points, names)
+        return cls(sorted_members, tuple(owners), tuple(standbys), points, names)
 
     def owner(self, shard: int) -> NodeId:
         """Return the member that decides for `shard`. Cost: one look-up.
@@ -167,10 +169,10 @@ class Ring:
             vnode += 1
         return (*foremost.values(), *others)[:wanted]
 
-    def _labels_as(self, roster: Sequence[Member]) -> bool:
+    def _has_same_labels(self, sorted_members: Sequence[Member]) -> bool:
         """Whether these members would have the same labels (zones or names) as in this ring."""
-        are_several = len(self.members) > 1 and len(roster) > 1
-        return are_several and _is_zoned(self.members) == _is_zoned(roster)
+        are_several = len(self.members) > 1 and len(sorted_members) > 1
+        return are_several and _is_zoned(self.members) == _is_zoned(sorted_members)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
         """Return the shards that a member owns, in ascending order; empty for an unknown member.
@@ -191,18 +193,18 @@ class Ring:
         return len(self.shards_of(name))
 
 
-def _labels_to_leave(roster: Sequence[Member]) -> dict[NodeId, str]:
+def _labels_of(sorted_members: Sequence[Member]) -> dict[NodeId, str]:
     """Return the label of each member: its zone, or its name when there is only one zone.
 
     The owner and the standby of a shard must have different labels.
     """
-    if _is_zoned(roster):
-        return {member.name: member.zone for member in roster}
-    return {member.name: member.name for member in roster}
+    if _is_zoned(sorted_members):
+        return {member.name: member.zone for member in sorted_members}
+    return {member.name: member.name for member in sorted_members}
 
 
-def _is_zoned(roster: Sequence[Member]) -> bool:
-    return len({member.zone for member in roster}) > 1
+def _is_zoned(sorted_members: Sequence[Member]) -> bool:
+    return len({member.zone for member in sorted_members}) > 1
 
 
 def _differing(old: Sequence[Member], new: Sequence[Member]) -> tuple[set[Member], set[Member]]:

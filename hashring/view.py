@@ -46,11 +46,11 @@ class View:
         building the rings and does not affect the result. Raises `ConflictingMembers` when two
         members share a name but differ otherwise.
         """
-        roster = by_name(members)
-        number, present = _identify(roster)
+        sorted_members = by_name(members)
+        number, present = _identify(sorted_members)
         known = {} if like is None else {**like._like, **like._rings}
         known = {name: ring for name, ring in known.items() if name in present}
-        return cls(roster, number, present, _like=known)
+        return cls(sorted_members, number, present, _like=known)
 
     def ring(self, datacenter: str) -> Ring:
         """Return the ring of one data center; an empty ring when the data center has no members.
@@ -78,14 +78,14 @@ def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
 
 
 @lru_cache(_RINGS_KEPT)
-def _identify(roster: tuple[Member, ...]) -> tuple[int, tuple[str, ...]]:
+def _identify(sorted_members: tuple[Member, ...]) -> tuple[int, tuple[str, ...]]:
     """Return the hash of members and data centers that identifies a view."""
-    return _hash_of(roster), tuple(sorted({member.datacenter for member in roster}))
+    return _hash_of(sorted_members), tuple(sorted({member.datacenter for member in sorted_members}))
 
 
-def _hash_of(roster: Iterable[Member]) -> int:
+def _hash_of(sorted_members: Iterable[Member]) -> int:
     digest = blake2b(digest_size=8)
-    for member in roster:
+    for member in sorted_members:
         for text in (member.name, member.datacenter, member.zone):
             encoded = text.encode()
             digest.update(pack(">I", len(encoded)) + encoded)

@@ -15,7 +15,7 @@ from hashring import Member, NodeId, View
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
-from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
+from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engine
 from ringfence.rules import RuleSet
 from ringfence.transport.interface import Connection
 from ringfence.transport.memory import MemoryNetwork
@@ -91,7 +91,7 @@ class _Member:
     def answer(self, message: Message) -> Message:
         match message:
             case Request() as asked:
-                outcomes = decide_by(self._engine, asked.batch, START)
+                outcomes = decide_batch(self._engine, asked.batch, START)
                 sources: list[int] = [Source.OWNER] * len(asked.batch)
                 return Answer(
                     asked.seq, self._view, self._rules.version, Results(outcomes, sources)

@@ -50,7 +50,7 @@ class Exchanges:
 
     def start(self, now: int) -> None:
         """Start the periodic exchanges."""
-        for which in ("near", "far"):
+        for which in ("local_dc", "remote_dc"):
             self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
 
     def join(self, seeds: Sequence[Address], now: int) -> None:
@@ -73,7 +73,7 @@ class Exchanges:
                 if seed != self._table.me.address:
                     self._ask(seed)
             self._timers.set((Due.JOIN, ""), now + self._jittered(self._join_pause))
-            self._join_pause = min(self._settings.join_pause_most, 2 * self._join_pause)
+            self._join_pause = min(self._settings.max_join_pause, 2 * self._join_pause)
             return
         self._join_pause = self._settings.join_pause
         self._timers.set((Due.JOIN, ""), now + self._jittered(self._settings.seeds_every))
@@ -94,7 +94,7 @@ class Exchanges:
         if self._no_match_since is None:
             self._no_match_since = now
         since = min(self._differs_since.setdefault(sender, now), self._no_match_since)
-        which = "near" if self._table.is_near(record) else "far"
+        which = "local_dc" if self._table.is_in_local_dc(record) else "remote_dc"
         limit_ns = round(
             self._settings.mismatch_rounds * self._settings.probing(which).gossip_interval * _NS
         )
@@ -116,7 +116,7 @@ class Exchanges:
 
         The first list may lack other new members, and updates about them may no longer be sent.
         """
-        for which in ("near", "far"):
+        for which in ("local_dc", "remote_dc"):
             self._timers.set((Due.EXCHANGE, which), now + self._jittered(self._settings.ask_again))
 
     def _ask(self, address: Address) -> None:
@@ -132,7 +132,7 @@ class Exchanges:
         return self._jittered(self._settings.probing(which).exchange_every * scale)
 
     def _pool(self, which: str) -> Pool:
-        return self._table.near if which == "near" else self._table.far
+        return self._table.local_dc if which == "local_dc" else self._table.remote_dc
 
     def _jittered(self, seconds: float) -> int:
         return round(seconds * (0.75 + 0.5 * self._random.random()) * _NS)

@@ -32,15 +32,15 @@ class Outbox:
         counters: Counter[str],
         now: int,
     ) -> None:
-        self.near = Updates()
+        self.local_dc = Updates()
         """Updates for the local data center."""
-        self.far = Updates()
+        self.remote_dc = Updates()
         """Updates for other data centers, where gossip is slower."""
         self._table = table
         self._timers = timers
         self._settings = settings
         self._counters = counters
-        self._quiet_until = {"near": now, "far": now}
+        self._quiet_until = {"local_dc": now, "remote_dc": now}
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
@@ -51,16 +51,16 @@ class Outbox:
     def disseminate(self, record: Record, now: int) -> None:
         """Send a membership record to all members, now or with the next gossip message if one was
         just sent."""
-        if self._table.near or self._table.far:
-            self.near.add(record)
-            self._schedule_gossip("near", now)
-        if self._table.far:
-            self.far.add(record)
-            self._schedule_gossip("far", now)
+        if self._table.local_dc or self._table.remote_dc:
+            self.local_dc.add(record)
+            self._schedule_gossip("local_dc", now)
+        if self._table.remote_dc:
+            self.remote_dc.add(record)
+            self._schedule_gossip("remote_dc", now)
 
     def gossip(self, which: str, names: Iterable[str], probing: ProbeSettings, now: int) -> None:
         """Send queued updates to these members, and schedule another round if updates are left."""
-        queue = self.near if which == "near" else self.far
+        queue = self.local_dc if which == "local_dc" else self.remote_dc
         self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
         me = self._table.me
         is_sent = False
@@ -73,8 +73,8 @@ class Outbox:
 
     def drop(self, name: str) -> None:
         """Stop sending the record of a member to others."""
-        self.near.drop(name)
-        self.far.drop(name)
+        self.local_dc.drop(name)
+        self.remote_dc.drop(name)
 
     def send_to(self, member: Record, message: Message, first: Iterable[Record] = ()) -> None:
         """Send a message to a member, with as many updates as fit."""
@@ -90,8 +90,8 @@ class Outbox:
         """
         if member is not None and self._needs_accusation(member):
             first = (*first, member)
-        is_far = member is not None and not self._table.is_near(member)
-        queue = self.far if is_far else self.near
+        is_in_remote_dc = member is not None and not self._table.is_in_local_dc(member)
+        queue = self.remote_dc if is_in_remote_dc else self.local_dc
         if queue or first:
             limit = transmissions(self._settings.retransmit, len(self._table.records))
             updates = queue.take(room_for_updates(message), limit, first)

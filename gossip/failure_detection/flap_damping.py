@@ -21,7 +21,7 @@ class FlapDamping:
         """Time when the member may return; None while it is in the ring."""
         self._memory = round(settings.flap_memory * _NS)
         self._shortest = round(settings.flap_pause * _NS)
-        self._longest = round(settings.flap_pause_most * _NS)
+        self._longest = round(settings.max_flap_pause * _NS)
         self._accusations: deque[tuple[int, str]] = deque(maxlen=settings.flaps)
         self._pause = self._shortest
         self._calm_at = 0

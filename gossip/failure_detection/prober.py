@@ -108,8 +108,8 @@ class Prober:
     ) -> None:
         self.rtts: dict[str, int] = {}
         """Smoothed round trip by member, in ns."""
-        self.near = Rounds(table.near, random)
-        self.far = Rounds(table.far, random)
+        self.local_dc = Rounds(table.local_dc, random)
+        self.remote_dc = Rounds(table.remote_dc, random)
         self._table = table
         self._outbox = outbox
         self._timers = timers
@@ -127,13 +127,13 @@ class Prober:
 
     def add(self, record: Record) -> None:
         """Include a new member in the current round of probes."""
-        (self.near if self._table.is_near(record) else self.far).add(record.name)
+        (self.local_dc if self._table.is_in_local_dc(record) else self.remote_dc).add(record.name)
 
     def probe_next(self, which: str, now: int) -> None:
         """Probe the next member of the near or far set, and schedule the following probe."""
         interval = round(self._settings.probing(which).interval * _NS)
         self._timers.set((Due.PROBE, which), now + self._health.scaled(interval))
-        name = (self.near if which == "near" else self.far).next()
+        name = (self.local_dc if which == "local_dc" else self.remote_dc).next()
         if name is not None:
             self.begin(name, now)
 
@@ -223,7 +223,7 @@ class Prober:
             self._counters["refused_relays"] += 1
             return
         target = self._table.get(request.target)
-        probing = self._settings.near if target is None else self._probing(target)
+        probing = self._settings.local_dc if target is None else self._probing(target)
         seq = self._next_seq()
         self._relays[seq] = _Relay(source, request.sender, request.seq, request.target)
         waits = round(self._settings.nack_share * probing.timeout * _NS)
@@ -271,17 +271,17 @@ class Prober:
             return name != target.name and self._table.records[name].status is not Status.SUSPECT
 
         count = self._settings.indirect
-        beside = self._table.beside(target).draw(count, self._random, can_help)
-        if len(beside) < count and not self._table.is_near(target):
-            beside += self._table.near.draw(count - len(beside), self._random, can_help)
-        return beside
+        candidates = self._table.pool_of(target).draw(count, self._random, can_help)
+        if len(candidates) < count and not self._table.is_in_local_dc(target):
+            candidates += self._table.local_dc.draw(count - len(candidates), self._random, can_help)
+        return candidates
 
     def _timeout(self, name: str, probing: ProbeSettings) -> int:
         most = round(probing.timeout * _NS)
         rtt = self.rtts.get(name)
         if rtt is None:
             return most
-        return min(most, max(3 * rtt, round(probing.least_timeout * _NS)))
+        return min(most, max(3 * rtt, round(probing.min_timeout * _NS)))
 
     def _ping(self, target: Record, seq: int) -> None:
         me = self._table.me
@@ -289,7 +289,11 @@ class Prober:
         self._outbox.send_to(target, ping)
 
     def _probing(self, target: Record) -> ProbeSettings:
-        return self._settings.near if self._table.is_near(target) else self._settings.far
+        return (
+            self._settings.local_dc
+            if self._table.is_in_local_dc(target)
+            else self._settings.remote_dc
+        )
 
     def _end(self, seq: int) -> _Probe:
         probe = self._probes.pop(seq)

@@ -28,9 +28,9 @@ class SuspicionTimers:
 
     def begin(self, record: Record, now: int) -> None:
         """Start a suspicion of a member, and its timer."""
-        near = self._table.is_near(record)
-        probing = self._settings.near if near else self._settings.far
-        members = len(self._table.near) + (0 if near else len(self._table.far)) + 1
+        local_dc = self._table.is_in_local_dc(record)
+        probing = self._settings.local_dc if local_dc else self._settings.remote_dc
+        members = len(self._table.local_dc) + (0 if local_dc else len(self._table.remote_dc)) + 1
         suspicion = Suspicion.raised(now, probing, self._settings, members)
         suspicion.confirm(record.accuser)
         self._running[record.name] = suspicion
@@ -92,7 +92,7 @@ class Suspicion:
         if wanted == 0:
             # No other member can confirm it, so the time-out is doubled.
             return cls(now, round(2 * least * _NS), round(2 * least * _NS), 0)
-        most = probing.suspicion_stretch * least
+        most = probing.suspicion_max_factor * least
         return cls(now, round(least * _NS), round(most * _NS), wanted)
 
     @property

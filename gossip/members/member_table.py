@@ -78,13 +78,13 @@ class MemberTable:
 
         It is the sum of one hash per member, so the order of changes does not matter.
         """
-        self.near = Pool()
+        self.local_dc = Pool()
         """Other members of the local data center that are not gone."""
-        self.far = Pool()
+        self.remote_dc = Pool()
         """Members of other data centers that are not gone."""
         self.dead = Pool()
         """Dead members that are still remembered."""
-        self._datacenters: dict[str, Pool] = {me.datacenter: self.near}
+        self._datacenters: dict[str, Pool] = {me.datacenter: self.local_dc}
         self.put(me)
 
     def get(self, name: str) -> Record | None:
@@ -96,15 +96,15 @@ class MemberTable:
         self.forget(record.name, keep=True)
         self.records[record.name] = record
         self.digest = (self.digest + _hash_of(record)) & _MASK
-        beside = self.beside(record)
+        pool = self.pool_of(record)
         if record.name == self.me.name:
             self.me = record
         elif record.status is Status.DEAD:
             self.dead.add(record.name)
         elif not record.is_gone:
-            beside.add(record.name)
-            if not self.is_near(record):
-                self.far.add(record.name)
+            pool.add(record.name)
+            if not self.is_in_local_dc(record):
+                self.remote_dc.add(record.name)
 
     def forget(self, name: str, *, keep: bool = False) -> None:
         """Remove a member from the table.
@@ -115,17 +115,17 @@ class MemberTable:
         if before is None:
             return
         self.digest = (self.digest - _hash_of(before)) & _MASK
-        for pool in (self.dead, self.far, self.beside(before)):
+        for pool in (self.dead, self.remote_dc, self.pool_of(before)):
             pool.drop(name)
         if not keep:
             del self.records[name]
 
-    def beside(self, record: Record) -> Pool:
+    def pool_of(self, record: Record) -> Pool:
         """Return the other members of the record's data center that are not dead and have not
         left."""
         return self._datacenters.setdefault(record.datacenter, Pool())
 
-    def is_near(self, record: Record) -> bool:
+    def is_in_local_dc(self, record: Record) -> bool:
         """Whether a member belongs to the local data center."""
         return record.datacenter == self.me.datacenter
 
@@ -142,17 +142,17 @@ class MemberTable:
     @property
     def is_alone(self) -> bool:
         """Whether all other known members are dead or have left."""
-        return not self.near and not self.far
+        return not self.local_dc and not self.remote_dc
 
 
 def _hash_of(record: Record) -> int:
     if record.is_gone:
         return 0  # Members forget gone members at different times.
-    return _hash_of_running(record)
+    return _hash_of_instance(record)
 
 
 @lru_cache(_HASHES_KEPT)
-def _hash_of_running(record: Record) -> int:
+def _hash_of_instance(record: Record) -> int:
     texts = [text.encode() for text in (record.name, record.host, record.datacenter, record.zone)]
     numbers = (record.port, record.generation, record.weight, record.is_routed, record.is_placed)
     head = pack(">4H", *map(len, texts)) + pack(">HQd??", *numbers)

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from ringfence.limiter import Algorithm, Code, Engine, Outcomes
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import Rule
 from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
 
@@ -91,13 +91,13 @@ class Lender(Generic[ClientT]):
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
         if not self._leases:
-            return decide_by(self._engine, batch, now)
+            return decide_batch(self._engine, batch, now)
         self.expire(now)
         lent_keys = [key for key in dict.fromkeys(batch.keys) if key in self._lent_units]
         if not lent_keys:
-            return decide_by(self._engine, batch, now)
+            return decide_batch(self._engine, batch, now)
         if batch.op not in _COUNTING:
-            outcomes = decide_by(self._engine, batch, now)
+            outcomes = decide_batch(self._engine, batch, now)
             for row, key in enumerate(batch.keys):
                 left = outcomes.remaining[row] - self._lent_units.get(key, 0)
                 outcomes.remaining[row] = max(0, left)
@@ -105,7 +105,7 @@ class Lender(Generic[ClientT]):
                 self.recall(lent_keys)
             return outcomes
         with self.counted(lent_keys, now):
-            outcomes = decide_by(self._engine, batch, now)
+            outcomes = decide_batch(self._engine, batch, now)
         if not _EXHAUSTED_CODES.isdisjoint(outcomes.codes):
             codes = zip(batch.keys, outcomes.codes, strict=True)
             self.recall(

@@ -10,7 +10,7 @@ from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
-from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
+from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
@@ -40,7 +40,7 @@ class LocalDecider:
         self._tickets = count(1)
         self._held = HeldSlots()
         self._slots: SlotQueue[None] = SlotQueue(
-            partial(decide_by, self._engine),
+            partial(decide_batch, self._engine),
             rules.by_id,
             lambda _, tickets: self._slot_waits.wake(tickets),
             most_of=lambda _: MOST_WAITERS,
@@ -125,7 +125,7 @@ class LocalDecider:
         """Renew slots that are due, before a decision; no other process can take them in
         between."""
         for held in self._held.due(now / 1e9):
-            decide_by(self._engine, held.renewal(), now)
+            decide_batch(self._engine, held.renewal(), now)
             held.on_renewed(now / 1e9)
 
     def time(self) -> float:

@@ -20,7 +20,7 @@ __all__ = [
     "ENVIRONMENT",
     "EngineChoice",
     "chosen_engine",
-    "decide_by",
+    "decide_batch",
     "engine_rules",
     "first_slot",
     "new_engine",
@@ -97,7 +97,7 @@ def new_engine(
     return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease, tables=tables)
 
 
-def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
+def decide_batch(engine: Engine, batch: Batch, now: int) -> Outcomes:
     """Execute a batch by an engine: check, refund, renew, reset or charge its keys."""
     keys, limits, which = batch.keys, batch.limits, batch.which
     match batch.op:

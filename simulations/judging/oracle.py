@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Algorithm, Code, Engine
-from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.peering.engine_choice import decide_batch, engine_rules
 from ringfence.rules import Rule
 from ringfence.wire import Results, Source
 from simulations.what_if.data_centers import MAX_KEYS
@@ -68,7 +68,7 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
     batch = question.batch
     if not batch.keys:
         return Answer(True, None, [], [])
-    outcomes = decide_by(engine, batch, now)
+    outcomes = decide_batch(engine, batch, now)
     codes = outcomes.codes
     if len(codes) == 1:  # The most frequent case.
         rule = question.rules[0]

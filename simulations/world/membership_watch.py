@@ -37,11 +37,11 @@ def detection_bound(members: int) -> float:
     The bound assumes a working network and healthy members. It adds the time until a member probes
     the dead one, the duration of the probe, the longest suspicion, and the dissemination.
     """
-    near = _SETTINGS.near
-    least = near.suspicion_factor * max(1.0, log10(max(1, members))) * near.interval
+    local_dc = _SETTINGS.local_dc
+    least = local_dc.suspicion_factor * max(1.0, log10(max(1, members))) * local_dc.interval
     is_confirmed = min(_SETTINGS.confirmations, members - 2) > 0
-    longest = least * (near.suspicion_stretch if is_confirmed else 2)
-    return (_ROUNDS + 2) * near.interval + longest + _ROUNDS * near.gossip_interval
+    longest = least * (local_dc.suspicion_max_factor if is_confirmed else 2)
+    return (_ROUNDS + 2) * local_dc.interval + longest + _ROUNDS * local_dc.gossip_interval
 
 
 class MembershipWatch:

@@ -8,7 +8,7 @@ import pytest
 from gossip import Settings, Status
 
 LAN = Settings.lan()
-TWELVE_ROUNDS = 12 * LAN.near.interval
+TWELVE_ROUNDS = 12 * LAN.local_dc.interval
 
 
 def test_members_that_share_one_seed_find_each_other(world):
@@ -427,9 +427,14 @@ def test_a_member_learns_that_another_name_uses_its_address(world):
 
 def convergence_bound(count):
     """Y_m of a crash without its exchanges: the last probe that finds it, doubt, twelve rounds."""
-    near = LAN.near
-    doubt = near.suspicion_factor * max(1.0, log10(count)) * near.interval * near.suspicion_stretch
-    return (2 * count - 1) * near.interval + doubt + 12 * near.gossip_interval
+    local_dc = LAN.local_dc
+    doubt = (
+        local_dc.suspicion_factor
+        * max(1.0, log10(count))
+        * local_dc.interval
+        * local_dc.suspicion_max_factor
+    )
+    return (2 * count - 1) * local_dc.interval + doubt + 12 * local_dc.gossip_interval
 
 
 @pytest.mark.parametrize("count", [3, 10, 30])
@@ -448,7 +453,7 @@ def test_after_a_join_and_a_leave_all_views_are_equal_within_twelve_rounds(world
     """V2: nobody need be doubted, so that news travel in twelve rounds of gossip."""
     cluster = world(seed)
     cluster.grow(count)
-    within = 12 * LAN.near.gossip_interval
+    within = 12 * LAN.local_dc.gossip_interval
     cluster.start("late", seeds=["n0"])
     cluster.run_until(cluster.agree, within=within)
 

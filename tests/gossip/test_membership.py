@@ -90,7 +90,9 @@ def test_the_longest_allowed_record_is_sent_and_suspected(core, record):
 def test_a_leave_is_sent_to_the_local_data_center_at_once(core, record):
     member = core("a")
     deliver(
-        member, *[record(f"n{number}") for number in range(40)], record("far", datacenter="dc2")
+        member,
+        *[record(f"n{number}") for number in range(40)],
+        record("remote_dc", datacenter="dc2"),
     )
 
     effects = member.leave(0)

@@ -7,12 +7,12 @@ from gossip import ProbeSettings, Settings
 
 @pytest.mark.parametrize("settings", [Settings.lan(), Settings.wan()])
 def test_other_data_centers_are_probed_no_faster_than_the_own(settings):
-    assert settings.near.interval <= settings.far.interval
-    assert settings.near.timeout <= settings.far.timeout
+    assert settings.local_dc.interval <= settings.remote_dc.interval
+    assert settings.local_dc.timeout <= settings.remote_dc.timeout
 
 
 def test_three_members_know_of_a_crash_within_four_seconds_at_worst():
-    lan = Settings.lan().near
+    lan = Settings.lan().local_dc
     turn = 3 * lan.interval  # First in one round of two others, last in the next.
 
     assert turn + lan.interval + lan.suspicion_factor * lan.interval < 4.0

@@ -50,12 +50,13 @@ def test_an_invalid_member_raises_a_value_error_of_this_package():
 
 @settings(max_examples=50)
 @given(
-    roster=st.lists(st.builds(Member, names), unique_by=lambda member: member.name), data=st.data()
+    member_list=st.lists(st.builds(Member, names), unique_by=lambda member: member.name),
+    data=st.data(),
 )
-def test_members_come_out_sorted_and_once_whatever_their_order_and_repetition(roster, data):
-    repeated = data.draw(st.permutations(roster + roster[:2]))
+def test_members_come_out_sorted_and_once_whatever_their_order_and_repetition(member_list, data):
+    repeated = data.draw(st.permutations(member_list + member_list[:2]))
 
-    assert by_name(repeated) == tuple(sorted(roster, key=lambda member: member.name))
+    assert by_name(repeated) == tuple(sorted(member_list, key=lambda member: member.name))
 
 
 def test_two_different_members_with_one_name_raise_a_named_conflict():

@@ -7,15 +7,15 @@ node_ids = st.text("abcdefgh", min_size=1, max_size=3).map(NodeId)
 members = st.builds(
     Member, node_ids, zone=st.sampled_from(["", "x"]), weight=st.sampled_from([0.25, 1.0, 1.5])
 )
-rosters = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.name)
-two_or_more = rosters.filter(lambda roster: len(roster) > 1)
+member_lists = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.name)
+two_or_more = member_lists.filter(lambda member_list: len(member_list) > 1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(two_or_more)
-def test_a_join_moves_exactly_the_new_members_shards(roster):
-    *before, newcomer = roster
-    new = Ring.of(roster)
+def test_a_join_moves_exactly_the_new_members_shards(member_list):
+    *before, newcomer = member_list
+    new = Ring.of(member_list)
 
     moves = moved(Ring.of(before), new)
 
@@ -25,9 +25,9 @@ def test_a_join_moves_exactly_the_new_members_shards(roster):
 
 @settings(max_examples=40, deadline=None)
 @given(two_or_more)
-def test_a_departure_moves_exactly_the_shards_of_the_departed_member(roster):
-    *after, leaver = roster
-    old = Ring.of(roster)
+def test_a_departure_moves_exactly_the_shards_of_the_departed_member(member_list):
+    *after, leaver = member_list
+    old = Ring.of(member_list)
 
     moves = moved(old, Ring.of(after))
 
@@ -36,18 +36,18 @@ def test_a_departure_moves_exactly_the_shards_of_the_departed_member(roster):
 
 
 @settings(max_examples=30, deadline=None)
-@given(rosters)
-def test_a_member_that_gains_weight_only_gains_shards(roster):
-    lighter, *others = roster
+@given(member_lists)
+def test_a_member_that_gains_weight_only_gains_shards(member_list):
+    lighter, *others = member_list
     heavier = Member(lighter.name, zone=lighter.zone, weight=2.0)
 
-    moves = moved(Ring.of(roster), Ring.of([heavier, *others]))
+    moves = moved(Ring.of(member_list), Ring.of([heavier, *others]))
 
     assert {move.new_owner for move in moves} <= {heavier.name}
 
 
 @settings(max_examples=40, deadline=None)
-@given(old=rosters, new=rosters)
+@given(old=member_lists, new=member_lists)
 def test_moves_name_old_and_new_owners_in_shard_order(old, new):
     old_ring, new_ring = Ring.of(old), Ring.of(new)
 
@@ -81,8 +81,8 @@ def test_the_first_member_gains_and_the_last_member_loses_every_shard():
 
 
 def test_a_join_of_ten_moves_about_a_tenth():
-    roster = [Member(NodeId(f"node-{number}")) for number in range(10)]
+    member_list = [Member(NodeId(f"node-{number}")) for number in range(10)]
 
-    share = len(moved(Ring.of(roster[:-1]), Ring.of(roster))) / SHARDS
+    share = len(moved(Ring.of(member_list[:-1]), Ring.of(member_list))) / SHARDS
 
     assert 0.075 < share < 0.125  # One tenth, four sigma either way.

@@ -12,7 +12,7 @@ from hashring.placement import (
     first_vnodes,
     next_distinct,
     points_of,
-    shards_that_meet,
+    shards_near,
     sort_vnodes,
     update_vnodes,
 )
@@ -103,12 +103,12 @@ def test_the_first_member_by_name_owns_a_shared_position():
     assert first_vnodes([point] * 3, range(SHARDS)) == [0] * 8 + [3] * (SHARDS - 8)
 
 
-@given(stay=few_vnodes, gone=few_vnodes, come=few_vnodes)
-def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, gone, come):
-    points, names = circle_of(stay + gone)
+@given(stay=few_vnodes, removed=few_vnodes, added=few_vnodes)
+def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, removed, added):
+    points, names = circle_of(stay + removed)
 
-    assert update_vnodes(points, names, gone, come) == circle_of(stay + come)
-    assert (points, names) == circle_of(stay + gone)
+    assert update_vnodes(points, names, removed, added) == circle_of(stay + added)
+    assert (points, names) == circle_of(stay + removed)
 
 
 @settings(max_examples=40, deadline=None)
@@ -144,19 +144,19 @@ def test_next_distinct_finds_the_first_vnode_with_another_label(names, data):
 @settings(max_examples=200, deadline=None)
 @given(
     stay=st.lists(st.tuples(points_anywhere, names), max_size=8),
-    gone=st.lists(st.tuples(points_anywhere, names), max_size=3),
-    come=st.lists(st.tuples(points_anywhere, names), max_size=3),
+    removed=st.lists(st.tuples(points_anywhere, names), max_size=3),
+    added=st.lists(st.tuples(points_anywhere, names), max_size=3),
     label_of=st.sampled_from(
         [dict(zip("abcd", "abcd", strict=True)), {**dict.fromkeys("abc", "x"), "d": "y"}]
     ),
 )
-def test_shards_without_a_change_keep_their_first_two_labels(stay, gone, come, label_of):
-    before, after = stay + gone, stay + come
+def test_shards_without_a_change_keep_their_first_two_labels(stay, removed, added, label_of):
+    before, after = stay + removed, stay + added
     for vnodes in (before, after):
         assume(len({label_of[name] for _, name in vnodes}) > 1)
-    changed = [point for point, _ in gone + come]
+    changed = [point for point, _ in removed + added]
 
-    shards = shards_that_meet(*circle_of(after), label_of, changed)
+    shards = shards_near(*circle_of(after), label_of, changed)
 
     assert shards == sorted(set(shards))
     near_points = {
@@ -171,5 +171,5 @@ def test_each_of_many_vnodes_owns_few_shards():
     points = array("Q", [place * SHARD_WIDTH // 2 for place in range(2 * SHARDS)])
     label_of = {name: name for name in names}
 
-    assert shards_that_meet(points, names, label_of, [points[100]]) == [50]
-    assert shards_that_meet(points, names, label_of, [points[0]]) == [0]
+    assert shards_near(points, names, label_of, [points[100]]) == [50]
+    assert shards_near(points, names, label_of, [points[0]]) == [0]

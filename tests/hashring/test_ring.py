@@ -26,7 +26,7 @@ node_ids = st.text("abcdefgh", min_size=1, max_size=3).map(NodeId)
 shards = st.integers(0, SHARDS - 1)
 
 
-def rosters(zones=("",), weights=(1.0,), min_size=1, max_size=7):
+def member_lists(zones=("",), weights=(1.0,), min_size=1, max_size=7):
     """Draw members of one data center with unique names."""
     return st.lists(
         members(zones, weights),
@@ -41,43 +41,43 @@ def members(zones, weights):
 
 
 zoned_members = members(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
-zoned_rosters = rosters(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
+zoned_member_lists = member_lists(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
 
 
 def nodes(count, prefix="node"):
     return [Member(NodeId(f"{prefix}-{number}")) for number in range(count)]
 
 
-def without(roster, name):
-    return [member for member in roster if member.name != name]
+def without(member_list, name):
+    return [member for member in member_list if member.name != name]
 
 
-def along_the_ring(roster, shard):
+def along_the_ring(member_list, shard):
     """Return the distinct members in ring order from the start of a shard."""
-    vnodes = sorted((point, member.name) for member in roster for point in points_of(member))
+    vnodes = sorted((point, member.name) for member in member_list for point in points_of(member))
     start = shard * SHARD_WIDTH
     walk = [vnode for vnode in vnodes if vnode[0] >= start] + vnodes
     return list(dict.fromkeys(name for _, name in walk))
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=zoned_rosters, shard=shards)
-def test_the_owner_has_the_first_vnode_at_or_after_the_shard(roster, shard):
-    ring = Ring.of(roster)
+@given(member_list=zoned_member_lists, shard=shards)
+def test_the_owner_has_the_first_vnode_at_or_after_the_shard(member_list, shard):
+    ring = Ring.of(member_list)
 
-    assert ring.owner(shard) == along_the_ring(roster, shard)[0]
+    assert ring.owner(shard) == along_the_ring(member_list, shard)[0]
     assert ring.owner_by_shard[shard] == ring.owner(shard)
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=zoned_rosters, data=st.data())
-def test_equal_members_give_equal_rings_whatever_their_order(roster, data):
-    shuffled = data.draw(st.permutations(roster + roster[:2]))
-    ring, other = Ring.of(roster), Ring.of(shuffled)
+@given(member_list=zoned_member_lists, data=st.data())
+def test_equal_members_give_equal_rings_whatever_their_order(member_list, data):
+    shuffled = data.draw(st.permutations(member_list + member_list[:2]))
+    ring, other = Ring.of(member_list), Ring.of(shuffled)
 
     assert ring == other
     assert hash(ring) == hash(other)
-    assert ring.members == tuple(sorted(roster, key=lambda member: member.name))
+    assert ring.members == tuple(sorted(member_list, key=lambda member: member.name))
     assert ring.owner_by_shard == other.owner_by_shard
     assert [ring.standby(shard) for shard in range(SHARDS)] == [
         other.standby(shard) for shard in range(SHARDS)
@@ -96,28 +96,31 @@ def shards_that_differ(ring, other):
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=st.lists(zoned_rosters | rosters(min_size=0), min_size=2, max_size=4))
+@given(steps=st.lists(zoned_member_lists | member_lists(min_size=0), min_size=2, max_size=4))
 def test_a_derived_ring_does_not_depend_on_its_origin(steps):
     ring = Ring.of([])
-    for roster in steps:
-        ring = Ring.of(roster, like=ring)
+    for member_list in steps:
+        ring = Ring.of(member_list, like=ring)
 
-        assert not shards_that_differ(ring, Ring.of(roster))
+        assert not shards_that_differ(ring, Ring.of(member_list))
 
 
 @settings(max_examples=60, deadline=None)
-@given(roster=rosters(("", "x", "y"), (0.25, 1.0, 1.5), min_size=4, max_size=12), data=st.data())
-def test_a_ring_updated_member_by_member_equals_a_new_ring(roster, data):
-    ring = Ring.of(roster)
+@given(
+    member_list=member_lists(("", "x", "y"), (0.25, 1.0, 1.5), min_size=4, max_size=12),
+    data=st.data(),
+)
+def test_a_ring_updated_member_by_member_equals_a_new_ring(member_list, data):
+    ring = Ring.of(member_list)
     for _ in range(4):
-        member = data.draw(st.sampled_from(roster) | zoned_members)
-        roster = without(roster, member.name)
+        member = data.draw(st.sampled_from(member_list) | zoned_members)
+        member_list = without(member_list, member.name)
         changed = data.draw(st.sampled_from([member, replace(member, weight=2.0), None]))
-        if changed is not None or not roster:
-            roster = [*roster, changed or member]
-        ring = Ring.of(roster, like=ring)
+        if changed is not None or not member_list:
+            member_list = [*member_list, changed or member]
+        ring = Ring.of(member_list, like=ring)
 
-        assert not shards_that_differ(ring, Ring.of(roster))
+        assert not shards_that_differ(ring, Ring.of(member_list))
 
 
 def test_adding_or_removing_a_second_zone_rechooses_all_standbys():
@@ -130,11 +133,17 @@ def test_adding_or_removing_a_second_zone_rechooses_all_standbys():
 
 @pytest.mark.parametrize("zones", [1, 3])
 def test_an_updated_ring_with_more_vnodes_than_shards_equals_a_new_ring(zones):
-    roster = [replace(node, zone=f"z{number % zones}") for number, node in enumerate(nodes(150))]
-    newcomer, heavy = Member(NodeId("new"), zone="z0"), replace(roster[7], weight=2.5)
-    ring = Ring.of(roster)
+    member_list = [
+        replace(node, zone=f"z{number % zones}") for number, node in enumerate(nodes(150))
+    ]
+    newcomer, heavy = Member(NodeId("new"), zone="z0"), replace(member_list[7], weight=2.5)
+    ring = Ring.of(member_list)
 
-    for changed in ([*roster, newcomer], roster[3:], [*roster[:7], heavy, *roster[8:], newcomer]):
+    for changed in (
+        [*member_list, newcomer],
+        member_list[3:],
+        [*member_list[:7], heavy, *member_list[8:], newcomer],
+    ):
         ring = Ring.of(changed, like=ring)
 
         assert not shards_that_differ(ring, Ring.of(changed))
@@ -158,73 +167,73 @@ def test_the_ring_is_the_same_in_every_release():
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=zoned_rosters, shard=shards, count=st.integers(1, 9))
-def test_owners_are_distinct_and_as_many_as_requested_or_available(roster, shard, count):
-    ring = Ring.of(roster)
+@given(member_list=zoned_member_lists, shard=shards, count=st.integers(1, 9))
+def test_owners_are_distinct_and_as_many_as_requested_or_available(member_list, shard, count):
+    ring = Ring.of(member_list)
 
     owners = ring.owners(shard, count)
 
-    assert len(owners) == len(set(owners)) == min(count, len(roster))
+    assert len(owners) == len(set(owners)) == min(count, len(member_list))
     assert owners[0] == ring.owner(shard)
-    assert owners == ring.owners(shard, len(roster))[:count]
+    assert owners == ring.owners(shard, len(member_list))[:count]
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=zoned_rosters, shard=shards)
-def test_the_first_members_of_each_zone_precede_all_others(roster, shard):
-    zone_of = {member.name: member.zone for member in roster}
-    walk = along_the_ring(roster, shard)
+@given(member_list=zoned_member_lists, shard=shards)
+def test_the_first_members_of_each_zone_precede_all_others(member_list, shard):
+    zone_of = {member.name: member.zone for member in member_list}
+    walk = along_the_ring(member_list, shard)
     foremost = {zone_of[name]: name for name in reversed(walk)}.values()
 
     expected = sorted(
         walk, key=lambda name: name not in foremost
     )  # The sort is stable, so ring order remains within each zone.
 
-    assert list(Ring.of(roster).owners(shard, len(roster))) == expected
+    assert list(Ring.of(member_list).owners(shard, len(member_list))) == expected
 
 
 @settings(max_examples=30, deadline=None)
-@given(roster=zoned_rosters)
-def test_the_standby_is_the_second_of_the_owners_for_every_shard(roster):
-    ring = Ring.of(roster)
+@given(member_list=zoned_member_lists)
+def test_the_standby_is_the_second_of_the_owners_for_every_shard(member_list):
+    ring = Ring.of(member_list)
 
     for shard in range(0, SHARDS, 37):
         assert (ring.owner(shard), ring.standby(shard)) == (*ring.owners(shard, 2), None)[:2]
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
-def test_the_standby_is_in_another_zone_whenever_there_is_one(roster, shard):
-    zone_of = {member.name: member.zone for member in roster}
+@given(member_list=member_lists(zones=("x", "y", "z"), min_size=2), shard=shards)
+def test_the_standby_is_in_another_zone_whenever_there_is_one(member_list, shard):
+    zone_of = {member.name: member.zone for member in member_list}
     assume(len(set(zone_of.values())) > 1)
-    ring = Ring.of(roster)
+    ring = Ring.of(member_list)
 
     assert zone_of[ring.standby(shard)] != zone_of[ring.owner(shard)]
 
 
 @settings(max_examples=40, deadline=None)
-@given(roster=rosters(weights=(0.25, 1.0, 2.0), min_size=2), shard=shards)
-def test_within_one_zone_the_standby_owns_a_shard_after_its_owner_leaves(roster, shard):
-    owner, standby = Ring.of(roster).owners(shard, 2)
+@given(member_list=member_lists(weights=(0.25, 1.0, 2.0), min_size=2), shard=shards)
+def test_within_one_zone_the_standby_owns_a_shard_after_its_owner_leaves(member_list, shard):
+    owner, standby = Ring.of(member_list).owners(shard, 2)
 
-    assert Ring.of(without(roster, owner)).owner(shard) == standby
+    assert Ring.of(without(member_list, owner)).owner(shard) == standby
 
 
 @settings(max_examples=100, deadline=None)
-@given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
-def test_after_its_owner_leaves_a_standby_is_owner_or_stays_standby(roster, shard):
-    ring = Ring.of(roster)
-    rest = Ring.of(without(roster, ring.owner(shard)))
+@given(member_list=member_lists(zones=("x", "y", "z"), min_size=2), shard=shards)
+def test_after_its_owner_leaves_a_standby_is_owner_or_stays_standby(member_list, shard):
+    ring = Ring.of(member_list)
+    rest = Ring.of(without(member_list, ring.owner(shard)))
 
     assert ring.standby(shard) in (rest.owner(shard), rest.standby(shard))
-    assert rest.owner(shard) == along_the_ring(roster, shard)[1]
+    assert rest.owner(shard) == along_the_ring(member_list, shard)[1]
 
 
 def test_a_standby_in_another_zone_may_stay_standby_when_the_owner_leaves():
     here = [Member(NodeId(name), zone="x") for name in ("a", "b")]
-    roster = [*here, Member(NodeId("c"), zone="y")]
-    ring = Ring.of(roster)
-    rest = Ring.of(without(roster, "a"))
+    member_list = [*here, Member(NodeId("c"), zone="y")]
+    ring = Ring.of(member_list)
+    rest = Ring.of(without(member_list, "a"))
 
     shards_to_neighbour = [s for s in ring.shards_of(NodeId("a")) if rest.owner(s) == "b"]
 
@@ -234,12 +243,12 @@ def test_a_standby_in_another_zone_may_stay_standby_when_the_owner_leaves():
 
 
 @settings(max_examples=60, deadline=None)
-@given(roster=rosters(weights=(0.25, 0.5, 1.0, 1.7, 4.0), min_size=2))
-def test_each_member_owns_its_weight_of_the_ring_within_six_sigma(roster):
-    ring = Ring.of(roster)
-    vnodes = sum(len(points_of(member)) for member in roster)
+@given(member_list=member_lists(weights=(0.25, 0.5, 1.0, 1.7, 4.0), min_size=2))
+def test_each_member_owns_its_weight_of_the_ring_within_six_sigma(member_list):
+    ring = Ring.of(member_list)
+    vnodes = sum(len(points_of(member)) for member in member_list)
 
-    for member in roster:
+    for member in member_list:
         share = len(points_of(member)) / vnodes
         # Arcs between random vnodes, then shards sampled from the arcs.
         sigma = sqrt(share * (1 - share) * (1 / (vnodes + 1) + 1 / SHARDS))
@@ -259,11 +268,11 @@ def test_the_busiest_member_owns_little_more_than_the_average(count, rounds, pea
 
 
 @settings(max_examples=20, deadline=None)
-@given(roster=zoned_rosters)
-def test_every_shard_is_listed_under_its_owner_once(roster):
-    ring = Ring.of(roster)
+@given(member_list=zoned_member_lists)
+def test_every_shard_is_listed_under_its_owner_once(member_list):
+    ring = Ring.of(member_list)
 
-    by_owner = {member.name: ring.shards_of(member.name) for member in roster}
+    by_owner = {member.name: ring.shards_of(member.name) for member in member_list}
 
     assert sorted(shard for owned in by_owner.values() for shard in owned) == list(range(SHARDS))
     for name, owned in by_owner.items():

@@ -13,10 +13,10 @@ members = st.builds(
     zone=st.sampled_from(["", "d"]),
     weight=st.sampled_from([1.0, 2.0]),
 )
-rosters = st.lists(members, max_size=3, unique_by=lambda member: member.name)
+member_lists = st.lists(members, max_size=3, unique_by=lambda member: member.name)
 
 
-@given(one=rosters, other=rosters)
+@given(one=member_lists, other=member_lists)
 def test_views_and_their_hashes_are_equal_exactly_when_their_members_are(one, other):
     same_members = set(one) == set(other)
 
@@ -24,18 +24,18 @@ def test_views_and_their_hashes_are_equal_exactly_when_their_members_are(one, ot
     assert (View.of(one).hash == View.of(other).hash) is same_members
 
 
-@given(roster=rosters, data=st.data())
-def test_order_and_repetition_of_members_do_not_change_a_view(roster, data):
-    shuffled = data.draw(st.permutations(roster + roster[:1]))
-    view, other = View.of(roster), View.of(shuffled)
+@given(member_list=member_lists, data=st.data())
+def test_order_and_repetition_of_members_do_not_change_a_view(member_list, data):
+    shuffled = data.draw(st.permutations(member_list + member_list[:1]))
+    view, other = View.of(member_list), View.of(shuffled)
 
     assert (view, view.hash, hash(view)) == (other, other.hash, hash(other))
-    assert view.members == tuple(sorted(roster, key=lambda member: member.name))
+    assert view.members == tuple(sorted(member_list, key=lambda member: member.name))
 
 
-@given(rosters)
-def test_the_hash_of_a_view_is_an_unsigned_64_bit_number(roster):
-    assert 0 <= View.of(roster).hash < 2**64
+@given(member_lists)
+def test_the_hash_of_a_view_is_an_unsigned_64_bit_number(member_list):
+    assert 0 <= View.of(member_list).hash < 2**64
 
 
 def test_the_hash_separates_fields_with_any_boundaries():
@@ -66,27 +66,27 @@ def test_an_integer_weight_equals_the_float_weight():
 
 
 @settings(max_examples=20, deadline=None)
-@given(rosters)
-def test_each_data_center_has_the_ring_of_its_own_members(roster):
-    view = View.of(roster)
+@given(member_lists)
+def test_each_data_center_has_the_ring_of_its_own_members(member_list):
+    view = View.of(member_list)
 
-    assert view.datacenters == tuple(sorted({member.datacenter for member in roster}))
+    assert view.datacenters == tuple(sorted({member.datacenter for member in member_list}))
     for datacenter in view.datacenters:
-        own = [member for member in roster if member.datacenter == datacenter]
+        own = [member for member in member_list if member.datacenter == datacenter]
         assert view.ring(datacenter) == Ring.of(own)
 
 
 @settings(max_examples=40, deadline=None)
-@given(steps=st.lists(rosters, min_size=2, max_size=4), data=st.data())
+@given(steps=st.lists(member_lists, min_size=2, max_size=4), data=st.data())
 def test_a_view_derived_from_another_equals_a_new_view(steps, data):
     view = View.of([])
-    for roster in steps:
-        view = View.of(roster, like=view)
-        fresh = View.of(roster)
+    for member_list in steps:
+        view = View.of(member_list, like=view)
+        fresh = View.of(member_list)
 
         assert (view, view.hash) == (fresh, fresh.hash)
         for datacenter in data.draw(st.sets(st.sampled_from(["d", "bd"]))):
-            own = Ring.of(each for each in roster if each.datacenter == datacenter)
+            own = Ring.of(each for each in member_list if each.datacenter == datacenter)
             ring = view.ring(datacenter)
             assert (ring, ring.owner_by_shard) == (own, own.owner_by_shard)
             assert ring.standby_by_shard == own.standby_by_shard

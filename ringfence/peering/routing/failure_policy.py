@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ringfence.limiter import Code, Engine, Limit, Outcome
 from ringfence.peering.clock import Clock
-from ringfence.peering.engine_choice import chosen_engine, decide_by, new_engine
+from ringfence.peering.engine_choice import chosen_engine, decide_batch, new_engine
 from ringfence.rules import OnFailure, Rule
 from ringfence.wire import Batch, Op, Source
 
@@ -50,7 +50,7 @@ class FailurePolicy:
             self._engine = new_engine(max_keys=self._max_keys)
         row = batch.take([index])
         alone = replace(row, groups=[], limits=[limit], which=[1])
-        return decide_by(self._engine, alone, self._clock.now()).row(0)
+        return decide_batch(self._engine, alone, self._clock.now()).row(0)
 
 
 def _limit_of(batch: Batch, index: int, rule: Rule | None) -> Limit | None:

@@ -10,7 +10,7 @@ LAN = Settings.lan()
 
 
 def raised(members, settings=LAN):
-    return Suspicion.raised(0, settings.near, settings, members)
+    return Suspicion.raised(0, settings.local_dc, settings, members)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_the_pools_contain_the_reachable_members(puts):
     last = {record.name: record for record in puts}.values()
     here = {record.name for record in last if not record.is_gone and record.datacenter == "dc1"}
     there = {record.name for record in last if not record.is_gone and record.datacenter == "dc2"}
-    assert (set(table.near), set(table.far)) == (here, there)
+    assert (set(table.local_dc), set(table.remote_dc)) == (here, there)
     assert set(table.dead) == {each.name for each in last if each.status is Status.DEAD}
 
 

@@ -11,7 +11,7 @@ from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
@@ -62,7 +62,7 @@ class Host:
 
     def spend(self, units: int) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.ownership.record_decided(batch, decide_by(self.engine, batch, self.now), self.now)
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, self.now), self.now)
         self.keys.on_arrived([KEY])
 
 

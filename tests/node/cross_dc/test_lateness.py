@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.wire import Batch, Op
 
@@ -64,7 +64,9 @@ class Pair:
         """Ask one data center for a unit, and measure how late its counts of the other are."""
         center, other = self.centers[which], self.centers[1 - which]
         batch = Batch(Op.CHECK, [KEY], [1])
-        is_admitted = decide_by(center.engine, batch, self.now_ms * MS).codes[0] <= Code.OVER_SOFT
+        is_admitted = (
+            decide_batch(center.engine, batch, self.now_ms * MS).codes[0] <= Code.OVER_SOFT
+        )
         if is_admitted:
             center.admitted_ms.append(self.now_ms)
             center.spread.mark_changed(KEY, self.now_ms * MS)

@@ -17,7 +17,7 @@ from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import (
     CODE,
     Answer,
@@ -357,7 +357,7 @@ class Host:
         if known:
             return known[0][0]
         batch = Batch(Op.CHECK, [KEY], [cost])
-        outcomes = decide_by(self.engine, batch, at)
+        outcomes = decide_batch(self.engine, batch, at)
         self.ownership.record_decided(batch, outcomes, at)
         row = Results(outcomes, [Source.OWNER]).row(0)
         self.checks.remember(check_id, KEY, cost, row, at)
@@ -566,7 +566,7 @@ def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, li
         held.append(shard_of(key))
         host.ownership.start(held[-1:])
         batch = Batch(Op.CHECK, [key], [1])
-        host.ownership.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
+        host.ownership.record_decided(batch, decide_batch(host.engine, batch, NOW), NOW)
         for row in range(rows):
             host.checks.remember((2**64 - 1, 2**63 + number, row), key, 1, ALLOWED, NOW)
     return host, sorted({*held})

@@ -15,7 +15,7 @@ from node.shards.replication import Replication, as_snapshot
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
 from ringfence.wire import Batch, Copy, Holding, Op, Pull, Pulled
 from tests.node.cluster import CONTAINMENT
@@ -56,7 +56,7 @@ class Host:
 
     def spend(self, units: int, *, at: int = NOW) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.ownership.record_decided(batch, decide_by(self.engine, batch, at), at)
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
 
     def stand_in_for(self, owner: str, *silent: str) -> None:
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
@@ -439,7 +439,7 @@ def test_units_admitted_by_several_frames_are_marked_dirty_once() -> None:
     for _ in range(20):
         for key in keys:
             batch = Batch(Op.CHECK, [key, KEY], [1, 2000])
-            host.ownership.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
+            host.ownership.record_decided(batch, decide_batch(host.engine, batch, NOW), NOW)
 
     assert list(host.ownership.changed.keys) == keys
 

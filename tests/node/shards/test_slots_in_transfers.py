@@ -13,7 +13,7 @@ from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot, compiled_tables
-from ringfence.peering.engine_choice import decide_by, first_slot
+from ringfence.peering.engine_choice import decide_batch, first_slot
 from ringfence.wire import (
     Batch,
     CheckId,
@@ -60,7 +60,7 @@ class Host:
     def grant(self, at: int = NOW, check_id: CheckId | None = None) -> int:
         """Grant a slot; return its number, 0 if the check is denied."""
         batch = Batch(Op.CHECK, [KEY], [1])
-        outcomes = decide_by(self.engine, batch, at)
+        outcomes = decide_batch(self.engine, batch, at)
         self.ownership.record_decided(batch, outcomes, at)
         if check_id is not None:
             row = Results(outcomes, [Source.OWNER]).row(0)
@@ -69,11 +69,11 @@ class Host:
 
     def release(self, slot: int, at: int = NOW) -> None:
         batch = Batch(Op.REFUND, [KEY], [1], leases=[slot])
-        self.ownership.record_decided(batch, decide_by(self.engine, batch, at), at)
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
 
     def renew(self, slot: int, at: int = NOW) -> None:
         batch = Batch(Op.RENEW, [KEY], [0], leases=[slot])
-        self.ownership.record_decided(batch, decide_by(self.engine, batch, at), at)
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
 
     def replicate_to(self, standby: "Host", at: int = NOW) -> None:
         standby.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], at), at)

@@ -19,7 +19,7 @@ from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.unacknowledged_transfers import cut
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
@@ -132,7 +132,7 @@ class Peer:
 
     def spend(self, key: bytes, op: Op = Op.CHECK, units: int = 1) -> None:
         batch = Batch(op, [key], [units])
-        self.ownership.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, NOW), NOW)
 
     def give(
         self, requester: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, SlotQueue
 from ringfence.rules import Rule
 from ringfence.wire import Batch, Op, Results, Source
@@ -39,7 +39,7 @@ class Desk:
         self.called = []
         self.now = 1000 * SECOND
         self.queue = SlotQueue(
-            partial(decide_by, engine),
+            partial(decide_batch, engine),
             RULES.get,
             lambda _, tickets: self.called.extend(tickets),
             **bounds,

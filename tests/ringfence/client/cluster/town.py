@@ -8,7 +8,7 @@ import trio
 from hashring import Member, NodeId, View
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.limiter import Engine
-from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.peering.engine_choice import decide_batch, engine_rules
 from ringfence.rules import RuleSet
 from ringfence.rules.loading.mapping import load_mapping
 from ringfence.transport.memory import MemoryNetwork
@@ -114,7 +114,7 @@ class Node:
             case Hello():
                 return Welcome(self.name, self.view, self.rules.version)
             case Request() as request:
-                outcomes = decide_by(self.engine, request.batch, NOW)
+                outcomes = decide_batch(self.engine, request.batch, NOW)
                 source = Source.STANDBY if request.as_standby else Source.OWNER
                 sources = [source] * len(request.batch)
                 return Answer(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Code, Engine, Outcomes
-from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.peering.engine_choice import decide_batch, engine_rules
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.mapping import load_mapping
 from ringfence.wire import Batch, Op, Results, Source
@@ -182,12 +182,12 @@ def test_a_cached_denial_never_outlasts_that_of_the_owner(name, steps):
         batch = Batch(Op.CHECK, [key], [cost])
         known = w.row(key, cost)
         if known is not None:
-            asked = decide_by(owner, batch, now)
+            asked = decide_batch(owner, batch, now)
             assert asked.codes == [Code.DENIED]
             assert asked.retry_after_ns[0] >= known[3] - 1000
         else:
             now += on_the_way
-            verdicts = Results(decide_by(owner, batch, now), [Source.OWNER])
+            verdicts = Results(decide_batch(owner, batch, now), [Source.OWNER])
             w.denials.add_results("a", batch, verdicts, w.now)
 
 

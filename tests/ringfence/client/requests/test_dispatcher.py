@@ -8,7 +8,7 @@ import trio
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Code, Engine, Outcome
-from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.peering.engine_choice import decide_batch, engine_rules
 from ringfence.rules import RuleSet
 from ringfence.wire import Batch, Op, Results, Source
 from tests.ringfence.client.limiters import SECOND, described, left, limiter_of, rules_of
@@ -30,7 +30,9 @@ class Elsewhere:
 
     async def decide(self, batch, denies_group, within):
         await trio.lowlevel.checkpoint()
-        verdicts = Results(decide_by(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch))
+        verdicts = Results(
+            decide_batch(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch)
+        )
         if self.is_lost:
             verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
         verdicts.refusal = self.denial
@@ -51,7 +53,7 @@ class Elsewhere:
 
     def refund(self, batch, rows, verdicts, asked_at):
         back = replace(batch.take(rows), op=Op.REFUND, groups=[])
-        decide_by(self._engine, back, 30 * SECOND)
+        decide_batch(self._engine, back, 30 * SECOND)
 
     def outage(self):
         return self.refusal

@@ -9,7 +9,7 @@ from hashring import Member, NodeId, View, shard_of
 from ringfence import runtime
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.peering.coalescer import new_pending_batch
-from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.routing import Router, Routes
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.target import SHED
@@ -78,7 +78,7 @@ class CountingMember:
             done(SHED if self.sheds else None)
             return
         source = Source.STANDBY if as_standby else Source.OWNER
-        results = Results(decide_by(self.engine, batch, NOW), [source] * len(batch))
+        results = Results(decide_batch(self.engine, batch, NOW), [source] * len(batch))
         if self.held_answers is None:
             done(results)
         else:
