@@ -21,7 +21,7 @@ _SUSPECT_NS = _NS
 _TRUST_NS = _NS // 2
 """Difference to the majority below which a suspect clock is trusted again."""
 _SAMPLES_HOLD_NS = 60 * _NS
-_MOST_MEMBERS = 1024
+_MAX_MEMBERS = 1024
 _SHARE = 2
 """The target is half of the difference, so that two members do not overshoot."""
 
@@ -64,7 +64,7 @@ class ClusterClock:
         ours = self.read(now) - now
         if name in self._samples:
             self._forget(name)
-        elif len(self._samples) >= _MOST_MEMBERS:
+        elif len(self._samples) >= _MAX_MEMBERS:
             self._forget(next(iter(self._samples)))
         sample = self._samples[name] = ours + offset_ns, rtt_ns // 2, now
         insort(self._offsets, sample[0])

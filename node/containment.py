@@ -13,8 +13,8 @@ from ringfence.peering.internal_errors import InternalErrors
 
 __all__ = ["Containment"]
 
-_LEAST_PAUSE = 0.1
-_MOST_PAUSE = 5.0
+_MIN_PAUSE = 0.1
+_MAX_PAUSE = 5.0
 """Seconds until a periodic task that failed is started again, doubling from least to most."""
 
 _Args = TypeVarTuple("_Args")
@@ -54,12 +54,12 @@ class Containment(InternalErrors):
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> None:
         """Run a task that should never end; restart it after a back-off when it fails."""
-        pause = _LEAST_PAUSE
+        pause = _MIN_PAUSE
         while True:
             began = runtime.current_time()
             if await self.run(place, task, *args):
                 return
-            if runtime.current_time() - began > _MOST_PAUSE:
-                pause = _LEAST_PAUSE
+            if runtime.current_time() - began > _MAX_PAUSE:
+                pause = _MIN_PAUSE
             await runtime.sleep(pause)  # A task that fails at once must not fill the log.
-            pause = min(_MOST_PAUSE, 2 * pause)
+            pause = min(_MAX_PAUSE, 2 * pause)

@@ -67,7 +67,7 @@ from ringfence.peering.link import Link, LinkSettings
 from ringfence.peering.link.calls import call, fetch_counters, fetch_throttled
 from ringfence.peering.routing import Router
 from ringfence.peering.routing.failure_policy import FailurePolicy
-from ringfence.peering.slot_queue import MOST_WAITERS
+from ringfence.peering.slot_queue import MAX_WAITERS
 from ringfence.peering.target import Target
 from ringfence.rules import RuleSet
 from ringfence.settings.token_file import Scope
@@ -834,7 +834,7 @@ class Node:
             if ticket:
                 self._waiters[ticket] = sender
                 self._waiters.move_to_end(ticket)
-        while len(self._waiters) > MOST_WAITERS:
+        while len(self._waiters) > MAX_WAITERS:
             self._waiters.popitem(last=False)
 
     def on_slots_free(self, tickets: list[int]) -> None:

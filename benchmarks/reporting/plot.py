@@ -21,7 +21,7 @@ _WIDTH, _LEFT, _RIGHT = 960, 330, 110
 _ROW, _BAR, _HEAD, _MARGIN = 20, 12, 34, 16
 _LOG_FROM = 30.0
 """Ratio of the largest to the smallest figure from which the scale is logarithmic."""
-_LEAST = 1e-9
+_MIN = 1e-9
 """Smaller values count as 0; no figure is that small in its unit."""
 _STYLE = (
     "svg{background:#fff;font:12px system-ui,sans-serif;fill:#222}"
@@ -70,7 +70,7 @@ class _Scale:
     def of(cls, values: Iterable[float]) -> "_Scale":
         found = list(values)
         least, most = min(found), max(found)
-        if least > _LEAST and most > _LOG_FROM * least:
+        if least > _MIN and most > _LOG_FROM * least:
             powers = math.floor(math.log10(least)), math.ceil(math.log10(most))
             return cls(10.0 ** powers[0], 10.0 ** powers[1], is_log=True)
         low, high = min(0.0, least), max(0.0, most)

@@ -13,13 +13,13 @@ from itertools import islice
 __all__ = ["KeyCounts", "CountDissemination", "cells_sum"]
 
 _NS = 1_000_000_000
-_MOST_AGE_NS = _NS
+_MAX_AGE_NS = _NS
 """Maximum time before a changed count is sent, even when the change is small."""
 _SHARE = 100
 """A change by 1 / 100 of the limit is sent in the next round."""
 _NEAR = 5
 """Above 4 / 5 of the limit, every change is sent in the next round."""
-_MOST_KEYS = 1_000_000
+_MAX_KEYS = 1_000_000
 _LOOK_AT = 4000
 """Number of keys that one call of `drop_expired` examines."""
 
@@ -38,7 +38,7 @@ class KeyCounts:
 class CountDissemination:
     """Counts that one other data center has acknowledged, and changes that are not sent yet."""
 
-    def __init__(self, most_keys: int = _MOST_KEYS) -> None:
+    def __init__(self, most_keys: int = _MAX_KEYS) -> None:
         self._most_keys = most_keys
         self._changed: dict[bytes, int] = {}
         """Changed keys with the time of the first unsent change."""
@@ -73,7 +73,7 @@ class CountDissemination:
             unsent = sum(counts.cells[1::2]) - self._acknowledged_units(key, counts.cells)
             ceiling = max(1, counts.ceiling)
             is_near = counts.used * _NEAR >= ceiling * (_NEAR - 1)
-            is_due = is_near or unsent * _SHARE >= ceiling or now - since >= _MOST_AGE_NS
+            is_due = is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
             if is_due:
                 found.append((-counts.used / ceiling, key, counts.cells, since))
         found.sort(key=lambda each: each[:2])

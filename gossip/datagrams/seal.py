@@ -27,8 +27,8 @@ _HEAD = 1 + _KEY_ID + _SENDER + _COUNTER
 _TAG = 16
 _WINDOW = 1024
 """Maximum reordering: older datagrams are rejected."""
-_MOST_SENDERS = 4096
-_MOST_KEYS = 2
+_MAX_SENDERS = 4096
+_MAX_KEYS = 2
 
 
 class Rejected(ValueError):
@@ -53,7 +53,7 @@ class Seal:
 
     def change_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys: the first one encrypts, any of them decrypts."""
-        if not 1 <= len(keys) <= _MOST_KEYS:
+        if not 1 <= len(keys) <= _MAX_KEYS:
             raise ValueError(f"seal must have 1 key, or 2 during a key change, got {len(keys)}")
         self._keys = {self._key_id(key): key for key in keys}
         self._own_id = self._key_id(keys[0])
@@ -94,7 +94,7 @@ class Seal:
         if window is None:
             # Only senders with the key reach this point, so others cannot use memory here.
             window = self._windows[sender_id] = _Window(cipher)
-            if len(self._windows) > _MOST_SENDERS:
+            if len(self._windows) > _MAX_SENDERS:
                 self._windows.popitem(last=False)
         else:
             self._windows.move_to_end(sender_id)

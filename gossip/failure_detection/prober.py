@@ -20,8 +20,8 @@ from gossip.timers import Due, Timers
 __all__ = ["LocalHealth", "Prober", "Rounds"]
 
 _NS = 1_000_000_000
-_MOST_RELAYS = 256
-_MOST_PROBES = 16
+_MAX_RELAYS = 256
+_MAX_PROBES = 16
 _SMOOTHING = 8
 _SET_NS = 50_000_000
 """A larger deviation between cluster clock and probe clock shows that a clock was set."""
@@ -140,7 +140,7 @@ class Prober:
     def begin(self, name: str, now: int) -> None:
         """Start a probe of a member, unless one is running."""
         target = self._table.get(name)
-        if target is None or name in self._running or len(self._probes) >= _MOST_PROBES:
+        if target is None or name in self._running or len(self._probes) >= _MAX_PROBES:
             return
         probing = self._probing(target)
         seq = self._next_seq()
@@ -219,7 +219,7 @@ class Prober:
 
     def on_ping_req(self, request: PingReq, source: Address, now: int) -> None:
         """Ping a third member, because another member requested it."""
-        if len(self._relays) >= _MOST_RELAYS:
+        if len(self._relays) >= _MAX_RELAYS:
             self._counters["refused_relays"] += 1
             return
         target = self._table.get(request.target)

@@ -1,6 +1,6 @@
 """Metrics of a node in the format of Prometheus.
 
-Keys are never labels, and every set of label values is bounded. Rules beyond `MOST_LABELS` share
+Keys are never labels, and every set of label values is bounded. Rules beyond `MAX_LABELS` share
 one label value. Causes, events and states are fixed in the code.
 """
 

@@ -26,7 +26,7 @@ from ringfence.wire import Source
 
 __all__ = ["check", "keys_hint", "node_of", "room_left"]
 
-_MOST_PLACES = 8
+_MAX_PLACES = 8
 """Maximum number of key paths in a hint."""
 
 
@@ -155,9 +155,9 @@ def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str
         if rule.domain == domain
     }
     keys = {key: None for place in places for key in place.split(" > ")}
-    words = [f"rules of {domain!r} have the keys {', '.join(list(places)[:_MOST_PLACES])}"]
-    if len(places) > _MOST_PLACES:
-        words[0] += f" and {len(places) - _MOST_PLACES} more"
+    words = [f"rules of {domain!r} have the keys {', '.join(list(places)[:_MAX_PLACES])}"]
+    if len(places) > _MAX_PLACES:
+        words[0] += f" and {len(places) - _MAX_PLACES} more"
     for key in {key: None for each in descriptors for key, _ in each.entries if key not in keys}:
         close = difflib.get_close_matches(key, keys, 1)
         if close:

@@ -20,7 +20,7 @@ _LAST_HOP = 2
 """Hops of a borrowed check: a member that is asked does not ask a third one."""
 _LONGEST_EXHAUSTED_NS = 1_000_000_000
 """Longest time for which an exhausted share is not asked again, since it may be refunded."""
-_MOST_EXHAUSTED = 10_000
+_MAX_EXHAUSTED = 10_000
 
 
 class SplitBorrowing:
@@ -115,7 +115,7 @@ class SplitBorrowing:
                     self._mark_exhausted(datacenter, batch.keys[row], retry_after_ns[at])
 
     def _mark_exhausted(self, datacenter: str, key: bytes, retry_after_ns: int) -> None:
-        if len(self._exhausted) >= _MOST_EXHAUSTED:
+        if len(self._exhausted) >= _MAX_EXHAUSTED:
             self._exhausted.clear()
         self._exhausted[datacenter, key] = self._clock() + min(
             retry_after_ns, _LONGEST_EXHAUSTED_NS

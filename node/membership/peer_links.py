@@ -19,7 +19,7 @@ __all__ = ["PeerLinks", "member_of"]
 
 _BULK_TIMEOUT = 2.0
 """Time-out of a transfer of shards; the link itself detects a dead member sooner."""
-_MOST_SEEDS = 32
+_MAX_SEEDS = 32
 """Most links to addresses without a known member."""
 _MEMBERS_KEPT = 8192
 _GONE = (Status.DEAD, Status.LEFT)
@@ -98,7 +98,7 @@ class PeerLinks:
         known = self._by_address.get(address)
         if known is None:
             known = self._by_address[address] = self._make(address, self._settings)
-            while len(self._by_address) > _MOST_SEEDS:
+            while len(self._by_address) > _MAX_SEEDS:
                 self._by_address.pop(next(iter(self._by_address))).retire()
         return known
 

@@ -17,8 +17,8 @@ from ringfence.rules.ruleset import metric_of_key
 from ringfence.wire import BY_POLICY, Batch, Op, Results, Source
 
 __all__ = [
-    "MOST_LABELS",
-    "MOST_METRICS",
+    "MAX_LABELS",
+    "MAX_METRICS",
     "NO_RULE",
     "OTHER_RULES",
     "OTHER_VALUES",
@@ -28,15 +28,15 @@ __all__ = [
     "Span",
 ]
 
-MOST_METRICS = 1000
+MAX_METRICS = 1000
 """Most metrics of rules with `detailed_metric` or `value_to_metric`."""
 OTHER_VALUES = "(other values)"
-MOST_LABELS = 200
+MAX_LABELS = 200
 """Most rules with a label; the rest is counted together."""
 OTHER_RULES = "(other rules)"
 NO_RULE = "(no rule here)"
 """Label of carried limits, and of rules that this node does not have."""
-_MOST_IDS = 4096
+_MAX_IDS = 4096
 """Most rule ids before their counts are named: clients may send any id."""
 _LONGEST_LABEL = 200
 _LOOK_EVERY = 256
@@ -61,7 +61,7 @@ _RESULTS = {
 
 
 _PLACES = {"allowed": 0, "over_soft": 0, "denied": 1, "shadow_denied": 2, "quota_denied": 2}
-_MOST_RULES = 32
+_MAX_RULES = 32
 
 
 class Span:
@@ -140,7 +140,7 @@ class Metrics:
                 self._asked.update(map(_rule_of_key, keys))
                 if codes.count(_ALLOWED) != len(keys):
                     self._count_odd(keys, codes)
-        if len(self._asked) + len(self._odd) > _MOST_IDS:
+        if len(self._asked) + len(self._odd) > _MAX_IDS:
             self._name()
 
     @property
@@ -190,14 +190,14 @@ class Metrics:
             elif code in _DENIALS:
                 unnamed += count
         self.throttled.reported(denied, unnamed)
-        if len(self._asked) + len(self._odd) > _MOST_IDS:
+        if len(self._asked) + len(self._odd) > _MAX_IDS:
             self._name()
 
     def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
         """Return the rules with the most denials, each with three counts.
 
         The counts are: allowed, denied, and denied in shadow or quota mode. The list is in
-        descending order, with at most `_MOST_RULES` rules.
+        descending order, with at most `_MAX_RULES` rules.
         """
         found: dict[str, list[int]] = {}
         for (rule, result, _), count in self.decisions().items():
@@ -205,7 +205,7 @@ class Metrics:
             if place is not None:
                 found.setdefault(rule, [0, 0, 0])[place] += count
         ranked = sorted(found.items(), key=lambda row: (-row[1][1], -sum(row[1]), row[0]))
-        return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
+        return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MAX_RULES]]
 
     def detailed_decisions(self) -> dict[tuple[str, str], int]:
         """Return the number of decisions by metric name and result, for rules whose metrics contain
@@ -218,7 +218,7 @@ class Metrics:
         for key, code in zip(keys, codes, strict=True):
             if key[:8] in detailed:
                 self._by_key[key, code] += count
-        if len(self._by_key) > _MOST_IDS:
+        if len(self._by_key) > _MAX_IDS:
             self._name_metrics()
 
     def _name_metrics(self) -> None:
@@ -226,7 +226,7 @@ class Metrics:
         for (key, code), count in by_key.items():
             rule = self._rule_of(int.from_bytes(key[:8], "big"))
             name = None if rule is None else metric_of_key(rule, key)
-            if name is None or (name not in self._metrics and len(self._metrics) >= MOST_METRICS):
+            if name is None or (name not in self._metrics and len(self._metrics) >= MAX_METRICS):
                 name = OTHER_VALUES
             else:
                 self._metrics[name] = None
@@ -245,7 +245,7 @@ class Metrics:
         if len(name) > _LONGEST_LABEL:
             name = f"{name[:_LONGEST_LABEL]}... {rule.id:016x}"
         if name not in self._labels:
-            if len(self._labels) >= MOST_LABELS:
+            if len(self._labels) >= MAX_LABELS:
                 return OTHER_RULES
             self._labels[name] = None
         return name

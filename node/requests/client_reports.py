@@ -9,9 +9,9 @@ from collections import OrderedDict
 from ringfence.limiter import Code
 from ringfence.wire import BY_POLICY, Report, Source
 
-__all__ = ["MOST_CLIENTS", "Pace", "Reports", "reported_counter"]
+__all__ = ["MAX_CLIENTS", "Pace", "Reports", "reported_counter"]
 
-MOST_CLIENTS = 8192
+MAX_CLIENTS = 8192
 """Most clients whose last report number is remembered."""
 _PER_S = 2.0
 _BURST = 8.0
@@ -23,7 +23,7 @@ _DENIALS = (Code.DENIED, Code.NEVER)
 class Reports:
     """Number of the last report of each client."""
 
-    def __init__(self, most: int = MOST_CLIENTS) -> None:
+    def __init__(self, most: int = MAX_CLIENTS) -> None:
         self._most = most
         self._last: OrderedDict[tuple[str, int], int] = OrderedDict()
 

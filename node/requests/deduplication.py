@@ -30,12 +30,12 @@ __all__ = ["COUNTED_ONCE", "DecidedChecks", "DirectChecks"]
 _DECIDED = (Source.OWNER, Source.STANDBY)
 COUNTED_ONCE = (Op.CHECK, Op.CHARGE)
 """Operations whose rows have an identity, so that a repeat finds the first outcome."""
-_MOST_ROWS = 65_536
+_MAX_ROWS = 65_536
 _REPEATED_WITHIN_NS = 120_000_000_000
 """Longest time for which a check is repeated: twice the largest deadline of the wire."""
-_MOST_MOVED = 2000
+_MAX_MOVED = 2000
 """Most rows of one shard that are transferred with it: the newest."""
-_MOST_DIRECT_ROWS = 32_768
+_MAX_DIRECT_ROWS = 32_768
 _Rows: TypeAlias = Sequence[int] | None
 _Request: TypeAlias = tuple[int, int, int, Sequence[bytes], Sequence[int], _Rows]
 """Until when it may be repeated, session, number, keys, costs, and rows or None for all. A plain
@@ -116,7 +116,7 @@ class DecidedChecks:
             now,
         )
         self._size += 1
-        while self._size > _MOST_ROWS:
+        while self._size > _MAX_ROWS:
             for check, _ in self._requests.popitem(last=False)[1].values():
                 self._forget(check)
 
@@ -137,7 +137,7 @@ class DecidedChecks:
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
         since = max(since, now - _REPEATED_WITHIN_NS)
         found = sorted([each for each in known if each[1] >= since], key=lambda each: each[1])
-        return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MOST_MOVED:]]
+        return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MAX_MOVED:]]
 
     def _direct_of(
         self, shard: int, known: Container[CheckId], now: int
@@ -251,7 +251,7 @@ class DirectChecks:
         requests = self._requests
         requests.append((until, session, seq, keys, costs, rows))
         self._size += len(keys)
-        while requests and (self._size > _MOST_DIRECT_ROWS or requests[0][0] < now):
+        while requests and (self._size > _MAX_DIRECT_ROWS or requests[0][0] < now):
             self._size -= len(requests.popleft()[3])
 
     def of_shard(self, shard: int, now: int) -> list[tuple[tuple[int, int], int, bytes, int]]:

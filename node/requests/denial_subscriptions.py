@@ -15,7 +15,7 @@ from ringfence.wire import Batch, Op, Results
 __all__ = ["DenialSubscriptions"]
 
 _DENIED = Code.DENIED.value
-_MOST = 65_536
+_MAX = 65_536
 """Most denials that are recorded, of all clients together."""
 _LOOK_AT = 2
 """Oldest records that each new record checks for expiry."""
@@ -27,7 +27,7 @@ class DenialSubscriptions(Generic[ClientT]):
     """Recorded denials by client. `revoke(who, keys)` revokes the denials of keys; an empty list
     means all."""
 
-    def __init__(self, revoke: Callable[[ClientT, list[bytes]], None], most: int = _MOST) -> None:
+    def __init__(self, revoke: Callable[[ClientT, list[bytes]], None], most: int = _MAX) -> None:
         self._revoke = revoke
         self._most = most
         self._subscribers: dict[ClientT, None] = {}

@@ -41,7 +41,7 @@ __all__ = ["RequestHandler"]
 
 logger = logging.getLogger("ringfence.node")
 
-_MOST_WAITING = 50_000
+_MAX_WAITING = 50_000
 """Most checks that wait for another member or a shard; more are refused."""
 _OWNER_TIMEOUT_S = 0.4
 """Time-out of asking several owners for a caller that could not reach them."""
@@ -50,7 +50,7 @@ _LIFTING = (Op.REFUND, Op.RESET)
 """Operations that may end a denial early."""
 _TRIES = 3
 """How often a shard may be transferred while a request waits for it."""
-_MOST_HOPS = 2
+_MAX_HOPS = 2
 """Most nodes that a check passes: a forwarded check may be forwarded once more."""
 
 
@@ -130,9 +130,9 @@ class RequestHandler:
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
-        if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.can_borrow(batch)):
+        if is_here and (request.hops >= _MAX_HOPS or not self.borrowing.can_borrow(batch)):
             return self._decide(batch, as_standby=request.as_standby)
-        is_last = request.hops >= _MOST_HOPS
+        is_last = request.hops >= _MAX_HOPS
         if is_last and not (request.as_standby or self.placement.may_decide(batch)):
             return Refused(
                 request.seq,
@@ -148,11 +148,11 @@ class RequestHandler:
 
         A group of checks waits as a whole for all members that one of its rows waits for.
         """
-        may_forward = not (request.as_standby or request.hops >= _MOST_HOPS)
+        may_forward = not (request.as_standby or request.hops >= _MAX_HOPS)
         rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
         here = rows_by_need.pop(_NOTHING, [])
         late = len(batch) - len(here)
-        if late and self.waiting + late > _MOST_WAITING:
+        if late and self.waiting + late > _MAX_WAITING:
             return _overloaded(request.seq)
         parts: list[Part] = []
         if here:
@@ -170,7 +170,7 @@ class RequestHandler:
         return parts
 
     def _may_wait(self, batch: Batch) -> bool:
-        return self.waiting + len(batch) <= _MOST_WAITING
+        return self.waiting + len(batch) <= _MAX_WAITING
 
     def _sort_by_need(
         self, batch: Batch, *, may_forward: bool
@@ -208,7 +208,7 @@ class RequestHandler:
                 with runtime.move_on_after(within):
                     await self.borrowing.borrow(batch, part.verdicts)
                 return part.verdicts
-            if request.as_standby or request.hops >= _MOST_HOPS:
+            if request.as_standby or request.hops >= _MAX_HOPS:
                 with runtime.move_on_after(within):
                     return await self._decide_here(batch, request)
                 return None
@@ -328,7 +328,7 @@ class RequestHandler:
             elif not request.as_standby:
                 return None
             else:
-                hops = min(request.hops + 1, _MOST_HOPS)
+                hops = min(request.hops + 1, _MAX_HOPS)
                 verdicts = await self._ask_owners(batch, shards, hops)
                 if verdicts is not None:
                     return verdicts

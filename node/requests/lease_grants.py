@@ -28,10 +28,10 @@ _COUNTING = (Op.CHECK, Op.CHARGE)
 _EXHAUSTED_CODES = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
 """Codes after which leases are recalled: more units would be over the limit."""
 _ID_BYTES = 8
-_LEAST = 64
+_MIN = 64
 """Smallest lease: small limits are not lent, since idle leases would deny other clients."""
-_MOST_LEASES = 16_384
-_MOST_OF_ONE = 3
+_MAX_LEASES = 16_384
+_MAX_OF_ONE = 3
 """Maximum number of leases of one key for one borrower."""
 _PART_OF_PERIOD = 20
 _SHORTEST_NS, _LONGEST_NS = 20_000_000, 1_000_000_000
@@ -146,14 +146,14 @@ class Lender(Generic[ClientT]):
         if rule is None or rule.limit is None or not _may_lend(rule):
             return _nothing(request, _NEVER_NS)
         mine = [lease for lease in self._leases_of(request.key) if lease.client is client]
-        if not request.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:
+        if not request.want or len(mine) >= _MAX_OF_ONE or len(self._leases) >= _MAX_LEASES:
             return _nothing(request, _ASK_AGAIN_NS)
         peek = self.decide(Batch(Op.CHECK, [request.key], [0]), now)
         left = peek.remaining[0] if peek.codes[0] == Code.ALLOWED else 0
         others = [lease.client for lease in self._leases_of(request.key)]
         borrowers = len(dict.fromkeys([client, *others]))
         units = min(request.want, left // (2 * borrowers))
-        if units < _LEAST or request.key in self._recalled:
+        if units < _MIN or request.key in self._recalled:
             return _nothing(request, _ASK_AGAIN_NS)
         for_ns = max(_SHORTEST_NS, min(_LONGEST_NS, rule.limit.period_ns // _PART_OF_PERIOD))
         number = self._open(_Lease(client, request.key, units, now + for_ns))
@@ -251,7 +251,7 @@ def _may_lend(rule: Rule) -> bool:
     return (
         limit is not None
         and rule.leases
-        and max(limit.amount, limit.burst or 0) >= 2 * _LEAST
+        and max(limit.amount, limit.burst or 0) >= 2 * _MIN
         and limit.algorithm is not Algorithm.CONCURRENCY
         and not limit.queue
         and not limit.soft_permille

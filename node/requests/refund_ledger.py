@@ -14,7 +14,7 @@ from ringfence.wire import Batch, Results, Source
 
 __all__ = ["RefundLedger", "rests_within"]
 
-_MOST_KEYS = 16_384
+_MAX_KEYS = 16_384
 """Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
 _LAST_COUNTED = Source.STANDBY.value
 """Sources that charge: owners and standbys."""
@@ -59,7 +59,7 @@ class RefundLedger:
         self,
         clock: Callable[[], int],
         limit_of: Callable[[bytes], Limit | None],
-        most_keys: int = _MOST_KEYS,
+        most_keys: int = _MAX_KEYS,
     ) -> None:
         """`limit_of` returns the limit of a key's rule."""
         self._clock = clock

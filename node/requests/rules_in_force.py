@@ -6,7 +6,7 @@ from ringfence.wire import PackedRules
 
 __all__ = ["RulesInForce"]
 
-_MOST_REMOVED = 1024
+_MAX_REMOVED = 1024
 """Rules that are remembered after their removal."""
 _DAY_NS = 86_400_000_000_000
 
@@ -31,7 +31,7 @@ class RulesInForce:
         for rule in self.current.rules():
             if rules.by_id(rule.id) is None:
                 self._removed[rule.id] = rule
-        while len(self._removed) > _MOST_REMOVED:
+        while len(self._removed) > _MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
         self.current = RuleSet(rules.contents, version=newer)
         self.hash = rules.content_hash()

@@ -7,13 +7,13 @@ from node.containment import Containment
 from node.requests.sessions.node_api import Caller
 from ringfence import runtime
 from ringfence.limiter import Outcomes
-from ringfence.peering.slot_queue import MOST_PER_CONNECTION, MOST_WAITERS, SlotQueue
+from ringfence.peering.slot_queue import MAX_PER_CONNECTION, MAX_WAITERS, SlotQueue
 from ringfence.rules import Rule
 from ringfence.wire import Batch
 
 __all__ = ["SlotWaiters"]
 
-_LEAST_WAIT_S = 0.01
+_MIN_WAIT_S = 0.01
 """Seconds between two looks at slots whose time has ended."""
 
 
@@ -45,7 +45,7 @@ class SlotWaiters:
         while True:
             self._earlier = runtime.Event()
             due = self.queue.next_deadline()
-            wait_s = math.inf if due is None else max(_LEAST_WAIT_S, self._seconds_until(due))
+            wait_s = math.inf if due is None else max(_MIN_WAIT_S, self._seconds_until(due))
             with runtime.move_on_after(wait_s):
                 await self._earlier.wait()
             self.queue.tick(self._now())
@@ -60,4 +60,4 @@ class SlotWaiters:
 def _most_waiters_of(session: Caller) -> int:
     """Return the maximum number of waiters on one connection; a node's connection carries waiters
     of many clients."""
-    return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION
+    return MAX_WAITERS if session.is_member else MAX_PER_CONNECTION

@@ -5,9 +5,9 @@ from itertools import chain
 
 from ringfence import runtime
 
-__all__ = ["MOST_FRAMES", "ChangedKeys"]
+__all__ = ["MAX_FRAMES", "ChangedKeys"]
 
-MOST_FRAMES = 256
+MAX_FRAMES = 256
 """Frames whose keys may wait to be merged."""
 
 
@@ -21,7 +21,7 @@ class ChangedKeys:
         self._keys: dict[bytes, None] = {}
         self.frames: list[Sequence[bytes]] = []
         """Keys of decided frames; call `notify` after the first one, and `merge` when there are
-        `MOST_FRAMES`."""
+        `MAX_FRAMES`."""
         self._notification = runtime.Event()
 
     def add(self, key: bytes) -> None:

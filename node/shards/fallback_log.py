@@ -13,7 +13,7 @@ __all__ = ["FallbackLog"]
 
 _PARTS = 128
 """Parts of a period. They start where windows start, so no unit changes its window."""
-_MOST_SLOTS = 4000
+_MAX_SLOTS = 4000
 """Most slots of one key. A transferred row has up to four numbers for each of them."""
 
 
@@ -64,7 +64,7 @@ class FallbackLog:
 
     def _put(self, key: bytes, slot: int, *, is_new: bool) -> bool:
         slots = self._slots.setdefault(key, {})
-        if slot not in slots and len(slots) >= _MOST_SLOTS:
+        if slot not in slots and len(slots) >= _MAX_SLOTS:
             return False
         slots.setdefault(slot, is_new)
         return True

@@ -11,7 +11,7 @@ from itertools import islice
 from hashring import NodeId, shard_of
 from node.requests.refund_ledger import rests_within
 from ringfence.limiter import Limit, Snapshot
-from ringfence.limiter.rule_tables import BYTES_PER_KEY, LEAST_BYTES
+from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
 __all__ = ["Replicas"]
 
@@ -45,7 +45,7 @@ class Replicas:
 
     def __init__(self, most: int, most_bytes: int | None = None) -> None:
         self._most = most
-        self._most_bytes = most_bytes or max(LEAST_BYTES, BYTES_PER_KEY * most)
+        self._most_bytes = most_bytes or max(MIN_BYTES, BYTES_PER_KEY * most)
         self._bytes = 0
         self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
         self._senders: dict[int, NodeId] = {}

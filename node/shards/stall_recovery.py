@@ -26,7 +26,7 @@ _WITHIN_S = 0.5
 """Longest time that checks wait for the other members' answers, within their own deadlines."""
 _LAG_NS = 1_000_000_000
 """Time between recoveries of a node that lags, but was not stopped."""
-_MOST_ROUNDS = 3
+_MAX_ROUNDS = 3
 """Recoveries that may follow each other without an end. A node that is stopped again and again, as
 by a CPU quota, then decides without the other members' answers."""
 _ASK_AGAIN_S = 0.02
@@ -85,7 +85,7 @@ class StallRecovery:
         ):  # Otherwise the node was not stopped: it is only slow.
             self._stopped_until = now
         self._read_at = now
-        if now - held_up_ns <= self._began_ns or self._rounds_open >= _MOST_ROUNDS:
+        if now - held_up_ns <= self._began_ns or self._rounds_open >= _MAX_ROUNDS:
             return False
         if self._stopped_until <= self._began_ns and now - self._began_ns < _LAG_NS:
             return False

@@ -11,7 +11,7 @@ from ringfence.transport.interface import Address
 __all__ = ["MemberResponse", "ask_member"]
 
 _TIMEOUT = 5.0
-_MOST = 32 << 20
+_MAX = 32 << 20
 """Maximum bytes of a response; a metrics page has some hundred kilobytes."""
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -60,7 +60,7 @@ async def _converse(
                 status, answer = response.status_code, list(response.headers)
             case h11.Data() as part:
                 body += part.data
-                if len(body) > _MOST:
+                if len(body) > _MAX:
                     return None
             case h11.EndOfMessage():
                 return MemberResponse(status, answer, bytes(body))

@@ -11,7 +11,7 @@ from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engine
-from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
+from ringfence.peering.slot_queue import ASK_AGAIN_NS, MAX_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
@@ -43,7 +43,7 @@ class LocalDecider:
             partial(decide_batch, self._engine),
             rules.by_id,
             lambda _, tickets: self._slot_waits.wake(tickets),
-            most_of=lambda _: MOST_WAITERS,
+            most_of=lambda _: MAX_WAITERS,
         )
 
     @property

@@ -36,7 +36,7 @@ class Engine:
     table.
 
     `max_bytes` bounds an estimate of the bytes of counters and keys. The default is `BYTES_PER_KEY`
-    for each of `max_keys`, at least `LEAST_BYTES`.
+    for each of `max_keys`, at least `MIN_BYTES`.
     """
 
     def __init__(

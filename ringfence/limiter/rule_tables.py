@@ -13,15 +13,15 @@ from ringfence.limiter.groups import ID_BYTES, Member
 from ringfence.limiter.limit import MAX_CARRIED_SLOTS, Limit
 from ringfence.limiter.table import Table
 
-__all__ = ["BYTES_PER_KEY", "LEAST_BYTES", "EngineRule", "RuleTable", "RuleTables"]
+__all__ = ["BYTES_PER_KEY", "MIN_BYTES", "EngineRule", "RuleTable", "RuleTables"]
 
 BYTES_PER_KEY = 512
 """Default of `max_bytes`, per key."""
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 """Minimum of the default of `max_bytes`."""
 _FREED_PART = 16
 """An eviction for bytes frees 1 / 16 of the bound, so that bytes are rarely counted."""
-_MOST_FREED = 256 << 10
+_MAX_FREED = 256 << 10
 """Maximum bytes freed at once: an eviction of one key can take 25 us, and callers wait for it."""
 _SLOT_BYTES = 40
 
@@ -58,7 +58,7 @@ class RuleTables:
         replaced."""
         self.backend = tables or ReferenceTables()
         self._max_keys = max_keys
-        self._max_bytes = max_bytes or max(LEAST_BYTES, BYTES_PER_KEY * max_keys)
+        self._max_bytes = max_bytes or max(MIN_BYTES, BYTES_PER_KEY * max_keys)
         self._largest = _largest_entry(())
         """Maximum bytes that one check adds."""
         self._first_lease = first_lease
@@ -146,7 +146,7 @@ class RuleTables:
             max(self.all(), key=len).evict(excess, now)
         in_use = self.bytes_in_use
         if in_use > self._max_bytes:
-            spare = min(self._max_bytes // _FREED_PART, _MOST_FREED)
+            spare = min(self._max_bytes // _FREED_PART, _MAX_FREED)
             in_use = self._free(self._max_bytes - spare, now)
         self.room = min(self._max_keys - len(self), (self._max_bytes - in_use) // self._largest)
 

@@ -13,8 +13,8 @@ from ringfence.limiter.limit import Limit
 
 __all__ = [
     "BadState",
-    "MOST_NUMBERS",
-    "MOST_UNITS",
+    "MAX_NUMBERS",
+    "MAX_UNITS",
     "Snapshot",
     "checked",
     "fitting",
@@ -23,9 +23,9 @@ __all__ = [
     "units_in",
 ]
 
-MOST_UNITS: Final = 2**60
+MAX_UNITS: Final = 2**60
 """Maximum units in a counter, also after charges, so that sums fit into 64 bits."""
-MOST_NUMBERS: Final = 2**14
+MAX_NUMBERS: Final = 2**14
 """Maximum numbers in one state. Algorithms that need more reduce the resolution."""
 _LARGEST: Final = 2**63 - 1
 
@@ -59,15 +59,15 @@ def checked(state: Sequence[int], length: int | None = None) -> Sequence[int]:
 
 
 def units_in(counts: Sequence[int]) -> Sequence[int]:
-    """Validate that counts add up to at most `MOST_UNITS`. Raises `BadState`."""
-    if sum(counts) > MOST_UNITS:
-        raise BadState(f"counter must have at most {MOST_UNITS} units, got {sum(counts)}")
+    """Validate that counts add up to at most `MAX_UNITS`. Raises `BadState`."""
+    if sum(counts) > MAX_UNITS:
+        raise BadState(f"counter must have at most {MAX_UNITS} units, got {sum(counts)}")
     return counts
 
 
 def fitting(units: int, held: int) -> int:
     """Return how many of `units` can be added to a counter that has `held` units."""
-    return max(0, min(units, MOST_UNITS - held))
+    return max(0, min(units, MAX_UNITS - held))
 
 
 def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:

@@ -15,7 +15,7 @@ OnError: TypeAlias = Callable[[Exception], None]
 
 _LOGGED_EVERY = 60.0
 """Seconds between two log records of one cause."""
-_MOST_CAUSES = 256
+_MAX_CAUSES = 256
 """Maximum number of logged causes. More causes are only counted, until a logged cause is old."""
 
 _Cause: TypeAlias = tuple[str, type[Exception], str, int]
@@ -47,7 +47,7 @@ class InternalErrors:
         at, unlogged = self._logged.get(cause, (-_LOGGED_EVERY, 0))
         if cause not in self._logged:
             self._forget_old(now)
-        if len(self._logged) < _MOST_CAUSES or cause in self._logged:
+        if len(self._logged) < _MAX_CAUSES or cause in self._logged:
             is_due = now >= at + _LOGGED_EVERY
             self._logged[cause] = (now, 0) if is_due else (at, unlogged + 1)
             if is_due:
@@ -65,7 +65,7 @@ class InternalErrors:
         )
 
     def _forget_old(self, now: float) -> None:
-        if len(self._logged) >= _MOST_CAUSES:
+        if len(self._logged) >= _MAX_CAUSES:
             old = [cause for cause, (at, _) in self._logged.items() if now >= at + _LOGGED_EVERY]
             for cause in old:
                 del self._logged[cause]

@@ -17,11 +17,11 @@ from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Rule
 from ringfence.wire import Batch, Op, Results
 
-__all__ = ["ASK_AGAIN_NS", "MOST_PER_CONNECTION", "MOST_WAITERS", "SlotQueue"]
+__all__ = ["ASK_AGAIN_NS", "MAX_PER_CONNECTION", "MAX_WAITERS", "SlotQueue"]
 
-MOST_WAITERS = 16_384
+MAX_WAITERS = 16_384
 """Maximum number of waiters in one queue. Further checks are denied without waiting."""
-MOST_PER_CONNECTION = 1024
+MAX_PER_CONNECTION = 1024
 """Maximum number of waiters of one client connection."""
 ASK_AGAIN_NS = 2_000_000_000
 """Interval at which a waiter asks again without being called."""
@@ -32,7 +32,7 @@ _KEPT_NS = 1_000_000_000
 _UNKNOWN_HOLD_NS = 1_000_000_000
 """Estimate of the time to the next free slot before any release was observed."""
 _SHORTEST_RETRY_NS = 1_000_000
-_MOST_RULES = 4096
+_MAX_RULES = 4096
 _SMOOTHING = 8
 _ID_BYTES = 8
 _DENIED = Code.DENIED.value
@@ -110,8 +110,8 @@ class SlotQueue(Generic[CallerT]):
         call: Callable[[CallerT, list[int]], None],
         on_earlier: Callable[[], object] = lambda: None,
         *,
-        most: int = MOST_WAITERS,
-        most_of: Callable[[CallerT], int] = lambda _: MOST_PER_CONNECTION,
+        most: int = MAX_WAITERS,
+        most_of: Callable[[CallerT], int] = lambda _: MAX_PER_CONNECTION,
     ) -> None:
         """`decide` counts a batch; `most_of` returns the maximum number of waiting checks of one
         caller.
@@ -353,7 +353,7 @@ class SlotQueue(Generic[CallerT]):
         if known is None:
             rule = self._rule_of(int.from_bytes(name, "big"))
             limit = None if rule is None else rule.limit
-            if len(self._has_slots) >= _MOST_RULES:
+            if len(self._has_slots) >= _MAX_RULES:
                 self._has_slots.clear()
             known = limit is not None and limit.algorithm is Algorithm.CONCURRENCY
             self._has_slots[name] = known
@@ -366,7 +366,7 @@ class SlotQueue(Generic[CallerT]):
             if lease and held_ns:
                 name = batch.keys[row][:_ID_BYTES]
                 before = self._hold_ns.pop(name, held_ns)
-                if len(self._hold_ns) >= _MOST_RULES:
+                if len(self._hold_ns) >= _MAX_RULES:
                     del self._hold_ns[next(iter(self._hold_ns))]
                 self._hold_ns[name] = before + (held_ns - before) // _SMOOTHING
 

@@ -29,7 +29,7 @@ from simulations.scenarios.scenario import Scenario
 
 __all__ = ["Final", "Invariants"]
 
-_MOST_KEYS = 300
+_MAX_KEYS = 300
 """Keys of each rule that are checked, most frequent first."""
 _SPLIT_FAULTS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults during which two members may decide for one key."""
@@ -98,7 +98,7 @@ class Invariants:
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
         for name, rule in self._rules.items():
-            for key in ledger.keys(name)[:_MOST_KEYS]:
+            for key in ledger.keys(name)[:_MAX_KEYS]:
                 column = ledger.column(name, key)
                 if rule.scope != "datacenter" or self._datacenters == 1:
                     found += self._key_violations(name, rule, key, column, final, end)

@@ -27,9 +27,9 @@ from simulations.scenarios.catalog import SCENARIOS
 
 __all__ = ["STYLE", "render", "write_report"]
 
-_MOST_MEMBERS = 40
-_MOST_VIOLATIONS = 100
-_MOST_LANES = 8
+_MAX_MEMBERS = 40
+_MAX_VIOLATIONS = 100
+_MAX_LANES = 8
 _EXCUSED = {
     "over_admitted_worst_key": "units over the limit of the worst key",
     "lost": "hits lost",
@@ -94,10 +94,10 @@ def _verdict(outcome: Outcome) -> str:
     items = [
         f"<li><b>{escape(violation.property)}</b> at {number(violation.at)} s: "
         f"{escape(violation.text)}</li>"
-        for violation in violations[:_MOST_VIOLATIONS]
+        for violation in violations[:_MAX_VIOLATIONS]
     ]
-    if len(violations) > _MOST_VIOLATIONS:
-        items.append(f"<li>and {len(violations) - _MOST_VIOLATIONS:,} more</li>")
+    if len(violations) > _MAX_VIOLATIONS:
+        items.append(f"<li>and {len(violations) - _MAX_VIOLATIONS:,} more</li>")
     return f'<div class="verdict bad">✗ {count}<ul>{"".join(items)}</ul></div>'
 
 
@@ -206,7 +206,7 @@ def _fault_plot(outcome: Outcome, frame: Frame) -> str:
         bar = Bar(fault.at, fault.until, f"{n}. {fault}", "orange", label=f"{n} {args}".strip())
         rows = lanes.setdefault(fault.verb, [[]])
         lane = next((lane for lane in rows if not lane or _is_past(lane[-1], fault.at)), None)
-        if lane is None and len(rows) < _MOST_LANES:
+        if lane is None and len(rows) < _MAX_LANES:
             rows.append(lane := [])
         (rows[-1] if lane is None else lane).append(bar)
     return plot_bars(
@@ -317,14 +317,14 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
     """Return the members to draw, in order, and a text about the omitted ones."""
-    if len(rows) <= _MOST_MEMBERS:
+    if len(rows) <= _MAX_MEMBERS:
         return sorted(rows, key=_by_number), ""
     troubled = {
         name: sum(span.end - span.start for span in spans if span.state != "alive")
         for name, spans in rows.items()
         if any(span.state != "alive" for span in spans)
     }
-    most = sorted(troubled, key=lambda name: (-troubled[name], _by_number(name)))[:_MOST_MEMBERS]
+    most = sorted(troubled, key=lambda name: (-troubled[name], _by_number(name)))[:_MAX_MEMBERS]
     left_out = (
         f"Left out are {len(rows) - len(most):,} of {_count(len(rows), 'member')}: "
         f"{len(rows) - len(troubled):,} that were always alive"

@@ -20,7 +20,7 @@ __all__ = ["Cancelled", "Scheduler"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
-_LEAST_CANCELLED = 1024
+_MIN_CANCELLED = 1024
 """Cancelled calls that the heap may keep; above this it removes them when they are the majority."""
 
 
@@ -477,7 +477,7 @@ class Scheduler:
 
     def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
         """Schedule a call at an instant, or now if that has passed."""
-        if self.cancelled_calls > _LEAST_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
+        if self.cancelled_calls > _MIN_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
             heapify(self._heap)
             self.cancelled_calls = 0

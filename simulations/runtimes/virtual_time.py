@@ -22,7 +22,7 @@ __all__ = ["EPOCH_NS", "HostClock", "run_at_level"]
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 """Start time of all runs, in nanoseconds since the Unix epoch; a full hour."""
 
-_MOST_IDLE = 1000
+_MAX_IDLE = 1000
 
 
 class _Clock(trio.abc.Clock):
@@ -43,7 +43,7 @@ class _Clock(trio.abc.Clock):
         """Return 0, since a deadline needs no real time."""
         if deadline == inf:
             self._idle += 1
-            if self._idle > _MOST_IDLE:
+            if self._idle > _MAX_IDLE:
                 raise RuntimeError("deadlock: every task waits for another one")
             return 0
         self._idle = 0

@@ -18,7 +18,7 @@ from simulations.world.hosts import Host, Hosts
 
 __all__ = ["MembershipWatch", "detection_bound"]
 
-_MOST_VIOLATIONS = 10
+_MAX_VIOLATIONS = 10
 """Maximum number of reported violations per invariant."""
 _SETTINGS = GossipSettings.lan()
 _UNWELL = ("cut", "pause", "stall", "slow", "bursts", "spikes", "clog", "busy")
@@ -69,7 +69,7 @@ class MembershipWatch:
 
     def _add_violation(self, name: str, text: str) -> None:
         self._violated[name] += 1
-        if self._violated[name] <= _MOST_VIOLATIONS:
+        if self._violated[name] <= _MAX_VIOLATIONS:
             self.violations.append(Violation(name, self._hosts.now, text))
 
     # -- during the run -------------------------------------------------------------------------

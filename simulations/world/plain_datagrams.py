@@ -10,7 +10,7 @@ __all__ = ["PlainDatagrams"]
 
 _ENCODED = 16
 _RECORDS = b"records "
-_MOST_EXCHANGES = 2048
+_MAX_EXCHANGES = 2048
 _FORM = b"\x01 a message as a value"
 
 
@@ -48,7 +48,7 @@ class PlainDatagrams:
         self._count += 1
         packed = _RECORDS + self._count.to_bytes(8, "big")
         self._records[packed] = [*records]
-        if len(self._records) > _MOST_EXCHANGES:
+        if len(self._records) > _MAX_EXCHANGES:
             self._records.popitem(last=False)
         return packed
 

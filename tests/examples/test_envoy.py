@@ -17,7 +17,7 @@ from tests.examples.proxies import running_envoy
 from tests.ringfence.gateway.processes import Reply, fetch, until
 
 FOLDER = EXAMPLES / "envoy"
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def test_when_a_host_dies_no_request_fails_and_every_limit_holds(edge: Edge) -> 
 
     edge.behind.kill("b")
     asked = [name for names in clients.values() for name in names for _ in range(4)]
-    with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
+    with ThreadPoolExecutor(MAX_AT_ONCE) as threads:
         answers = list(threads.map(lambda name: (name, edge.get("/", name).status), asked))
 
     assert {status for _, status in answers} == {200, 429}

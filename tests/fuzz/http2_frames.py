@@ -22,7 +22,7 @@ __all__ = ["run"]
 MAX_BODY = 65_541
 LONGEST_READ = 0.05
 """Seconds of processor time for one read."""
-MOST_KEPT = 1_900_000
+MAX_KEPT = 1_900_000
 """Bytes that one connection may have the server keep: see docs/guides/gateway.md, "Bounds"."""
 LARGEST_READ = 262_144
 """Bytes that asyncio or uvloop hand over at once."""
@@ -151,7 +151,7 @@ def run(random: Random) -> int:
             server.drain()
         server.out.take()
         if server.is_broken:
-            assert server.kept <= MOST_KEPT
+            assert server.kept <= MAX_KEPT
             break
     return frames
 
@@ -163,7 +163,7 @@ def _read(server: Http2, sent: bytes, now: float, under_way: list[int]) -> None:
         found = server.receive(sent, now)
         taken = time.thread_time() - begun
         assert taken < LONGEST_READ, f"{taken:.3f} s for one read"
-        assert server.kept <= MOST_KEPT, f"{server.kept} bytes kept"
+        assert server.kept <= MAX_KEPT, f"{server.kept} bytes kept"
         assert len(server.out.open) <= 1000
         assert len(server.out.dropped) <= 1024
         under_way += [each.stream for each in found if isinstance(each, Request)]

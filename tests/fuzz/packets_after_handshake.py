@@ -20,8 +20,8 @@ from tests.ringfence.transport.quic.test_fast_path import CLIENT, World
 
 __all__ = ["run"]
 
-MOST = 1 << 62
-OFFSETS = (0, 1, 5, 63, 64, 70_000, 1 << 20, MOST - 1)
+MAX = 1 << 62
+OFFSETS = (0, 1, 5, 63, 64, 70_000, 1 << 20, MAX - 1)
 KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
 
 
@@ -160,7 +160,7 @@ def _stream(read: Choices, offset: int) -> bytes:
         parts.append(encode_uint_var(offset))
     if flags & 0x02:
         wrong = OFFSETS[read.below(len(OFFSETS))] if read.below(50) == 1 else 0
-        parts.append(encode_uint_var(min(len(body) + wrong, MOST - 1)))
+        parts.append(encode_uint_var(min(len(body) + wrong, MAX - 1)))
     return b"".join([*parts, body])
 
 

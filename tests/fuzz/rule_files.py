@@ -2,8 +2,8 @@
 
 `python -m tests.fuzz.rule_files --seconds 60 --seed 1` mutates the rule files of the tests; with
 the package `atheris` installed, `--atheris` lets coverage guide the bytes instead. A file may take
-neither more processor time than `MOST_SECONDS` nor, all files together, more memory than
-`MOST_BYTES`.
+neither more processor time than `MAX_SECONDS` nor, all files together, more memory than
+`MAX_BYTES`.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from ringfence.rules import RuleSet
 from ringfence.rules.loading.yaml_files import RuleFileError, load_text
 from ringfence.rules.report import describe
 
-__all__ = ["MOST_BYTES", "MOST_SECONDS", "mutated", "run", "seeds"]
+__all__ = ["MAX_BYTES", "MAX_SECONDS", "mutated", "run", "seeds"]
 
-MOST_SECONDS = 2.0
-MOST_BYTES = 256 << 20
-_MOST_FILE = 64 << 10
+MAX_SECONDS = 2.0
+MAX_BYTES = 256 << 20
+_MAX_FILE = 64 << 10
 _FILES = Path(__file__).parents[1] / "ringfence" / "rules" / "files"
 _WORD = re.compile(rb"[\w.*-]+")
 _WORDS = (b"0", b"1", b"7", b"65535", b"9007199254740993", b"true", b"minute", b"a*")
@@ -75,7 +75,7 @@ def mutated(files: list[bytes], random: Random) -> bytes:
                 if words:
                     begin, stop = random.choice(words).span()
                     data[begin:stop] = random.choice((random.choice(words)[0], *_WORDS))
-    return bytes(data[:_MOST_FILE])
+    return bytes(data[:_MAX_FILE])
 
 
 def run(data: bytes) -> bool:
@@ -83,7 +83,7 @@ def run(data: bytes) -> bool:
     began = time.process_time()
     is_taken = _is_taken(data.decode("utf-8", "surrogateescape"))
     took = time.process_time() - began
-    assert took < MOST_SECONDS, f"{len(data)} bytes took {took:.1f} s"
+    assert took < MAX_SECONDS, f"{len(data)} bytes took {took:.1f} s"
     return is_taken
 
 
@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> int:
             raise
         tried += 1
     grown = resident_bytes() - before
-    assert grown < MOST_BYTES, f"{tried} files took {grown} bytes"
+    assert grown < MAX_BYTES, f"{tried} files took {grown} bytes"
     sys.stdout.write(f"{tried} files, {taken} taken, {grown >> 20} MiB more at most\n")
     return 0
 

@@ -20,7 +20,7 @@ PROBES = 8
 PROBE_TIMEOUT = 3.0
 """Seconds, as the probes in docs/operate/admin-port.md have."""
 AT_ONCE = 100
-MOST_PER_ADDRESS = 32
+MAX_PER_ADDRESS = 32
 ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -140,7 +140,7 @@ async def test_connections_of_one_address_do_not_end_those_of_another(opened: Po
         with suppress(trio.BrokenResourceError):
             await stream.receive_some()  # Nothing is sent on it: it is closed.
         closed.append(stream)
-        if len(closed) == AT_ONCE - MOST_PER_ADDRESS:
+        if len(closed) == AT_ONCE - MAX_PER_ADDRESS:
             enough.set()
 
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:

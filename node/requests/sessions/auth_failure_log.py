@@ -10,7 +10,7 @@ __all__ = ["AuthFailureLog"]
 logger = logging.getLogger("ringfence.node")
 
 _PAUSE_NS = 10_000_000_000
-_MOST_NAMES = 64
+_MAX_NAMES = 64
 
 
 class AuthFailureLog:
@@ -25,11 +25,11 @@ class AuthFailureLog:
         identity = hello.role, hello.name
         if now - self._logged_at.get(identity, now - _PAUSE_NS) < _PAUSE_NS:
             return
-        if len(self._logged_at) >= _MOST_NAMES:
+        if len(self._logged_at) >= _MAX_NAMES:
             self._logged_at = {
                 name: at for name, at in self._logged_at.items() if now - at < _PAUSE_NS
             }
-            if len(self._logged_at) >= _MOST_NAMES:
+            if len(self._logged_at) >= _MAX_NAMES:
                 return
         self._logged_at[identity] = now
         what = "cluster key" if hello.role is Role.NODE else "token"

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 __all__ = ["Limits", "ConnectionPlaces", "group_of"]
 
-_MOST_STRANGERS = 256
+_MAX_STRANGERS = 256
 _STRANGERS_PER_GROUP = 64
 
 SessionT = TypeVar("SessionT")
@@ -34,7 +34,7 @@ class Limits:
     @classmethod
     def of(cls, most: int, per_address: int, per_token: int) -> "Limits":
         """Divide `most` connections: three quarters for clients, an eighth for strangers."""
-        strangers = min(most // 8, _MOST_STRANGERS)
+        strangers = min(most // 8, _MAX_STRANGERS)
         return cls(
             clients=most * 3 // 4,
             per_address=per_address,

@@ -38,9 +38,9 @@ __all__ = ["RequestIntake"]
 
 logger = logging.getLogger("ringfence.node")
 
-_MOST_REFUSALS = 256
+_MAX_REFUSALS = 256
 """Waiting requests of a caller above which further ones are refused out of turn."""
-_MOST_UNDECODED = 256
+_MAX_UNDECODED = 256
 """Waiting requests of a caller above which further ones are refused without being decoded."""
 _LONG = 16 << 10
 """Bytes of a request above which decoding is a step of its own."""
@@ -105,7 +105,7 @@ class RequestIntake:
             return False
         seq, rows = peeked
         steps = self._decode_in_turn(payload, self._arrived())
-        if self._sender.waiting < _MOST_UNDECODED:
+        if self._sender.waiting < _MAX_UNDECODED:
             self.wait_turn(seq, steps, rows, len(payload))
         else:
             self._api.refused("overloaded")
@@ -118,7 +118,7 @@ class RequestIntake:
             return True
         # A caller that is refused immediately sends more, and each message takes time to read.
         steps = self._refuse_in_turn(seq)
-        is_full = self._sender.waiting >= _MOST_REFUSALS
+        is_full = self._sender.waiting >= _MAX_REFUSALS
         if is_full or not self._api.wait_turn(self._sender, steps, 0):
             deque(steps, maxlen=0)
         return False

@@ -17,8 +17,8 @@ _REMEMBERED = 512
 """Answers kept per sender, twice the frames a link has in flight."""
 _REMEMBERED_BYTES = 4 << 20
 """Bytes of answers kept per sender, more than all the checks that a link has in flight."""
-_MOST_SENDERS = 8192
-_MOST_BYTES = 64 << 20
+_MAX_SENDERS = 8192
+_MAX_BYTES = 64 << 20
 
 SessionT = TypeVar("SessionT")
 
@@ -82,8 +82,8 @@ class SentAnswers(Generic[SessionT]):
 
     def __init__(
         self,
-        most: int = _MOST_SENDERS,
-        most_bytes: int = _MOST_BYTES,
+        most: int = _MAX_SENDERS,
+        most_bytes: int = _MAX_BYTES,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.size = 0

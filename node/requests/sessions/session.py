@@ -56,7 +56,7 @@ logger = logging.getLogger("ringfence.node")
 
 _HELLO_WITHIN = 5.0
 """Seconds that a connection may stay open before its hello."""
-_MOST_UNSENT = 4 << 20
+_MAX_UNSENT = 4 << 20
 """Bytes of answers that a peer may leave unread; a connection above it is closed."""
 
 
@@ -125,7 +125,7 @@ class Session:
     def send_payload(self, payload: bytes) -> None:
         """Send an encoded message; close the connection when too much is unacknowledged."""
         self._connection.send(payload)
-        if self._connection.unsent > _MOST_UNSENT:
+        if self._connection.unsent > _MAX_UNSENT:
             self.give_up()
         else:
             self._api.sent(self, len(payload))

@@ -11,15 +11,15 @@ from typing import Generic, TypeVar
 
 from node.requests.sessions.sent_answers import Sender
 
-__all__ = ["DIRECT_COST", "MOST_BYTES", "MOST_WAITING", "STEP_COST", "Turns", "steps_of"]
+__all__ = ["DIRECT_COST", "MAX_BYTES", "MAX_WAITING", "STEP_COST", "Turns", "steps_of"]
 
 DIRECT_COST = 256
 """Largest cost of a request that is decided at once; the unit is the work of about 1 us."""
 STEP_COST = 1024
 """Cost of one step of a request."""
-MOST_WAITING = 16_384
+MAX_WAITING = 16_384
 """Rows of requests that wait for their turn; more are refused. One token may fill half of it."""
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Bytes of undecoded requests that wait; more are refused. One token may fill half of it."""
 
 SessionT = TypeVar("SessionT")
@@ -29,7 +29,7 @@ _Steps = Iterator[None]
 class Turns(Generic[SessionT]):
     """Queue of waiting requests by token and sender."""
 
-    def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_WAITING, most_bytes: int = MAX_BYTES) -> None:
         self.rows = 0
         """Rows of all requests that wait."""
         self.size = 0

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["MOST_UNSENT", "UnacknowledgedBytes"]
+__all__ = ["MAX_UNSENT", "UnacknowledgedBytes"]
 
-MOST_UNSENT = 32 << 20
+MAX_UNSENT = 32 << 20
 """Bytes that all sessions of a node may leave unacknowledged together."""
 _KEPT = 0.75
 """Part of the bound to which the total is brought, so that not every message needs room made."""
@@ -43,7 +43,7 @@ class UnacknowledgedBytes(Generic[SessionT]):
     A call takes constant time; only when the limit is reached are all sessions examined.
     """
 
-    def __init__(self, give_up: Callable[[SessionT], None], most: int = MOST_UNSENT) -> None:
+    def __init__(self, give_up: Callable[[SessionT], None], most: int = MAX_UNSENT) -> None:
         """`give_up` closes a session, which must then call `left`."""
         self.total = 0
         """Unacknowledged bytes of all sessions, as of the last look at each."""

@@ -17,7 +17,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.requests.lease_grants import Lender
 from node.requests.sessions.node_api import Caller
-from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
+from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
@@ -101,7 +101,7 @@ class ShardOwnership:
         waiting = len(frames)
         if waiting == 1:
             self.changed.notify()
-        elif waiting >= MOST_FRAMES:
+        elif waiting >= MAX_FRAMES:
             self.changed.merge()
         if self._covers:
             self._log(batch, outcomes, now)

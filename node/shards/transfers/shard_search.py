@@ -14,7 +14,7 @@ from ringfence.wire import Holding, Pulled
 
 __all__ = ["ShardSearch"]
 
-_MOST_MOVES = 3
+_MAX_MOVES = 3
 """How often one search follows a shard to its receiver, or restarts a broken transfer."""
 
 
@@ -129,14 +129,14 @@ class ShardSearch:
     def _restart_transfer(self, shard: int, name: NodeId) -> None:
         """Request a shard from its first part again, because a later part did not arrive."""
         moves = self._moves[shard] = self._moves.get(shard, 0) + 1
-        if moves > _MOST_MOVES:
+        if moves > _MAX_MOVES:
             self._silent.setdefault(shard, []).append(name)
             self._left[shard].remove(name)
 
     def _follow_move(self, shard: int, moved_to: NodeId) -> None:
         """If the asked member has transferred the shard, ask its receiver next."""
         moves = self._moves.get(shard, 0)
-        if moved_to and moved_to != self._me and moves < _MOST_MOVES:
+        if moved_to and moved_to != self._me and moves < _MAX_MOVES:
             self._moves[shard] = moves + 1
             self._left[shard].insert(0, moved_to)
 

@@ -52,7 +52,7 @@ _MOVED_KEPT_NS = 3_000_000_000
 """Time for which checks go to the receiver of a transfer, before the ring names it."""
 _COPY_KEPT_NS = 5_000_000_000
 """Time for which a replica in several parts is kept after the last request for a part."""
-_MOST_COPIES = 64
+_MAX_COPIES = 64
 """Most replicas in several parts that are kept at once; above it the oldest is dropped."""
 _NO_LIMIT = Limit.of_ns(0, 1)
 
@@ -297,7 +297,7 @@ class SentCopies:
         """Store a replica until its receiver has had time to fetch it."""
         self._sent[requester, shard] = sent
         self._sent.move_to_end((requester, shard))
-        if len(self._sent) > _MOST_COPIES:
+        if len(self._sent) > _MAX_COPIES:
             self._sent.popitem(last=False)
 
     def get(self, requester: NodeId, shard: int, number: int, now: int) -> SentCopy | None:

@@ -15,15 +15,15 @@ from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAMED, Source
 
-__all__ = ["MOST_DENIED", "Counted", "DecisionCounts"]
+__all__ = ["MAX_DENIED", "Counted", "DecisionCounts"]
 
-MOST_DENIED = 32
+MAX_DENIED = 32
 """Maximum number of denied keys in one report."""
-_MOST_DETAILED = MAX_REPORT_NAMED - MOST_DENIED
-_MOST_KEYS = 4096
+_MAX_DETAILED = MAX_REPORT_NAMED - MAX_DENIED
+_MAX_KEYS = 4096
 """Maximum number of waiting rows by key. Beyond it, only the largest rows stay; others are
 counted by rule."""
-_MOST_RULES = MAX_REPORT_KEYS - MAX_REPORT_NAMED - len(Code) * len(Source)
+_MAX_RULES = MAX_REPORT_KEYS - MAX_REPORT_NAMED - len(Code) * len(Source)
 """Maximum number of rows by rule, besides one more row of each code and source."""
 _DENIALS = (Code.DENIED.value, Code.NEVER.value)
 _RULE_BYTES = 8
@@ -57,7 +57,7 @@ class DecisionCounts:
         """Count decisions for one key."""
         if code in _DENIALS or self._is_detailed(key):
             self._by_key[key, code, source] += count
-            if len(self._by_key) > _MOST_KEYS:
+            if len(self._by_key) > _MAX_KEYS:
                 self._keep_largest()
         else:
             self._add_to_rule(key, code, source, count)
@@ -85,7 +85,7 @@ class DecisionCounts:
         denied = [row for row in self._by_key.items() if row[0][1] in _DENIALS]
         others = [row for row in self._by_key.items() if row[0][1] not in _DENIALS]
         kept = Counter[_Row]()
-        for rows, most in ((denied, MOST_DENIED), (others, _MOST_DETAILED)):
+        for rows, most in ((denied, MAX_DENIED), (others, _MAX_DETAILED)):
             for row, count in nlargest(most, rows, key=lambda row: (row[1], row[0])):
                 kept[row] = count
         for (key, code, source), count in (self._by_key - kept).items():
@@ -94,7 +94,7 @@ class DecisionCounts:
 
     def _add_to_rule(self, key: bytes, code: int, source: int, count: int) -> None:
         row = key[:_RULE_BYTES], code, source
-        if row not in self._by_rule and len(self._by_rule) >= _MOST_RULES:
+        if row not in self._by_rule and len(self._by_rule) >= _MAX_RULES:
             row = _OTHER, code, source
         self._by_rule[row] += count
 

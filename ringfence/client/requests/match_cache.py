@@ -13,7 +13,7 @@ from ringfence.rules.ruleset import Entries
 
 __all__ = ["MatchCache"]
 
-_MOST = 16_384
+_MAX = 16_384
 """Maximum number of cached counters. A full cache is cleared."""
 
 _Known = dict[object, tuple[Rule, bytes]]
@@ -45,7 +45,7 @@ class MatchCache:
             entries = _entries_of(descriptors)
         if not entries:
             return None
-        if rules is not self._rules or self._count >= _MOST:
+        if rules is not self._rules or self._count >= _MAX:
             self._rules, self._known, self._count = rules, {}, 0
         try:
             place, sought = _place_of(domain, entries)

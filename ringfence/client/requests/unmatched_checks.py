@@ -18,7 +18,7 @@ __all__ = ["UnmatchedChecks"]
 
 logger = logging.getLogger("ringfence.client")
 
-_MOST = 256
+_MAX = 256
 """Maximum number of kinds of checks that are remembered. Others are only counted."""
 
 _Kind = tuple[str, tuple[str, ...]]
@@ -53,7 +53,7 @@ class UnmatchedChecks:
         """
         kinds = [(domain, tuple(path)) for path in paths]
         for kind in kinds:
-            if len(self._expected) < _MOST:
+            if len(self._expected) < _MAX:
                 self._expected[kind] = None
         return [] if rules is None else self._report(rules, kinds)
 
@@ -81,7 +81,7 @@ class UnmatchedChecks:
             raise ConfigError(problem)
 
     def _examine(self, rules: RuleSet, is_known: bool, kinds: tuple[_Kind, ...]) -> str:
-        is_full = len(self._found) >= _MOST
+        is_full = len(self._found) >= _MAX
         if is_full and not self._strict:
             return ""
         problems = _problems(rules, kinds)
@@ -106,7 +106,7 @@ class UnmatchedChecks:
 
     def _warn(self, problems: Sequence[str]) -> None:
         for problem in problems:
-            if problem not in self._reported and len(self._reported) < _MOST:
+            if problem not in self._reported and len(self._reported) < _MAX:
                 self._reported.add(problem)
                 logger.warning("Ringfence: %s", problem)
 

@@ -21,9 +21,9 @@ _HEADER = struct.Struct(">HBBBI")
 _NUMBER = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
 _LARGEST_FRAME = _LARGEST_BLOCK = _LARGEST_HEADERS = 16_384
-_LEAST_WINDOW = 262_144
+_MIN_WINDOW = 262_144
 """Maximum bytes of request bodies of unanswered calls per connection, and at least four bodies."""
-_MOST_STREAMS, _MAX_HEADER_BYTES, _STREAM = 1000, 1 << 20, 512
+_MAX_STREAMS, _MAX_HEADER_BYTES, _STREAM = 1000, 1 << 20, 512
 """Maximum of unanswered calls per connection, and maximum bytes of their headers.
 
 Each call adds `_STREAM` bytes."""
@@ -85,13 +85,13 @@ class Http2:
         self._block: tuple[int, int, bytes] | None = None
         """Stream, flags and first part of a header that continues in the next frame."""
         self._has_preface = False
-        self._window = max(_LEAST_WINDOW, 4 * max_body)
+        self._window = max(_MIN_WINDOW, 4 * max_body)
         self._held = self._window_debt = self._held_header_bytes = 0
         self._frames, self._frames_at, self._answers = _FRAMES, now, 0
         self._stuck_since: float | None = now
         """Start of the wait for the rest of a frame or header, or for the first frame."""
         settings = (
-            *(_MAX_CONCURRENT_STREAMS, _MOST_STREAMS, _MAX_HEADER_LIST_SIZE, _LARGEST_HEADERS),
+            *(_MAX_CONCURRENT_STREAMS, _MAX_STREAMS, _MAX_HEADER_LIST_SIZE, _LARGEST_HEADERS),
             # One byte more than the maximum, so that a larger body is detected.
             *(_INITIAL_WINDOW_SIZE, max_body + _LARGEST_FRAME),
         )
@@ -279,7 +279,7 @@ class Http2:
         )  # Always decode the block, because later blocks depend on the table.
         self._last = stream
         has_ended = bool(flags & Flags.END_STREAM)
-        is_full = len(self.out.open) >= _MOST_STREAMS or self._held_header_bytes > _MAX_HEADER_BYTES
+        is_full = len(self.out.open) >= _MAX_STREAMS or self._held_header_bytes > _MAX_HEADER_BYTES
         if self.is_draining or is_full or head is None:
             self._charge()
             failure = Failure.PROTOCOL if head is None else Failure.REFUSED_STREAM

@@ -19,7 +19,7 @@ _LARGEST_FRAME = 16_384
 _LARGEST_WINDOW = 2**31 - 1
 STATUS_200 = b"\x88"
 """`:status: 200`, by its index in the static table."""
-_MOST_WAITING, _REMEMBERED = 262_144, 1024
+_MAX_WAITING, _REMEMBERED = 262_144, 1024
 """Maximum of response bytes that wait for a window, and of `Outbox.dropped`, per connection."""
 
 
@@ -185,7 +185,7 @@ class Outbox:
         stream = self.open.get(number)
         if stream is None:
             return
-        if self.waiting + len(body) > _MOST_WAITING:
+        if self.waiting + len(body) > _MAX_WAITING:
             self.reset(number, Failure.ENHANCE_YOUR_CALM)
             return
         if not stream.are_headers_sent:

@@ -29,9 +29,9 @@ __all__ = ["Answer", "Answerer", "GrpcPort", "Refusal", "Status"]
 
 logger = logging.getLogger("ringfence.gateway")
 
-_MOST_AT_ONCE, _MOST_WATCHES = 4096, 4
+_MAX_AT_ONCE, _MAX_WATCHES = 4096, 4
 """Maximum of concurrent calls in total, and of watches per connection. Watches are not calls."""
-_MOST_KEPT = 1 << 26
+_MAX_KEPT = 1 << 26
 """Maximum of buffered bytes in total. Above it, the connection with the most is closed."""
 _ACCEPTED_AT_ONCE, _LOOK = 16, 1.0
 """Connections accepted before other work; seconds between checks for slow clients."""
@@ -142,7 +142,7 @@ class GrpcPort:
         """Update the number of buffered bytes; above the maximum, close the connection with the
         most."""
         self.kept += more
-        if self.kept > _MOST_KEPT and more > 0 and self.connections:
+        if self.kept > _MAX_KEPT and more > 0 and self.connections:
             self.on_refusal("memory")
             max(self.connections, key=lambda each: each.kept).abort()
 
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         cause = "bad_body"
         try:
             message, within = _message_of(request), _timeout_of(request.head)
-            if port.calls >= _MOST_AT_ONCE:
+            if port.calls >= _MAX_AT_ONCE:
                 cause = "calls"
                 raise Refusal(Status.RESOURCE_EXHAUSTED, "too many calls at once")
         except Refusal as refusal:
@@ -365,9 +365,9 @@ class Connection(asyncio.Protocol):
 
     def _watch(self, stream: int) -> None:
         """Count a health watch, which has no deadline. Raises `Refusal` when there are too many."""
-        if len(self._watches) >= _MOST_WATCHES:
+        if len(self._watches) >= _MAX_WATCHES:
             self._port.on_refusal("watches")
-            why = f"a connection may have {_MOST_WATCHES} watches at once; end one first"
+            why = f"a connection may have {_MAX_WATCHES} watches at once; end one first"
             raise Refusal(Status.RESOURCE_EXHAUSTED, why)
         self._watches.add(stream)
         self._port.calls -= 1

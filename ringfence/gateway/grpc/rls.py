@@ -46,8 +46,8 @@ _UNITS: dict[str, Any] = {
 _U32 = 2**32 - 1
 _NEGATIVE_HITS_FIELD = 4
 """Field number of `RateLimitDescriptor.is_negative_hits`, which `xds-protos` lacks."""
-_MOST_DESCRIPTORS = 128
-_MOST_ENTRIES = 64
+_MAX_DESCRIPTORS = 128
+_MAX_ENTRIES = 64
 _LATE = 1.1
 """Number of deadlines after which an answer counts as late."""
 
@@ -255,13 +255,13 @@ class RateLimitService:
             raise BadRequest("rate limit domain must not be empty")
         if not request.descriptors:
             raise BadRequest("rate limit descriptor list must not be empty")
-        if len(request.descriptors) > _MOST_DESCRIPTORS:
-            raise BadRequest(f"more than {_MOST_DESCRIPTORS} descriptors")
+        if len(request.descriptors) > _MAX_DESCRIPTORS:
+            raise BadRequest(f"more than {_MAX_DESCRIPTORS} descriptors")
         return [self._descriptor(each) for each in request.descriptors]
 
     def _descriptor(self, asked: RateLimitDescriptor) -> Descriptor:
-        if len(asked.entries) > _MOST_ENTRIES:
-            raise BadRequest(f"a descriptor has more than {_MOST_ENTRIES} entries")
+        if len(asked.entries) > _MAX_ENTRIES:
+            raise BadRequest(f"a descriptor has more than {_MAX_ENTRIES} entries")
         return Descriptor(
             tuple([(entry.key, entry.value) for entry in asked.entries]),
             self._override(asked) if asked.HasField("limit") else None,

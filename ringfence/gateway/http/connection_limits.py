@@ -27,7 +27,7 @@ _LIST = Path("/proc/self/fd")
 _TCP_INFO = struct.Struct("52xI72xQ")
 """Fields of `struct tcp_info`: milliseconds since the last received data, and bytes received."""
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
-_LEAST_REQUEST = 18
+_MIN_REQUEST = 18
 """Bytes of the shortest request: `GET / HTTP/1.0` and an empty line."""
 _CROWDED_SHARE = 7 / 8
 """Share of `max_connections` above which idle connections are closed."""
@@ -86,7 +86,7 @@ class HttpConnections:
 
     def _is_late(self, each: _Connection) -> bool:
         settings = self._settings
-        if each.received < _LEAST_REQUEST:
+        if each.received < _MIN_REQUEST:
             return each.idle > settings.header_timeout
         # A request that waits at `/v1/acquire` sends nothing, so the time-out must be longer.
         return each.idle > settings.idle_timeout + settings.max_wait

@@ -6,9 +6,9 @@ from email.utils import parsedate_to_datetime
 
 __all__ = ["RetryPauses", "parse_retry_after"]
 
-_LEAST = 1.0
+_MIN = 1.0
 """Minimum pause in seconds, also for a `Retry-After` of 0."""
-_MOST_KEYS = 1000
+_MAX_KEYS = 1000
 
 
 def parse_retry_after(value: str | None) -> float | None:
@@ -20,9 +20,9 @@ def parse_retry_after(value: str | None) -> float | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdecimal():
-        return max(_LEAST, float(text))
+        return max(_MIN, float(text))
     try:
-        return max(_LEAST, parsedate_to_datetime(text).timestamp() - time.time())
+        return max(_MIN, parsedate_to_datetime(text).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
 
@@ -36,7 +36,7 @@ class RetryPauses:
     def begin(self, key: str, now: float, seconds: float) -> None:
         """Start a pause for a key. It never shortens an earlier pause."""
         self._until[key] = max(now + seconds, self._until.pop(key, now))
-        if len(self._until) > _MOST_KEYS:
+        if len(self._until) > _MAX_KEYS:
             self._until.popitem(last=False)
 
     def left(self, key: str, now: float) -> float:

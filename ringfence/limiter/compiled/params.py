@@ -23,9 +23,9 @@ Numbers: TypeAlias = tuple[int, ...] | tuple[list[int], list[int]]
 _BUCKET, _FIXED, _SLIDING, _LOG = range(4)
 _LATEST = 2**62
 """Latest instant with a compiled form, in the year 2116."""
-_MOST_TICKS = 2**61
-_MOST_TICKS_PER_NS = 2**20
-_MOST_HITS = 2**31
+_MAX_TICKS = 2**61
+_MAX_TICKS_PER_NS = 2**20
+_MAX_HITS = 2**31
 
 
 def params_of(scheme: Scheme) -> Params | None:
@@ -40,7 +40,7 @@ def params_of(scheme: Scheme) -> Params | None:
             return _window_params(_FIXED, scheme, period_ns)
         case SlidingWindowScheme() if scheme.slots == 1:
             return _window_params(_SLIDING, scheme, scheme.slot_ns)
-        case SlidingLogScheme() if scheme.ceiling < _MOST_HITS:
+        case SlidingLogScheme() if scheme.ceiling < _MAX_HITS:
             return _log_params(scheme)
         case _:
             return None
@@ -83,7 +83,7 @@ def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
 
 
 def _bucket_params(scheme: BucketScheme) -> Params | None:
-    if scheme.capacity >= _MOST_TICKS or scheme.ticks_per_ns > _MOST_TICKS_PER_NS:
+    if scheme.capacity >= _MAX_TICKS or scheme.ticks_per_ns > _MAX_TICKS_PER_NS:
         return None
     return {
         "kind": _BUCKET,

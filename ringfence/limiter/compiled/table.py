@@ -17,7 +17,7 @@ from ringfence.limiter.table import Table
 
 __all__ = ["CompiledTable"]
 
-_MOST_STORES = 16
+_MAX_STORES = 16
 """Maximum number of limits of one rule with a compiled store."""
 _SECRET_BYTES = 16
 _LOOK_AT = 64
@@ -113,7 +113,7 @@ class CompiledTable(HotTable, Table):
     def store_for(self, limit: Limit) -> Store | None:
         """Return the store of a limit; None when only the reference supports the limit."""
         store = self._by_limit.get(limit)
-        if store is None and len(self.stores) < _MOST_STORES:
+        if store is None and len(self.stores) < _MAX_STORES:
             scheme = self._scheme_of(limit)
             params = params_of(scheme)
             if params is not None:

@@ -19,7 +19,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
-from ringfence.limiter.serialization import MOST_UNITS, BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import MAX_UNITS, BadState, checked, fitting, units_in
 
 __all__ = ["Bucket", "BucketScheme"]
 
@@ -73,7 +73,7 @@ class BucketScheme(Scheme):
         if isinstance(counter, Bucket):
             level = -(-counter.level(now) * self.unit // counter.scheme.unit)
         else:
-            level = min(counter.used(now), MOST_UNITS) * self.unit
+            level = min(counter.used(now), MAX_UNITS) * self.unit
         return now * self.ticks_per_ns + level
 
 

@@ -19,7 +19,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
-from ringfence.limiter.serialization import MOST_NUMBERS, BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import MAX_NUMBERS, BadState, checked, fitting, units_in
 
 __all__ = ["Concurrency", "ConcurrencyScheme"]
 
@@ -162,7 +162,7 @@ class Concurrency(Counter):
         that can only expire.
         """
         self._expire(now)
-        most = MOST_NUMBERS // _FIELDS
+        most = MAX_NUMBERS // _FIELDS
         pooled = len(self.leases) - most + 1 if len(self.leases) > most else 0
         numbers: list[int] = []
         if pooled:

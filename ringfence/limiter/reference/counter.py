@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
-from ringfence.limiter.serialization import MOST_UNITS
+from ringfence.limiter.serialization import MAX_UNITS
 
 __all__ = [
     "ALLOWED",
@@ -79,7 +79,7 @@ class Counter(ABC):
         """Count units that were spent `age_ns` ago, even above the ceiling.
 
         Units that would have expired by now are ignored, and so are units beyond a total of
-        `MOST_UNITS`.
+        `MAX_UNITS`.
         """
 
     def standing(self, now: int) -> Verdict:
@@ -143,7 +143,7 @@ class Scheme(ABC):
 
         By default the units in use count as charged now.
         """
-        return self.open(now, min(counter.used(now), MOST_UNITS))
+        return self.open(now, min(counter.used(now), MAX_UNITS))
 
 
 class LeaseIds:

@@ -16,7 +16,7 @@ from ringfence.limiter.reference.counter import OVER_SOFT, Counter, Scheme, Verd
 from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
 from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWindowScheme
 from ringfence.limiter.serialization import (
-    MOST_UNITS,
+    MAX_UNITS,
     BadState,
     checked,
     fitting,
@@ -122,7 +122,7 @@ class SharedWindowScheme(Scheme):
             return SharedWindow(self, _plain(own), dict(counter.remote))
         if isinstance(counter, Shared):
             adopted = self.open(now)
-            used = min(counter.used(now), MOST_UNITS)
+            used = min(counter.used(now), MAX_UNITS)
             adopted.merge_remote(_BEFORE, {adopted.numbers(now).current: used}, now)
             return adopted
         return SharedWindow(self, _plain(self.inner.adopt(counter, now)), {})

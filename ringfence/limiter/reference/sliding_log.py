@@ -21,7 +21,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
-from ringfence.limiter.serialization import MOST_NUMBERS, BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import MAX_NUMBERS, BadState, checked, fitting, units_in
 
 __all__ = ["SlidingLog", "SlidingLogScheme"]
 
@@ -168,7 +168,7 @@ class SlidingLog(Counter):
         """
         self._expire(now)
         end = len(self.stamps)
-        step = -(-2 * (end - self.first) // MOST_NUMBERS) or 1
+        step = -(-2 * (end - self.first) // MAX_NUMBERS) or 1
         return [
             number
             for begin in range(self.first, end, step)

@@ -43,7 +43,7 @@ Prove: TypeAlias = Callable[[Connection], bytes]
 
 _OVERLOADED = (ErrorCode.OVERLOADED, ErrorCode.TOO_LATE)
 """Refusals of an overloaded member: asking another member would add load."""
-_MOST_ATTEMPTS = 16
+_MAX_ATTEMPTS = 16
 """Attempts after which the pause no longer grows, whatever the settings are."""
 _STALL_S = 0.05
 """Delay of a timer, in seconds, that shows that this process was stopped or is overloaded."""
@@ -114,7 +114,7 @@ class _Backoff:
         After a working connection, the first attempt is made immediately, unless the member has
         answered nothing since the last such attempt.
         """
-        attempts, self._attempts = self._attempts, min(self._attempts + 1, _MOST_ATTEMPTS)
+        attempts, self._attempts = self._attempts, min(self._attempts + 1, _MAX_ATTEMPTS)
         if was_ready and attempts == 0:
             return 0.0
         pause = min(self._settings.max_backoff, self._settings.min_backoff * 2.0**attempts)

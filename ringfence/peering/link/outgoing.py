@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ringfence.peering.target import ResultCallback
 from ringfence.wire import NO_ID, Batch, CheckId, Request, Results
 
-__all__ = ["MOST_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
+__all__ = ["MAX_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
 
-MOST_ROWS = 512
+MAX_ROWS = 512
 """Maximum number of rows in a frame of several batches. A member can then decide one frame while
 the next one is built. So many rows always fit into a message, for any length of keys and limits."""
 
@@ -48,7 +48,7 @@ def coalesce(queue: deque[QueuedBatch]) -> list[QueuedBatch]:
     rows = len(first.batch)
     while queue and _is_same_kind(queue[0], first):
         rows += len(queue[0].batch)
-        if rows > MOST_ROWS:
+        if rows > MAX_ROWS:
             break
         together.append(queue.popleft())
     return together

@@ -4,7 +4,7 @@ __all__ = ["QueueLimit"]
 
 _HIGH_SHARE = 0.75
 """Part of the deadline: an answer that takes longer shows that too many checks wait."""
-_LEAST_ROWS = 64
+_MIN_ROWS = 64
 
 
 class QueueLimit:
@@ -40,4 +40,4 @@ class QueueLimit:
             self.rows = min(self._most, self.rows + 1 + answered // 2)
         elif sent_at > self._cut_at:
             self._cut_at = now
-            self.rows = max(_LEAST_ROWS, min(self.rows, self.waiting) * 3 // 4)
+            self.rows = max(_MIN_ROWS, min(self.rows, self.waiting) * 3 // 4)

@@ -14,7 +14,7 @@ from ringfence.errors import LocalProtocolError
 from ringfence.peering.coalescer import PendingBatch, new_pending_batch
 from ringfence.peering.internal_errors import OnError
 from ringfence.peering.link.frames_in_flight import Frame, FramesInFlight, OnReply, call_back
-from ringfence.peering.link.outgoing import MOST_ROWS, QueuedBatch, coalesce, make_request
+from ringfence.peering.link.outgoing import MAX_ROWS, QueuedBatch, coalesce, make_request
 from ringfence.peering.link.queue_limit import QueueLimit
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.target import SHED, ResultCallback, Shed
@@ -94,7 +94,7 @@ class RequestQueue:
         """Add an empty batch that single checks can join; None when no more checks may wait."""
         self._close_pending_batch()
         limit = self._limit
-        room = min(MOST_ROWS, limit.rows - limit.waiting)
+        room = min(MAX_ROWS, limit.rows - limit.waiting)
         if room < 1:
             return None
         limit.waiting += (

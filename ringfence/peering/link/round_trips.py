@@ -8,7 +8,7 @@ __all__ = ["RoundTrips"]
 _GAIN, _DEVIATION_GAIN = 1 / 8, 1 / 4
 """Weights of a new sample in the mean and in the deviation (RFC 6298, 2.3)."""
 _DEVIATIONS = 4
-_MOST_BACKOFF = 64
+_MAX_BACKOFF = 64
 
 
 class RoundTrips:
@@ -42,7 +42,7 @@ class RoundTrips:
 
     def expire(self) -> None:
         """Double the time-out until the next sample, because there was no answer in time."""
-        self._backoff = min(_MOST_BACKOFF, 2 * self._backoff)
+        self._backoff = min(_MAX_BACKOFF, 2 * self._backoff)
 
     def timeout(self, margin: float, longest: float) -> float:
         """Return the mean plus four deviations: at least `margin` above it, at most `longest`.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ringfence.peering.routing.pending_request import MemberRequest
 from ringfence.peering.routing.routes import Routes
 
-__all__ = ["LEAST_MARGIN", "HedgingBudget", "hedging_delay", "may_hedge"]
+__all__ = ["MIN_MARGIN", "HedgingBudget", "hedging_delay", "may_hedge"]
 
-LEAST_MARGIN = 0.01
+MIN_MARGIN = 0.01
 """Minimum difference in seconds between a hedging delay and the mean round trip."""
 
 
@@ -53,7 +53,7 @@ class HedgingBudget:
 def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
     """Return the seconds to wait for these requests before their standbys are also asked."""
     targets = [request.target for request in requests if request.target is not None]
-    delays = [target.answer_timeout(LEAST_MARGIN, longest) for target in targets]
+    delays = [target.answer_timeout(MIN_MARGIN, longest) for target in targets]
     return max(delays, default=longest)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from hashring import shard_of
 from ringfence import runtime
 from ringfence.peering.routing.hedging import (
-    LEAST_MARGIN,
+    MIN_MARGIN,
     HedgingBudget,
     hedging_delay,
     may_hedge,
@@ -83,7 +83,7 @@ class Router:
         self.hedging.checks += 1
         wait = within
         if self._hedge_after is not None:
-            delay = target.answer_timeout(LEAST_MARGIN, self._hedge_after)
+            delay = target.answer_timeout(MIN_MARGIN, self._hedge_after)
             if within is None or delay < within:
                 wait = delay
         pending = target.join(key, cost, wait)

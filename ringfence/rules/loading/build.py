@@ -51,10 +51,10 @@ _REFUSED_IN_DESCRIPTOR = {
         for key in RATE_LIMIT_KEYS
     },
 }
-_MOST_PATTERNS = 1000
-_MOST_SUGGESTIONS = 50
+_MAX_PATTERNS = 1000
+_MAX_SUGGESTIONS = 50
 """Maximum number of unknown names that get a suggestion: a search among many names is slow."""
-_MOST_NAMES = 1000
+_MAX_NAMES = 1000
 _GIVE_NAME = "add `name:` to the limit that must be replaced"
 
 
@@ -309,10 +309,10 @@ def _check_siblings(siblings: Sequence[_Sibling]) -> None:
 
 
 def _check_pattern(sibling: _Sibling, glob: Glob, before: list[tuple[Glob, _Sibling]]) -> None:
-    if len(before) == _MOST_PATTERNS:
-        what = f"more than {_MOST_PATTERNS} patterns for one key; every check would try them all"
+    if len(before) == _MAX_PATTERNS:
+        what = f"more than {_MAX_PATTERNS} patterns for one key; every check would try them all"
         sibling.cursor.error(sibling.line, what, "use broader patterns or exact values")
-    if len(before) <= _MOST_PATTERNS:
+    if len(before) <= _MAX_PATTERNS:
         for broader, other in before:
             if broader.covers(glob):
                 what = (
@@ -352,7 +352,7 @@ def _check_hidden_limit(sibling: _Sibling, any_value: _Sibling | None) -> None:
 
 def _check_replaces(domain: _DomainBuilder) -> None:
     names = {row.name for row in domain.rows if isinstance(row, Rule) and row.name}
-    suggestions = _MOST_SUGGESTIONS if 0 < len(names) <= _MOST_NAMES else 0
+    suggestions = _MAX_SUGGESTIONS if 0 < len(names) <= _MAX_NAMES else 0
     for cursor, line, name in domain.replaces:
         if name not in names:
             fix = suggest(name, sorted(names)) if suggestions > 0 else _GIVE_NAME

@@ -7,7 +7,7 @@ from ringfence.errors import ConfigError
 
 __all__ = ["Findings", "Problem", "RuleFileError", "in_order"]
 
-_MOST_SHOWN = 50
+_MAX_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class RuleFileError(ConfigError):
 
     def __init__(self, problems: Collection[Problem]) -> None:
         self.problems = tuple(problems)
-        shown = [str(problem) for problem in self.problems[:_MOST_SHOWN]]
-        if len(self.problems) > _MOST_SHOWN:
-            shown.append(f"... and {len(self.problems) - _MOST_SHOWN} more")
+        shown = [str(problem) for problem in self.problems[:_MAX_SHOWN]]
+        if len(self.problems) > _MAX_SHOWN:
+            shown.append(f"... and {len(self.problems) - _MAX_SHOWN} more")
         super().__init__("\n".join(shown))
 
 

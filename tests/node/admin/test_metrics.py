@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from trio.testing import MockClock
 
 from node.admin.metrics import render
-from node.metrics.detailed import MOST_LABELS, OTHER_RULES
+from node.metrics.detailed import MAX_LABELS, OTHER_RULES
 from node.node import Node
 from ringfence.rules.loading.yaml_files import load_text
 from tests.node.admin.asking import LOCAL, app_of, ask
@@ -121,7 +121,7 @@ async def test_the_number_of_rule_labels_is_bounded(
 ) -> None:
     lines = [
         f"  - {{key: key{number}, rate_limit: {{unit: minute, requests_per_unit: 5}}}}"
-        for number in range(MOST_LABELS + 50)
+        for number in range(MAX_LABELS + 50)
     ]
     rules = load_text("domain: api\ndescriptors:\n" + "\n".join(lines)).rules
     async with world("a") as made:
@@ -129,21 +129,21 @@ async def test_the_number_of_rule_labels_is_bounded(
         app_of(node)
         node.change_rules(rules)
         async with made.client("a") as limiter:
-            for number in range(MOST_LABELS + 50):
+            for number in range(MAX_LABELS + 50):
                 await limiter.check("api", {f"key{number}": "x"})
         found = await scrape(node)
 
     labels = {
         dict(reported)["rule"] for name, reported in found if name == "ringfence_decisions_total"
     }
-    assert len(labels) <= MOST_LABELS + 1
+    assert len(labels) <= MAX_LABELS + 1
     named = {"result": "allowed", "source": "owner"}
     total = sum(
         count
         for (name, reported), count in found.items()
         if name == "ringfence_decisions_total" and named.items() <= dict(reported).items()
     )
-    assert total == MOST_LABELS + 50
+    assert total == MAX_LABELS + 50
     assert value(found, "ringfence_decisions_total", rule=OTHER_RULES, **named) >= 50
     assert value(found, "ringfence_rule_reloads_total", result="in_force") == 1
 

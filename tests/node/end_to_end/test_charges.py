@@ -12,7 +12,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError, PeerUnavailable
 from ringfence.limiter import Algorithm, Code, Limit
-from ringfence.limiter.serialization import MOST_UNITS
+from ringfence.limiter.serialization import MAX_UNITS
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import Answer, DecidedCheck, Op, Source
 from tests.node.cluster import NAMES, address_of, of, owned, world
@@ -161,7 +161,7 @@ def test_the_units_of_a_fallback_log_saturate() -> None:
     for _ in range(200):
         tally.add(b"key of x", 2**53, 10**9, 5)
 
-    assert tally.row(b"key of x", 5)[1] == MOST_UNITS
+    assert tally.row(b"key of x", 5)[1] == MAX_UNITS
 
 
 async def test_a_charge_into_debt_recalls_the_leases_of_its_key(

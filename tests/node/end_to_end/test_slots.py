@@ -5,7 +5,7 @@ import trio
 
 import ringfence
 from hashring import shard_of
-from ringfence.peering.slot_queue import MOST_PER_CONNECTION
+from ringfence.peering.slot_queue import MAX_PER_CONNECTION
 from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
 
 RULES = """
@@ -222,12 +222,12 @@ async def test_slots_are_released_when_the_client_closes(autojump_clock):
 async def test_waiters_of_one_connection_are_bounded_and_all_served(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "alone", "b"), Watch()
-        waiting = MOST_PER_CONNECTION + 5
+        waiting = MAX_PER_CONNECTION + 5
         async with trio.open_nursery() as nursery, limiter.hold("api", entries):
             for number in range(waiting):
                 nursery.start_soon(watch.work, limiter, entries, number, 0.0, 60)
             await trio.sleep(1)
-            assert w.count("b", "slot_waiters") == MOST_PER_CONNECTION
+            assert w.count("b", "slot_waiters") == MAX_PER_CONNECTION
             assert w.count("b", "slot_waiters_refused") >= 5
 
         assert len(watch.order) == waiting

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from node.metrics.detailed import (
-    MOST_LABELS,
-    MOST_METRICS,
+    MAX_LABELS,
+    MAX_METRICS,
     NO_RULE,
     OTHER_RULES,
     OTHER_VALUES,
@@ -95,15 +95,15 @@ def test_no_count_falls_when_a_rule_goes_away(measures: Metrics, rules: dict[int
 
 
 def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: Metrics) -> None:
-    rules.update({number: rule(number, f"key{number}") for number in range(10, 10 + MOST_LABELS)})
-    numbers = [1, *range(10, 10 + MOST_LABELS)]
+    rules.update({number: rule(number, f"key{number}") for number in range(10, 10 + MAX_LABELS)})
+    numbers = [1, *range(10, 10 + MAX_LABELS)]
     measures.decided(
         batch_of(*numbers), verdicts_of([Code.ALLOWED] * len(numbers)), as_standby=False
     )
 
     found = measures.decisions()
 
-    assert len(found) == MOST_LABELS + 1
+    assert len(found) == MAX_LABELS + 1
     assert found[OTHER_RULES, "allowed", "owner"] == 1
 
 
@@ -163,8 +163,8 @@ def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Metrics) -> 
 
     found = shown.detailed_decisions()
 
-    assert len(found) == MOST_METRICS + 1
-    assert found[OTHER_VALUES, "allowed"] == 20_001 - MOST_METRICS
+    assert len(found) == MAX_METRICS + 1
+    assert found[OTHER_VALUES, "allowed"] == 20_001 - MAX_METRICS
     assert sum(found.values()) == 20_001
 
 

@@ -1,6 +1,6 @@
 """Reports of clients: each counts once, at a limited rate."""
 
-from node.requests.client_reports import MOST_CLIENTS, Pace, Reports, reported_counter
+from node.requests.client_reports import MAX_CLIENTS, Pace, Reports, reported_counter
 from ringfence.limiter import Code
 from ringfence.wire import Report, Source
 
@@ -31,7 +31,7 @@ def test_the_client_that_was_silent_longest_is_dropped() -> None:
 
     assert not reports.is_new("app", report(1, 1))
     assert reports.is_new("app", report(2, 1))
-    assert MOST_CLIENTS == 8192
+    assert MAX_CLIENTS == 8192
 
 
 def test_a_connection_may_send_eight_reports_at_once_and_two_a_second() -> None:

@@ -157,7 +157,7 @@ def test_memory_is_bounded_and_the_oldest_request_is_dropped_first(
     most = 6
     checks = memory()
     model: dict[tuple[int, int], dict[int, OutcomeRow]] = {}
-    with patch("node.requests.deduplication._MOST_ROWS", most):
+    with patch("node.requests.deduplication._MAX_ROWS", most):
         for at, (check_id, left) in enumerate(decided):
             session, seq, row = check_id
             outcome: OutcomeRow = (*ALLOWED[:2], left, *ALLOWED[3:])

@@ -37,7 +37,7 @@ def test_rows_are_bounded_and_the_oldest_are_dropped_first(
     most, now = 8, 0
     checks = DirectChecks()
     kept: list[tuple[int, int, int]] = []
-    with patch("node.requests.deduplication._MOST_DIRECT_ROWS", most):
+    with patch("node.requests.deduplication._MAX_DIRECT_ROWS", most):
         for seq, (rows, pause, repeated_for) in enumerate(asked, 1):
             now += pause
             checks.add(1, seq, [KEY] * rows, [1] * rows, None, now, now + repeated_for)

@@ -16,7 +16,7 @@ from ringfence.limiter import (
     Outcomes,
     compiled_tables,
 )
-from ringfence.limiter.serialization import MOST_UNITS
+from ringfence.limiter.serialization import MAX_UNITS
 from tests.programs import require_compiled
 
 KEY = (0).to_bytes(8, "big") + b"key"
@@ -290,7 +290,7 @@ def test_debt_saturates_and_never_wraps(algorithm: Algorithm) -> None:
 
     reported = [charge_one(engine, 2**53, 10**18) for _ in range(129)][-1]
 
-    assert engine.used(KEY, 10**18) == MOST_UNITS
+    assert engine.used(KEY, 10**18) == MAX_UNITS
     assert reported.code == Code.OVERDRAWN
     assert 0 < reported.retry_after_ns <= reported.reset_after_ns <= 2**63 - 1
     assert not ask(engine, 1, 10**18).row(0).is_admitted

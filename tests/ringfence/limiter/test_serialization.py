@@ -17,7 +17,7 @@ from ringfence.limiter import (
     Outcomes,
     Snapshot,
 )
-from ringfence.limiter.serialization import MOST_NUMBERS, MOST_UNITS, fitting, in_turns, pairs_of
+from ringfence.limiter.serialization import MAX_NUMBERS, MAX_UNITS, fitting, in_turns, pairs_of
 
 SECOND = NS_PER_SECOND
 DAY_NS = 86_400 * SECOND
@@ -227,20 +227,20 @@ def test_whatever_numbers_come_they_are_refused_or_count(
 
 
 def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_lost() -> None:
-    hits = MOST_NUMBERS
+    hits = MAX_NUMBERS
     limit = Limit.of_ns(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
     giver, now = after(limit, [(at, 1) for at in range(1, hits + 1)])
     taker = engine_of(limit)
     snapshot = giver.snapshot([KEY], now)
     taker.restore(snapshot, now)
 
-    assert len(snapshot.states[0]) <= MOST_NUMBERS
+    assert len(snapshot.states[0]) <= MAX_NUMBERS
     for instant in range(now, now + 11 * hits, hits // 3):
         assert 0 <= taker.used(KEY, instant) - giver.used(KEY, instant) <= 1
 
 
 def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() -> None:
-    leases = MOST_NUMBERS // 3 + 10
+    leases = MAX_NUMBERS // 3 + 10
     limit = Limit.of_ns(leases, 10 * leases, Algorithm.CONCURRENCY)
     giver = engine_of(limit)
     granted = [ask(giver, 1, now).leases[0] for now in range(leases)]
@@ -248,7 +248,7 @@ def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() 
     snapshot = giver.snapshot([KEY], leases)
     taker.restore(snapshot, leases)
 
-    assert len(snapshot.states[0]) <= MOST_NUMBERS
+    assert len(snapshot.states[0]) <= MAX_NUMBERS
     assert taker.used(KEY, leases) == leases
     taker.refund([KEY], [1], [], [granted[-1]], [], [], leases)
     assert taker.used(KEY, leases) == leases - 1
@@ -347,7 +347,7 @@ def test_invalid_cells_in_a_state_are_rejected(cells: list[int]) -> None:
 
 def test_a_counter_takes_no_more_than_can_be_written_down() -> None:
     assert fitting(5, 7) == 5
-    assert fitting(2**70, 1) == MOST_UNITS - 1
+    assert fitting(2**70, 1) == MAX_UNITS - 1
     assert fitting(1, 2**61) == 0
 
 

@@ -9,19 +9,19 @@ from ringfence.wire import ErrorCode, Hello, Refused, Role, Welcome
 from tests.node.end_to_end.test_serve import NodeProcess, started, until
 from tests.security.connections.callers import Callers, callers, client_hello
 
-MOST = 24
+MAX = 24
 
 
 def config(directory: Path, text: str) -> list[str]:
     path = directory / "node.toml"
-    path.write_text(f"max_connections = {MOST}\n{text}", "utf-8")
+    path.write_text(f"max_connections = {MAX}\n{text}", "utf-8")
     return ["--config", str(path)]
 
 
 async def fill(here: Callers, node: NodeProcess, hello: Hello) -> int:
     """Open connections of clients, and silent ones, until the node has no more of either."""
     taken = 0
-    for _ in range(MOST):
+    for _ in range(MAX):
         caller = await here.open(node.port, hello)
         answer = await caller.wait_message()
         if isinstance(answer, Refused):
@@ -29,7 +29,7 @@ async def fill(here: Callers, node: NodeProcess, hello: Hello) -> int:
             assert "connections" in answer.reason
             break
         taken += isinstance(answer, Welcome)
-    for _ in range(2 * MOST):
+    for _ in range(2 * MAX):
         await here.open(node.port)
     return taken
 
@@ -40,7 +40,7 @@ async def test_a_member_joins_a_node_that_callers_have_filled(tmp_path: Path) ->
         node = running["a"]
         async with callers() as here:
             taken = await fill(here, node, Hello(Role.CLIENT, "", b"", 7))
-            assert taken == MOST * 3 // 4
+            assert taken == MAX * 3 // 4
 
             (tmp_path / "more").mkdir()
             join = ["--name", "b", "--join", f"127.0.0.1:{node.port}"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from node.requests.client_reports import MOST_CLIENTS, Pace
+from node.requests.client_reports import MAX_CLIENTS, Pace
 from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAMED
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "threat-model.md").read_text("utf-8")
@@ -21,7 +21,7 @@ def test_the_bounds_of_reports_are_those_of_the_page() -> None:
     assert row("reports of decisions, per connection") == (
         f"{at_once} at once, {each_second} per second"
     )
-    assert row("clients whose last report is stored") == str(MOST_CLIENTS)
+    assert row("clients whose last report is stored") == str(MAX_CLIENTS)
     assert row("size of a report of decisions").startswith(
         f"{MAX_REPORT_KEYS} rows, {MAX_REPORT_NAMED} of them with a key; 2^24 decisions."
     )

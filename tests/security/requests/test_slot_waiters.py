@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from ringfence.peering.slot_queue import MOST_PER_CONNECTION
+from ringfence.peering.slot_queue import MAX_PER_CONNECTION
 from ringfence.wire import Batch, Op
 from tests.node.cluster import counter, owned, world
 from tests.node.end_to_end.test_slots import RULES, run_time
@@ -25,7 +25,7 @@ async def test_one_connection_cannot_fill_the_queue(autojump_clock):
 
         await forged(hostile, key, list(range(1, 3000)))
 
-        assert w.count("b", "slot_waiters") == MOST_PER_CONNECTION
+        assert w.count("b", "slot_waiters") == MAX_PER_CONNECTION
         with trio.fail_after(1):
             assert not await other.acquire("api", entries, max_wait=0.5)
         await other.release(slot)

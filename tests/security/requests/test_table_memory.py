@@ -36,7 +36,7 @@ FINE = Limit.of_ns(MANY, 3600 * NS_PER_SECOND, slots=3600)
 LARGEST = Limit.of_ns(MANY, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
 LOG = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
 PLACES = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
-MOST_BYTES = 1 << 19
+MAX_BYTES = 1 << 19
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
     if is_compiled:
         require_compiled()
     tables = compiled_tables(bytes(16), keeps_keys=True) if is_compiled else None
-    engine = Engine(max_keys=1_000_000, max_bytes=MOST_BYTES, tables=tables)
+    engine = Engine(max_keys=1_000_000, max_bytes=MAX_BYTES, tables=tables)
     chance = Random(1)
     now = MINUTE_NS
     before, _ = tracemalloc.get_traced_memory()
@@ -84,8 +84,8 @@ def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
         engine.decide(keys, [1000] * 256, [], [limit], [1] * 256, now)
 
     after, _ = tracemalloc.get_traced_memory()
-    assert engine.bytes_in_use <= MOST_BYTES
-    assert after - before < 2 * MOST_BYTES
+    assert engine.bytes_in_use <= MAX_BYTES
+    assert after - before < 2 * MAX_BYTES
     assert engine.evicted > 0
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from node.node import Node
-from node.requests.sessions.turns import MOST_WAITING, STEP_COST
+from node.requests.sessions.turns import MAX_WAITING, STEP_COST
 from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, decode, encode
 from tests.node.requests.sessions.test_session import (
     APP,
@@ -107,7 +107,7 @@ async def test_no_more_rows_wait_for_their_turn_than_the_bound(autojump_clock: o
     async with running_node() as world:
         busy, other = await world.call(APP), await world.call(OPERATOR)
         keys = held_keys(world.node, ROWS)
-        requests = [check(seq, *keys) for seq in range(1, MOST_WAITING // 2 // ROWS + 3)]
+        requests = [check(seq, *keys) for seq in range(1, MAX_WAITING // 2 // ROWS + 3)]
 
         received = await busy.say(*requests)
         await other.say(check(1, *keys))
@@ -135,7 +135,7 @@ async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: obj
     async with running_node() as world:
         caller = await world.call(APP)
         keys = held_keys(world.node, ROWS)
-        fitting = MOST_WAITING // 2 // ROWS
+        fitting = MAX_WAITING // 2 // ROWS
 
         received = await caller.say(*[check(seq, *keys) for seq in range(1, fitting + 2)])
 

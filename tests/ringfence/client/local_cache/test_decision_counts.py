@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.local_cache.decision_counts import MOST_DENIED, DecisionCounts
+from ringfence.client.local_cache.decision_counts import MAX_DENIED, DecisionCounts
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import (
@@ -74,7 +74,7 @@ def test_the_most_denied_keys_are_named_and_others_counted_by_rule() -> None:
 
     assert counted is not None
     named, rest = counted.rows[: counted.named], counted.rows[counted.named :]
-    assert [row[0] for row, _ in named] == [key_of(1, 99 - at) for at in range(MOST_DENIED)]
+    assert [row[0] for row, _ in named] == [key_of(1, 99 - at) for at in range(MAX_DENIED)]
     assert rest == [((key_of(1), DENIED, CACHE), sum(range(100, 168)))]
 
 

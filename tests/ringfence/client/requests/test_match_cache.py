@@ -97,7 +97,7 @@ def test_new_rules_clear_the_cached_matches():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_MAX", 10)
     known, found = rules(), MatchCache()
 
     for number in range(100):

@@ -307,7 +307,7 @@ def test_watches_per_connection_are_bounded() -> None:
 def test_under_memory_pressure_the_connection_with_most_bytes_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ringfence.gateway.grpc.port._MOST_KEPT", 100_000)
+    monkeypatch.setattr("ringfence.gateway.grpc.port._MAX_KEPT", 100_000)
 
     async def main() -> None:
         async with opened(echo) as (number, refusals):
