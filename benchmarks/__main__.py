@@ -1,4 +1,4 @@
-"""Run benchmarks by name and print their figures, as a table for people or as JSON lines."""
+"""Command that runs benchmarks by name and prints their figures, as a table or as JSON lines."""
 
 import argparse
 import json
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _as_json(figures: Iterable[Figure]) -> list[Figure]:
-    """Print one line for the machine before the first round, then one line per figure."""
+    """Print one line of JSON about the machine before the first round, then one line per figure."""
     figures_shown: list[Figure] = []
     print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
     for figure in figures:
@@ -76,7 +76,7 @@ def _as_table(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _as_markdown(figures: Iterable[Figure]) -> list[Figure]:
-    """Print a table in the form of docs/operate/performance.md."""
+    """Print a table in the format of docs/operate/performance.md."""
     print(f"{about()}\n\n| figure | median | least | most | unit |\n|---|---|---|---|---|")
     figures_shown = list(figures)
     for figure in figures_shown:

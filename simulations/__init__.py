@@ -1,4 +1,5 @@
-"""Simulation of clusters: many nodes with the shipped code, virtual time and faults, from a
-seed."""
+"""Simulation of clusters: many nodes with the shipped code, on virtual time, with faults drawn from
+a seed.
+"""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Simulation of leases with faults: the shipped cores of an owner and its borrowers, in virtual
-time.
+"""Simulation of leases with faults: the shipped code of an owner and its borrowing clients, on
+virtual time.
 
-There is one hot key. Its owner has a standby with periodic replication. Messages of borrowers are
+There is one hot key. Its owner has a standby with periodic replication. Messages of the clients are
 delayed, lost and reordered. The owner may crash, and the limit may change. The world records each
 admission. An oracle without leases checks them afterwards.
 """
@@ -54,7 +54,7 @@ class _Borrower:
 
 
 class LendingWorld:
-    """World of one owner, its standby and its borrowers; `admitted` lists the admissions."""
+    """Simulated owner, its standby and its clients; `admitted` lists the admissions."""
 
     def __init__(self, seed: int, limit: Limit, borrowers: int = 4, loss: float = 0.1) -> None:
         self.now = _START
@@ -76,16 +76,16 @@ class LendingWorld:
 
     @property
     def limit(self) -> Limit:
-        """Return the current limit."""
+        """Return the current limit of the key."""
         assert self._rule.limit is not None
         return self._rule.limit
 
     def lent(self) -> int:
-        """Return the units in leases at present."""
+        """Return the units of all current leases."""
         return self._owner.lender.lent_units(KEY)
 
     def check(self, borrower: int, cost: int = 1) -> bool:
-        """Check the key at a borrower, which uses its lease or else asks the owner."""
+        """Check the key at one client, which uses its lease or else asks the owner."""
         client = self._borrowers[borrower]
         if client.leases.spend(KEY, cost, self._time_of(client)) is not None:
             self.admitted.append(Admission(self.now, cost, by_lease=True))
@@ -98,7 +98,7 @@ class LendingWorld:
         return is_allowed
 
     def run_until(self, instant: int) -> None:
-        """Advance the time and deliver the messages that are due."""
+        """Advance the virtual time and deliver the messages that are due."""
         while self._events and self._events[0][0] <= instant:
             self.now, _, call = heappop(self._events)
             call()
@@ -107,7 +107,7 @@ class LendingWorld:
             client.leases.tick(self._time_of(client))
 
     def reset(self) -> None:
-        """Reset the counter of the key."""
+        """Reset the counter of the key at the owner."""
         self._owner.lender.decide(Batch(Op.RESET, [KEY], [0]), self.now)
 
     def change_limit(self, limit: Limit) -> None:
@@ -117,7 +117,8 @@ class LendingWorld:
         self._owner.lender.recall_all()
 
     def crash(self) -> None:
-        """Crash the owner; the standby continues from the last replica, without leases."""
+        """Crash the owner; the standby continues from the last replica, which contains no
+        leases."""
         self.unsaved += self._since_copy
         self._since_copy = 0
         life, self._life = self._life, self._life + 1

@@ -1,4 +1,4 @@
-"""Execution of a scenario."""
+"""Function that runs a scenario without logs of its nodes."""
 
 import gc
 import logging

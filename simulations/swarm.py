@@ -1,4 +1,4 @@
-"""Search of many seeds for violated invariants, and shrinking of failing scenarios.
+"""Search of many seeds for violated invariants, and reduction of failing scenarios to few faults.
 
 This module chooses the runs and compares them. `running` executes each run in a separate process.
 """
@@ -27,7 +27,7 @@ _MAX_SHRINK_RUNS = 60
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of one run, as sent between processes."""
+    """Result of one run, in a form that can be sent between processes."""
 
     seed: int
     event_hash: str
@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Seed that violated an invariant, with its shrunk faults."""
+    """Seed that violated an invariant, with the smallest set of faults that still violates it."""
 
     run: Run
     faults: tuple[Fault, ...]
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Batch:
-    """Results of many seeds."""
+    """Combined results of many seeds."""
 
     level: Level
     runs: int = 0
@@ -68,7 +68,7 @@ class Batch:
 
     @property
     def missing(self) -> list[str]:
-        """Return the rare events that happened in no run."""
+        """Return the names of rare events that occurred in no run."""
         return [mark for mark in WANTED[self.level] if not self.marks[mark]]
 
     def add(self, run: Run) -> None:

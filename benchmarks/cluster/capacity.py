@@ -1,7 +1,7 @@
 """Cost of a check and of a key on the nodes, and the number of nodes that a large service needs.
 
 Measured with one node, and with two nodes, where every counter has a replica at a standby as in
-production. Processor time and memory are those of the nodes alone, because clients live in
+production. Processor time and memory are those of the nodes only, because clients are part of
 applications. Each key is checked rarely, which is the most expensive case for replication.
 """
 
@@ -48,7 +48,8 @@ _PAGE = 4096
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield costs per check and per key, then the needs of the service on the capacity page."""
+    """Yield costs per check and per key, then the needs of the service described on the capacity
+    page."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -93,7 +94,8 @@ def _costs(
 
 
 def _timed(nodes: DemoCluster, way: _Way) -> Callable[[Limiter], Awaitable[float]]:
-    """Return the nodes' processor time per check in microseconds, without their idle load."""
+    """Return the nodes' processor time per check in microseconds, without the time of idle
+    nodes."""
 
     async def measure(limiter: Limiter) -> float:
         await limiter.check_many("bench", [_user(number) for number in range(_BATCH)])
@@ -114,7 +116,7 @@ def _used_s(nodes: DemoCluster) -> float:
 
 
 def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Run single checks in several tasks, with keys from the whole table."""
+    """Make single checks in several tasks, with keys from the whole table."""
 
     async def measure(limiter: Limiter) -> int:
         async def work(place: int) -> None:
@@ -131,7 +133,7 @@ def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
 
 
 def _batches(checks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Run `check_many` with two batches in flight."""
+    """Make checks by `check_many`, with two batches in flight."""
 
     async def measure(limiter: Limiter) -> int:
         numbers = iter(range(checks))

@@ -1,9 +1,10 @@
-"""The client on every runtime: trio, asyncio with and without uvloop, and blocking from threads.
+"""Cost of a check for a client on each runtime: trio, asyncio with and without uvloop, and
+blocking.
 
-All clients check the same keys at the same node, in turns. The processor time of a single check is
-then split into layers. The echo is the cost of trio, the QUIC library and the sockets. Our client
-adds its share, which is negative where our transport avoids work of the library. Another event loop
-and a waiting thread add theirs.
+All clients check the same keys at the same node, one after the other. The processor time of a
+single check is then split into layers. The echo is the cost of trio, the QUIC library and the
+sockets. Our client adds its share, which is negative where our transport avoids work of the
+library. Another event loop and a waiting thread add theirs.
 """
 
 import asyncio
@@ -72,7 +73,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Lone:
-    """Cost of checks that run one after the other."""
+    """Cost of single checks that run one after the other."""
 
     wall_us: float
     """Median seconds of one check."""
@@ -114,7 +115,7 @@ def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
 
 
 def _inside(rounds: int) -> Iterator[Figure]:
-    """Return the cost of the known parts of a check in client and node."""
+    """Return the cost of the known parts of a check, in the client and in the node."""
     rules = load_text(RULES).rules
     table = new_table(_LIMIT, len(_KEYS))
     entries = [tuple(key.items()) for key in _KEYS]
@@ -133,7 +134,7 @@ def _inside(rounds: int) -> Iterator[Figure]:
 
 
 def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run a measurement with a new client on the named event loop."""
+    """Run a measurement with a new client on the event loop with this name."""
 
     async def work() -> _Result:
         async with connect(url, raise_on_outage=True) as limiter:
@@ -147,7 +148,7 @@ def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -
 
 
 def _echo_lone(echo: RawEcho) -> _Lone:
-    """Measure a round trip of the bare echo without the time to connect."""
+    """Measure single round trips of the bare echo, without the time to connect."""
     begun = process_time()
     echo.lone(1)
     connected = process_time()

@@ -1,7 +1,7 @@
-"""A check over real QUIC to a node process, beside a bare echo on the same library in the same run.
+"""Cost of a check over real QUIC to a node process, beside a bare echo on the same library.
 
-Checks and echoes alternate, so both run under the same conditions. Every decision is inspected:
-only allowed checks count.
+Checks and echoes alternate in one run, so both have the same conditions. Every decision is
+inspected: only allowed checks count.
 """
 
 import tempfile
@@ -37,7 +37,8 @@ _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latency, idle and under load, and throughput of one client, each beside the echo's."""
+    """Yield latency, idle and under load, and throughput of one client, each beside that of the
+    echo."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -88,7 +89,7 @@ def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
 
 
 async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
-    """Run a measurement with a new client."""
+    """Run a measurement with a newly connected client."""
     async with connect(url, raise_on_outage=True) as limiter:
         return await measure(limiter)
 
@@ -103,7 +104,8 @@ async def _lone(limiter: Limiter) -> list[float]:
 
 
 def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
-    """Return decisions per second of `count` tasks that each check one key after the other."""
+    """Return decisions per second of `count` tasks, each of which makes one check after the
+    other."""
 
     async def measure(limiter: Limiter) -> float:
         async def work(place: int) -> int:
@@ -116,7 +118,8 @@ def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
 
 
 def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
-    """Return latencies of checks that start at a fixed rate, independent of earlier checks."""
+    """Return latencies of checks that start at a fixed rate, whether earlier checks are answered or
+    not."""
 
     async def measure(limiter: Limiter) -> list[float]:
         samples: list[float] = []
@@ -169,7 +172,7 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
 
 
 def share(samples: list[float], part: float) -> float:
-    """Return the quantile `part` of the samples."""
+    """Return the quantile `part` of some samples."""
     ordered = sorted(samples)
     return ordered[int(part * (len(ordered) - 1))]
 

@@ -35,7 +35,8 @@ _ASKED = 1000
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield denials per second: in batches, by the call that never waits, and by `await check`."""
+    """Yield denials per second: in batches, by the call that never waits, and by `await
+    limiter.check`."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -101,7 +102,8 @@ async def _check(limiter: Limiter) -> float:
 
 
 async def _asked(limiter: Limiter) -> float:
-    """Measure peeks, which always reach the node: the cost of a check without the cache."""
+    """Measure peeks, which always ask the node, so they show the cost of a check without the
+    cache."""
     begun = thread_time()
     for number in range(_ASKED):
         decision = await limiter.peek("bench", _KEYS[number % len(_KEYS)])

@@ -1,4 +1,4 @@
-"""An echo on trio and aioquic without our layers: the lower bound of a round trip.
+"""Echo server on trio and aioquic without our code: the lower bound of a round trip.
 
 Other benchmarks report latencies as multiples of the echo's latency in the same run. Such a figure
 depends on our code and little on the host.
@@ -33,7 +33,7 @@ _KEY = 20
 
 
 class RawEcho:
-    """An echo server in a separate process while the `with` block lasts."""
+    """Context manager that runs an echo server in a separate process."""
 
     def __init__(self, size: int = 60) -> None:
         """`size` is the size of the payload in bytes."""
@@ -59,11 +59,11 @@ class RawEcho:
         self._process.join()
 
     def lone(self, n: int) -> list[float]:
-        """Time `n` sequential round trips on one warm connection; return seconds."""
+        """Measure `n` sequential round trips on one warm connection; return seconds."""
         return trio.run(_measure, self._port, os.urandom(self._size), n)
 
     def crowd(self, tasks: int, seconds: float) -> float:
-        """Return keys per second of `tasks` that each echo one key after the other.
+        """Return keys per second of `tasks` tasks, each of which sends one key after the other.
 
         Keys of all tasks that are ready leave in one frame, as in any client that batches.
         """
@@ -71,7 +71,7 @@ class RawEcho:
 
 
 class _Peer:
-    """A QUIC connection on one socket."""
+    """QUIC connection on its own socket."""
 
     def __init__(self, sock: socket.socket, quic: QuicConnection) -> None:
         self.sock = sock
@@ -82,7 +82,7 @@ class _Peer:
             self.sock.sendto(datagram, address)
 
     async def wait(self) -> tuple[bytes, tuple[str, int]] | None:
-        """Wait for a datagram; return None when a timer ran instead."""
+        """Wait for a datagram; return None when a timer was due instead."""
         deadline = self.quic.get_timer()
         with trio.move_on_at(inf if deadline is None else deadline):
             await trio.lowlevel.wait_readable(self.sock)
@@ -138,7 +138,7 @@ async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
 
 
 class _Crowd:
-    """A group of tasks, each of which waits for the echo of a key."""
+    """Group of tasks; each waits until the echo of its key arrives."""
 
     def __init__(self, peer: _Peer) -> None:
         self.done = 0
@@ -189,7 +189,7 @@ async def _round_trip(peer: _Peer, payload: bytes) -> float:
 
 
 async def _advance(peer: _Peer, awaited: type[HandshakeCompleted | StreamDataReceived]) -> int:
-    """Receive one datagram; count the awaited events or their bytes."""
+    """Receive one datagram; count the completed echoes or their bytes."""
     came = await peer.wait()
     if came is None:
         return 0

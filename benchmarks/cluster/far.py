@@ -1,9 +1,9 @@
-"""Two data centers 40 ms apart: the effect of remote answers and of remote starts on local checks.
+"""Latency of local checks while another data center, 40 ms away, answers slowly or restarts.
 
-Three node processes on a network in user space. First, local checks leave in one frame with a check
-that the other data center decides. Then an exhausted key of a split rule is checked without a
-pause, which queries the other data center each time. Meanwhile the remote node is started, stopped
-and killed 20 times. No node may end, and an owner must answer each check.
+Three node processes use a simulated network of relays. First, local checks leave in one frame with
+a check that the other data center decides. Then an exhausted key of a split rule is checked without
+a pause, which queries the other data center each time. Meanwhile the remote node is started,
+stopped and killed 20 times. No node may end, and an owner must answer each check.
 """
 
 import os
@@ -54,8 +54,8 @@ _STARTUP = 30.0
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latencies of local checks without and with a remote one, then the effect of 20
-    starts."""
+    """Yield latencies of local checks without and with a remote one, then the effect of 20 starts
+    of a node."""
     with tempfile.TemporaryDirectory() as directory, FarNodes(Path(directory)) as nodes:
         nodes.start_all()
         alone, beside, far = [], [], []
@@ -106,7 +106,7 @@ class FarNodes:
 
     @property
     def url(self) -> str:
-        """URL with the local nodes as seeds."""
+        """Address of the cluster with the local nodes as seeds."""
         near = ",".join(f"127.0.0.1:{self._door(name)}" for name in _PLACES if name != _FAR)
         return f"ringfence://{near}?datacenter=eu"
 
@@ -118,7 +118,7 @@ class FarNodes:
             self.wait_for(name, f"view of {len(_PLACES)} members")
 
     def start(self, name: str) -> None:
-        """Start one node."""
+        """Start the process of one node."""
         self.starts += (self._home / f"{name}.log").exists()
         join = [f"--join=127.0.0.1:{self._door(each)}" for each in _PLACES if each != name]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -156,7 +156,7 @@ class FarNodes:
         process.wait()
 
     def look(self) -> None:
-        """Record nodes that have ended by themselves."""
+        """Record the nodes whose processes have ended unexpectedly."""
         found = [name for name, each in self._processes.items() if each.poll() is not None]
         self.ended += [name for name in found if name not in self.ended]
 
@@ -172,8 +172,8 @@ class FarNodes:
 
 
 async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[float], list[float]]:
-    """Return the seconds of local and of remote checks: 20 local ones at a time beside a remote
-    one."""
+    """Return latencies in seconds: of 20 local checks at a time, and of a remote check beside
+    them."""
     local: list[float] = []
     far: list[float] = []
     async with connect(url, raise_on_outage=True, denial_cache_size=0, use_leases=False) as limiter:
@@ -194,8 +194,8 @@ async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[f
 
 
 async def under_starts(nodes: FarNodes, starts: int) -> Counter[Source]:
-    """Check exhausted keys while the remote node stops and starts; return the sources of the
-    answers."""
+    """Check exhausted keys while the remote node stops and starts; return the number of answers by
+    source."""
     answers: Counter[Source] = Counter()
     async with connect(nodes.url, denial_cache_size=0, use_leases=False) as limiter:
         keys = [{"split": str(number)} for number in range(_KEYS)]

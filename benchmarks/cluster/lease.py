@@ -1,5 +1,4 @@
-"""Leases of one hot key: decisions per second of one client, and the number of units over the
-limit.
+"""Cost and exactness of leases of one hot key: decisions per second, and units over the limit.
 
 The rate is that of a real client with a real node, in processor time of this thread. The oracle
 checks simulated histories: four clients with leases, late and lost messages, a change of the limit,
@@ -66,7 +65,7 @@ async def _measure(rounds: int, limiter: Limiter) -> dict[str, list[float]]:
 
 
 async def _many(limiter: Limiter, seconds: float) -> tuple[float, float]:
-    """Return decisions per second of this thread, and the share that leases paid for."""
+    """Return decisions per second of this thread, and the share of decisions that used a lease."""
     done = leased = 0
     until = trio.current_time() + seconds
     begun = thread_time()
@@ -92,10 +91,11 @@ async def _check(limiter: Limiter) -> float:
 
 
 def _history(seed: int) -> tuple[float, float]:
-    """Return units beyond every limit in force during their window, and the share that was leased.
+    """Return the units admitted over the limit in a simulated history, and the share from leases.
 
-    An owner that crashes loses what it decided or lent since its last replication. That loss is
-    within the bound of every crash and does not count here.
+    Units count as over the limit when they exceed every limit that was in force during their
+    window. An owner that crashes loses what it decided or lent since its last replication. That
+    loss is within the bound of every crash and does not count here.
     """
     random = Random(seed)
     limit, raised = (Limit.of_ns(n, _WINDOW, Algorithm.FIXED_WINDOW) for n in (20_000, 30_000))

@@ -1,4 +1,5 @@
-"""Effect of lost datagrams: checks at a steady rate through a relay that loses 2 % each way.
+"""Effect of lost datagrams: checks at a steady rate through a relay that loses 2 % in each
+direction.
 
 Checks on one connection are delivered in order, so checks behind a lost datagram wait for its
 retransmission. The figure `late per lost` counts late checks per lost check: with 1, no check waits

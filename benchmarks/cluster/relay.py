@@ -1,4 +1,4 @@
-"""Lossy and slow networks: UDP relays in front of nodes, in separate processes."""
+"""UDP relays in front of nodes, in separate processes, which simulate lossy and slow networks."""
 
 import multiprocessing
 import selectors
@@ -20,7 +20,7 @@ _LARGEST = 65_536
 
 
 class LossyRelay:
-    """A relay of datagrams to a port of this host and back, while the `with` block lasts.
+    """Relay of datagrams to a port of this host and back, as a context manager.
 
     It loses the share `loss` of them in both directions, with the same random sequence in every
     run.
@@ -85,7 +85,7 @@ def _bound() -> socket.socket:
 
 
 class DistantRelay:
-    """A relay of datagrams between ports of this host, with a delay between data centers.
+    """Relay of datagrams between ports of this host, with the delay between data centers.
 
     `places` has the data center of each port. `doors` has the relay's port through which each port
     is reached. A sender without a place, such as a client, is in the data center of its target. The
@@ -122,7 +122,7 @@ class DistantRelay:
 
 @dataclass(frozen=True)
 class _Way:
-    """A route from a socket of the relay to its target."""
+    """Route from one socket of the relay to its target."""
 
     target: int
     door: socket.socket

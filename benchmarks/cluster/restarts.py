@@ -1,8 +1,9 @@
-"""Five node processes under a steady load: a rolling restart, then a kill of one node.
+"""Lost and over-admitted units while five node processes are restarted, and while one is killed.
 
-Every decision is recorded, and afterwards every counter is read. Units that were admitted and not
-counted are lost; units admitted beyond the limit are over-admitted. The limit is an exact log whose
-period is longer than the run, so the comparison is exact.
+A client sends a steady load. Every decision is recorded, and afterwards every counter is read.
+Units that were admitted and not counted are lost; units admitted beyond the limit are
+over-admitted. The limit is an exact log whose period is longer than the run, so the comparison is
+exact.
 """
 
 import gc
@@ -47,7 +48,7 @@ _TICK = 0.01
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield errors, lost units and over-admission of one rolling restart and one crash."""
+    """Yield errors, lost units and over-admission of one rolling restart and of one crash."""
     with tempfile.TemporaryDirectory() as directory:
         nodes = _Nodes(Path(directory))
         try:
@@ -58,7 +59,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class _Nodes:
-    """The node processes; each joins through any other running node."""
+    """Running node processes; each node joins through any other running node."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -69,7 +70,7 @@ class _Nodes:
 
     @property
     def url(self) -> str:
-        """URL with all nodes as seeds."""
+        """Address of the cluster with all nodes as seeds."""
         return "ringfence://" + ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def start_all(self) -> None:
@@ -121,7 +122,7 @@ class _Nodes:
 
 @dataclass
 class _Ledger:
-    """Record of the decisions that a client received."""
+    """Record of the decisions that one client received."""
 
     admitted: Counter[str] = field(default_factory=Counter)
     errors: int = 0

@@ -66,7 +66,7 @@ _FAULTS = ("double_counted", "not_counted", "over_admitted", "false_denials", "b
 
 @dataclass
 class _Found:
-    """Checks of one stall, and the number of wrong ones by kind."""
+    """Number of checks in one stall, and numbers of wrong results by kind."""
 
     checks: int = 0
     double_counted: int = 0
@@ -76,7 +76,7 @@ class _Found:
     by_policy: int = 0
 
     def add(self, decisions: list[Decision], limit: int, used: int) -> None:
-        """Compare the decisions for one key with its counter."""
+        """Compare the decisions for one key with the counter of that key."""
         passed = [each for each in decisions if each.allowed]
         admitted = len([each for each in passed if each.source in _BY_NODES])
         denied = len(decisions) - len(passed)
@@ -89,7 +89,7 @@ class _Found:
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Stop each node for each duration in every round; figures are sums per round."""
+    """Stop each node for each duration in every round; each figure is the sum of a round."""
     found: list[list[_Found]] = []
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "rules.yaml"
@@ -107,7 +107,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
-    """Stop each node of a new cluster once.
+    """Create a new cluster and stop each of its nodes once.
 
     A node that is suspected three times in five minutes leaves the ring for a minute, so each
     duration needs a new cluster.
@@ -120,7 +120,7 @@ def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
 
 
 async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -> _Found:
-    """Stop one node while checks of its keys are in flight."""
+    """Stop one node while checks of its keys are in flight; return what was found."""
     decisions: dict[str, list[Decision]] = {key: [] for key in _LIMITS}
     found = _Found()
     async with open_cluster(
@@ -168,7 +168,7 @@ async def _wait_all_in_ring(cluster: Cluster, nodes: int) -> None:
 
 
 def owned(cluster: Cluster, domain: str, key: str, owner: str, salt: str) -> str:
-    """Return a value of `key` whose counter the node owns."""
+    """Return a value of the entry `key` whose counter belongs to the given node."""
     routes = cluster.routes
     assert routes is not None
     for number in range(10_000):

@@ -1,1 +1,1 @@
-"""The same checks by other rate limiters, in the same run."""
+"""Benchmarks that make the same checks with other rate limiters, in the same run."""

@@ -1,4 +1,4 @@
-"""Rate limiters in one process, without a network: checks per second of one thread.
+"""Comparison of rate limiters in one process, without a network: checks per second of one thread.
 
 Each limiter is called through its public interface, with the same names, under a limit that no
 caller reaches. A bare dict with GCRA arithmetic is the lower bound of the cost.
@@ -32,7 +32,7 @@ _BUCKET = Limit.of_ns(_LIMIT, _HOUR_NS, Algorithm.TOKEN_BUCKET)
 
 
 def in_process_samples() -> dict[str, Callable[[], float]]:
-    """Return the samples by name; each sample returns checks per second of processor time."""
+    """Return one sample function per limiter; each returns checks per second of processor time."""
     return {
         "limits": _limits(),
         "throttled": _throttled(),
@@ -93,7 +93,7 @@ def _table_many() -> Callable[[], float]:
 
 
 def _local() -> float:
-    """Measure an embedded limiter without a network: rules, keys, a task switch, a `Decision`."""
+    """Measure our embedded limiter without a network: rules, keys, a task switch, a `Decision`."""
 
     async def work() -> float:
         async with ringfence.local(load_text(RULES).rules) as limiter:

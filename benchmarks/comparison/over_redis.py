@@ -1,8 +1,8 @@
-"""Rate limiters over Redis, each in its fastest configuration; one round of each returns a `Rate`.
+"""Comparison of rate limiters that use Redis, each in its fastest configuration.
 
-The package `limits` runs with fixed windows: on one thread, on eight threads, and on 64 asyncio
-tasks. A GCRA script runs in pipelines. `redis-benchmark`, which is written in C, runs the same
-script.
+One round of each returns a `Rate`. The package `limits` runs with fixed windows: on one thread, on
+eight threads, and on 64 asyncio tasks. A GCRA script runs in pipelines. `redis-benchmark`, which is
+written in C, runs the same script.
 """
 
 import asyncio
@@ -47,7 +47,10 @@ return {1, math.floor(left / interval), 0}
 
 
 class OverRedis:
-    """Rate limiters connected to one Redis server. Call `close` at the end."""
+    """Several rate limiters that are connected to one Redis server.
+
+    The caller must call `close` at the end.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -64,7 +67,7 @@ class OverRedis:
         self._redis.close()
 
     def limits_sync(self, threads: int = 1) -> Rate:
-        """Measure `limits` with blocking calls from several threads."""
+        """Measure the package `limits` with blocking calls from several threads."""
 
         def work(first: int) -> int:
             hit, item, until, made = self._limiter.hit, self._item, perf_counter() + SECONDS, 0
@@ -79,7 +82,8 @@ class OverRedis:
             return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
 
     def limits_async(self, implementation: str) -> Rate:
-        """Measure `limits` with 64 asyncio tasks over the named Redis client."""
+        """Measure the package `limits` with 64 asyncio tasks, over the Redis client with this
+        name."""
         return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
 
     async def _crowd(self, implementation: str) -> int:
@@ -100,7 +104,7 @@ class OverRedis:
         return done
 
     def lua_pipelined(self) -> Rate:
-        """Measure the GCRA script on one thread, with 100 checks per pipeline."""
+        """Measure a GCRA script in Redis, called from one thread with 100 checks per pipeline."""
         return paced_by(self._pipelines, self._server.pid)
 
     def _pipelines(self) -> int:
@@ -114,7 +118,7 @@ class OverRedis:
         return done
 
     def evalsha(self, pipeline: int) -> Rate:
-        """Measure the same script with `redis-benchmark` over 50 connections."""
+        """Measure the same GCRA script with `redis-benchmark` over 50 connections."""
         requests = _REQUESTS * (3 if pipeline > 1 else 1)
         words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
         words += ["-n", str(requests), "-r", str(_KEYS), "-P", str(pipeline)]

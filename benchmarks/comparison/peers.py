@@ -1,4 +1,5 @@
-"""Other rate limiters beside Ringfence: the same checks on the same machine in the same run.
+"""Comparison of Ringfence with other rate limiters: the same checks on the same machine in the same
+run.
 
 In process: `limits` and `throttled-py` in memory and a bare dict, beside our table and our embedded
 limiter. Over the network: `limits`, a Lua GCRA script and `redis-benchmark` on a Redis that the
@@ -100,7 +101,7 @@ def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Rate]]:
 
 
 def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -> Rate:
-    """Return the rate without the handshake; processor time includes it."""
+    """Return the rate of checks without the time of the handshake; processor time includes it."""
     rates: list[float] = []
 
     def work() -> int:
@@ -112,7 +113,7 @@ def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -
 
 
 def _blocked(url: str, pid: int) -> Rate:
-    """Measure one thread with blocking calls, as `limits` without asyncio does."""
+    """Measure one thread with blocking calls, like the package `limits` without asyncio."""
     with blocking.connect(url, raise_on_outage=True) as limiter:
 
         def work() -> int:

@@ -1,4 +1,4 @@
-"""A private Redis server: on a free port of this host, empty, without persistence."""
+"""Private Redis server for benchmarks: on a free port of this host, empty, without persistence."""
 
 import shutil
 import socket
@@ -19,7 +19,7 @@ _STARTUP = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """Address and process id of the running server."""
+    """Address and process id of a running Redis server."""
 
     port: int
     pid: int

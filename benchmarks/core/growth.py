@@ -24,7 +24,7 @@ BOUNDS_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure batches in tables of each size, clients of few and of many members, and a growing
+    """Measure batches in tables of each size, clients with few and many members, and a growing
     table."""
     tables = {size: _filled(size) for size in SIZES}
     random = Random(1)
@@ -66,9 +66,9 @@ def _batch_ns(table: Table, size: int, random: Random) -> float:
 
 
 def _pauses() -> tuple[list[int], int]:
-    """Time every check while a million keys are added, expire and are replaced.
+    """Measure the time of every check while a million keys are added, expire and are replaced.
 
-    Returns the sorted processor times in ns, and the longest time on the wall.
+    Returns the sorted processor times in ns, and the longest elapsed time.
     """
     table = new_table(BUCKET, 2 * PAUSE_KEYS)
     waits: list[int] = []

@@ -1,4 +1,4 @@
-"""Cost of a check for a client of a large cluster: the look-up of the owner and the request.
+"""Cost of a check for a client of a large cluster: finding the owner, and creating the request.
 
 A single check needs one look-up. A batch is also split by owner: one frame each for three owners,
 or hundreds of frames for a thousand owners.
@@ -25,7 +25,8 @@ _TASKS = 64
 
 
 def members_figures(rounds: int) -> Iterator[Figure]:
-    """Yield microseconds of processor time per check, and how they grow."""
+    """Yield microseconds of processor time per check for small and large clusters, and their
+    ratio."""
     lone, crowd = trio.run(_measured, rounds)
     for label, found in (("", lone), ("_64_tasks", crowd)):
         for size, values in found.items():
@@ -34,7 +35,8 @@ def members_figures(rounds: int) -> Iterator[Figure]:
 
 
 async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """Measure both clusters side by side, so that all rounds run under the same conditions."""
+    """Measure a small and a large cluster alternately, so that all rounds run under the same
+    conditions."""
     rules = load_text(RULES).rules
     lone: dict[int, list[float]] = {_FEW: [], _MANY: []}
     crowd: dict[int, list[float]] = {_FEW: [], _MANY: []}

@@ -35,7 +35,8 @@ BUCKET = Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure both engines and `limits` side by side, then each algorithm, then mixed frames."""
+    """Measure both engines and the package `limits` side by side, then each algorithm, then mixed
+    frames."""
     engine = Asker(new_table(BUCKET, FEW), FEW)
     many = Asker(new_table(BUCKET, MANY), MANY)
     reference = Asker(Table(BUCKET, max_keys=FEW), FEW)
@@ -72,7 +73,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class Asker:
-    """A table in which all keys exist, with a clock that advances between frames."""
+    """Table in which all keys exist, with a clock that advances between frames."""
 
     def __init__(self, table: Table, keys: int) -> None:
         self._keys = [key_of(i * STRIDE % keys) for i in range(keys)]
@@ -84,7 +85,8 @@ class Asker:
             table.check_many(frame, [1] * len(frame), START)
 
     def _some_keys(self) -> list[bytes]:
-        """Return the keys of the next sample; samples of a large table take turns."""
+        """Return the keys of the next sample; samples of a large table use different keys in
+        turn."""
         if self._next >= len(self._keys):
             self._next = 0
         asked = self._keys[self._next : self._next + ASKED]
@@ -110,8 +112,8 @@ class Asker:
 
 
 def limits_single_ns() -> Callable[[], float] | None:
-    """Return a sample of `limits` in its fastest configuration, or None when it is not
-    installed."""
+    """Return a function that measures the package `limits` in its fastest configuration; None if it
+    is not installed."""
     try:
         from limits import RateLimitItemPerMinute
         from limits.storage import MemoryStorage

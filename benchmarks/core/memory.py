@@ -1,4 +1,4 @@
-"""Memory per key, everything included, and the effect of a flood of new keys.
+"""Memory per key, including all overhead, and the effect of a flood of new keys.
 
 Each figure comes from a separate process: its resident memory before and after it created the keys.
 The process keeps the keys nowhere else. `python -m benchmarks.core.memory ALGORITHM KEYS` is such a
@@ -40,7 +40,7 @@ SIZES = (
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure every algorithm, with and without stored keys, then the flood."""
+    """Measure every algorithm, with and without stored keys, then the flood of keys."""
     for algorithm, keys, suffix in SIZES:
         name = f"memory.{algorithm}_bytes_per_key{suffix}"
         often = 1 if suffix else rounds
@@ -70,7 +70,8 @@ def _resident() -> int:
 
 
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
-    """Create `keys` keys; keys of a log are used until they reach the limit."""
+    """Create `keys` keys and return the bytes of each; a key of a log is used until it reaches the
+    limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
     limit = Limit.of_ns(LOG_HITS if is_log else 100, MINUTE, algorithm)
     random, ones = Random(1), [1] * FRAME

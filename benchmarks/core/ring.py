@@ -1,4 +1,4 @@
-"""Cost of the hash ring: look-ups of owners, and changes of members."""
+"""Cost of the hash ring: finding owners, and changing members."""
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -51,7 +51,8 @@ def _members(count: int) -> list[Member]:
 
 
 def _ns_each(ask: Callable[[Question], object], questions: Collection[Question]) -> float:
-    """Time one call in a plain loop; the result includes the loop's few nanoseconds."""
+    """Measure the time of one call in a plain loop; the result includes the loop's few
+    nanoseconds."""
     start = perf_counter_ns()
     for question in questions:
         ask(question)

@@ -1,4 +1,4 @@
-"""Tables and keys that several benchmarks share."""
+"""Counter tables and keys that several benchmarks share."""
 
 from ringfence.limiter import NS_PER_SECOND, Limit, Table, compiled_tables, why_not_compiled
 from ringfence.peering.engine_choice import SECRET_BYTES
@@ -10,12 +10,12 @@ MINUTE = 60 * NS_PER_SECOND
 
 
 def key_of(number: int, *, rule: int = 1) -> bytes:
-    """Return a key of 27 bytes, as rules build it from a client's name."""
+    """Return a counter key of 27 bytes, as rules create it from a client's name."""
     return rule.to_bytes(8, "big") + b"client-%012d" % number
 
 
 def new_table(limit: Limit, max_keys: int, *, keeps_keys: bool = False) -> Table:
-    """Return a compiled table, or the reference table when no compiled one was built."""
+    """Create a compiled table, or a reference table if the compiled module is missing."""
     if why_not_compiled() is not None:
         return Table(limit, max_keys=max_keys)
     return compiled_tables(bytes(SECRET_BYTES), keeps_keys=keeps_keys).table(

@@ -38,7 +38,7 @@ def _both_ways(name: str, message: Message, size: int, rounds: int) -> Iterator[
 
 
 def request_of(size: int) -> Request:
-    """Return a request with the given number of keys."""
+    """Return a request message with the given number of keys."""
     rng = Random(size)
     return Request(
         seq=123_456,
@@ -51,7 +51,7 @@ def request_of(size: int) -> Request:
 
 
 def answer_of(size: int) -> Answer:
-    """Return an answer with the given number of different rows."""
+    """Return an answer message with the given number of different rows."""
     rng = Random(size)
     outcomes = Outcomes(
         codes=[rng.choice((0, 0, 0, 2)) for _ in range(size)],
@@ -66,7 +66,8 @@ def answer_of(size: int) -> Answer:
 
 
 def _us_each(call: Callable[[], object], calls: int) -> float:
-    """Time one call in a plain loop; the result includes the loop's few nanoseconds."""
+    """Measure the time of one call in a plain loop; the result includes the loop's few
+    nanoseconds."""
     start = perf_counter_ns()
     for _ in range(calls):
         call()

@@ -1,1 +1,1 @@
-"""Benchmarks of HTTP and gRPC: frameworks, the gateway, Envoy, floods of requests."""
+"""Benchmarks of HTTP and gRPC: frameworks, the gateway, Envoy, and floods of requests."""

@@ -1,4 +1,4 @@
-"""An ASGI application under uvicorn's HTTP protocol class, without a socket.
+"""Driver that calls an ASGI application through uvicorn's HTTP protocol class, without a socket.
 
 A request consists of the bytes that a client would send, and the response is discarded. So the
 measurement has all work of the server, and none of the network or of a client.
@@ -19,7 +19,7 @@ _REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\nuser-agent: ben
 
 
 class _Nowhere(asyncio.Transport):
-    """A transport whose peer reads everything at once."""
+    """Transport that discards all written bytes immediately."""
 
     def __init__(self, peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer, "sockname": ("127.0.0.1", 80)})

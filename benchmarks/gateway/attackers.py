@@ -1,4 +1,4 @@
-"""Attackers of the benchmark `floods`, one per finding of the security review.
+"""Attacking clients for the benchmark `floods`, one for each finding of the security review.
 
 `python -m benchmarks.gateway.attackers NAME SECONDS PORT... [--keys DIR]` prints `ready`, waits for
 a line, sends the flood for the given time and prints the amount sent. A name begins with the number
@@ -49,7 +49,7 @@ _MANY_STREAMS = 1 << 30
 
 @dataclass
 class _Target:
-    """Target of a flood, and the amount sent."""
+    """Target of a flood, and the amount of data sent to it."""
 
     ports: list[int]
     keys: Path
@@ -61,7 +61,7 @@ _Flood = Callable[[_Target], Awaitable[None]]
 
 
 async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Run the same work on several connections; replace each connection that ends."""
+    """Run the same attack on several connections; replace each connection that ends."""
 
     async def again() -> None:
         while True:
@@ -81,7 +81,7 @@ async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
 async def _speak(
     target: _Target, port: int, host: str, send: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
-    """Connect, send, and read answers until the peer closes."""
+    """Connect, send data, and read answers until the peer closes."""
     async with (
         await trio.open_tcp_stream("127.0.0.1", port, local_address=host) as stream,
         trio.open_nursery() as nursery,
@@ -113,7 +113,7 @@ def _call(stream: int, header: bytes) -> bytes:
 
 
 def _plain_header(path: str) -> bytes:
-    """Return a header block without new table entries, so that each call can repeat it."""
+    """Return a header block that adds no table entries, so that each call can repeat it."""
     fields = ((b":path", path.encode()), (b"content-type", b"application/grpc"))
     block = b"\x83\x86"  # `:method: POST` and `:scheme: http`
     for name, value in fields:
@@ -122,7 +122,7 @@ def _plain_header(path: str) -> bytes:
 
 
 async def _watches(target: _Target) -> None:
-    """P3: health watches without a token, on five connections."""
+    """Attack P3: health watches without a token, on five connections."""
     header = _plain_header(_WATCH)
 
     async def send(stream: trio.SocketStream) -> None:
@@ -136,7 +136,7 @@ async def _watches(target: _Target) -> None:
 
 
 async def _cached_headers(target: _Target) -> None:
-    """P5: an indexed field of 4 kB, and requests that reference it many times."""
+    """Attack P5: an indexed header field of 4 kB, and requests that reference it many times."""
     indexed = b"\x83\x86\x84\x40\x0dauthorization\x7f" + b"\xa1\x1e" + 4000 * b"v"
     repeated = b"\x83\x86\x84" + 3 * b"\xbe"
 
@@ -155,7 +155,7 @@ async def _cached_headers(target: _Target) -> None:
 
 
 async def _frames(target: _Target, flood: bytes, each: int, streams: int) -> None:
-    """Open streams without a window for answers, then send the same frames repeatedly."""
+    """Open streams with a window of 0 for answers, then send the same frames repeatedly."""
     none = frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     header = _plain_header(_HEALTH)
     first = _PREFACE + none + b"".join([_call(2 * n + 1, header) for n in range(streams)])
@@ -170,19 +170,19 @@ async def _frames(target: _Target, flood: bytes, each: int, streams: int) -> Non
 
 
 async def _settings(target: _Target) -> None:
-    """P6: frames of 2730 initial windows each, with 990 streams open."""
+    """Attack P6: frames that each change the initial window 2730 times, with 990 streams open."""
     values = b"".join([struct.pack(">HI", 4, each % 2) for each in range(2730)])
     await _frames(target, 20 * frame(Kind.SETTINGS, 0, 0, values), 20, 990)
 
 
 async def _updates(target: _Target) -> None:
-    """P6: updates of the connection's window, with 990 streams open."""
+    """Attack P6: frames that update the connection's window, with 990 streams open."""
     update = frame(Kind.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))
     await _frames(target, 1000 * update, 1000, 990)
 
 
 async def _empty_frames(target: _Target) -> None:
-    """P6: empty DATA frames."""
+    """Attack P6: empty DATA frames."""
     first = frame(Kind.HEADERS, 4, 1, _plain_header(_HEALTH))
     empty = 1000 * frame(Kind.DATA, 0, 1, b"")
 
@@ -196,7 +196,7 @@ async def _empty_frames(target: _Target) -> None:
 
 
 async def _resets(target: _Target) -> None:
-    """P6: calls that are reset at once."""
+    """Attack P6: calls that the client resets immediately."""
     header = _plain_header(_HEALTH)
 
     async def send(stream: trio.SocketStream) -> None:
@@ -213,7 +213,8 @@ async def _resets(target: _Target) -> None:
 
 
 async def _connections(target: _Target) -> None:
-    """P7: 3000 connections of one address that send a preface and stay open."""
+    """Attack P7: 3000 connections from one address that only send the HTTP/2 preface and stay
+    open."""
 
     async def send(stream: trio.SocketStream) -> None:
         await stream.send_all(_PREFACE)
@@ -230,7 +231,7 @@ _MAPS = b"\x94\x09\x01\x01\xdc\x00\x1f" + (b"\xdc\x80\x00" + b"\x80" * 0x8000) *
 
 
 class _Caller:
-    """A connection to a node."""
+    """Attacker's connection to a node."""
 
     def __init__(self) -> None:
         self.opened, self.closed = trio.Event(), trio.Event()
@@ -274,7 +275,7 @@ async def _over_quic(
     work: Callable[[TrioUdp, _Caller, int], Awaitable[None]],
     settings: Settings | None = None,
 ) -> None:
-    """Run the same work on several connections; `work` receives the node's port."""
+    """Run the same attack on several QUIC connections; `work` receives the node's port."""
     ca = target.keys / "ca.pem"
     tls = load_client_tls(ca, datetime.now(UTC)) if ca.exists() else ClientTls(verify=False)
     transport = TrioUdp((_HOST, 0), on_bug=print, client=tls, settings=settings)
@@ -300,7 +301,7 @@ def _hello(target: _Target, session: int) -> bytes:
 
 
 async def _large_hellos(target: _Target) -> None:
-    """P4: before any hello, a frame of a million empty maps, on 16 connections."""
+    """Attack P4: before any `Hello`, a frame of a million empty maps, on 16 connections."""
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
         caller.send(transport, _MAPS)
@@ -313,7 +314,7 @@ async def _large_hellos(target: _Target) -> None:
 async def _asking(
     target: _Target, tasks: int, in_flight: int, make: Callable[[int], bytes]
 ) -> None:
-    """Send requests on several connections, with a few in flight on each."""
+    """Send requests on several connections, with a few requests in flight on each."""
     order = count(1)
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
@@ -335,7 +336,7 @@ _LARGEST = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
-    """P8: new keys in each request, with limits of 3600 slots and of the maximum."""
+    """Attack P8: new keys in each request, with limits of 3600 slots and of the maximum."""
 
     def make(seq: int) -> bytes:
         keys = [b"attack%d-%d" % (seq, number) for number in range(_CARRIED_ROWS)]
@@ -355,7 +356,7 @@ def _request(
 
 
 async def _takeovers(target: _Target) -> None:
-    """P9: checks of keys of all owners with `as_standby` and a deadline of 1 ms."""
+    """Attack P9: checks of keys of all owners, sent as if to a standby, with a deadline of 1 ms."""
     limit = Limit.of_ns(1_000_000, 60 * NS_PER_SECOND)
 
     def make(seq: int) -> bytes:
@@ -366,7 +367,7 @@ async def _takeovers(target: _Target) -> None:
 
 
 async def _slow_readers(target: _Target) -> None:
-    """P14: 150 connections that ask for the rules and do not read the answers."""
+    """Attack P14: 150 connections that request the rules and do not read the answers."""
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
         caller.send(transport, _hello(target, 1000 + number))
@@ -389,7 +390,8 @@ _ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def _operator(target: _Target, request: bytes, tasks: int = 100) -> None:
-    """Send requests on several connections; replace each connection that closes."""
+    """Send requests to the admin port on several connections; replace each connection that
+    closes."""
 
     async def send(stream: trio.SocketStream) -> None:
         target.sent += 1
@@ -425,7 +427,10 @@ async def _attack(flood: _Flood, target: _Target) -> None:
 
 
 def _lower_priority() -> None:
-    """Lower this process, and its session where the kernel schedules by session (autogroup)."""
+    """Lower the priority of this process.
+
+    Where the kernel schedules by session (autogroup), also lower that of its session.
+    """
     os.nice(NICER)
     with suppress(OSError, ValueError):
         os.setsid()

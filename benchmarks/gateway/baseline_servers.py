@@ -1,4 +1,5 @@
-"""Servers with a constant answer on the gateway's server libraries: the lower bound of its cost.
+"""Servers that send a constant answer with the gateway's server libraries: the lower bound of its
+cost.
 
 `python -m benchmarks.gateway.baseline_servers PORT GRPC_PORT` starts them.
 """
@@ -19,7 +20,7 @@ _SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 
 
 class Baseline:
-    """An RSGI application with a gRPC server beside it."""
+    """RSGI application with a constant answer, and a gRPC server beside it."""
 
     def __init__(self, grpc_port: int) -> None:
         self._grpc_port = grpc_port
@@ -27,11 +28,11 @@ class Baseline:
         self._answer.statuses.add(code=RateLimitResponse.OK, limit_remaining=1)
 
     def __rsgi_init__(self, loop: Any) -> None:
-        """Begin."""
+        """Start the gRPC server."""
         self._task = loop.create_task(self._serve())
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
-        """Answer."""
+        """Send the constant answer to one HTTP request."""
         await protocol()
         protocol.response_bytes(200, [("content-type", "application/json")], _BODY)
 
@@ -52,7 +53,7 @@ class Baseline:
 
 
 def make() -> Any:
-    """Create the application in its worker."""
+    """Create the application in its worker process."""
     return Baseline(int(sys.argv[2]))
 
 

@@ -1,4 +1,4 @@
-"""A Django site without and with limits.
+"""Django site for benchmarks, in one form without limits and in others with limits.
 
 The middleware reads the project's settings when the site is created, so each site is created with
 its own settings.
@@ -29,7 +29,7 @@ urlpatterns = [path("", _hello)]
 
 
 def django_apps(limiters: Sequence[BlockingLimiter]) -> list[Any]:
-    """Return a site without limits and one for each limiter, as WSGI applications."""
+    """Return a site without limits and one site for each limiter, as WSGI applications."""
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, LOGGING_CONFIG=None)
         django.setup()

@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 
 class _Edge(NamedTuple):
-    """Ports of a running Envoy."""
+    """Ports of a running Envoy and its upstream server."""
 
     port: int
     upstream: int
@@ -60,7 +60,7 @@ class _Edge(NamedTuple):
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure upstream and edge in turns, then the edge while a host is killed."""
+    """Measure the upstream server and Envoy alternately, then Envoy while a host is killed."""
     with _envoy(["a"]) as edge:
         asyncio.run(_load(edge.port, _RATE, _SECONDS))
         turns = [edge.upstream, edge.port] * rounds
@@ -78,7 +78,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _outage() -> list[_Asked]:
-    """Send requests while a host is killed; return the requests from then on."""
+    """Send requests and kill a host meanwhile; return the requests after that moment."""
     with _envoy(["a", "b", "c"]) as edge:
 
         def kill() -> None:
@@ -94,7 +94,7 @@ def _outage() -> list[_Asked]:
 
 @contextmanager
 def _envoy(names: Sequence[str]) -> Iterator[_Edge]:
-    """Run Envoy with several hosts, once its health checks have found them."""
+    """Run Envoy with several hosts; the block starts once its health checks have found them."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rules = directory / "rules.yaml"

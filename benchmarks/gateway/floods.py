@@ -84,7 +84,7 @@ _BY_NODES = (Source.OWNER, Source.STANDBY)
 
 @dataclass
 class _Site:
-    """Running processes and their addresses."""
+    """Running processes under attack, and their addresses."""
 
     nodes: DemoCluster
     http: int
@@ -100,7 +100,7 @@ _Ask = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class _Port:
-    """An attacked port."""
+    """Port that an attacker floods."""
 
     healthy: "Callable[[_Site], Any]"
     """Context of an `_Ask`."""
@@ -126,7 +126,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Found:
-    """Result of one flood."""
+    """Results of one flood."""
 
     quiet: Phase
     flooded: Phase
@@ -291,7 +291,7 @@ BOUNDS: dict[str, float] = {
 
 
 def run(rounds: int, names: tuple[str, ...] = tuple(PORTS)) -> Iterator[Figure]:
-    """Send each flood in every round."""
+    """Run each flood in every round, and yield its figures."""
     found: dict[str, list[Found]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
@@ -315,7 +315,7 @@ def figures_of(name: str, found: list[Found]) -> Iterator[Figure]:
 
 
 def _flooded(name: str) -> Found:
-    """Start all processes and send one flood."""
+    """Start all processes, measure the healthy client, and run one flood."""
     with _site(name) as site:
         return asyncio.run(_measure(site, name))
 
@@ -410,7 +410,8 @@ async def _look(pid: int, resident: list[int]) -> None:
 
 
 def _schedule(pid: int) -> tuple[float, float]:
-    """Return the seconds that all threads of a process ran and waited for a core."""
+    """Return the seconds for which all threads of a process ran, and for which they waited for a
+    core."""
     tasks = [*Path(f"/proc/{pid}/task").iterdir()]
     rows = [(task / "schedstat").read_text("ascii").split() for task in tasks]
     return sum(int(row[0]) for row in rows) / 1e9, sum(int(row[1]) for row in rows) / 1e9

@@ -1,8 +1,9 @@
-"""Processor time of a call in one gateway worker, beside bare servers on the same libraries.
+"""Processor time of a call in one gateway worker, beside servers with a constant answer on the same
+libraries.
 
 The figure is processor time per call instead of calls per second, because the load generator shares
-the machine. `local` requests match no rule, so the gateway answers alone. `owner` requests reach a
-node each time, and `owner_node` is the node's share of them.
+the machine. `local` requests match no rule, so the gateway answers without a node. `owner` requests
+reach a node each time, and `owner_node` is the node's share of them.
 """
 
 import asyncio
@@ -39,7 +40,8 @@ _Sample = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure both ports in turns: bare, local and with an owner."""
+    """Measure the HTTP and the gRPC port alternately: constant answers, local decisions, and
+    decisions of an owner."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(_RULES, "utf-8")
@@ -80,7 +82,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _costs(sample: _Sample, who: dict[str, int]) -> dict[str, float]:
-    """Return the microseconds of each process per call of a sample."""
+    """Return the microseconds of processor time per call of each process."""
     before = {name: _cpu_ns(pid) for name, pid in who.items()}
     asyncio.run(sample())
     return {name: (_cpu_ns(pid) - before[name]) / _CALLS / 1e3 for name, pid in who.items()}
@@ -128,7 +130,7 @@ async def _over_grpc(port: int, domain: str) -> None:
 
 @contextmanager
 def program(module: str, *words: str) -> Iterator[int]:
-    """Run a granian server; yield the process id of its main process."""
+    """Run a Granian server; yield the process id of its main process."""
     with subprocess.Popen([sys.executable, "-m", module, *words]) as process:
         try:
             yield process.pid
@@ -155,7 +157,7 @@ def wait_up(*listening: int) -> None:
 
 
 def ports(count: int) -> list[int]:
-    """Return free ports; all are held until the last is found, so that they differ."""
+    """Return free ports; each is reserved until the last one is found, so that they differ."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in held:

@@ -53,7 +53,7 @@ METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
 class _Load(NamedTuple):
-    """Result of one load."""
+    """Result of one load on the gateway."""
 
     took: list[float]
     """Call times in seconds, sorted."""
@@ -86,7 +86,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _loaded(http: int, port: int, level: int) -> _Load:
-    """Load the gateway once and read its counters before and after."""
+    """Put one load on the gateway, and read its counters before and after."""
     before = counted(http)
     took, failed = asyncio.run(_call(port, level, _SECONDS))
     after = counted(http)
@@ -96,8 +96,8 @@ def _loaded(http: int, port: int, level: int) -> _Load:
 
 
 async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], int]:
-    """Run several callers with sequential calls; return the call times and the number of
-    failures."""
+    """Run several callers, each with one call after the other; return the call times and the number
+    of failures."""
     messages = [message(number) for number in range(_CLIENTS)]
     order = count()
     took: list[float] = []
@@ -134,7 +134,7 @@ def message(number: int) -> bytes:
 
 
 def counted(http: int) -> Counter[str]:
-    """Return the gateway's counters: decisions by source, and checks sent to nodes."""
+    """Return the gateway's counters: decisions by source, and number of checks sent to nodes."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{http}/metrics", timeout=_LONGEST) as answer:
         text = answer.read().decode()

@@ -1,8 +1,8 @@
-"""Cost of limits per request in each framework, beside the bare application.
+"""Cost of limits per request in each web framework, beside the same application without limits.
 
 There is no network, and a server only where the figure names one; otherwise the benchmark calls the
-application as a server does. Bare and limited requests alternate, so both run under the same
-conditions. `instant` uses a limiter that answers at once, as a lease or the denial cache does: the
+application as a server does. Requests with and without limits alternate, so both run under the same
+conditions. `instant` uses a limiter that answers immediately, like a lease or the denial cache: the
 cost of the middleware itself. `local` counts in this process, and so does `slowapi`, a common
 alternative.
 """
@@ -41,29 +41,29 @@ _Samples: TypeAlias = dict[str, list[list[float]]]
 
 
 class Instant(Limiter):
-    """A limiter that answers at once."""
+    """Fake limiter that allows every request immediately."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
 
     async def check(self, *_: object, **__: object) -> Decision:
-        """Return the same decision each time."""
+        """Return the same decision for every request."""
         return self._decision
 
 
 class BlockingInstant(BlockingLimiter):
-    """A blocking limiter that answers at once, without a thread."""
+    """Fake blocking limiter that answers immediately, without a thread."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
 
     def check(self, *_: object, **__: object) -> Decision:
-        """Give the one decision there is."""
+        """Return the same decision for every request."""
         return self._decision
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure the ASGI middlewares, then those for WSGI."""
+    """Measure the middlewares for ASGI, then those for WSGI."""
     yield from asyncio.run(_asynchronous(rounds))
     with ringfence.blocking.local(_RULES) as limiter:
         instant = BlockingInstant(limiter.check("bench", _KEY))
@@ -117,7 +117,7 @@ def _compared(
 
 
 def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
-    """Yield the added time of each kind of limiter, and the share of throughput that is left."""
+    """Yield the time that each kind of limiter adds, and the remaining share of the throughput."""
     bare = samples["bare"]
     limited = {kind: taken for kind, taken in samples.items() if kind != "bare"}
     for share, called in ((0.5, "p50"), (0.99, "p99")):
@@ -132,7 +132,7 @@ def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
 
 
 def _rate(sample: list[float]) -> float:
-    """Return requests per second of one core, without the slowest tenth of the samples."""
+    """Return requests per second on one core, without the slowest tenth of the samples."""
     ordered = sorted(sample)
     counted = ordered[: len(ordered) * 9 // 10]
     return 1e6 * len(counted) / sum(counted)
@@ -173,7 +173,7 @@ def _fastapi_app(limiter: Limiter | None) -> AsgiApp:
 
 
 def _slowapi_app() -> AsgiApp:
-    """Return an application limited by `slowapi`, counting in this process."""
+    """Return an application that `slowapi` limits, counting in this process."""
     from fastapi import FastAPI
     from slowapi import Limiter as SlowLimiter
     from slowapi.middleware import SlowAPIASGIMiddleware
@@ -278,7 +278,7 @@ def _blocking_latencies(ask: Callable[[], object]) -> list[float]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Collect garbage before a sample instead of during it."""
+    """Run garbage collection before a sample, and not during it."""
     gc.collect()
     gc.disable()
     try:

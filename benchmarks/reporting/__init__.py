@@ -1,1 +1,1 @@
-"""Figures, their tables and plots, and the machine that they were measured on."""
+"""Results of benchmarks: figures, their tables and plots, and a description of the machine."""

@@ -1,4 +1,4 @@
-"""A measured quantity: median, minimum and maximum of several rounds."""
+"""Figure: the median, minimum and maximum of a quantity over several rounds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Sample = TypeVar("Sample")
 
 @dataclass(frozen=True)
 class Figure:
-    """A result of a benchmark. The field names are the keys of the JSON lines."""
+    """Result of a benchmark. The field names are the keys of the JSON lines."""
 
     name: str
     """The benchmark and the quantity, joined by a dot: `ring.lookup_ns`."""
@@ -25,14 +25,15 @@ class Figure:
 
 
 def measure(name: str, unit: str, sample: Callable[[], float], rounds: int) -> Figure:
-    """Take `rounds` samples, at least 1, one after the other; each returns a value in `unit`."""
+    """Take `rounds` samples one after the other (at least 1); each sample returns a value in
+    `unit`."""
     return figure(name, unit, [sample() for _ in range(rounds)])
 
 
 def interleaved(
     samples: Mapping[str, Callable[[], Sample]], rounds: int
 ) -> dict[str, list[Sample]]:
-    """Take one sample of each in every round, so that all run under the same conditions."""
+    """Take one sample of each quantity in every round, so that all have the same conditions."""
     values: dict[str, list[Sample]] = {name: [] for name in samples}
     for _ in range(rounds):
         for name, sample in samples.items():
@@ -41,10 +42,10 @@ def interleaved(
 
 
 def figure(name: str, unit: str, values: Sequence[float]) -> Figure:
-    """Summarise the values of several rounds."""
+    """Create a figure from the values of several rounds."""
     return Figure(name, median(values), unit, min(values), max(values), len(values))
 
 
 def ratio(name: str, part: Sequence[float], whole: Sequence[float]) -> Figure:
-    """Return the ratio of two quantities per round: above 1 when `part` is larger."""
+    """Return the ratio of two quantities in each round; it is above 1 when `part` is larger."""
     return figure(name, "x", [mine / other for mine, other in zip(part, whole, strict=True)])

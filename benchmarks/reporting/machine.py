@@ -1,4 +1,4 @@
-"""Description of the machine: processor, load and relevant versions."""
+"""Description of the machine on which benchmarks run: processor, load and relevant versions."""
 
 import os
 import platform
@@ -14,13 +14,13 @@ _PACKAGES = ("trio", "aioquic", "limits", "throttled-py", "redis", "coredis")
 
 
 def machine() -> Figure:
-    """Return the number of cores as a figure, so that all output lines have one form."""
+    """Return the number of cores as a figure, so that all output lines have the same format."""
     cores = float(_cores())
     return Figure("machine", cores, "cores", cores, cores, 1)
 
 
 def about() -> str:
-    """Describe the machine in one line."""
+    """Describe the machine in one line of text."""
     busy = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     engine = "reference engine" if why_not_compiled() else "compiled engine"
     return (
@@ -35,7 +35,7 @@ def _cores() -> int:
 
 
 def _processor() -> str:
-    """Return the processor model that Linux reports, else the architecture."""
+    """Return the processor model that Linux reports; if it is unknown, the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

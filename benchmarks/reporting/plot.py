@@ -1,4 +1,5 @@
-"""Figures as one self-contained SVG file: a bar per figure, with a whisker for its rounds.
+"""Plot of figures as one self-contained SVG file: a bar per figure, with a line from minimum to
+maximum.
 
 Figures of one benchmark and one unit share a scale. It is logarithmic when they differ by a large
 factor.
@@ -31,7 +32,7 @@ _STYLE = (
 
 
 def write_plot(path: Path, figures: Sequence[Figure], about: str) -> None:
-    """Write the SVG file. Raises `ConfigError` when it cannot be written."""
+    """Write the plot to an SVG file. Raises `ConfigError` when it cannot be written."""
     try:
         path.write_text(drawn(figures, about), "utf-8")
     except OSError as error:
@@ -42,7 +43,7 @@ def write_plot(path: Path, figures: Sequence[Figure], about: str) -> None:
 
 
 def drawn(figures: Sequence[Figure], about: str) -> str:
-    """Return the SVG text: a line about the machine, then the figures in order."""
+    """Return the plot as SVG text: a line about the machine, then the figures in order."""
     rows: list[str] = []
     y = float(_MARGIN)
     for line in _wrapped(about):
@@ -84,12 +85,13 @@ class _Scale:
 
     @property
     def ground(self) -> float:
-        """Return the value at which bars begin."""
+        """Return the value at which all bars begin."""
         return self.low if self.is_log else 0.0
 
 
 def _group(figures: Sequence[Figure], y: float) -> tuple[list[str], float]:
-    """Draw the figures of one scale below `y`; return the y coordinate of the end."""
+    """Draw the figures of one scale below the coordinate `y`; return the y coordinate of their
+    end."""
     scale = _Scale.of(value for each in figures for value in (each.min, each.value, each.max))
     benchmark, unit = figures[0].name.partition(".")[0], figures[0].unit
     head = f"{benchmark}, {unit}" + (", logarithmic scale" if scale.is_log else "")

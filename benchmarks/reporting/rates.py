@@ -1,4 +1,4 @@
-"""Rates per second of wall time and per second of processor time."""
+"""Rates: decisions per second of elapsed time and per second of processor time."""
 
 import os
 import time
@@ -13,7 +13,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Result of one round."""
+    """Rates that one round has measured."""
 
     per_s: float
     per_core_s: float
@@ -21,7 +21,7 @@ class Rate:
 
 
 def paced_by(work: Callable[[], int], *servers: int) -> Rate:
-    """Run `work`, which returns its number of decisions, and return the rates.
+    """Run the function `work`, which returns its number of decisions, and return the rates.
 
     `servers` are the processes that answered. Programs that `work` starts count once it has waited
     for them.

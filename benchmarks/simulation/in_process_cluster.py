@@ -1,4 +1,4 @@
-"""A cluster of any size in this process: real clients, frames and counters over a memory network.
+"""Cluster of any size in this process: real clients, frames and counters over a memory network.
 
 Members decide every check that they receive. They know each other from the start and do not gossip.
 A check costs the work of client, frames and decision, without sockets and encryption.
@@ -46,7 +46,8 @@ _DATACENTER = "dc1"
 
 @asynccontextmanager
 async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncIterator[Limiter]:
-    """Open a limiter over several members, each with room for `max_keys` counters."""
+    """Open a limiter over several members of an in-process cluster, each with room for `max_keys`
+    counters."""
     network = MemoryNetwork(Random(1), delay=0.0)
     names = sorted(f"n{number}" for number in range(members))
     rows = [MemberRow(name, name, 7101, _DATACENTER, "", 1.0, "alive") for name in names]
@@ -73,7 +74,7 @@ async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncItera
 
 
 class _Member:
-    """A member that answers as the owner of every key."""
+    """Member that answers as the owner of every key."""
 
     def __init__(
         self, name: str, rows: list[MemberRow], view: int, rules: RuleSet, max_keys: int
@@ -109,20 +110,20 @@ class _Member:
 
 
 class _Talk:
-    """The member's side of a connection."""
+    """One connection of a member to a client."""
 
     def __init__(self, member: _Member, connection: Connection) -> None:
         self._member = member
         self._connection = connection
 
     def on_open(self, connection: Connection) -> None:
-        """Do nothing: the client sends the first message."""
+        """Do nothing, because the client sends the first message."""
 
     def on_message(self, payload: bytes) -> None:
         self._connection.send(encode(self._member.answer(decode(payload))))
 
     def on_close(self, code: int, reason: str) -> None:
-        """Do nothing: the member keeps no state of a client."""
+        """Do nothing, because the member stores nothing about a client."""
 
 
 def _raise(error: BaseException) -> None:

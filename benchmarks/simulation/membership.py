@@ -1,9 +1,8 @@
-"""Membership in virtual time: detection time of a crash, idle traffic, healthy members declared
-dead.
+"""Membership in virtual time: detection time of a crash, idle traffic, and false deaths.
 
 Only the membership core runs. Messages take an injected delay or are lost, and time between two
 events costs nothing. Every history follows from its seed, so `--rounds` changes the seeds, not the
-noise.
+measurement error.
 """
 
 from collections import deque
@@ -68,8 +67,8 @@ def _figure(name: str, unit: str, values: list[float], value: float) -> Figure:
 
 
 def _crashes(size: int, settings: Settings, rounds: int) -> tuple[list[float], list[float]]:
-    """Return the seconds from a crash to its first detection, and from there to agreement, per
-    crash."""
+    """Return two times in seconds for each crash: until its first detection, and from there to
+    agreement."""
     first, agreed = [], []
     for seed in range(max(1, rounds * CRASHES[size] // 5)):
         world = World(size, settings, seed)
@@ -85,7 +84,7 @@ def _crashes(size: int, settings: Settings, rounds: int) -> tuple[list[float], l
 
 
 def _idle(size: int, seed: int) -> float:
-    """Return the bytes that a member sends per second, with packet headers and regular
+    """Return the bytes that a member sends per second, including packet headers and periodic
     exchanges."""
     world = World(size, Settings.lan(), seed)
     world.run_for(SETTLE_S)
@@ -98,8 +97,10 @@ def _idle(size: int, seed: int) -> float:
 
 
 def _stalls(size: int, settings: Settings) -> tuple[int, int]:
-    """Return healthy members declared dead while a tenth stalls: by healthy members, and by any
-    member."""
+    """Count healthy members that are declared dead while a tenth of the members stalls.
+
+    Returns the number of declarations by healthy members, and by any member.
+    """
     world = World(size, settings, seed=7)
     world.run_for(SETTLE_S)
     stalled = world.random.sample(world.hosts, round(size * STALLED_SHARE))
@@ -113,7 +114,7 @@ def _stalls(size: int, settings: Settings) -> tuple[int, int]:
 
 
 class PlainClock:
-    """A cluster clock that equals the host's clock."""
+    """Cluster clock that equals the host's clock."""
 
     def read(self, now: int) -> int:
         return now
@@ -123,7 +124,7 @@ class PlainClock:
 
 
 class Host:
-    """A member and its state in the simulated world."""
+    """Member and its state in the simulated world."""
 
     def __init__(self, core: Membership) -> None:
         self.core = core
@@ -139,7 +140,7 @@ Arrival = tuple[Message, Address] | list[Record] | None
 
 
 class World:
-    """The simulated world: all members and one heap of events from one seed."""
+    """Simulated world: all members and one heap of events, which follow from one seed."""
 
     def __init__(
         self, size: int, settings: Settings, seed: int, *, delay_s: float = 0.0005, loss: float = 0
@@ -174,12 +175,12 @@ class World:
         self.now = end
 
     def share_holding(self, name: str, status: Status) -> float:
-        """Return the share of running members that have one member in this state."""
+        """Return the share of running members that see one member in this state."""
         views = [host.core.records for host in self.hosts if host.is_up]
         return sum(view[name].status is status for view in views) / len(views)
 
     def plan_stall(self, host: Host, *, first: bool = False) -> None:
-        """Plan random stalls of a host."""
+        """Schedule random stalls of one host."""
         pause = 0.0 if first else self.random.uniform(*AWAKE_S)
         self._number += 1
         heappush(self._stalls, (self.now + round(pause * NS), self._number, host))

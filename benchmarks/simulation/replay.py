@@ -44,7 +44,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Resources that a program used."""
+    """Processor time and memory that a program used."""
 
     cpu_s: float
     peak_bytes: int
@@ -52,7 +52,7 @@ class _Ran:
 
 
 def run(rounds: int, lines: int = LINES) -> Iterator[Figure]:
-    """Yield the ratio to both loops, seconds per million lines, and how memory grows."""
+    """Yield the ratio to both loops, seconds per million lines, and the growth of memory."""
     with TemporaryDirectory() as directory:
         home = Path(directory)
         log, rules = home / "access.log", home / "rules.yaml"
@@ -92,7 +92,7 @@ def run(rounds: int, lines: int = LINES) -> Iterator[Figure]:
 
 
 def log_lines(lines: int) -> Iterator[bytes]:
-    """Return a log with the given number of lines, always the same."""
+    """Return a log with the given number of lines; equal arguments give equal logs."""
     with gzip.open(str(files("node.demo") / "semicomplete-2015-05.log.gz")) as packed:
         bundled = [_parts(line) for line in packed]
     often = Counter(client for client, _, _ in bundled)
@@ -125,7 +125,7 @@ def _loop(log: Path, how: str) -> _Ran:
 
 
 def _run(words: tuple[str, ...], lines: Iterator[bytes] | None) -> _Ran:
-    """Run a module as a program with an input; return its last output."""
+    """Run a module as a program with an input; return the last line of its output."""
     with subprocess.Popen(
         [sys.executable, "-m", *words],
         cwd=_ROOT,

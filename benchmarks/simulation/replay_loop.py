@@ -22,7 +22,7 @@ _LINE = re.compile(
 
 
 def decided(requests: Iterable[tuple[str, int]]) -> tuple[int, Counter[str]]:
-    """Count requests, given as client and second, and denials per client."""
+    """Count requests, each given as client and second; return the denials per client."""
     counts: dict[str, tuple[int, int, int]] = {}
     denied: Counter[str] = Counter()
     checks = 0

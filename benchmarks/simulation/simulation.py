@@ -1,4 +1,4 @@
-"""Speed of simulations: virtual time per real time, and seeds per processor minute.
+"""Speed of simulations: virtual seconds per real second, and seeds per minute of processor time.
 
 A seed is one complete run: start of the cluster, load, a crash, a restart, and the check of all
 invariants. `_SIZES` has the virtual seconds of each cluster size.
@@ -40,7 +40,8 @@ _SIZES = (
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure each size with one seed per round, or with fewer seeds where they are expensive."""
+    """Measure each cluster size with one seed per round, or with fewer seeds where a run is
+    expensive."""
     for size in _SIZES:
         yield from _figures(size, min(rounds, size.most_rounds))
 

@@ -1,4 +1,4 @@
-"""Commands of `ringfence simulate`."""
+"""Command-line interface of the simulator: the commands below `ringfence simulate`."""
 
 from simulations.cli.simulate import simulate
 

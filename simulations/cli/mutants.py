@@ -1,4 +1,6 @@
-"""Command `ringfence simulate mutants`: mutation testing of the simulation's invariants."""
+"""Command `ringfence simulate mutants`: tests whether the simulator's invariants detect planted
+bugs.
+"""
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,4 +1,4 @@
-"""Command `ringfence simulate NAME`: one run with its figures and its report."""
+"""Command `ringfence simulate NAME`: one run of a scenario, with its figures and its report."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 def scenario_command(name: str, about: str) -> click.Command:
-    """Return the command that runs one scenario."""
+    """Create the command that runs one scenario."""
 
     @click.command(name=name, help=f"{about[0].upper()}{about[1:]}.")
     @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))

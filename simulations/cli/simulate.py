@@ -23,7 +23,7 @@ _DRAWN = "one seed of the swarm: a run with generated hosts, network, load and f
 
 
 class _Scenarios(click.Group):
-    """Command group with one command per scenario."""
+    """Command group that has one command for each scenario."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*SCENARIOS, DRAWN, *_MODULES]

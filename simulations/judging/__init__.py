@@ -1,1 +1,1 @@
-"""Invariants of a run, and the oracle: the decisions of exact counting."""
+"""Invariants that a run must satisfy, and the oracle: the decisions of an exact limiter."""

@@ -21,7 +21,7 @@ _CLOCK_SKEW_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One wrong answer."""
+    """One wrong decision that an invariant has found."""
 
     property: str
     at: float
@@ -29,7 +29,8 @@ class Breach:
 
 
 def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
-    """Find answers that should have been denied, and denials that should have been admitted.
+    """Find wrong decisions: checks that should have been denied, and checks that should have been
+    admitted.
 
     `began` is the zero of the times in `column`, in seconds of virtual time.
     """
@@ -47,7 +48,7 @@ def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
 
 
 class _WindowChecks:
-    """Checks of windows, which are aligned to the Unix epoch."""
+    """Invariants of windows that are aligned to the Unix epoch."""
 
     def __init__(self, column: Column, limit: Limit, began: float) -> None:
         self._column = column
@@ -104,7 +105,7 @@ class _WindowChecks:
         return used
 
     def _weight(self, instant: float, start: float) -> float:
-        """Return the part of the previous window that still counts."""
+        """Return the fraction of the previous window that still counts."""
         return min(1.0, max(0.0, 1.0 - (instant - start) / self._period))
 
     def _number(self, instant: float) -> int:

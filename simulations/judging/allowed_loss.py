@@ -1,8 +1,8 @@
 """Hits that a run may lose: the time spans in which faults leave an owner's hits without a replica.
 
-Without faults, a standby's replica is a tenth of a second old. After a disturbance of the network
-it is older. Without a standby there is no replica. The functions are pure: they map a scenario to
-spans of time.
+Without faults, the replica at the standby is a tenth of a second old. After a network fault it is
+older. Without a standby there is no replica. The functions are pure: they map a scenario to spans
+of time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -72,10 +72,11 @@ def unreplicated_spans(scenario: Scenario, *, is_shared: bool = False) -> list[t
 
 
 def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
-    """Return the data centers with a new failure during the recovery from `failures` earlier ones.
+    """Return the data centers in which more nodes failed than recovery can handle.
 
-    Nodes can reconcile the replicas of only a few simultaneous failures. More of them may lose hits
-    or count them twice. All other invariants still hold.
+    That means a new failure during the recovery from `failures` earlier ones. Nodes can reconcile
+    the replicas of only a few simultaneous failures. More of them may lose hits or count them
+    twice. All other invariants still hold.
     """
     places = members_of(scenario)
     hit: set[str] = set()
@@ -105,7 +106,8 @@ def emptied(scenario: Scenario) -> set[str]:
 
 
 def is_strong(fault: Fault) -> bool:
-    """Return whether a fault can make a member unreachable or make its clients retry elsewhere."""
+    """Return whether a fault can make a member unreachable, or make clients retry at another
+    member."""
     if "share" in fault.args:
         return (
             fault.verb in ("loss", "bursts", "corrupt")
@@ -128,7 +130,7 @@ def members_of(scenario: Scenario) -> dict[str, tuple[str, str]]:
 
 
 def _hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
-    """Return the hosts that a fault affects."""
+    """Return the hosts that a fault affects directly."""
     args, places = fault.args, members_of(scenario)
     if "node" in args:
         return str(args["node"]).split(",")
@@ -140,8 +142,8 @@ def _hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
 
 
 def _has_no_replica(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
-    """Return whether no other member of the data center can have all replicas when the fault
-    begins."""
+    """Return whether, at the start of the fault, no other member of the data center can have all
+    replicas."""
     if fault.verb == "crash" and len(_down_hosts(fault, others, scenario)) > 1:
         return True
     return _empties_datacenter(fault, others, scenario)
@@ -181,7 +183,7 @@ def _empties_datacenter(
 
 
 def _is_known_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenario) -> bool:
-    """Return whether another data center received the counts and stays up."""
+    """Return whether another data center has received the counts and does not fail."""
     places = members_of(scenario)
     here = {places[name][0] for name in _hosts_of(fault, scenario)}
     away = {

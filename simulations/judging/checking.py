@@ -1,4 +1,4 @@
-"""Validation of a fault from user input: its verb, its times and its arguments."""
+"""Validation of a fault that a user has written: its kind, its times and its arguments."""
 
 from math import inf
 
@@ -34,13 +34,14 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def argument_names(verb: str) -> tuple[str, ...]:
-    """Return the names of all arguments of a verb: targets, required number and options."""
+    """Return the names of all arguments of a kind of fault: targets, required number and
+    options."""
     needed = NEEDS[verb][:1] if verb in NEEDS else ()
     return (*_TARGETS, *needed, *_OPTIONS.get(verb, ()))
 
 
 def check(fault: Fault) -> None:
-    """Raise `ValueError` if a fault from user input is invalid."""
+    """Raise `ValueError` if a fault that a user has written is invalid."""
     if fault.verb not in VERBS:
         raise ValueError(f"verb of a fault must be one of {', '.join(VERBS)}, got {fault.verb!r}")
     if fault.until is not None and fault.until < fault.at:

@@ -1,5 +1,7 @@
-"""Rare events that a batch of runs must cover, since an event that never happens is never
-tested."""
+"""Coverage of rare events: events that must occur in a batch of runs.
+
+Code for an event that never occurs is never tested.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -45,6 +47,6 @@ WANTED: dict[Level, tuple[str, ...]] = {
 
 
 def count_marks(counters: Mapping[str, int]) -> Counter[str]:
-    """Count the rare events of a run from the summed counters of its nodes."""
+    """Count the rare events of a run from the counters of all nodes."""
     found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
     return Counter({mark: count for mark, count in found.items() if count})

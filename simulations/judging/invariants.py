@@ -66,7 +66,7 @@ class Final:
 
 
 class Invariants:
-    """Checker of the invariants of one run."""
+    """Checks all invariants of one run."""
 
     def __init__(
         self,
@@ -75,8 +75,10 @@ class Invariants:
         late_s: float,
         began: float | None = None,
     ) -> None:
-        """`late_s` is the largest age of remote counts on arrival. `began` is the start of the
-        load in seconds of virtual time, or None if unknown."""
+        """`late_s` is the maximum age of remote counts on arrival.
+
+        `began` is the start of the load in seconds of virtual time, or None if unknown.
+        """
         self._began = began
         self._rules = rules
         self._faults = () if scenario.is_blind else scenario.faults
@@ -94,7 +96,7 @@ class Invariants:
         self.counted_twice = 0
 
     def violations(self, ledger: Ledger, final: Final, end: float) -> list[Violation]:
-        """Return all violations except those of slots."""
+        """Return all violations, except those about slots of concurrency limits."""
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
         for name, rule in self._rules.items():
@@ -135,7 +137,7 @@ class Invariants:
     def slot_violations(
         self, ledger: HoldLedger, rules: Mapping[str, Rule], final: Final, end: float
     ) -> list[Violation]:
-        """Return the violations of slots of concurrency limits."""
+        """Return the violations about slots of concurrency limits."""
         spans = [*self._unreplicated_spans]
         spans += [
             (each.at - REPLICATION_LAG_S, each.at) for each in self._faults if each.verb == "stall"
@@ -163,7 +165,8 @@ class Invariants:
         return found
 
     def bound(self, rule: Rule, column: Column, end: float) -> int:
-        """Return the units of a key that may pass in one period under the faults of the run."""
+        """Return the units of a key that may be admitted in one period under the faults of the
+        run."""
         limit = rule.limit
         assert limit is not None
         is_shared = self._is_shared(rule)
@@ -213,7 +216,7 @@ class Invariants:
     def _over_in_window(
         self, name: str, key: str, column: Column, limit: Limit, excess: int
     ) -> Iterator[Violation]:
-        """Yield a violation when an aligned window admitted more than the limit and `excess`."""
+        """Yield a violation when an aligned window admitted more than the limit plus `excess`."""
         has_clock_faults = any(fault.verb.startswith("clock") for fault in self._faults)
         if self._began is None or has_clock_faults or limit.algorithm not in _WINDOW_ALGORITHMS:
             return
@@ -234,11 +237,10 @@ class Invariants:
         unreplicated: int,
         end: float,
     ) -> Iterator[Violation]:
-        """Check that owners count exactly the admitted units, and for charges also those beyond the
-        limit.
+        """Check that owners count exactly the units that were admitted.
 
-        Without charges, both numbers are capped at the limit, since hits of both sides of a healed
-        split may add up to more.
+        Charged units beyond the limit are included. Without charges, both numbers are capped at the
+        limit, since hits of both sides of a healed partition may add up to more.
         """
         most = inf if column.has_charges else limit.ceiling
         units = int(min(column.units, most))
@@ -299,7 +301,7 @@ class Invariants:
     def _wrong_retry_times(
         self, name: str, key: str, column: Column, limit: Limit
     ) -> Iterator[Violation]:
-        """Check that each denial has a correct retry time."""
+        """Yield a violation for each denial with a wrong retry time."""
         longest = 2 * limit.period_ns / 1e9
         if limit.is_bucket and column.has_charges:
             longest += column.units / max(1, limit.amount) * limit.period_ns / 1e9
@@ -331,7 +333,7 @@ class Invariants:
         return limit.ceiling if is_exact else 2 * limit.ceiling
 
     def _unshared(self, column: Column, limit: Limit, is_shared: bool) -> int:
-        """Return the units that data centers admit before they receive each other's counts."""
+        """Return the units that data centers may admit before they receive each other's counts."""
         if not is_shared:
             return 0
         late, worst = self._late_s, 0
@@ -343,18 +345,19 @@ class Invariants:
         return (self._datacenters - 1) * (worst + unsent)
 
     def _unreplicated(self, column: Column, *, is_shared: bool) -> int:
-        """Return the units admitted so shortly before a crash that they were not replicated."""
+        """Return the units admitted just before a crash, which may not have been replicated."""
         spans = self._unshared_spans if is_shared else self._unreplicated_spans
         return sum(column.answered_within(begin, end) for begin, end in spans)
 
     def _unreplicated_before_stalls(self, column: Column) -> int:
-        """Return the units admitted so shortly before a stall that the standby does not have
-        them."""
+        """Return the units admitted just before a stall, which the standby may not have
+        received."""
         stalls = [fault.at for fault in self._faults if fault.verb == "stall"]
         return sum(column.answered_within(at - REPLICATION_LAG_S, at) for at in stalls)
 
     def _sides(self, is_shared: bool) -> int:
-        """Return how many members may decide for one key at the same time, each up to the limit."""
+        """Return how many members may decide for one key at the same time, each up to the full
+        limit."""
         splits = sum(
             fault.verb in _SPLIT_FAULTS
             or "seedless" in fault.args
@@ -367,7 +370,7 @@ class Invariants:
 
     @property
     def _is_only_stalled(self) -> bool:
-        """Return whether stalls are the only faults."""
+        """Return whether all faults of the run are stalls of a process."""
         return all(fault.verb == "stall" for fault in self._faults)
 
     @property

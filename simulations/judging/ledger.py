@@ -52,10 +52,10 @@ class Answered:
 
 
 class Column:
-    """Answers for one key."""
+    """All answers for one key."""
 
     def __init__(self, answers: Sequence[Answered], refunded: Sequence[Answered] = ()) -> None:
-        """`refunded` are charges that were refunded."""
+        """`refunded` are charges that were refunded later."""
         self.answers = answers
         self.refunded = refunded
         self.admitted = [a for a in answers if a.allowed and a.is_counted]
@@ -73,7 +73,7 @@ class Column:
 
     @property
     def unanswered(self) -> int:
-        """Return units of checks that the first member may have counted without answering."""
+        """Return units of checks that the first asked member may have counted without answering."""
         return sum(
             a.cost
             for a in self.answers
@@ -82,7 +82,8 @@ class Column:
 
     @property
     def by_policy(self) -> int:
-        """Return units of checks that no member answered in time, but a member may count later."""
+        """Return units of checks that no member answered in time, but that a member may have
+        counted later."""
         return sum(a.cost for a in self.answers if a.source not in _BY_MEMBER)
 
     @property
@@ -102,7 +103,8 @@ class Column:
         ]
 
     def most_in(self, seconds: float) -> tuple[int, float]:
-        """Return the most units certainly admitted within `seconds`, and when that span begins.
+        """Return the most units that were certainly admitted within `seconds`, and the start of
+        that span.
 
         Charges do not count, since no limit restricts them.
         """
@@ -122,10 +124,10 @@ class Column:
         return most, when
 
     def most_in_window(self, seconds: float, began: float) -> tuple[int, float]:
-        """Return the most units certainly admitted in one window, and the window's start.
+        """Return the most units that were certainly admitted in one window, and the window's start.
 
-        Windows are aligned to 1970; `began` is the start of the load in seconds since then.
-        Charges are left out, because no limit holds them back.
+        Windows are aligned to 1970; `began` is the start of the load in seconds since then. Charges
+        are left out, because no limit restricts them.
         """
         units: Counter[float] = Counter()
         for a in self.admitted:
@@ -142,7 +144,7 @@ class Column:
         return self._requested_sums[last] - self._answered_sums[first] + self.refunded_at(answer)
 
     def refunded_at(self, answer: Answered) -> int:
-        """Return later refunded units that may have counted when `answer` was decided."""
+        """Return units that were refunded later but may have counted when `answer` was decided."""
         return sum(
             a.cost
             for a in self.refunded
@@ -167,7 +169,7 @@ class Column:
 
 
 class Ledger:
-    """All answers of a run, by rule and key."""
+    """Record of all answers of a run, by rule and key."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, Answered]] = []
@@ -179,17 +181,18 @@ class Ledger:
         self._passing: dict[tuple[str, str], list[Answered]] = {}
 
     def ask(self, rule: str, key: str, asked_at: float) -> int:
-        """Record a request; return its number, which `answered` takes."""
+        """Record that a request was sent; return its number, which is passed to `answered`
+        later."""
         number = next(self._numbers)
         self.open[number] = f"{rule}={key}", asked_at
         return number
 
     def answered(self, number: int) -> None:
-        """Record that a request was answered."""
+        """Record that the request with this number was answered."""
         del self.open[number]
 
     def add(self, rule: str, answer: Answered) -> None:
-        """Record an answer."""
+        """Record a request together with its answer."""
         self.answers.append((rule, answer))
         self._by_key.setdefault((rule, answer.key), []).append(answer)
 
@@ -198,12 +201,12 @@ class Ledger:
         self._passing.setdefault((rule, answer.key), []).append(answer)
 
     def keys(self, rule: str) -> list[str]:
-        """Return the keys of a rule that clients checked, most frequent first."""
+        """Return the keys of a rule that clients checked, the most frequent key first."""
         counts = Counter({key: len(found) for (each, key), found in self._by_key.items()
                           if each == rule})  # fmt: skip
         return [key for key, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
 
     def column(self, rule: str, key: str) -> Column:
-        """Return the answers for one key."""
+        """Return all answers for one key."""
         place = rule, key
         return Column(self._by_key.get(place, []), self._passing.get(place, []))

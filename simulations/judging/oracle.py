@@ -1,8 +1,8 @@
-"""Oracle: the decisions of exact counting, and the errors of the actual decisions against them.
+"""Oracle: the decisions of an exact limiter, and how the actual decisions differ from them.
 
-The oracle sees every request. It keeps two engines. One decides alone, from the units that it
-admitted itself. The other counts the units that were actually admitted. `what_if` computes the
-figures of each rule.
+The oracle sees every request. It keeps two engines. One decides by itself, from the units that it
+admitted. The other counts the units that were actually admitted. `what_if` computes the figures of
+each rule.
 """
 
 from collections import Counter, deque
@@ -21,7 +21,7 @@ __all__ = ["Answer", "Errors", "Oracle", "Recent", "ask", "as_logs"]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of the actual decisions against one limiter that sees every request.
+    """Differences of the actual decisions from those of one limiter that sees every request.
 
     The figures are the ones that Cloudflare published about its sliding windows. A difference is
     between the count used for a decision and the units actually admitted, relative to the latter.
@@ -52,7 +52,7 @@ class Errors:
 
 @dataclass(slots=True)
 class Answer:
-    """Decision of an engine on one request."""
+    """Decision of an engine on one request, with its counters."""
 
     allowed: bool
     rule: Rule | None
@@ -64,7 +64,7 @@ class Answer:
 
 
 def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
-    """Check one request as a client does; refund the charges of a denied request."""
+    """Check one request by an engine as a client does; refund the charges of a denied request."""
     batch = question.batch
     if not batch.keys:
         return Answer(True, None, [], [])
@@ -90,7 +90,7 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
 
 
 class Recent:
-    """Recent demand per data center and key, from which a bound is computed."""
+    """Demand of the recent past per data center and key, from which a bound is computed."""
 
     def __init__(self, span_ns: int) -> None:
         self._span_ns = span_ns
@@ -98,7 +98,7 @@ class Recent:
         self._units: Counter[tuple[int, bytes]] = Counter()
 
     def add(self, at: int, keys: Sequence[bytes], costs: Sequence[int], now: int) -> None:
-        """Record a request, and drop requests older than the span."""
+        """Record a request, and drop requests that are too old."""
         for key, cost in zip(keys, costs, strict=True):
             self._rows.append((now, at, key, cost))
             self._units[at, key] += cost
@@ -164,7 +164,7 @@ class Oracle:
         return right, over
 
     def errors(self) -> Errors:
-        """Return the errors of all requests so far."""
+        """Return the differences for all requests so far."""
         return Errors(
             against=self._against,
             requests=self._requests,
@@ -180,7 +180,7 @@ class Oracle:
 
 
 def as_logs(rules: Sequence[Rule]) -> list[Rule]:
-    """Return the rules with windows replaced by logs; buckets and calendar limits stay."""
+    """Return the rules with exact logs instead of windows; buckets and calendar limits stay."""
     counting = (Algorithm.SLIDING_WINDOW, Algorithm.FIXED_WINDOW)
     return [
         replace(rule, limit=replace(rule.limit, algorithm=Algorithm.SLIDING_WINDOW_LOG, slots=1))
@@ -194,7 +194,7 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
 
 @dataclass(slots=True)
 class _Differences:
-    """Mean and maximum of differences."""
+    """Running mean and maximum of differences."""
 
     most: float = 0.0
     total: float = 0.0

@@ -1,4 +1,4 @@
-"""Slots of concurrency limits: when each caller held one, and the invariants of slots.
+"""Slots of concurrency limits: when each caller held a slot, and invariants about slots.
 
 A slot is certainly in use from the holder's answer until its release begins. It is possibly in use
 from shortly before that answer until the release is acknowledged. Two invariants follow. There are
@@ -25,7 +25,8 @@ _DEADLINE_S = 4.5
 
 @dataclass(frozen=True, slots=True)
 class HeldSlot:
-    """One caller that asked for a slot. Times are seconds since the start of the load."""
+    """Caller that requested a slot, with the times of the request. Times are seconds since the
+    start of the load."""
 
     asked_at: float
     answered_at: float
@@ -41,25 +42,25 @@ class HeldSlot:
 
 
 class HoldLedger:
-    """All slot requests of a run, by rule."""
+    """Record of all slot requests of a run, by rule."""
 
     def __init__(self) -> None:
         self._by_rule: dict[str, list[HeldSlot]] = {}
 
     def add(self, rule: str, held: HeldSlot) -> None:
-        """Record a caller that has finished."""
+        """Record a caller that has released its slot or given up."""
         self._by_rule.setdefault(rule, []).append(held)
 
     def rules(self) -> list[str]:
-        """Return the rules with slot requests."""
+        """Return the rules for which slots were requested."""
         return list(self._by_rule)
 
     def keys(self, rule: str) -> list[str]:
-        """Return the keys of a rule."""
+        """Return the keys of a rule for which slots were requested."""
         return sorted({held.key for held in self._by_rule.get(rule, [])})
 
     def columns(self, rule: str) -> dict[tuple[str, str], list[HeldSlot]]:
-        """Return the callers of a rule by data center and key."""
+        """Return the slot requests of a rule by data center and key."""
         found: dict[tuple[str, str], list[HeldSlot]] = {}
         for held in self._by_rule.get(rule, []):
             found.setdefault((held.datacenter, held.key), []).append(held)
@@ -74,7 +75,7 @@ def slot_violations(
     lost_spans: Sequence[tuple[float, float]],
     is_clean: bool,
 ) -> Iterator[Violation]:
-    """Find violations among the callers of one key.
+    """Find violations of the slot invariants among the callers of one key.
 
     `sides` members may decide at the same time, each up to the limit. Slots that were taken in one
     of `lost_spans` may be lost. Only an `is_clean` run loses no releases.

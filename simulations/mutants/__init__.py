@@ -1,7 +1,7 @@
 """Mutants: planted bugs that the simulation should detect.
 
-A mutant is the shipped code with one bug. A run tests small scenarios against each mutant. A mutant
-that survives shows behaviour that no invariant checks.
+A mutant is the shipped code with one bug. A run tests small scenarios against each mutant. If no
+invariant detects a mutant, no invariant checks the behaviour that it changes.
 """
 
 from simulations.mutants.catalog import MUTANTS

@@ -1,4 +1,4 @@
-"""All mutants."""
+"""List of all mutants (planted bugs)."""
 
 from simulations.mutants.catalog_answers import ANSWERS
 from simulations.mutants.catalog_counts import COUNTS

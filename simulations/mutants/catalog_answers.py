@@ -1,4 +1,4 @@
-"""Mutants in request handling: deciding member, deduplication, time-outs."""
+"""Mutants (planted bugs) in request handling: deciding member, deduplication, time-outs."""
 
 from simulations.mutants.value import Edit, Mutant
 

@@ -1,4 +1,4 @@
-"""Mutants in the exchange of counts between data centers."""
+"""Mutants (planted bugs) in the exchange of counts between data centers."""
 
 from simulations.mutants.value import Edit, Mutant
 

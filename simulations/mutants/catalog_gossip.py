@@ -1,4 +1,4 @@
-"""Mutants in membership and failure detection."""
+"""Mutants (planted bugs) in membership and failure detection."""
 
 from simulations.mutants.value import Edit, Mutant
 

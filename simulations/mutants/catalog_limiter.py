@@ -1,4 +1,4 @@
-"""Mutants in the algorithms and in all-or-nothing groups."""
+"""Mutants (planted bugs) in the algorithms and in all-or-nothing groups."""
 
 from simulations.mutants.value import Edit, Mutant
 

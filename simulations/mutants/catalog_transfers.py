@@ -1,4 +1,4 @@
-"""Mutants in shard ownership: replicas, transfers, the fallback log."""
+"""Mutants (planted bugs) in shard ownership: replicas, transfers, the fallback log."""
 
 from simulations.mutants.value import Edit, Mutant
 

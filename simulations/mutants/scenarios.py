@@ -1,4 +1,4 @@
-"""Scenarios for mutants: a few nodes, some seconds and one kind of fault each."""
+"""Small scenarios for mutants: a few nodes, some seconds and one kind of fault each."""
 
 from simulations.mutants.scenario_builder import Testbed, build_testbed
 from simulations.scenarios.scenario import Fault, Load, Network

@@ -1,4 +1,6 @@
-"""Event history of a run as one chained hash, equal only for equal histories."""
+"""Event history of a run, condensed to one chained hash, which is equal only for equal
+histories.
+"""
 
 from collections import deque
 from hashlib import blake2b
@@ -9,7 +11,7 @@ _KEPT = 400
 
 
 class Events:
-    """Records all events in order."""
+    """Recorder of all events of a run, in order."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -26,5 +28,5 @@ class Events:
 
     @property
     def digest(self) -> str:
-        """Return the hash in hexadecimal."""
+        """Return the hash of all events in hexadecimal."""
         return self._hash.hexdigest()

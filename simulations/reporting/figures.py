@@ -1,4 +1,4 @@
-"""Figures of a run at both levels."""
+"""Figures of a run: answers, invariants and latencies."""
 
 from collections.abc import Sequence
 

@@ -17,7 +17,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violated property."""
+    """Violated invariant, with a description."""
 
     property: str
     """Its short name, such as `over_admission`."""
@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(slots=True)
 class Series:
-    """Time series of the report."""
+    """Time series for the plots of the report."""
 
     admitted: dict[str, list[Point]] = field(default_factory=dict)
     """Per data center: units admitted within the last period, of the key with the most checks."""

@@ -50,7 +50,7 @@ def escape(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number for people: grouped thousands, no insignificant digits."""
+    """Format a number for readers: grouped thousands, no insignificant digits."""
     if not is_drawable(value):
         return f"{value:g}"
     if float(value).is_integer() or abs(value) >= 1e6:
@@ -65,7 +65,7 @@ def is_drawable(value: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in a row."""
+    """One bar in a row of a bar plot."""
 
     start: float
     end: float | None
@@ -80,7 +80,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Common frame of all plots of a run."""
+    """Common size, time axis and faults of all plots of a run."""
 
     start: float
     end: float
@@ -96,7 +96,7 @@ class Frame:
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def draw(self, title: str, y_label: str, height: int, shapes: Iterable[str]) -> str:
-        """Draw the axes, the grid and the faults, then `shapes` above them."""
+        """Draw the axes, the grid and the faults, then the shapes above them."""
         bottom = _TOP + height
         middle = (_LEFT + _WIDTH - _RIGHT) / 2
         step = _step(self.end - self.start, 10)
@@ -136,7 +136,8 @@ class Frame:
         return [_entry(name, swatch) for name, swatch in entries]
 
     def _shades(self, height: int) -> list[str]:
-        """Shade the time of faults, darker where several overlap; an instant fault is a line."""
+        """Shade the times of faults, darker where several overlap; a fault without duration is a
+        line."""
         spans = [(self.x(fault.at), self.x(_end(fault))) for fault in self.faults]
         changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
         parts, depth = [], 0
@@ -167,7 +168,7 @@ class Frame:
 
 
 def stack(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Stack the lines; an instant that is missing in a line counts as 0."""
+    """Add the lines up for a stacked plot; a missing value counts as 0."""
     kept = {name: list(filter(_has_place, points)) for name, points in lines.items()}
     heights = dict.fromkeys(sorted({at for points in kept.values() for at, _ in points}), 0.0)
     stacked = {}
@@ -188,7 +189,7 @@ def plot_lines(
     bounds: Mapping[str, Sequence[Point]] | None = None,
     may_be_log: bool = False,
 ) -> str:
-    """Draw curves, and dashed curves for their bounds.
+    """Draw a plot with curves, and dashed curves for their bounds.
 
     `may_be_log` allows a logarithmic scale when most values are small.
     """
@@ -210,7 +211,7 @@ def plot_lines(
 def plot_areas(
     frame: Frame, title: str, about: str, y_label: str, lines: Mapping[str, Sequence[Point]]
 ) -> str:
-    """Draw lines as stacked areas, the first at the bottom."""
+    """Draw a plot with stacked areas, the first at the bottom."""
     edges = stack(lines)
     scale = _Scale.of(edges.values(), may_be_log=False)
     shapes, swatches = [], []
@@ -253,7 +254,7 @@ def plot_bars(
 
 
 def nothing(title: str, why: str) -> str:
-    """Return a text that explains why there is no plot."""
+    """Return a text that is shown instead of a plot and explains why there is none."""
     return (
         f"<figure><figcaption><h3>{escape(title)}</h3></figcaption>"
         f'<p class="nothing">Nothing to show: {escape(why)}</p></figure>'
@@ -262,7 +263,7 @@ def nothing(title: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """The vertical axis."""
+    """Vertical axis of a plot."""
 
     ticks: tuple[float, ...]
     """Ticks in order; the first and the last are the ends of the scale."""
@@ -297,7 +298,8 @@ class _Scale:
 
 
 def _step(extent: float, count: int) -> float:
-    """Choose 1, 2 or 5 times a power of ten, so that `extent` has about `count` steps."""
+    """Choose the distance of grid lines, 1, 2 or 5 times a power of ten, for about `count`
+    lines."""
     rough = extent / count if extent > 1e-6 else 1 / count
     power = 10.0 ** math.floor(math.log10(rough))
     return next((times * power for times in (1, 2, 5) if times * power >= rough), 10 * power)
@@ -316,7 +318,7 @@ def _colour(turn: int) -> str:
 
 
 def _path(frame: Frame, scale: _Scale, points: Iterable[Point]) -> str:
-    """Join points to a path with gaps where a value cannot be drawn.
+    """Join points to an SVG path, with gaps where a value cannot be drawn.
 
     `h0` draws only the round cap of the line, so that a single point is visible.
     """

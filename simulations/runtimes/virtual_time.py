@@ -1,8 +1,8 @@
 """Virtual time for deterministic runs of trio.
 
 When no task can run, the clock jumps to the next deadline, so waiting takes no real time. The seed
-determines the order of tasks. Each host has its own wall clock, which may have an offset, drift or
-be stepped.
+determines the order of tasks. Each host has its own wall clock. Faults can give it an offset, a
+drift or a step.
 """
 
 import gc
@@ -33,14 +33,14 @@ class _Clock(trio.abc.Clock):
         self._idle = 0
 
     def start_clock(self) -> None:
-        """Start the clock at 0."""
+        """Start the virtual clock at 0."""
 
     def current_time(self) -> float:
-        """Return seconds since the start of the run."""
+        """Return the virtual seconds since the start of the run."""
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Return 0, since a deadline needs no real time."""
+        """Return 0, because waiting for a deadline takes no real time."""
         if deadline == inf:
             self._idle += 1
             if self._idle > _MAX_IDLE:
@@ -52,7 +52,7 @@ class _Clock(trio.abc.Clock):
 
 
 def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:
-    """Run `main` on virtual time; equal seeds give equal orders of tasks.
+    """Run the async function `main` on virtual time; equal seeds give equal orders of tasks.
 
     Garbage collection is disabled during the run, since finalizers would run at unpredictable
     times.
@@ -87,7 +87,7 @@ class HostClock:
         return EPOCH_NS + round(now * 1e9 + drifted) + self._offset_ns
 
     def step(self, seconds: float) -> None:
-        """Step the clock forwards or backwards."""
+        """Change the clock by a number of seconds, forwards or backwards."""
         self._offset_ns += round(seconds * 1e9)
 
     def drift(self, ppm: float) -> None:

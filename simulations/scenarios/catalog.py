@@ -198,7 +198,8 @@ SCENARIOS = _made(
 
 
 def scenario(name: str) -> Scenario:
-    """Return a scenario by name. Raises `ValueError` with the known names."""
+    """Return the built-in scenario with this name. Raises `ValueError`, which lists the known
+    names."""
     found = SCENARIOS.get(name)
     if found is None:
         raise ValueError(f"scenario must be one of {', '.join(SCENARIOS)}, got {name!r}")

@@ -1,7 +1,7 @@
 """Swarm testing: generation of a whole scenario, with its faults, from a seed.
 
-Each kind of fault is included or excluded at random. A fault may hide a bug, which a run without
-that fault then reveals.
+Each kind of fault is included or excluded at random, because a fault may hide a bug that a run
+without that fault reveals.
 """
 
 from collections import Counter
@@ -102,7 +102,7 @@ def generate_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) ->
 
 
 def _without_overlaps(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Drop faults that hit a data center during its recovery from an earlier fault."""
+    """Remove faults that hit a data center during its recovery from an earlier fault."""
     kept: list[Fault] = []
     for fault in faults:
         if not overwhelmed(replace(scenario, faults=(*kept, fault)), failures=1):
@@ -111,7 +111,10 @@ def _without_overlaps(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fa
 
 
 def _without_total_loss(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Drop faults after which no data center has a member; counts would then be lost by design."""
+    """Remove faults that would leave every data center without a member.
+
+    All counts would then be lost by design.
+    """
     kept: list[Fault] = []
     sizes = Counter(datacenter for datacenter, _ in members_of(scenario).values())
     for fault in faults:
@@ -146,7 +149,7 @@ def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
 
 
 def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
-    """Add charges to the loads, in half of all runs."""
+    """Return the loads, in half of all runs with charges added."""
     if random.random() < _NO_CHARGES:
         return tuple(loads)
     parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
@@ -154,14 +157,14 @@ def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
 
 
 def _holds(random: Random) -> tuple[Holds, ...]:
-    """Add callers that wait for slots, in half of all runs."""
+    """Return callers that wait for slots, in half of all runs; otherwise none."""
     if random.random() < 0.5:
         return ()
     return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)
 
 
 def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Draw the targets and the severity of a fault."""
+    """Draw the targets and the severity of a fault at random."""
     if verb in _EVERYWHERE:
         return _EVERYWHERE[verb](random)
     if verb == "cut":
@@ -174,7 +177,8 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
 
 
 def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Draw a cut: of one host, a data center, a random group, or one pair of hosts."""
+    """Draw which links a cut affects: those of one host, a data center, a random group, or one pair
+    of hosts."""
     kind = random.random()
     if scenario.datacenters > 1 and kind < 0.4:
         return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}

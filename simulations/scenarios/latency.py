@@ -1,4 +1,4 @@
-"""Network delay between two hosts without faults.
+"""Network delay between two hosts when there are no faults.
 
 A preset gives the delay of an idle path. `draw_delay_s` adds a random queueing delay. The network
 itself models loss, repeats and cuts.
@@ -16,7 +16,7 @@ Place: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """One-way delays in milliseconds."""
+    """One-way delays of a kind of network, in milliseconds."""
 
     same_zone: float
     other_zone: float

@@ -1,4 +1,4 @@
-"""Shapes of load: the times, clients and keys of checks.
+"""Shapes of load: at which times which clients check which keys.
 
 A shape has two parts. Its segments describe the rate over time. Within a segment, arrivals are a
 Poisson process. All rates are scaled so that their mean is the rate of the load. The second part
@@ -21,7 +21,7 @@ __all__ = ["SHAPES", "Arrival", "arrivals", "replayed"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Check that a client sends."""
+    """One check that a client sends, with its time and key."""
 
     at: float
     """Seconds since the load began."""
@@ -105,7 +105,7 @@ def arrivals(load: Load, seconds: float, clients: int, random: Random) -> Iterat
 def replayed(
     entries: Sequence[tuple[float, str]], seconds: float, clients: int
 ) -> Iterator[Arrival]:
-    """Yield the entries of an access log as arrivals, compressed into `[0, seconds)`.
+    """Yield the entries of an access log as checks, compressed into `[0, seconds)`.
 
     The address is the key, and each address always has the same client. One mean interval remains
     after the last entry, so that consecutive replays keep the rate. Logs are written when a request
@@ -169,7 +169,7 @@ def _flash(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
 
 
 def _diurnal(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
-    """Approximate the sine by 64 segments per period, each within 5 % of the curve."""
+    """Return segments that approximate a sine: 64 per period, each within 5 % of the curve."""
     period_s, depth = numbers["period_s"], numbers["depth"]
     for number in count():
         start, end = number * period_s / 64, (number + 1) * period_s / 64
@@ -275,7 +275,7 @@ def _shape(load: Load) -> _Shape:
 
 
 def _numbers(load: Load, shape: _Shape) -> dict[str, float]:
-    """Validate the arguments and add the defaults."""
+    """Validate the arguments of a shape and add the defaults."""
     for name, value in load.args.items():
         argument = shape.arguments.get(name)
         if argument is None:

@@ -73,7 +73,8 @@ def _with_loads(scenario: Scenario, name: str, word: str, value: str) -> Scenari
 
 
 def parse_fault(text: str) -> Fault:
-    """Parse a fault from `VERB@AT-UNTIL NAME=VALUE ...`. Raises `ConfigError` if it is invalid."""
+    """Parse a fault from the text `VERB@AT-UNTIL NAME=VALUE ...`. Raises `ConfigError` if it is
+    invalid."""
     first, *words = text.split() or [""]
     found = _FAULT.fullmatch(first)
     if found is None:
@@ -97,7 +98,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def format_fault(fault: Fault) -> str:
-    """Return the text of a fault in the form that `parse_fault` accepts."""
+    """Format a fault as a text that `parse_fault` accepts."""
     until = "" if fault.until is None else f"-{_format_number(fault.until)}"
     args = "".join(f" {name}={value}" for name, value in fault.args.items())
     return f"{fault.verb}@{_format_number(fault.at)}{until}{args}"
@@ -134,7 +135,7 @@ def validated(scenario: Scenario) -> Scenario:
 
 
 def replay_command(scenario: Scenario, original: Scenario, seed: int) -> str:
-    """Return the command that repeats a run of `scenario`, which is a changed `original`."""
+    """Return the command line that repeats a run of `scenario`, which is a changed `original`."""
     words = ["ringfence", "simulate", scenario.name, "--seed", str(seed)]
     if scenario.level != original.level or scenario.name == DRAWN:
         words += ["--level", scenario.level]

@@ -20,7 +20,7 @@ Args: TypeAlias = dict[str, str | float | int]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fault that lasts from `at` until `until`."""
+    """Fault that begins at `at` and ends at `until`."""
 
     at: float
     verb: str
@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Checks that clients send."""
+    """Checks that clients send, with their rate and keys."""
 
     shape: str = "poisson"
     """A shape of `simulations.scenarios.loads`."""
@@ -86,7 +86,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Cluster, its load and its faults."""
+    """Complete description of a run: the cluster, its load and its faults."""
 
     name: str
     about: str

@@ -1,1 +1,1 @@
-"""Effect of rules on a log in several data centers."""
+"""Computation of what rules would do to the clients of an access log, in several data centers."""

@@ -38,7 +38,7 @@ _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Delays of counts."""
+    """Delays after which counts of one data center reach another."""
 
     delay_ns: int
     """One-way delay between two data centers."""
@@ -47,15 +47,15 @@ class Timing:
 
     @property
     def late_ns(self) -> int:
-        """Maximum age of a remote count: a unit that misses one round waits for the next
-        permitted round."""
+        """Maximum age of a remote count. A unit that misses one round waits for the next permitted
+        round."""
         rounds = max(1, -(-2 * self.delay_ns // self.interval_ns))
         return rounds * self.interval_ns + self.delay_ns
 
 
 @dataclass(slots=True)
 class _Center:
-    """A data center with its engine."""
+    """One data center with its engine and its received counts."""
 
     name: str
     engine: Engine
@@ -70,12 +70,12 @@ class _Center:
 
 
 class DataCenters:
-    """All data centers on one clock, which `advance` moves."""
+    """All simulated data centers on one clock, which `advance` moves."""
 
     def __init__(
         self, rules: Sequence[Rule], count: int, timing: Timing, random: Random, *, exact: bool
     ) -> None:
-        """`exact` gives all data centers one engine, so no counts are sent."""
+        """With `exact`, all data centers share one engine, so no counts are sent."""
         self._timing = timing
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
         """Heap of instant, number and call; equal instants are ordered by number."""
@@ -107,7 +107,7 @@ class DataCenters:
             happen(at)
 
     def decider(self, at: int, rules: Sequence[Rule]) -> tuple[int, Engine]:
-        """Return the data center, and its engine, that decides a request to `at` under these rules.
+        """Return the data center that decides a request to `at` under these rules, and its engine.
 
         Raises `ConfigError` when several data centers would decide it.
         """
@@ -142,7 +142,7 @@ class DataCenters:
         heappush(self._events, (instant, self._numbered, happen))
 
     def _round(self, me: int, now: int) -> None:
-        """Send the counts of this round."""
+        """Send the counts of one periodic round from a data center to the others."""
         center = self._centers[me]
         known: dict[bytes, KeyCounts] = {}
         read = partial(_facts, center.engine, now, known)
@@ -171,7 +171,8 @@ class DataCenters:
 
 
 def counted(rule: Rule) -> Counted:
-    """Return how a rule is counted: by its scope, or in all data centers together by default."""
+    """Return how the units of a rule are counted: by its scope, or in all data centers together by
+    default."""
     if rule.scope == "split":
         return "split"
     if rule.scope == "home":
@@ -184,7 +185,7 @@ def counted(rule: Rule) -> Counted:
 
 
 def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
-    """Return the engine of one data center, configured as `node.cross_dc.counts` does."""
+    """Create the engine of one data center, configured as `node.cross_dc.counts` does."""
     engine = Engine(max_keys=MAX_KEYS)
     engine.set_rules(
         {
@@ -203,7 +204,7 @@ def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
 def _facts(
     engine: Engine, now: int, known: dict[bytes, KeyCounts], keys: Sequence[bytes]
 ) -> list[KeyCounts]:
-    """Return the facts for `CountDissemination`; `known` caches them within a round."""
+    """Return the counts of keys for `CountDissemination`; `known` caches them within a round."""
     for key in keys:
         if key not in known:
             cells = engine.local_counts((key,), now)[0]

@@ -1,4 +1,4 @@
-"""Figures of `what_if` per rule, per client and in total."""
+"""Figures of a what-if report: per rule, per client and in total."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ Routing: TypeAlias = Literal["random", "sticky"]
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The largest excess of a counter over its limit."""
+    """Largest excess of a counter over its limit, with the client and the time."""
 
     client: str
     at_ns: int
@@ -46,7 +46,7 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class RuleFigures:
-    """Figures of one rule. Denied counts its own denials, also those of a shadow rule."""
+    """Figures of one rule. Denials are those of this rule, even in shadow mode."""
 
     rule: str
     amount: int
@@ -77,7 +77,7 @@ class RuleFigures:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A client with denials, by eventual or by exact counting."""
+    """Client with denials, either by eventual or by exact counting."""
 
     client: str
     checks: int
@@ -92,7 +92,7 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """All figures of a report."""
+    """All figures of a what-if report."""
 
     datacenters: int
     delay_ms: float
@@ -144,7 +144,7 @@ class RuleTally:
         self._worst: Worst | None = None
 
     def add(self, code: int, right: int) -> None:
-        """Count one check: its code, and that of exact counting."""
+        """Count one check: its result code, and the code of exact counting."""
         is_denied = code in _REFUSED
         is_rightly = right in _REFUSED
         self._checks += 1
@@ -154,7 +154,7 @@ class RuleTally:
         self._wrongly_denied += is_denied and not is_rightly
 
     def exceed(self, client: str, now: int, excess: int, cost: int, asked: int) -> None:
-        """Record a charge of `cost` that ended `excess` units above the limit.
+        """Record a charge of `cost` after which the counter was `excess` units above the limit.
 
         `asked` is the maximum demand in one data center during the delay of counts.
         """
@@ -165,7 +165,7 @@ class RuleTally:
             self._worst = Worst(client, now, excess, bound)
 
     def read(self) -> RuleFigures:
-        """Return the figures."""
+        """Return the figures of the rule so far."""
         return RuleFigures(
             rule=_name_of(self._rule),
             amount=self._limit.amount,
@@ -214,7 +214,7 @@ class ClientTally:
     rules: Counter[str] = field(default_factory=Counter)
 
     def add(self, answer: Answer, right: Answer, now: int) -> None:
-        """Count one request: its answer, and that of exact counting."""
+        """Count one request: its decision, and the decision of exact counting."""
         self.checks += 1
         if answer.allowed and right.allowed:
             return
@@ -260,7 +260,7 @@ def _rule_row(figures: RuleFigures) -> dict[str, object]:
 
 
 def _in_iso(row: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """Replace instants in nanoseconds by ISO 8601, in UTC."""
+    """Replace instants in nanoseconds by texts in ISO 8601 format, in UTC."""
     instants = {f"{name}_ns": name for name in names}
     return {
         instants.get(name, name): _iso(value)

@@ -54,7 +54,7 @@ def what_if(
     top: int = 10,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
-    """Decide every line; `entries` are in order of time.
+    """Decide every line of a log by simulated data centers; `entries` must be in order of time.
 
     `delay_ms` is the one-way delay between two data centers, and `interval_ms` the interval of
     their rounds. `exact` gives all data centers one engine. Then, and with one data center, the
@@ -112,7 +112,7 @@ def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class _Run:
-    """A pass over a log."""
+    """One pass over a log, with the data centers, the oracle and the results."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Run:
         self._question_of = question_of
 
     def take(self, entry: Entry) -> None:
-        """Decide one line."""
+        """Decide one line of the log."""
         self.same_instant += entry.time_ns <= self._now
         now = self._now = max(self._now, entry.time_ns)
         question, meets_rule = self._question_of(self._shape.of(entry))
@@ -196,7 +196,7 @@ class _Run:
 
 
 def _router(datacenters: int, seed: int, spread: Routing) -> Callable[[str], int]:
-    """Return a function that chooses the data center of a client's next request."""
+    """Return a function that chooses the data center to which a client's next request goes."""
     if spread == "random":
         chance = stream(seed, "what-if", "route")
         return lambda client: chance.randrange(datacenters)

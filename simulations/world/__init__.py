@@ -1,1 +1,1 @@
-"""Simulated hosts, clients and network, and the run of a scenario on them."""
+"""Simulated hosts, clients and network, on which scenarios are run."""

@@ -23,7 +23,7 @@ _VIEWERS = 9
 
 @dataclass(slots=True)
 class Host:
-    """Machine on which nodes start and end."""
+    """Simulated machine on which nodes start and end."""
 
     name: str
     datacenter: str
@@ -39,12 +39,13 @@ class Host:
 
     @property
     def is_damped(self) -> bool:
-        """Return whether the node is excluded from the ring after too many suspicions."""
+        """Return whether flap damping keeps the host's node out of the ring after too many
+        suspicions."""
         return self.node is not None and self.node.is_damped
 
     @property
     def place(self) -> Place:
-        """Return the data center and zone of the host."""
+        """Return the data center and the zone of the host."""
         return self.datacenter, self.zone
 
     @property
@@ -55,7 +56,7 @@ class Host:
 
 @dataclass(slots=True)
 class Client:
-    """Embedded client in a data center."""
+    """Simulated application with an embedded client in a data center."""
 
     datacenter: str
     address: Address
@@ -82,11 +83,11 @@ class Hosts:
 
     @property
     def now(self) -> float:
-        """Return seconds since the start of the load."""
+        """Return the seconds since the start of the load."""
         return self._clock() - self.began
 
     def note(self, who: str, what: str) -> None:
-        """Add an event to the history."""
+        """Add an event to the history of the run."""
         self._events.add(self._clock(), who, what)
 
     def names(self) -> list[str]:
@@ -116,12 +117,16 @@ class Hosts:
         return {name: _state_of(record) for name, record in records.items()}
 
     def views(self) -> list[dict[str, str]]:
-        """Return the member states of a sample of nodes, since large clusters have mostly equal
-        views."""
+        """Return the member states in the tables of some nodes; in large clusters most tables are
+        equal."""
         return [self.states(host) for host in self.running()[:_VIEWERS]]
 
     def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
-        """Return data center, life and metrics of each running node."""
+        """Return data about the age of sent counts for each running node.
+
+        Each row has the node's data center, the identity of its process (name and number of
+        starts), and its counters.
+        """
         if self._has_one_datacenter:
             return []
         return [
@@ -131,8 +136,7 @@ class Hosts:
         ]
 
     def is_settled(self) -> bool:
-        """Return whether all nodes have a complete member table and hold the shards that they
-        own."""
+        """Return whether all nodes know all members and count exactly the shards that they own."""
         names = {host.name for host in self.running() if not host.is_damped}
         for host in self.running():
             assert host.node is not None

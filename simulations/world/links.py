@@ -1,4 +1,4 @@
-"""Faults of the links between hosts."""
+"""Links between simulated hosts, and the faults of these links."""
 
 from collections.abc import Sequence
 from random import Random
@@ -21,7 +21,7 @@ class Links:
         self._links = links
 
     def _each(self, some: Sequence[str], others: Sequence[str]) -> list[tuple[Address, Address]]:
-        """Return all pairs of hosts from the two sides."""
+        """Return all pairs of one host from each side."""
         return [
             (self._hosts.by_name[one].address, self._hosts.by_name[other].address)
             for one in some
@@ -36,39 +36,39 @@ class Links:
         return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between the hosts, or in one direction; a client shares the links of
-        a node."""
+        """Drop all messages between the hosts, in both directions or in one; a client shares the
+        links of a node."""
         change = self._network.cut_one_way if one_way else self._network.cut
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             change(one, other)
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Undo a `cut`."""
+        """Undo `cut`, so that messages arrive again."""
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             self._network.heal(one, other)
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Drop this share of the datagrams between the hosts."""
+        """Set the share of datagrams between the hosts that are lost."""
         for one, other in self._each(some, others):
             self._network.set_loss(one, other, max(share, self._links.loss))
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Deliver this share of the datagrams between the hosts twice."""
+        """Set the share of datagrams between the hosts that arrive twice."""
         for one, other in self._each(some, others):
             self._network.set_repeats(one, other, max(share, self._links.repeats))
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Drop this share of the datagrams between the hosts in bursts."""
+        """Set the share of datagrams between the hosts that are lost in bursts."""
         for one, other in self._both_ways(some, others):
             self._network.set_bursts(one, other, share)
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Corrupt this share of the datagrams between the hosts."""
+        """Set the share of datagrams between the hosts that are corrupted."""
         for one, other in self._both_ways(some, others):
             self._network.set_corrupt(one, other, share)
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Replay old datagrams between the hosts; `share` is the number per new datagram."""
+        """Repeat old datagrams between the hosts; `share` is their number per new datagram."""
         for one, other in self._both_ways(some, others):
             self._network.set_replay(one, other, share)
 
@@ -78,7 +78,7 @@ class Links:
             self._network.set_spikes(one, other, mean)
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold all messages between the hosts, or deliver the held messages at once."""
+        """Hold all messages between the hosts, or deliver the held messages together."""
         change = self._network.clog if is_on else self._network.unclog
         for one, other in self._each(some, others):
             change(one, other)
@@ -89,12 +89,12 @@ class Links:
             self._network.reset(one, other)
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a fixed delay, in seconds, between the hosts."""
+        """Add a fixed delay, in seconds, to all messages between the hosts."""
         for one, other in self._each(some, others):
             self._network.set_extra_delay(one, other, extra)
 
     async def break_connections(self, per_second: float, seconds: float, random: Random) -> None:
-        """Break connections between random pairs of hosts, for `seconds` of the load."""
+        """Break connections between random pairs of hosts for `seconds` of the load."""
         while True:
             await runtime.sleep(random.expovariate(per_second))
             addresses = [host.address for host in self._hosts.by_name.values()]

@@ -86,12 +86,12 @@ class MembershipWatch:
         self._crashes[host.name, generation] = self._hosts.now, others
 
     def ended(self, name: str) -> None:
-        """Record that a node has ended, so it will detect no other deaths."""
+        """Record that a node has ended, so that it is not expected to detect other deaths."""
         for key in list(self._crashes):
             self._record_detection(key, name)
 
     def changed(self, name: NodeId, changes: Sequence[Changed]) -> None:
-        """Check changes in one node's member table."""
+        """Check the changes in the member table of one node."""
         for change in changes:
             before, after = change.before, change.after
             if before is not None and before.name != name and not after.replaces(before):
@@ -140,7 +140,7 @@ class MembershipWatch:
                     self._add_violation("detection", text)
 
     def _trusts(self, viewer: str, name: str, generation: int) -> bool:
-        """Return whether a node sees this life of a member as running."""
+        """Return whether a node considers this process of a member as running."""
         node = self._hosts.by_name[viewer].node
         record = None if node is None else node.membership.records.get(name)
         return record is not None and record.generation == generation and not record.is_gone
@@ -155,8 +155,7 @@ class MembershipWatch:
                 self.detections.append(self._hosts.now - since)
 
     def _check_death(self, name: NodeId, change: Changed) -> None:
-        """Report a violation if a healthy running node was declared dead while the network
-        worked."""
+        """Report a violation if a healthy node was declared dead while the network worked."""
         after = change.after
         subject = self._hosts.by_name[after.name].node
         if subject is None or subject.membership.me.generation != after.generation:

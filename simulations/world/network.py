@@ -1,5 +1,5 @@
-"""In-memory network with additional faults: loss bursts, delay spikes, queues, corruption and
-clogs.
+"""Simulated network with additional faults: loss bursts, delay spikes, queues, corruption, clogged
+links.
 
 `MemoryNetwork` provides delay, loss, repeats and cuts. Each fault of this module applies to one
 direction of a link or to one host.
@@ -49,7 +49,7 @@ class _DirectionFaults:
 
 
 class SimulatedNetwork(MemoryNetwork):
-    """Links of one run; equal seeds and equal calls give equal histories."""
+    """Network of one run; equal seeds and equal calls give equal histories."""
 
     def __init__(self, random: Random, links: Network, *, jitter: float) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class SimulatedNetwork(MemoryNetwork):
         """Time at which each host finishes its earlier messages."""
 
     def place(self, address: Address, place: Place) -> None:
-        """Set the data center and zone of a host or client, which determine the delay of its
+        """Set the data center and zone of a host or client; they determine the delay of its
         links."""
         self._places[address] = place
 
@@ -83,24 +83,25 @@ class SimulatedNetwork(MemoryNetwork):
         self._extra_delays[frozenset((a, b))] = seconds
 
     def set_bursts(self, a: Address, b: Address, share: float) -> None:
-        """Drop this share of the datagrams from `a` to `b`, in bursts."""
+        """Set the share of datagrams from `a` to `b` that are lost in bursts."""
         self._direction(a, b).burst_loss = share
 
     def set_corrupt(self, a: Address, b: Address, share: float) -> None:
-        """Corrupt or truncate this share of the datagrams from `a` to `b`."""
+        """Set the share of datagrams from `a` to `b` that are corrupted or truncated."""
         self._direction(a, b).corrupt = share
 
     def set_replay(self, a: Address, b: Address, share: float) -> None:
-        """Replay old datagrams from `a` to `b`; `share` is the number per new datagram."""
+        """Repeat old datagrams from `a` to `b`; `share` is their number per new datagram."""
         self._direction(a, b).replay = share
 
     def set_spikes(self, a: Address, b: Address, mean: float) -> None:
-        """Add a random delay between two hosts, Pareto distributed with a mean in seconds."""
+        """Add a random delay between two hosts, with a Pareto distribution; the mean is in
+        seconds."""
         self._spikes[frozenset((a, b))] = mean
 
     def set_cost(self, address: Address, seconds: float) -> None:
-        """Set the processing time of each message on a host, which handles one at a time; 0
-        resets it."""
+        """Set the time that a host needs to process each message, one after the other; 0 resets
+        it."""
         if seconds:
             self._costs[address] = seconds
         else:
@@ -115,7 +116,7 @@ class SimulatedNetwork(MemoryNetwork):
             self._direction(*direction).held = []
 
     def unclog(self, a: Address, b: Address) -> None:
-        """Deliver all held messages at once."""
+        """Deliver all messages and datagrams that `clog` has held."""
         self.heal(a, b)
         for direction in ((a, b), (b, a)):
             held, self._direction(*direction).held = self._direction(*direction).held or [], None
@@ -168,8 +169,8 @@ class SimulatedNetwork(MemoryNetwork):
         return base + self._extra_delays.get(link, 0.0) if self._extra_delays else base
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
-        """Return the arrival time of a message, as `MemoryNetwork.arrival` does, with host
-        delays."""
+        """Return the arrival time of a message, as `MemoryNetwork.arrival` does, plus the delay of
+        busy hosts."""
         at = super().arrival(link, not_before)
         spike = self._spikes.get(link, 0.0)
         if spike:

@@ -1,4 +1,6 @@
-"""Observer that samples a world once a second and computes the time series of the report."""
+"""Observer of a run: samples the cluster once a second and computes the time series of the
+report.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,23 +20,27 @@ _STALEST = "staleness_ms_worst"
 
 
 class Observed(Protocol):
-    """Interface of a world for its observer."""
+    """Interface of a simulated cluster for its observer."""
 
     @property
     def now(self) -> float:
-        """Return seconds since the start of the load."""
+        """Return the seconds since the start of the load."""
 
     def names(self) -> list[str]:
         """Return the names of all hosts."""
 
     def views(self) -> Sequence[Mapping[str, str]]:
-        """Return, for each node, the states of all members by name."""
+        """Return, for each node, the states of all members by name, as that node sees them."""
 
     def staleness(self) -> Sequence[tuple[str, tuple[str, int], Mapping[str, int]]]:
-        """Return, per node, its data center, its life and a histogram of the age of sent counts."""
+        """Return data about the age of sent counts for each node.
+
+        Each row has the node's data center, the identity of its process (name and number of
+        starts), and its counters.
+        """
 
     def note(self, who: str, what: str) -> None:
-        """Add an event to the history."""
+        """Add an event to the history of the run."""
 
 
 class Observer:
@@ -56,7 +62,7 @@ class Observer:
             await runtime.sleep(1.0)
 
     def look(self) -> None:
-        """Sample the world once."""
+        """Sample the state of the cluster once."""
         self._sample_members()
         self._sample_staleness()
 

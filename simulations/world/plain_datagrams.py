@@ -15,13 +15,14 @@ _FORM = b"\x01 a message as a value"
 
 
 class _Parcel(bytes):
-    """Datagram that refers to a message that was not encoded."""
+    """Datagram in memory that refers to a message, which was not encoded."""
 
     message: Message
 
 
 class PlainDatagrams:
-    """Codec that skips encoding and encryption, and tests the real codec on every 16th message."""
+    """Codec of gossip messages that skips encoding and encryption, but tests the real codec on
+    every 16th message."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -29,7 +30,7 @@ class PlainDatagrams:
         """Records of the latest exchanges, by the bytes that represent them."""
 
     def pack(self, message: Message) -> bytes:
-        """Return a datagram that carries the message itself."""
+        """Return a datagram that refers to the message itself."""
         self._count += 1
         if not self._count % _ENCODED:
             _check_codec(message)
@@ -38,13 +39,13 @@ class PlainDatagrams:
         return parcel
 
     def unpack(self, datagram: bytes) -> Message:
-        """Return the message of a datagram, or None if it is corrupt."""
+        """Return the message to which a datagram refers, or None if the datagram is corrupt."""
         if not isinstance(datagram, _Parcel):
             raise Rejected("unauthentic")
         return datagram.message
 
     def pack_records(self, records: Sequence[Record]) -> bytes:
-        """Return bytes that stand for the records of an exchange."""
+        """Return bytes that identify the records of an exchange."""
         self._count += 1
         packed = _RECORDS + self._count.to_bytes(8, "big")
         self._records[packed] = [*records]
@@ -53,8 +54,10 @@ class PlainDatagrams:
         return packed
 
     def unpack_records(self, packed: bytes) -> list[Record]:
-        """Return the records of an exchange; the records of an old exchange are no longer
-        available."""
+        """Return the records of an exchange from the bytes that identify them.
+
+        Records of an old exchange are no longer available.
+        """
         if packed not in self._records:
             raise BadDatagram("malformed", "an exchange that is not known")
         return self._records[packed]

@@ -1,4 +1,5 @@
-"""Run of a scenario, from its seed to its outcome.
+"""Run of a scenario, from its seed to its outcome: start, load, faults, and check of the
+invariants.
 
 The cluster starts, then the load, and faults begin and end. After a period without faults, the run
 reads the counters and checks the invariants.
@@ -252,7 +253,7 @@ class _Run:
         return final
 
     def _units_used(self, datacenter: str, rule: str, key: str) -> int:
-        """Return the units that the owner of a key counts, also beyond the limit."""
+        """Return the units that the owner of a key counts, including those above the limit."""
         [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
         if match is None:
             return 0
@@ -267,7 +268,7 @@ class _Run:
         return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
 
     def _wrong_holders(self, datacenter: str) -> list[str]:
-        """Report shards that two nodes hold, and shards without a caller."""
+        """Report shards that two nodes count, and shards that no node counts."""
         counts: Counter[int] = Counter()
         for host in self._world.hosts.running():
             if host.datacenter == datacenter and host.node is not None:
@@ -325,5 +326,5 @@ def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
 
 
 def _descriptor_keys(loads: Sequence[Load]) -> dict[str, None]:
-    """Return the descriptor keys that the loads use, in order."""
+    """Return the descriptor keys of all loads, in order."""
     return {rule: None for load in loads for rule in (load.rule, load.also) if rule}
