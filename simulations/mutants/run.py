@@ -1,4 +1,4 @@
-"""One run of a scenario with or without a mutant, and its violations."""
+"""One run of a scenario with or without a mutant, and the violations that it finds."""
 
 import logging
 import os
@@ -33,7 +33,8 @@ def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[V
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Make nodes use the reference engine, because compiled code cannot be changed."""
+    """Make nodes use the reference engine in Python, because a mutant cannot change compiled
+    code."""
     before = os.environ.get(_ENGINE)
     os.environ[_ENGINE] = "reference"
     try:

@@ -1,4 +1,4 @@
-"""Runs each mutant in a separate process until an invariant detects it.
+"""Runner of mutants: each one runs in a separate process until an invariant detects it.
 
 Decides the runs, their time-out and the reported rows. A mutant can break its process in any way,
 for example by an endless loop, so the process is not trusted.
@@ -32,7 +32,7 @@ _SLOWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The violation that detected a mutant."""
+    """Violation by which a mutant was detected."""
 
     scenario: str
     seed: int
@@ -43,7 +43,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one mutant, or of the shipped code."""
+    """Result of the runs of one mutant, or of the shipped code."""
 
     mutant: Mutant | None
     """None for the shipped code, which must have no violation."""
@@ -123,7 +123,7 @@ def run_mutants(
 
 
 def as_row(result: Result) -> dict[str, object]:
-    """Return one result as a row of JSON values."""
+    """Return the result of one mutant as a row of JSON values."""
     row: dict[str, object] = {
         "mutant": result.name,
         "about": "the code as it ships" if result.mutant is None else result.mutant.about,
@@ -144,8 +144,8 @@ def as_row(result: Result) -> dict[str, object]:
 
 
 def summary(results: Sequence[Result]) -> dict[str, object]:
-    """Return the last row: planted and detected mutants, survivors, violations of the shipped
-    code."""
+    """Return the last row: numbers of planted, detected and surviving mutants, and violations of
+    the shipped code."""
     tried = [result for result in results if result.mutant is not None]
     return {
         "applied": len(tried),
@@ -179,7 +179,7 @@ def _testbeds_of(mutants: Sequence[Mutant], known: Mapping[str, Testbed]) -> dic
 
 
 class _Child:
-    """A process that runs one mutant."""
+    """Process that runs one mutant."""
 
     def __init__(self, place: int, task: _Task, run_timeout: float) -> None:
         self.place = place
@@ -200,7 +200,7 @@ class _Child:
         self.deadline = monotonic() + _SLOWEST * run_timeout
 
     def look(self, *, is_ready: bool) -> Result | None:
-        """Read the process' messages; return the result when the process has ended."""
+        """Read the messages of the process; return the result when the process has ended."""
         runs = self._task.runs
         if is_ready:
             try:
@@ -217,13 +217,14 @@ class _Child:
         return None
 
     def end(self) -> None:
-        """Stop the process."""
+        """Stop the process and close its pipe."""
         self._process.kill()
         self._process.join()
         self.connection.close()
 
     def _over(self, code: int | None) -> Result:
-        """Return the result of a process that ended with `code`, or timed out (None)."""
+        """Return the result of a process that ended with exit status `code`, or timed out
+        (None)."""
         is_hanging = code is None or code == -SIGXCPU
         testbed, seed = self._task.runs[self._runs]
         text = (
@@ -242,7 +243,7 @@ class _Child:
 
 
 def _limit(seconds: float) -> None:
-    """Limit the further processor time of this process."""
+    """Limit the processor time that this process may still use."""
     used = getrusage(RUSAGE_SELF)
     most = ceil(used.ru_utime + used.ru_stime + seconds)
     setrlimit(RLIMIT_CPU, (most, RLIM_INFINITY))

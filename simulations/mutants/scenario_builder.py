@@ -1,4 +1,4 @@
-"""Small scenarios for mutants, each with the events that must or must not occur."""
+"""Builder of small scenarios for mutants, each with the events that must or must not occur."""
 
 from dataclasses import dataclass
 

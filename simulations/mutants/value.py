@@ -31,12 +31,12 @@ _TOKEN = re.compile(
 
 
 class MutantGone(LookupError):
-    """The code that a mutant changes no longer exists."""
+    """Error when the code that a mutant changes no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replacement of some code in one function."""
+    """Replacement of some code in one function, by quoted source text."""
 
     target: str
     """Module and qualified name of the function, such as `node.serve:serve`."""
@@ -48,7 +48,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A planted bug."""
+    """Planted bug: its name, its edits and the scenarios that should detect it."""
 
     name: str
     about: str
@@ -85,7 +85,7 @@ def _edited(name: str, edit: Edit) -> Iterator[None]:
 
 
 def _find(name: str, edit: Edit) -> tuple[object, str, object]:
-    """Return the module or class that holds the target, the target's name, and the target.
+    """Return the module or class that holds a mutant's target, the target's name, and the target.
 
     A target that has left its module is taken from the only other module that has it.
     """
@@ -154,10 +154,10 @@ def _compiled(name: str, edit: Edit, owner: object, attribute: str, original: ob
 
 
 def _replaced(source: str, old: str, new: str) -> str | None:
-    """Replace `old` by `new` in the source, both with its identifiers and indentation.
+    """Replace `old` by `new` in the source, adapting identifiers and indentation.
 
-    Returns None unless exactly one place matches. A place with the same identifiers is preferred
-    to places where they have been renamed.
+    Returns None unless exactly one place matches. A place with the same identifiers is preferred to
+    places where they have been renamed.
     """
     tokens, pattern = _tokens(source), _tokens(old)
     matches = [
@@ -182,7 +182,7 @@ def _tokens(code: str) -> list[re.Match[str]]:
 def _renames(
     pattern: Sequence[re.Match[str]], found: Sequence[re.Match[str]]
 ) -> dict[str, str] | None:
-    """Return the names of the pattern's identifiers in the found code; None if the code differs.
+    """Return how identifiers of the pattern are named in the found code; None if the code differs.
 
     At least half of the identifiers must be the same, so that only a renamed place matches.
     """
@@ -208,7 +208,8 @@ def _renamed(code: str, renames: Mapping[str, str]) -> str:
 
 
 def _function_in(found: object) -> FunctionType | None:
-    """Return the function, also of a property or a class method; None for other objects."""
+    """Return the function inside a property or class method, or the function itself; None for other
+    objects."""
     if isinstance(found, property):
         found = found.fget
     function = getattr(found, "__func__", found)
@@ -216,7 +217,8 @@ def _function_in(found: object) -> FunctionType | None:
 
 
 def _places(owner: object, attribute: str, original: object) -> list[object]:
-    """Return the objects that hold the target: its class, or each module that has imported it."""
+    """Return the objects in which the target must be replaced: its class, or each module that has
+    imported it."""
     if not isinstance(owner, ModuleType):
         return [owner]
     return [

@@ -48,12 +48,12 @@ _STATES = {
 
 
 def write_report(outcome: Outcome, path: Path) -> None:
-    """Write the page to `path`, whose folder exists."""
+    """Write the report page to `path`, whose folder must exist."""
     path.write_text(render(outcome), encoding="utf-8", newline="\n")
 
 
 def render(outcome: Outcome) -> str:
-    """Return the page as HTML that is also XML."""
+    """Return the report page as HTML that is also valid XML."""
     scenario = outcome.scenario
     frame = _frame(outcome)
     plots = (
@@ -102,7 +102,10 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _guide(outcome: Outcome) -> str:
-    """Return the reading guide, which explains excused excess next to a good verdict."""
+    """Return an introduction that explains how to read the report.
+
+    It explains excess units that the faults permit, although the verdict is good.
+    """
     name = outcome.scenario.name
     page = (
         f"docs/operate/scenarios/{name}.md" if name in SCENARIOS else "docs/operate/simulation.md"
@@ -158,7 +161,7 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _marks(outcome: Outcome) -> list[tuple[str, str]]:
-    """List the marks, the rarest first, because searches for seeds need those."""
+    """List the rare events of the run, the rarest first, because searches for seeds need those."""
     marks = sorted(outcome.marks.items(), key=lambda mark: (mark[1], mark[0]))
     return [(name, number(count)) for name, count in marks]
 
@@ -170,7 +173,8 @@ def _faults(outcome: Outcome) -> str:
 
 
 def _frame(outcome: Outcome) -> Frame:
-    """Return a frame that covers all instants, and the planned end if the run reached it."""
+    """Return a frame for the plots that covers all instants, and the planned end if the run reached
+    it."""
     series, scenario = outcome.series, outcome.scenario
     lines = chain(
         series.admitted.values(),
@@ -316,7 +320,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
 
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
-    """Return the members to draw, in order, and a text about the omitted ones."""
+    """Choose the members to draw, in order; also return a text about the omitted ones."""
     if len(rows) <= _MAX_MEMBERS:
         return sorted(rows, key=_by_number), ""
     troubled = {
@@ -372,7 +376,7 @@ def _words(name: str) -> str:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Sort n2 before n10."""
+    """Return a sort key that puts n2 before n10."""
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -25,11 +25,11 @@ _MIN_CANCELLED = 1024
 
 
 class Cancelled(BaseException):
-    """Exception in a task whose scope is cancelled."""
+    """Exception that is raised in a task whose scope is cancelled."""
 
 
 class _Planned:
-    """Timed call."""
+    """Scheduled call."""
 
     __slots__ = ("_scheduler", "call")
 
@@ -38,14 +38,14 @@ class _Planned:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the scheduled call."""
         if self.call is not None:
             self.call = None
             self._scheduler.cancelled_calls += 1
 
 
 class _Future(Generic[_T]):
-    """Future result that one task waits for."""
+    """Result that is set later and that one task waits for."""
 
     __slots__ = ("_is_done", "_result", "_task")
 
@@ -65,19 +65,19 @@ class _Future(Generic[_T]):
             self._task.make_ready()
 
     def resolve(self) -> None:
-        """Wake the task without a result."""
+        """Wake the waiting task without setting a result."""
         if not self._is_done:
             self.set_result(cast(_T, None))
 
     def park(self, task: "_Task") -> None:
-        """Register the waiting task."""
+        """Register the task that waits for the result."""
         if self._is_done:
             task.make_ready()
         else:
             self._task = task
 
     def cancel(self) -> None:
-        """Cancel the wait."""
+        """Cancel the wait for the result."""
         self._is_done, self._task = True, None
 
     def __await__(self) -> "Generator[_Future[_T], None, _T]":
@@ -87,21 +87,21 @@ class _Future(Generic[_T]):
 
 
 class _Yield:
-    """Checkpoint: the task continues after the other ready tasks."""
+    """Checkpoint: the task continues after the other tasks that are ready."""
 
     def park(self, task: "_Task") -> None:
-        """Make the task ready again."""
+        """Queue the task to run again."""
         task.make_ready()
 
     def cancel(self) -> None:
-        """Do nothing, since a checkpoint does not wait."""
+        """Do nothing, because a checkpoint does not wait."""
 
     def __await__(self) -> "Generator[_Yield, None, None]":
         yield self
 
 
 class _Task:
-    """Task: a coroutine and its innermost scope."""
+    """Running coroutine with its innermost cancel scope."""
 
     __slots__ = (
         "_coroutine",
@@ -132,19 +132,19 @@ class _Task:
         scope.tasks[self] = None
 
     def make_ready(self) -> None:
-        """Queue the task to run."""
+        """Queue the task to run in the next round."""
         self._parked_at = None
         self._scheduler.call_soon(self.step)
 
     def cancel(self) -> None:
-        """Raise `Cancelled` at the wait of the task, if it waits."""
+        """Raise `Cancelled` in the task at the point where it waits, if it waits."""
         if self._parked_at is not None and not self.is_shielded:
             self._parked_at.cancel()
             self._error = Cancelled()
             self.make_ready()
 
     def step(self) -> None:
-        """Run the task to its next wait."""
+        """Run the task until it waits again."""
         self._scheduler.task = self
         error, self._error = self._error, None
         try:
@@ -172,7 +172,7 @@ class _Task:
 
 
 class _Scope:
-    """Cancel scope; scopes form a tree with the scheduler's scope as its root."""
+    """Cancel scope; all scopes form a tree with the scheduler's scope as its root."""
 
     def __init__(
         self, scheduler: "Scheduler", *, seconds: float = inf, shield: bool = False
@@ -192,7 +192,7 @@ class _Scope:
         self.cancelled_caught = False
 
     def cancel(self) -> None:
-        """Cancel the block."""
+        """Cancel all code inside the scope."""
         self._cancel_called = True
         self._spread()
 
@@ -207,14 +207,14 @@ class _Scope:
             task.cancel()
 
     def attach(self, parent: "_Scope") -> None:
-        """Add the scope to the tree."""
+        """Add the scope to the tree of scopes."""
         self._parent = parent
         parent._children[self] = None
         if self._cancel_called or (parent.is_cancelled and not self._shield):
             self._spread()
 
     def detach(self) -> None:
-        """Remove the scope from the tree."""
+        """Remove the scope from the tree of scopes."""
         if self._parent is not None:
             self._parent._children.pop(self, None)
         if self._timer is not None:
@@ -262,7 +262,8 @@ class _Scope:
 
 
 class _Status:
-    """`TaskStatus` of a task that starts in one group and continues in another."""
+    """Implementation of `TaskStatus` for a task that starts in one group and continues in
+    another."""
 
     def __init__(self, begins_in: "_TaskGroup", goes_on_in: "_TaskGroup") -> None:
         self.value: Any = None
@@ -278,7 +279,7 @@ class _Status:
 
 
 class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
-    """Group of tasks that all end before its block ends."""
+    """Group of tasks; its block ends when all of them have ended."""
 
     def __init__(self, scheduler: "Scheduler") -> None:
         self._scheduler = scheduler
@@ -291,7 +292,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         self._empty: _Future[None] | None = None
 
     def start_soon(self, task: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
-        """Start a task."""
+        """Start a task in this group."""
         self._start(task(*args), self.cancel_scope)
 
     async def start(self, task: Callable[..., Awaitable[object]], *args: object) -> Any:
@@ -316,7 +317,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         task.make_ready()
 
     def hand_over(self, other: "_TaskGroup") -> None:
-        """Move the only task to another group."""
+        """Move the only task of this group to another group."""
         task, scope = self._tasks.popitem()
         scope.detach()
         scope.attach(other.cancel_scope)
@@ -375,7 +376,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         return True
 
     def _left(self) -> BaseException | None:
-        """Return the exception of the block, or None if its scope catches it."""
+        """Return the exception that leaves the block, or None if the scope catches it."""
         cancelled = [Cancelled()] if self._is_cancelled else []
         if self._errors:
             return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])
@@ -383,7 +384,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
 
 
 class Scheduler:
-    """Runtime that runs coroutines on virtual time in seconds, from 0."""
+    """Runtime that runs coroutines on virtual time, which starts at 0 seconds."""
 
     def __init__(self) -> None:
         self.task: _Task | None = None
@@ -425,11 +426,11 @@ class Scheduler:
         raise RuntimeError("deadlock: every task waits for another one")
 
     def ended(self, failure: BaseException | None) -> None:
-        """Record the end of the main task."""
+        """Record the result of the main task."""
         self._has_ended, self._failure = True, failure
 
     def running(self) -> _Task:
-        """Return the running task."""
+        """Return the task that is running now."""
         assert self.task is not None
         return self.task
 
@@ -440,7 +441,7 @@ class Scheduler:
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Wait `seconds`."""
+        """Wait for `seconds` of virtual time."""
         if seconds <= 0:
             await _Yield()
             return
@@ -460,15 +461,15 @@ class Scheduler:
         await _Yield()
 
     def move_on_after(self, seconds: float, *, shield: bool) -> _Scope:
-        """Return a scope that is cancelled after `seconds`."""
+        """Create a scope that is cancelled after `seconds`."""
         return _Scope(self, seconds=seconds, shield=shield)
 
     def open_task_group(self) -> _TaskGroup:
-        """Open a task group."""
+        """Create a task group."""
         return _TaskGroup(self)
 
     def new_future(self) -> _Future[Any]:
-        """Create a future."""
+        """Create a future for one waiting task."""
         return _Future()
 
     def call_soon(self, call: Callable[[], object]) -> None:
@@ -476,7 +477,7 @@ class Scheduler:
         self._ready.append(call)
 
     def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
-        """Schedule a call at an instant, or now if that has passed."""
+        """Schedule a call for an instant, or for now if that instant has passed."""
         if self.cancelled_calls > _MIN_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
             heapify(self._heap)

@@ -1,7 +1,7 @@
-"""Nodes and embedded clients on virtual time, over an in-memory network.
+"""Simulated world: nodes and embedded clients on virtual time, over an in-memory network.
 
 The world creates the hosts of a scenario and applies faults to them. The hosts run the shipped
-code. At core level, members know each other from the start and datagrams are not encrypted.
+code. At the level `core`, members know each other from the start and datagrams are not encrypted.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ _SEEDS = 8
 
 
 class World:
-    """World of one run: hosts, clients and network."""
+    """Simulated world of one run: hosts, clients and network."""
 
     def __init__(
         self, scenario: Scenario, seed: int, events: Events, tasks: runtime.TaskGroup
@@ -76,7 +76,7 @@ class World:
 
     @property
     def datagrams(self) -> int:
-        """Return the number of datagrams sent so far."""
+        """Return the number of datagrams that were sent so far."""
         return self._network.datagrams
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class World:
             await self._run_node(host, node, (), records)
 
     async def start(self, name: str) -> None:
-        """Start a node, which joins the running nodes."""
+        """Start a node, which joins the running nodes of the cluster."""
         host = self.hosts.by_name[name]
         if host.node is None:
             seeds = [other.address for other in islice(self.hosts.running(), _SEEDS)]
@@ -164,7 +164,7 @@ class World:
         host.life = await self._tasks.start(live)
 
     def crash(self, name: str) -> None:
-        """End a node at once, like a power failure; its network goes first."""
+        """End a node immediately, as a power failure would; its network stops first."""
         host = self.hosts.by_name[name]
         if host.life is not None:
             self._remember(host)
@@ -176,7 +176,7 @@ class World:
             self.hosts.note(name, "crashes")
 
     async def leave(self, name: str) -> None:
-        """Make a node transfer its shards and leave, then end it."""
+        """Make a node transfer its shards and leave the cluster, then end it."""
         host = self.hosts.by_name[name]
         node, life = host.node, host.life
         if node is not None and life is not None:
@@ -188,7 +188,7 @@ class World:
             self.hosts.note(name, "has left")
 
     def pause(self, name: str, is_paused: bool) -> None:
-        """Suspend or resume a host."""
+        """Suspend or resume all processes of a host."""
         change = self._network.pause if is_paused else self._network.resume
         change(self.hosts.by_name[name].address)
         self.hosts.note(name, "stands still" if is_paused else "goes on")
@@ -217,25 +217,25 @@ class World:
         self.hosts.by_name[name].is_seedless = is_lost
 
     def lower_limits(self, name: str, part: float) -> None:
-        """Make one node apply only this part of every limit."""
+        """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
         node = self.hosts.by_name[name].node
         if node is not None:
             node.change_rules(self.rules if part == 1 else _lowered(self.rules, part))
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Change a host's clock by a step."""
+        """Change the clock of a host by a number of seconds."""
         self.hosts.by_name[name].clock.step(seconds)
         self.hosts.note(name, f"clock set by {seconds:g} s")
 
     def drift_clock(self, name: str, ppm: float) -> None:
-        """Make a host's clock drift."""
+        """Make the clock of a host drift, in parts per million."""
         self.hosts.by_name[name].clock.drift(ppm)
         self.hosts.note(name, f"clock drifts by {ppm:g} ppm")
 
     # -- clients -------------------------------------------------------------------------------
 
     async def connect(self, datacenter: str) -> None:
-        """Start an embedded client in a data center."""
+        """Start an application with an embedded client in a data center."""
         number = len(self.hosts.clients)
         name = f"client-{number}"
         address = (name, 1)
@@ -261,7 +261,7 @@ class World:
     # -- observation --------------------------------------------------------------------------
 
     def counters(self) -> Counter[str]:
-        """Return all counters, summed over all nodes and their earlier lives."""
+        """Return the sums of all counters over all nodes and their earlier processes."""
         found = Counter(self._past)
         for host in self.hosts.running():
             assert host.node is not None
