@@ -55,7 +55,7 @@ ANSWERS = (
     ),
     Mutant(
         "refund-too-young",
-        "a refund that arrives later than its check finds no charge",
+        "a refund contains an age that is too small, so it does not match its charge",
         (
             Edit(
                 "ringfence.peering.routing.refunds:age_ns_of",

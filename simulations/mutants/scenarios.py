@@ -98,7 +98,7 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "crash-for-good",
-        "a node crashes for good: other nodes take its shards over",
+        "a node crashes and does not return: other nodes take over its shards",
         seconds=6,
         calm=14,
         loads=_MIXED,
@@ -137,7 +137,7 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "far-restart",
-        "a node restarts before the other data center notices, and receives the counts again",
+        "a node restarts before the other data center detects it, and receives the counts again",
         nodes=4,
         datacenters=2,
         seconds=4,
@@ -256,7 +256,7 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "join-in-cut",
-        "a node restarts while its data center is cut off, and all members learn of it afterwards",
+        "a node restarts while its data center is cut off; afterwards all members receive its record",
         nodes=4,
         datacenters=2,
         seconds=14,
