@@ -256,7 +256,7 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "join-in-cut",
-        "a node restarts while its data center is cut off; afterwards all members receive its record",
+        "a node restarts while its data center is cut off; later all members receive its record",
         nodes=4,
         datacenters=2,
         seconds=14,
