@@ -47,9 +47,9 @@ from node.requests.rules_in_force import RulesInForce
 from node.requests.sessions.auth_failure_log import AuthFailureLog
 from node.requests.sessions.connection_places import ConnectionPlaces
 from node.requests.sessions.node_api import Caller, internal_refusal
+from node.requests.sessions.request_scheduler import DIRECT_COST, RequestScheduler
 from node.requests.sessions.sent_answers import Sender, SentAnswers
 from node.requests.sessions.session import Session
-from node.requests.sessions.turns import DIRECT_COST, Turns
 from node.requests.sessions.unacknowledged_bytes import UnacknowledgedBytes
 from node.requests.slot_waiters import SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
@@ -321,7 +321,7 @@ class Node:
         self._sessions: dict[int, Session] = {}
         self._unsent: UnacknowledgedBytes[Caller] = UnacknowledgedBytes(methodcaller("give_up"))
         self._places: ConnectionPlaces[Caller] = ConnectionPlaces(settings.places)
-        self._turns: Turns[Caller] = Turns()
+        self._turns: RequestScheduler[Caller] = RequestScheduler()
         self._transport: Transport | None = None
         self._nursery: runtime.TaskGroup | None = None
         self._idle = runtime.Event()

@@ -69,7 +69,7 @@ async def serve(
             accept=node.accept,
         )
         resolve = Discovery(settings.join).resolve if settings.join else None
-        _calm_the_collector()
+        _tune_garbage_collector()
         _return_large_blocks()
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run)
@@ -84,16 +84,16 @@ async def serve(
             )
             if port is not None:
                 nursery.start_soon(port.run)
-            ask_reload, asked = trio.open_memory_channel[None](1)
+            request_reload, asked = trio.open_memory_channel[None](1)
             read_keys = None
             if keys is not None:
                 reload = _KeyReload(node, transport, port, keys, (access, client_tls, server_tls))
-                read_keys = reload.read_again
+                read_keys = reload.reload_keys
                 reload.log_expiries()
                 nursery.start_soon(
                     node.containment.supervise, "expiry", warn_daily, reload.expiries, _now
                 )
-            nursery.start_soon(_heed_signals, signals, node, read_keys, ask_reload)
+            nursery.start_soon(_handle_signals, signals, node, read_keys, request_reload)
             if rulebook is not None:
                 interval = settings.reload_interval
                 nursery.start_soon(
@@ -144,7 +144,7 @@ async def _open_http(node: Node, settings: NodeSettings, keys: KeyDir | None) ->
     return await open_port(node, settings.http_at, keys)
 
 
-def _calm_the_collector() -> None:
+def _tune_garbage_collector() -> None:
     """Make Python's garbage collector run rarely, because checks create few cycles.
 
     Objects that exist now are excluded from collection. This takes a tenth of a second or more, so
@@ -167,11 +167,11 @@ def _return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
-async def _heed_signals(
+async def _handle_signals(
     signals: AsyncIterator[int],
     node: Node,
     read_keys: Callable[[], None] | None,
-    ask_reload: trio.MemorySendChannel[None],
+    request_reload: trio.MemorySendChannel[None],
 ) -> None:
     """Handle signals: SIGHUP reloads keys and rules, any other signal makes the node leave."""
     async for number in signals:
@@ -179,7 +179,7 @@ async def _heed_signals(
             node.asked_to_leave.set()
             continue
         with suppress(trio.WouldBlock):  # One pending reload is enough.
-            ask_reload.send_nowait(None)
+            request_reload.send_nowait(None)
         if read_keys is not None:
             node.containment.call("reload", read_keys)
 
@@ -202,7 +202,7 @@ class _KeyReload:
         self._in_force = in_force
         self._expiries = expiries(keys, node.name, *in_force[1:])
 
-    def read_again(self) -> None:
+    def reload_keys(self) -> None:
         """Load and apply all keys and certificates, or none if one is invalid; log the changes."""
         try:
             access = load_access(self._keys, self._in_force[0].cluster)

@@ -12,7 +12,7 @@ import trio
 
 from benchmarks.cluster.cluster import RULES
 from benchmarks.reporting.figure import Figure, figure, ratio
-from benchmarks.simulation.in_process_cluster import town_client
+from benchmarks.simulation.in_process_cluster import cluster_client
 from ringfence.client.limiter import Limiter
 from ringfence.rules.loading.yaml_files import load_text
 
@@ -40,7 +40,10 @@ async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list
     rules = load_text(RULES).rules
     lone: dict[int, list[float]] = {_FEW: [], _MANY: []}
     crowd: dict[int, list[float]] = {_FEW: [], _MANY: []}
-    async with town_client(_FEW, rules, _KEYS) as few, town_client(_MANY, rules, _KEYS) as many:
+    async with (
+        cluster_client(_FEW, rules, _KEYS) as few,
+        cluster_client(_MANY, rules, _KEYS) as many,
+    ):
         clients = {_FEW: few, _MANY: many}
         for limiter in clients.values():
             for number in range(_KEYS):  # Warm up: connect to every member and create every key.

@@ -39,13 +39,13 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["town_client"]
+__all__ = ["cluster_client"]
 
 _DATACENTER = "dc1"
 
 
 @asynccontextmanager
-async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncIterator[Limiter]:
+async def cluster_client(members: int, rules: RuleSet, max_keys: int) -> AsyncIterator[Limiter]:
     """Open a limiter over several members of an in-process cluster, each with room for `max_keys`
     counters."""
     network = MemoryNetwork(Random(1), delay=0.0)
@@ -86,8 +86,8 @@ class _Member:
         self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
 
-    def accept(self, connection: Connection) -> "_Talk":
-        return _Talk(self, connection)
+    def accept(self, connection: Connection) -> "_Session":
+        return _Session(self, connection)
 
     def answer(self, message: Message) -> Message:
         match message:
@@ -109,7 +109,7 @@ class _Member:
                 raise AssertionError(f"a client of the benchmark does not send {message}")
 
 
-class _Talk:
+class _Session:
     """One connection of a member to a client."""
 
     def __init__(self, member: _Member, connection: Connection) -> None:

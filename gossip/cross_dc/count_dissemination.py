@@ -20,7 +20,7 @@ _SHARE = 100
 _NEAR = 5
 """Above 4 / 5 of the limit, every change is sent in the next round."""
 _MAX_KEYS = 1_000_000
-_LOOK_AT = 4000
+_MAX_SCANNED = 4000
 """Number of keys that one call of `drop_expired` examines."""
 
 
@@ -88,7 +88,7 @@ class CountDissemination:
         Call it for an unreachable data center; `take_due` does the same for a reachable one. `read`
         takes keys and returns their counts.
         """
-        keys = list(islice(self._changed, _LOOK_AT))
+        keys = list(islice(self._changed, _MAX_SCANNED))
         for key, cells in zip(keys, read(keys), strict=True):
             since = self._changed.pop(key)
             if cells:

@@ -10,7 +10,7 @@ from gossip.members.record import Record
 
 __all__ = ["Updates", "transmissions"]
 
-_LOOK_AT = 64
+_MAX_SCANNED = 64
 """Maximum number of entries tried for one message; more would not fit."""
 
 
@@ -49,7 +49,7 @@ class Updates:
         for entries in self._by_sent:
             for record in entries.values():
                 tried += 1
-                if tried > _LOOK_AT:
+                if tried > _MAX_SCANNED:
                     break
                 if record.name not in chosen:
                     room = _choose(record, room, chosen)

@@ -10,7 +10,7 @@ from gossip.timers import Due, Timers
 __all__ = ["Tombstones"]
 
 _NS = 1_000_000_000
-_LOOK_AT = 16
+_MAX_SCANNED = 16
 
 
 class Tombstones:
@@ -44,7 +44,7 @@ class Tombstones:
         oldest = now - round(self._settings.gossip_to_dead * _NS)
         names: list[str] = []
         for name in reversed(self._since):
-            if self._since[name] < oldest or len(names) == _LOOK_AT:
+            if self._since[name] < oldest or len(names) == _MAX_SCANNED:
                 break
             if table.records[name].status is Status.DEAD:
                 names.append(name)

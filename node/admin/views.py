@@ -163,8 +163,8 @@ def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
     return name, node.rings().get(name, Ring.of(()))
 
 
-def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
-    """Return the state and the location of one counter. `verdicts` is the result of a peek, which
+def key_view(node: Node, match: Match, results: Results | None) -> Json:
+    """Return the state and the location of one counter. `results` is the result of a peek, which
     spends nothing."""
     rule = match.rule
     shard = shard_of(match.key)
@@ -182,11 +182,11 @@ def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
         "standby": ring.standby(shard) if ring.members else None,
         "here": node.holds(shard) and datacenter == node.settings.datacenter,
     }
-    if verdicts is not None:
-        outcome = verdicts.outcomes.row(0)
+    if results is not None:
+        outcome = results.outcomes.row(0)
         is_known = outcome.code is not Code.UNKNOWN_RULE
         found["state"] = {
-            "decided_by": str(Source(verdicts.sources[0])),
+            "decided_by": str(Source(results.sources[0])),
             "known": is_known,
             "limit": outcome.limit,
             "remaining": outcome.remaining,

@@ -50,9 +50,9 @@ def demo(speed: float, json_: bool) -> None:
         if json_:
             result = _run(seen, lambda: None)
         elif screen.is_terminal:
-            result = _watched(seen, screen)
+            result = _run_with_display(seen, screen)
         else:
-            result = _in_lines(seen, screen)
+            result = _run_with_log_lines(seen, screen)
     if json_:
         as_json(_row(result))
     else:
@@ -61,7 +61,7 @@ def demo(speed: float, json_: bool) -> None:
         raise SystemExit(1)
 
 
-def _watched(seen: Demo, screen: Console) -> DemoResult:
+def _run_with_display(seen: Demo, screen: Console) -> DemoResult:
     """Run the demo and update a live display."""
     with Live(console=screen, auto_refresh=False) as live:
         result = _run(seen, lambda: live.update(picture(seen), refresh=True))
@@ -69,15 +69,15 @@ def _watched(seen: Demo, screen: Console) -> DemoResult:
     return result
 
 
-def _in_lines(seen: Demo, screen: Console) -> DemoResult:
+def _run_with_log_lines(seen: Demo, screen: Console) -> DemoResult:
     """Run the demo and print one line per step, for output to a pipe or a file."""
     last = -_LINE_EVERY
-    is_told = False
+    is_announced = False
 
     def on_change() -> None:
-        nonlocal last, is_told
-        if not is_told:
-            is_told = True
+        nonlocal last, is_announced
+        if not is_announced:
+            is_announced = True
             screen.print(opening(seen))
         if monotonic() - last >= _LINE_EVERY:
             last = monotonic()
@@ -88,14 +88,14 @@ def _in_lines(seen: Demo, screen: Console) -> DemoResult:
 
 
 def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
-    result = trio.run(_run_until_told, seen, on_change)
+    result = trio.run(_run_until_signal, seen, on_change)
     if isinstance(result, DemoResult):
         return result
     click.echo(f"ringfence: ended by {signal.Signals(result).name}", err=True)
     raise SystemExit(128 + result)
 
 
-async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
+async def _run_until_signal(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
     """Run the demo until it ends or a signal arrives; remove nodes and keys, and return the
     signal."""
     result: DemoResult | int = 0

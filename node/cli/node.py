@@ -165,12 +165,12 @@ async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path 
         await serve(settings)
         return
     from node.cli.gateway import require_gateway
-    from node.supervisor.gateway import with_gateway_beside
+    from node.supervisor.gateway import run_with_gateway
     from node.supervisor.member_plan import operator_listeners
 
     require_gateway()
     ports = operator_listeners(settings)
-    await with_gateway_beside(partial(serve, settings), [settings], gateway_config, ports)
+    await run_with_gateway(partial(serve, settings), [settings], gateway_config, ports)
 
 
 async def _several(
@@ -183,12 +183,12 @@ async def _several(
         await supervise(settings, words)
         return
     from node.cli.gateway import require_gateway
-    from node.supervisor.gateway import with_gateway_beside
+    from node.supervisor.gateway import run_with_gateway
 
     require_gateway()
     members = [member_settings(settings, index, []) for index in range(settings.processes)]
     start = partial(supervise, settings, words)
-    await with_gateway_beside(start, members, gateway_config, operator_listeners(settings))
+    await run_with_gateway(start, members, gateway_config, operator_listeners(settings))
 
 
 def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:

@@ -38,7 +38,7 @@ class RuleFiles:
         Each load has a higher version than the previous one, even if the files are older. So
         clients also receive a roll-back.
         """
-        self._seen = self._look()
+        self._seen = self._fingerprints()
         loaded = load_path(self._path, defaults=self._defaults, merge=self._merge)
         for warning in loaded.warnings:
             logger.warning("rules: %s", warning)
@@ -52,7 +52,7 @@ class RuleFiles:
 
     def load_if_changed(self) -> RuleSet | None:
         """Load the rules again if a file was written, added or removed since the last check."""
-        return self.reload() if self._look() != self._seen else None
+        return self.reload() if self._fingerprints() != self._seen else None
 
     def reload(self) -> RuleSet | None:
         """Load the rules again. If they are invalid, log the reason and return None."""
@@ -75,10 +75,10 @@ class RuleFiles:
                 "use wildcards instead of listing values"
             ) from error
 
-    def _look(self) -> tuple[tuple[str, int, int, int], ...]:
+    def _fingerprints(self) -> tuple[tuple[str, int, int, int], ...]:
         """Return a fingerprint of the rule files, which also changes with the target of a symbolic
         link."""
-        return tuple(sorted(_marks(self._files())))
+        return tuple(sorted(_fingerprints_of(self._files())))
 
     def _files(self) -> list[Path]:
         try:
@@ -87,7 +87,7 @@ class RuleFiles:
             return [self._path]
 
 
-def _marks(files: Iterable[Path]) -> Iterable[tuple[str, int, int, int]]:
+def _fingerprints_of(files: Iterable[Path]) -> Iterable[tuple[str, int, int, int]]:
     for file in files:
         try:
             found = file.stat()

@@ -44,7 +44,7 @@ class GlobalKeys:
             if rule.scope == "global" and rule.limit is not None
         }
 
-    def on_decided(self, batch: Batch, verdicts: Results) -> None:
+    def on_decided(self, batch: Batch, results: Results) -> None:
         """Mark the keys of global rules that a decided batch has changed."""
         if not self._rules or not self.to_send or batch.op not in (Op.CHECK, Op.CHARGE):
             return
@@ -53,7 +53,7 @@ class GlobalKeys:
             if (
                 key[:8] in self._rules
                 and batch.costs[at]
-                and verdicts.outcomes.codes[at] in CHARGED_CODES
+                and results.outcomes.codes[at] in CHARGED_CODES
             ):
                 for to_send in self.to_send.values():
                     to_send.mark_changed(key, now)

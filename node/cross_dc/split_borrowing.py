@@ -52,12 +52,12 @@ class SplitBorrowing:
             return False
         return any([key[:8] in self.rules for key in batch.keys])
 
-    def rows_to_borrow(self, batch: Batch, verdicts: Results) -> list[int]:
+    def rows_to_borrow(self, batch: Batch, results: Results) -> list[int]:
         """Return the indices of denied rows that another data center may still allow.
 
         Groups of several checks are excluded: one data center charges the whole group or nothing.
         """
-        codes = verdicts.outcomes.codes
+        codes = results.outcomes.codes
         if Code.DENIED not in codes or not self.can_borrow(batch):
             return []
         now = self._clock()
@@ -71,9 +71,9 @@ class SplitBorrowing:
             and any(self._exhausted.get((name, key), 0) <= now for name in self.rings)
         ]
 
-    async def borrow(self, batch: Batch, verdicts: Results) -> None:
+    async def borrow(self, batch: Batch, results: Results) -> None:
         """Ask other data centers to allow the denied rows, and store the results."""
-        denied = self.rows_to_borrow(batch, verdicts)
+        denied = self.rows_to_borrow(batch, results)
         for datacenter, ring in self.rings.items():
             now = self._clock()
             asked = [
@@ -84,13 +84,13 @@ class SplitBorrowing:
                 by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
             async with runtime.open_task_group() as nursery:
                 for owner, rows in by_owner.items():
-                    nursery.start_soon(self._ask, datacenter, owner, batch, rows, verdicts)
-            denied = [row for row in denied if verdicts.outcomes.codes[row] == Code.DENIED]
+                    nursery.start_soon(self._ask, datacenter, owner, batch, rows, results)
+            denied = [row for row in denied if results.outcomes.codes[row] == Code.DENIED]
             if not denied:
                 return
 
     async def _ask(
-        self, datacenter: str, owner: NodeId, batch: Batch, rows: Sequence[int], verdicts: Results
+        self, datacenter: str, owner: NodeId, batch: Batch, rows: Sequence[int], results: Results
     ) -> None:
         link = self._link_to(owner)
         if link is None:
@@ -109,7 +109,7 @@ class SplitBorrowing:
             codes, retry_after_ns = answer.outcomes.codes, answer.outcomes.retry_after_ns
             for at, row in enumerate(rows):
                 if codes[at] <= Code.OVER_SOFT:
-                    verdicts.scatter([row], answer.slice(at, at + 1))
+                    results.scatter([row], answer.slice(at, at + 1))
                     self._counters.add("borrowed")
                 elif codes[at] == Code.DENIED:
                     self._mark_exhausted(datacenter, batch.keys[row], retry_after_ns[at])

@@ -46,11 +46,11 @@ class Counters:
         """Increase the counter with this name."""
         self._counts[name] += count
 
-    def decided(self, op: Op, verdicts: Results, *, as_standby: bool) -> None:
+    def decided(self, op: Op, results: Results, *, as_standby: bool) -> None:
         """Count the checks of a batch that this node decided as owner or standby."""
         counts = self._counts
-        rows = len(verdicts.outcomes)
-        codes = verdicts.outcomes.codes
+        rows = len(results.outcomes)
+        codes = results.outcomes.codes
         if op is not Op.CHECK:
             counts[_NAMES[op]] += rows
             counts["overdrawn"] += codes.count(Code.OVERDRAWN)

@@ -118,11 +118,11 @@ class Metrics:
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
         self._detailed_rules = frozenset(detailed)
 
-    def decided(self, batch: Batch, verdicts: Results, *, as_standby: bool) -> None:
+    def decided(self, batch: Batch, results: Results, *, as_standby: bool) -> None:
         """Count the checks of a batch that this node decided."""
         if batch.op is not Op.CHECK:
             return
-        keys, codes = batch.keys, verdicts.outcomes.codes
+        keys, codes = batch.keys, results.outcomes.codes
         self.frames = frames = self.frames + 1
         if self._detailed_rules:
             self._count_metrics(keys, codes)
@@ -159,16 +159,16 @@ class Metrics:
         span.sum = self._larger.sum + lone
         return span
 
-    def undecided(self, batch: Batch, verdicts: Results) -> None:
+    def undecided(self, batch: Batch, results: Results) -> None:
         """Count the checks of a batch that the failure policy decided."""
         if batch.op is Op.CHECK:
-            rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
-            codes = verdicts.outcomes.codes
+            rows = [row for row, by in enumerate(results.sources) if by in _UNDECIDED]
+            codes = results.outcomes.codes
             self._count_metrics([batch.keys[row] for row in rows], [codes[row] for row in rows])
             self._count_each(
                 [batch.keys[row] for row in rows],
-                [verdicts.outcomes.codes[row] for row in rows],
-                [verdicts.sources[row] for row in rows],
+                [results.outcomes.codes[row] for row in rows],
+                [results.sources[row] for row in rows],
             )
 
     def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:

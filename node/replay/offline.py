@@ -156,9 +156,9 @@ class _Run:
     def _decide_alone(self, entry: Entry, question: RequestRows, now: int) -> None:
         batch = question.batch
         outcomes = self._engine.decide(batch.keys, batch.costs, batch.groups, (), (), now)
-        verdicts = Results(outcomes, [Source.LOCAL] * len(batch))
-        decisions = question.read(verdicts)
-        to_refund = question.rows_to_refund(decisions, verdicts)
+        results = Results(outcomes, [Source.LOCAL] * len(batch))
+        decisions = question.read(results)
+        to_refund = question.rows_to_refund(decisions, results)
         if to_refund:
             given_back = batch.take(to_refund)
             leases = [outcomes.leases[row] for row in to_refund]

@@ -17,7 +17,7 @@ __all__ = ["DenialSubscriptions"]
 _DENIED = Code.DENIED.value
 _MAX = 65_536
 """Most denials that are recorded, of all clients together."""
-_LOOK_AT = 2
+_MAX_SCANNED = 2
 """Oldest records that each new record checks for expiry."""
 
 ClientT = TypeVar("ClientT")
@@ -52,9 +52,9 @@ class DenialSubscriptions(Generic[ClientT]):
             for denial in [denial for denial in self._expires_at if denial[1] is client]:
                 self._drop(denial)
 
-    def on_denied(self, client: ClientT, batch: Batch, verdicts: Results, now: int) -> None:
+    def on_denied(self, client: ClientT, batch: Batch, results: Results, now: int) -> None:
         """Record the denials of a batch that this node decided for a client."""
-        codes = verdicts.outcomes.codes
+        codes = results.outcomes.codes
         if client not in self._subscribers or batch.op is not Op.CHECK or _DENIED not in codes:
             return
         self._drop_expired(now)
@@ -62,7 +62,7 @@ class DenialSubscriptions(Generic[ClientT]):
             if code == _DENIED:
                 key = batch.keys[row]
                 denial = key, client
-                self._expires_at[denial] = now + verdicts.outcomes.retry_after_ns[row]
+                self._expires_at[denial] = now + results.outcomes.retry_after_ns[row]
                 self._expires_at.move_to_end(denial)
                 self._holders.setdefault(key, {})[client] = None
         while len(self._expires_at) > self._most:
@@ -70,13 +70,13 @@ class DenialSubscriptions(Generic[ClientT]):
             self._drop(denial)
             self._revoke(denial[1], [denial[0]])
 
-    def on_denied_elsewhere(self, client: ClientT, batch: Batch, verdicts: Results) -> None:
+    def on_denied_elsewhere(self, client: ClientT, batch: Batch, results: Results) -> None:
         """Revoke denials that another member decided for a subscribed client.
 
         The client has no subscription at that member.
         """
         if client in self._subscribers and batch.op is Op.CHECK:
-            codes = verdicts.outcomes.codes
+            codes = results.outcomes.codes
             keys = [key for key, code in zip(batch.keys, codes, strict=True) if code == _DENIED]
             if keys:
                 self._revoke(client, keys)
@@ -102,7 +102,7 @@ class DenialSubscriptions(Generic[ClientT]):
             self._revoke(client, [])
 
     def _drop_expired(self, now: int) -> None:
-        for _ in range(_LOOK_AT):
+        for _ in range(_MAX_SCANNED):
             denial = next(iter(self._expires_at), None)
             if denial is None or self._expires_at[denial] > now:
                 return

@@ -157,9 +157,9 @@ class RequestHandler:
         parts: list[Part] = []
         if here:
             part = Part(here, batch if not late else batch.take(here))
-            part.verdicts = self._decide(part.batch, as_standby=request.as_standby)
+            part.results = self._decide(part.batch, as_standby=request.as_standby)
             may_borrow = may_forward and self._may_wait(batch)
-            short = self.borrowing.rows_to_borrow(part.batch, part.verdicts) if may_borrow else []
+            short = self.borrowing.rows_to_borrow(part.batch, part.results) if may_borrow else []
             parts = part.split(short)
         parts += [
             Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
@@ -204,10 +204,10 @@ class RequestHandler:
                 within -= runtime.current_time() - began
                 if within <= 0:
                     return None
-            if part.verdicts is not None:
+            if part.results is not None:
                 with runtime.move_on_after(within):
-                    await self.borrowing.borrow(batch, part.verdicts)
-                return part.verdicts
+                    await self.borrowing.borrow(batch, part.results)
+                return part.results
             if request.as_standby or request.hops >= _MAX_HOPS:
                 with runtime.move_on_after(within):
                     return await self._decide_here(batch, request)
@@ -243,12 +243,12 @@ class RequestHandler:
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
             return
-        verdicts = self._decide(batch, as_standby=as_standby)
-        if Code.DENIED in verdicts.outcomes.codes and self.borrowing.can_borrow(batch):
+        results = self._decide(batch, as_standby=as_standby)
+        if Code.DENIED in results.outcomes.codes and self.borrowing.can_borrow(batch):
             assert self._nursery is not None
-            self._nursery.start_soon(self._borrow, batch, verdicts, done)
+            self._nursery.start_soon(self._borrow, batch, results, done)
         else:
-            done(verdicts)
+            done(results)
 
     # -- here ----------------------------------------------------------------------------------
 
@@ -260,41 +260,41 @@ class RequestHandler:
         known = self._decided_checks.find(batch.ids)
         if known:
             self._counters.add("repeated_checks", len(known))
-            verdicts = empty_results(len(batch))
+            results = empty_results(len(batch))
             for index, (row, _) in known.items():
-                verdicts.put_row(index, row)
+                results.put_row(index, row)
             rest = [index for index in range(len(batch)) if index not in known]
             if rest:
-                verdicts.scatter(rest, self._count(batch.take(rest), as_standby=as_standby))
+                results.scatter(rest, self._count(batch.take(rest), as_standby=as_standby))
         else:
-            verdicts, rest = self._count(batch, as_standby=as_standby), list(range(len(batch)))
+            results, rest = self._count(batch, as_standby=as_standby), list(range(len(batch)))
         now = self._clock.now()
         for index in rest:
             self._decided_checks.remember(
-                batch.ids[index], batch.keys[index], batch.costs[index], verdicts.row(index), now
+                batch.ids[index], batch.keys[index], batch.costs[index], results.row(index), now
             )
-        return verdicts
+        return results
 
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
         outcomes = self.slots.decide(batch, now)
         self._ownership.record_decided(batch, outcomes, now)
         stands_in = as_standby and self.placement.is_foreign(batch)
-        verdicts = Results(
+        results = Results(
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)
         )
-        self._counters.decided(batch.op, verdicts, as_standby=stands_in)
+        self._counters.decided(batch.op, results, as_standby=stands_in)
         metrics = self._metrics.active
         if metrics is not None:
-            metrics.decided(batch, verdicts, as_standby=stands_in)
-        self._on_decided(batch, verdicts)
+            metrics.decided(batch, results, as_standby=stands_in)
+        self._on_decided(batch, results)
         if batch.op in _LIFTING:
             self._on_freed(batch.keys)
-        return verdicts
+        return results
 
-    async def _borrow(self, batch: Batch, verdicts: Results, done: ResultCallback) -> None:
-        await self._containment.run("borrowing", self.borrowing.borrow, batch, verdicts)
-        done(verdicts)
+    async def _borrow(self, batch: Batch, results: Results, done: ResultCallback) -> None:
+        await self._containment.run("borrowing", self.borrowing.borrow, batch, results)
+        done(results)
 
     async def _fetch_and_decide(self, batch: Batch, as_standby: bool, done: ResultCallback) -> None:
         found: list[Results] = []
@@ -329,9 +329,9 @@ class RequestHandler:
                 return None
             else:
                 hops = min(request.hops + 1, _MAX_HOPS)
-                verdicts = await self._ask_owners(batch, shards, hops)
-                if verdicts is not None:
-                    return verdicts
+                results = await self._ask_owners(batch, shards, hops)
+                if results is not None:
+                    return results
                 await self.takeover.take_over_if_unreachable(shards)
         return None
 
@@ -351,15 +351,15 @@ class RequestHandler:
     async def _forward(self, batch: Batch, hops: int, within: float) -> Results:
         foreign = sum([not self.placement.is_ours(shard_of(key)) for key in batch.keys])
         self._counters.add("forwarded", foreign)
-        verdicts = await self._router.decide(
+        results = await self._router.decide(
             batch, lambda index: self._denies_group(batch, index), hops=hops, within=within
         )
-        undecided = sum(source in _UNDECIDED for source in verdicts.sources)
+        undecided = sum(source in _UNDECIDED for source in results.sources)
         self._counters.add("undecided", undecided)
         metrics = self._metrics.active
         if undecided and metrics is not None:
-            metrics.undecided(batch, verdicts)
-        return verdicts
+            metrics.undecided(batch, results)
+        return results
 
     def _denies_group(self, batch: Batch, index: int) -> bool:
         rule = self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))

@@ -71,13 +71,13 @@ class RefundLedger:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def charged(self, batch: Batch, verdicts: Results) -> None:
+    def charged(self, batch: Batch, results: Results) -> None:
         """Add the charges of a batch that was decided for the token."""
         now = self._clock()
-        outcomes, which = verdicts.outcomes, batch.which or [0] * len(batch)
+        outcomes, which = results.outcomes, batch.which or [0] * len(batch)
         rows = zip(
             *(batch.keys, batch.costs, which),
-            *(outcomes.codes, outcomes.leases, verdicts.sources),
+            *(outcomes.codes, outcomes.leases, results.sources),
             strict=True,
         )
         spans: dict[tuple[bytes, int], int | None] = {}

@@ -15,7 +15,7 @@ class Part:
     rows: list[int] | None
     """Their places in the request; None for all rows."""
     batch: Batch
-    verdicts: Results | None = None
+    results: Results | None = None
     """Outcomes decided here; None while the rows wait for another member or for a shard."""
     is_short: bool = False
     """Whether they were denied and another data center may still allow them."""
@@ -23,7 +23,7 @@ class Part:
     @property
     def is_decided(self) -> bool:
         """Whether the rows of this part have results and can be answered now."""
-        return self.verdicts is not None and not self.is_short
+        return self.results is not None and not self.is_short
 
     def split(self, short: Sequence[int]) -> "list[Part]":
         """Separate the denied rows that another data center may still allow from the other rows."""
@@ -35,9 +35,9 @@ class Part:
         return [*parts, self._cut(short, is_short=True)]
 
     def _cut(self, chosen: Sequence[int], *, is_short: bool) -> "Part":
-        assert self.verdicts is not None
-        verdicts = empty_results(len(chosen))
+        assert self.results is not None
+        results = empty_results(len(chosen))
         for at, row in enumerate(chosen):
-            verdicts.scatter([at], self.verdicts.slice(row, row + 1))
+            results.scatter([at], self.results.slice(row, row + 1))
         rows = range(len(self.batch)) if self.rows is None else self.rows
-        return Part([rows[row] for row in chosen], self.batch.take(chosen), verdicts, is_short)
+        return Part([rows[row] for row in chosen], self.batch.take(chosen), results, is_short)

@@ -18,7 +18,7 @@ __all__ = ["Replicas"]
 _ROW_BYTES = 300
 _NUMBER_BYTES = 40
 """Bytes of an integer in a list."""
-_LOOK_AT = 64
+_MAX_SCANNED = 64
 """Shards that one call of `expire` looks at."""
 
 
@@ -104,7 +104,7 @@ class Replicas:
 
     def expire(self, now: int) -> None:
         """Drop unused keys from the shards that were updated least recently."""
-        for shard in list(islice(self._shards, _LOOK_AT)):
+        for shard in list(islice(self._shards, _MAX_SCANNED)):
             rows = self._shards[shard]
             for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:
                 self._dropped(rows.pop(key))

@@ -24,7 +24,7 @@ from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 from ringfence.transport.listeners import Listener, require_distinct
 
-__all__ = ["check_gateway", "cluster_url", "with_gateway_beside"]
+__all__ = ["check_gateway", "cluster_url", "run_with_gateway"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -37,7 +37,7 @@ _STOP_TIMEOUT = 15.0
 """Seconds in which a gateway may finish requests in flight."""
 
 
-async def with_gateway_beside(
+async def run_with_gateway(
     serve: Callable[..., Awaitable[None]],
     nodes: Sequence[NodeSettings],
     config: Path | None,

@@ -54,7 +54,7 @@ async def supervise(
         async with trio.open_nursery() as nursery:
             renew = await _open_page(settings, host, nursery)
             stop_timeout = 2 * settings.drain_timeout + _GRACE
-            nursery.start_soon(supervisor.heed, signals, stop_timeout, renew)
+            nursery.start_soon(supervisor.handle_signals, signals, stop_timeout, renew)
             async with trio.open_nursery() as members:
                 first, *others = host.members
                 members.start_soon(supervisor.keep, first)
@@ -102,7 +102,7 @@ class _Supervisor:
         self._deadline = inf
         """Instant at which members that have not ended are killed."""
 
-    async def heed(
+    async def handle_signals(
         self, signals: AsyncIterator[int], stop_timeout: float, renew: Callable[[], None]
     ) -> None:
         """Forward signals to the members; after a terminating signal, kill members that exceed the
@@ -117,7 +117,9 @@ class _Supervisor:
                 except ConfigError as error:
                     logger.error("the old certificate of the host's port stays: %s", error)
                 # A starting process reads all files anyway, and the signal would kill it.
-                self._tell(signal.SIGHUP, [each for each in self._host.members if each.is_up])
+                self._send_signal(
+                    signal.SIGHUP, [each for each in self._host.members if each.is_up]
+                )
                 continue
             if not self._stopping.is_set():
                 logger.info("%d members hand over and leave", len(self._host.members))
@@ -126,10 +128,10 @@ class _Supervisor:
                 self._deadline = trio.current_time() + stop_timeout
                 for member in self._host.members:
                     member.life.deadline = self._deadline
-            self._tell(signal.SIGTERM, self._host.members)
+            self._send_signal(signal.SIGTERM, self._host.members)
 
     @staticmethod
-    def _tell(number: signal.Signals, members: Sequence[HostMember]) -> None:
+    def _send_signal(number: signal.Signals, members: Sequence[HostMember]) -> None:
         for member in members:
             if member.process is not None:
                 with suppress(ProcessLookupError):

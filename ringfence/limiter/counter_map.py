@@ -7,7 +7,7 @@ from ringfence.limiter.reference import Counter
 
 __all__ = ["CounterMap"]
 
-_LOOK_AT = 2
+_MAX_SCANNED = 2
 """Number of entries that each new key examines. With 2, expired entries are removed faster than
 new ones are added."""
 _SAMPLE = 8
@@ -54,7 +54,7 @@ class CounterMap:
 
     def drop_expired(self, now: int) -> None:
         """Examine the next few entries and remove expired ones."""
-        for key, counter in list(islice(self.by_key.items(), _LOOK_AT)):
+        for key, counter in list(islice(self.by_key.items(), _MAX_SCANNED)):
             if counter.is_expired(now):
                 self.drop(key)
             else:

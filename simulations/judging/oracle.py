@@ -76,9 +76,9 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
             return Answer(True, None, codes, outcomes.remaining)
         if not (rule.shadow or rule.quota):
             return Answer(False, rule, codes, outcomes.remaining)
-    verdicts = Results(outcomes, [Source.LOCAL] * len(codes))
-    decisions = question.read(verdicts)
-    to_refund = question.rows_to_refund(decisions, verdicts)
+    results = Results(outcomes, [Source.LOCAL] * len(codes))
+    decisions = question.read(results)
+    to_refund = question.rows_to_refund(decisions, results)
     if to_refund:
         taken = batch.take(to_refund)
         leases = [outcomes.leases[row] for row in to_refund]

@@ -130,7 +130,7 @@ class NodeApi(Protocol):
     ) -> None:
         """Decide a part of a request later, then store and send its answer."""
 
-    def answer(self, request: Request, verdicts: Results, rows: list[int] | None = None) -> Answer:
+    def answer(self, request: Request, results: Results, rows: list[int] | None = None) -> Answer:
         """Create the answer message for some rows of a request; None means all rows."""
 
     def members(self, seq: int) -> Members:
@@ -156,7 +156,7 @@ class NodeApi(Protocol):
     ) -> None:
         """Store the keys of checks that a client sent directly, for deduplication."""
 
-    def denied(self, session: Caller, batch: Batch, verdicts: Results) -> None:
+    def denied(self, session: Caller, batch: Batch, results: Results) -> None:
         """Record the denials of a batch if the client is subscribed."""
 
     def unsettle(self, session: Caller) -> None:

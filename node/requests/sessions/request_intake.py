@@ -14,8 +14,8 @@ from node.requests.deduplication import COUNTED_ONCE
 from node.requests.request_parts import Part
 from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
 from node.requests.sessions.permissions import Permissions
+from node.requests.sessions.request_scheduler import DIRECT_COST, steps_of
 from node.requests.sessions.sent_answers import Sender
-from node.requests.sessions.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Transport
@@ -262,8 +262,8 @@ class RequestIntake:
             if place is not None:
                 rows = range(len(batch)) if part.rows is None else part.rows
                 part.rows = [place[row] for row in rows]
-            if part.is_decided and part.verdicts is not None:
-                self._answer(request, part.batch, part.verdicts, part.rows)
+            if part.is_decided and part.results is not None:
+                self._answer(request, part.batch, part.results, part.rows)
             else:
                 if is_first_ask:
                     rows = range(len(batch)) if part.rows is None else part.rows
@@ -271,17 +271,17 @@ class RequestIntake:
                 self._api.forward(sender, request, part, waited_ns)
 
     def _answer(
-        self, request: Request, batch: Batch, verdicts: Results, rows: list[int] | None
+        self, request: Request, batch: Batch, results: Results, rows: list[int] | None
     ) -> None:
         sender = self._sender
-        payload = self._encoded(self._api.answer(request, verdicts, rows))
+        payload = self._encoded(self._api.answer(request, results, rows))
         sender.remember(request.seq, payload)
         self._send(payload)
-        sender.note(batch, verdicts)
+        sender.note(batch, results)
         if batch.op in COUNTED_ONCE and not batch.ids:
             self._api.asked(sender, request, batch, rows)
         if not self._caller.is_over:
-            self._api.denied(self._caller, batch, verdicts)
+            self._api.denied(self._caller, batch, results)
 
     def _encoded(self, answer: Answer) -> bytes:
         """Encode an answer; when that fails, refuse only its request."""

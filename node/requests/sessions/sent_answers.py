@@ -66,10 +66,10 @@ class Sender(Generic[SessionT]):
             self.size -= sum(map(len, forgotten))
         self._senders.grew(self, self.size - before)
 
-    def note(self, batch: Batch, verdicts: Results) -> None:
+    def note(self, batch: Batch, results: Results) -> None:
         """Record what the sender was charged, because it may refund at most that."""
         if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
-            self.ledger.charged(batch, verdicts)
+            self.ledger.charged(batch, results)
 
     def forget(self) -> None:
         """Forget all stored requests and answers of this sender."""

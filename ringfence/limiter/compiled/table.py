@@ -20,7 +20,7 @@ __all__ = ["CompiledTable"]
 _MAX_STORES = 16
 """Maximum number of limits of one rule with a compiled store."""
 _SECRET_BYTES = 16
-_LOOK_AT = 64
+_MAX_SCANNED = 64
 """Slots of older stores that one check examines for expired entries."""
 
 
@@ -192,7 +192,7 @@ class CompiledTable(HotTable, Table):
     def _tidy(self, now: int) -> None:
         """Remove expired entries from older stores, and drop empty stores."""
         for store in [store for store in self.stores if store is not self.own]:
-            store.sweep(_LOOK_AT, now)
+            store.sweep(_MAX_SCANNED, now)
             if not len(store):
                 self.stores.remove(store)
                 self.last_limit = None

@@ -1,7 +1,7 @@
 """A cluster in this process, for what growth costs."""
 
 import ringfence
-from benchmarks.simulation.in_process_cluster import town_client
+from benchmarks.simulation.in_process_cluster import cluster_client
 from ringfence.rules.loading.mapping import load_mapping
 
 RULES = {
@@ -11,7 +11,7 @@ RULES = {
 
 
 async def test_each_key_has_one_budget_whichever_member_has_it() -> None:
-    async with town_client(20, load_mapping(RULES).rules, 100) as limiter:
+    async with cluster_client(20, load_mapping(RULES).rules, 100) as limiter:
         found = [
             [await limiter.check("d", {"user": f"u{number}"}) for _ in range(3)]
             for number in range(30)

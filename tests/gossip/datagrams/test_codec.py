@@ -138,10 +138,10 @@ def test_more_records_than_a_cluster_can_have_are_refused(record):
 
 
 def test_a_datagram_above_the_limit_is_neither_written_nor_read(record):
-    crowd = tuple(record(f"node-{number:040}") for number in range(20))
+    crowded_datagram = tuple(record(f"node-{number:040}") for number in range(20))
 
     with pytest.raises(ValueError, match="at most"):
-        encode(Gossip("a", 1, crowd))
+        encode(Gossip("a", 1, crowded_datagram))
     with pytest.raises(BadDatagram):
         decode(b"\x90" * (MAX_MESSAGE + 1))
 

@@ -3,7 +3,7 @@ from ringfence.limiter import Code, Outcomes
 from ringfence.wire import Op, Results, Source
 
 
-def verdicts(*codes: Code) -> Results:
+def results(*codes: Code) -> Results:
     count = len(codes)
     zeros = [0] * count
     return Results(
@@ -30,7 +30,7 @@ def test_checks_are_counted_by_what_became_of_them() -> None:
         *(Code.UNCHARGED, Code.UNKNOWN_RULE),
     )
 
-    assert after((Op.CHECK, verdicts(*codes), False)) == {
+    assert after((Op.CHECK, results(*codes), False)) == {
         "checks": 7,
         "allowed": 3,
         "over_soft": 1,
@@ -41,13 +41,13 @@ def test_checks_are_counted_by_what_became_of_them() -> None:
 
 
 def test_an_all_clear_batch_counts_the_same_as_its_checks_alone() -> None:
-    one = (Op.CHECK, verdicts(Code.ALLOWED), False)
+    one = (Op.CHECK, results(Code.ALLOWED), False)
 
-    assert after((Op.CHECK, verdicts(Code.ALLOWED, Code.ALLOWED), False)) == after(one, one)
+    assert after((Op.CHECK, results(Code.ALLOWED, Code.ALLOWED), False)) == after(one, one)
 
 
 def test_what_was_decided_in_place_of_an_owner_is_counted_as_well() -> None:
-    assert after((Op.CHECK, verdicts(Code.ALLOWED, Code.DENIED), True)) == {
+    assert after((Op.CHECK, results(Code.ALLOWED, Code.DENIED), True)) == {
         "checks": 2,
         "allowed": 1,
         "denied": 1,
@@ -57,8 +57,8 @@ def test_what_was_decided_in_place_of_an_owner_is_counted_as_well() -> None:
 
 def test_refunds_and_resets_are_no_checks() -> None:
     assert after(
-        (Op.REFUND, verdicts(Code.ALLOWED, Code.ALLOWED), False),
-        (Op.RESET, verdicts(Code.ALLOWED), True),
+        (Op.REFUND, results(Code.ALLOWED, Code.ALLOWED), False),
+        (Op.RESET, results(Code.ALLOWED), True),
     ) == {"refunds": 2, "resets": 1}
 
 

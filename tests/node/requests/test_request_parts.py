@@ -196,8 +196,8 @@ def test_a_part_is_split_into_final_and_short_rows() -> None:
     assert (final.rows, short.rows) == ([3, 9], [5, 7])
     assert (final.is_decided, short.is_decided) == (True, False)
     assert (final.batch.costs, short.batch.costs) == ([1, 4], [2, 3])
-    assert final.verdicts is not None
-    assert final.verdicts.outcomes.remaining == [10, 13]
+    assert final.results is not None
+    assert final.results.outcomes.remaining == [10, 13]
     assert part.split([]) == [part]
     [every] = part.split([0, 1, 2, 3])
     assert every.is_short

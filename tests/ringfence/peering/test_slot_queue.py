@@ -25,7 +25,7 @@ USER = RATE.to_bytes(8, "big") + b"x"
 SHADOWED = SHADOW.to_bytes(8, "big") + b"x"
 
 
-class Desk:
+class Owner:
     """A queue over an engine; a caller that waits is called into `called`."""
 
     def __init__(self, **bounds):
@@ -72,180 +72,180 @@ class Desk:
 
 
 def full():
-    desk = Desk()
-    return desk, desk.check(), desk.check()
+    owner = Owner()
+    return owner, owner.check(), owner.check()
 
 
 def test_waiters_are_called_in_order_and_take_their_slot():
-    desk, first, second = full()
-    assert not desk.check(11)
-    assert not desk.check(12)
+    owner, first, second = full()
+    assert not owner.check(11)
+    assert not owner.check(12)
 
-    desk.release(first)
-    assert desk.called == [11]
-    assert not desk.check(), "the slot is kept"
-    assert not desk.check(12), "it is the turn of another waiter"
-    assert desk.check(11)
+    owner.release(first)
+    assert owner.called == [11]
+    assert not owner.check(), "the slot is kept"
+    assert not owner.check(12), "it is the turn of another waiter"
+    assert owner.check(11)
 
-    desk.release(second)
-    assert desk.called == [11, 12]
-    assert desk.check(12)
-    assert len(desk.queue) == 0
+    owner.release(second)
+    assert owner.called == [11, 12]
+    assert owner.check(12)
+    assert len(owner.queue) == 0
 
 
 def test_a_called_waiter_that_does_not_ask_loses_its_slot():
-    desk, first, _ = full()
-    desk.check(11)
-    desk.check(12)
+    owner, first, _ = full()
+    owner.check(11)
+    owner.check(12)
 
-    desk.release(first)
-    desk.later(SECOND)
+    owner.release(first)
+    owner.later(SECOND)
 
-    assert desk.called == [11, 12]
-    assert desk.check(12)
+    assert owner.called == [11, 12]
+    assert owner.check(12)
 
 
 def test_an_expired_slot_is_kept_for_the_next_waiter():
-    desk, _, _ = full()
-    desk.later(59 * SECOND)
-    desk.check(11)
+    owner, _, _ = full()
+    owner.later(59 * SECOND)
+    owner.check(11)
 
-    assert desk.queue.next_deadline() == desk.now + SECOND
-    desk.later(SECOND)
+    assert owner.queue.next_deadline() == owner.now + SECOND
+    owner.later(SECOND)
 
-    assert desk.called == [11]
-    assert desk.check(11)
+    assert owner.called == [11]
+    assert owner.check(11)
 
 
 def test_a_silent_waiter_is_dropped():
-    desk, first, _ = full()
-    desk.check(11)
-    desk.later(2 * ASK_AGAIN_NS)
-    desk.check(12)
-    desk.later(ASK_AGAIN_NS)
-    assert len(desk.queue) == 1
+    owner, first, _ = full()
+    owner.check(11)
+    owner.later(2 * ASK_AGAIN_NS)
+    owner.check(12)
+    owner.later(ASK_AGAIN_NS)
+    assert len(owner.queue) == 1
 
-    desk.release(first)
-    assert desk.called == [12]
+    owner.release(first)
+    assert owner.called == [12]
 
 
 def test_a_waiter_that_gives_up_makes_room_for_the_next():
-    desk, first, _ = full()
-    desk.check(11)
-    desk.check(12)
-    desk.release(first)
+    owner, first, _ = full()
+    owner.check(11)
+    owner.check(12)
+    owner.release(first)
 
-    desk.leave(11)
+    owner.leave(11)
 
-    assert desk.called == [11, 12]
+    assert owner.called == [11, 12]
 
 
 def test_the_waiters_of_a_closed_connection_are_dropped():
-    desk, first, _ = full()
-    desk.check(11, who="one")
-    desk.check(12, who="other")
+    owner, first, _ = full()
+    owner.check(11, who="one")
+    owner.check(12, who="other")
 
-    desk.queue.on_caller_gone("one", desk.now)
-    desk.release(first)
+    owner.queue.on_caller_gone("one", owner.now)
+    owner.release(first)
 
-    assert desk.called == [12]
+    assert owner.called == [12]
 
 
 def test_a_waiter_keeps_its_turn_after_a_reconnection():
-    desk, first, _ = full()
-    desk.check(11, who="one")
-    desk.check(12, who="other")
-    desk.check(11, who="again")
+    owner, first, _ = full()
+    owner.check(11, who="one")
+    owner.check(12, who="other")
+    owner.check(11, who="again")
 
-    desk.queue.on_caller_gone("one", desk.now)
-    desk.release(first)
+    owner.queue.on_caller_gone("one", owner.now)
+    owner.release(first)
 
-    assert desk.called == [11]
+    assert owner.called == [11]
 
 
 def test_a_waiter_for_many_units_is_not_starved():
-    desk, first, second = full()
-    desk.check(11, cost=2)
-    desk.check(12)
+    owner, first, second = full()
+    owner.check(11, cost=2)
+    owner.check(12)
 
-    desk.release(first)
-    assert desk.called == []
-    assert not desk.check()
-    desk.release(second)
-    assert desk.called == [11]
-    assert desk.check(11, cost=2)
+    owner.release(first)
+    assert owner.called == []
+    assert not owner.check()
+    owner.release(second)
+    assert owner.called == [11]
+    assert owner.check(11, cost=2)
 
 
 def test_a_group_with_a_row_that_would_overtake_charges_nothing():
-    desk, first, _ = full()
-    desk.check(11)
-    desk.release(first)
+    owner, first, _ = full()
+    owner.check(11)
+    owner.release(first)
 
-    group = desk.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2]))
+    group = owner.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2]))
 
     assert group.codes == [Code.UNCHARGED, Code.DENIED]
-    assert desk.ask(Batch(Op.CHECK, [USER], [1])).codes == [Code.ALLOWED]
+    assert owner.ask(Batch(Op.CHECK, [USER], [1])).codes == [Code.ALLOWED]
 
 
 def test_a_denied_group_keeps_no_slot_from_others():
-    desk, first, _ = full()
-    desk.check(11)
-    desk.check(12)
-    desk.ask(Batch(Op.CHECK, [USER], [1]))
-    desk.release(first)
+    owner, first, _ = full()
+    owner.check(11)
+    owner.check(12)
+    owner.ask(Batch(Op.CHECK, [USER], [1]))
+    owner.release(first)
 
-    group = desk.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2], leases=[0, 11]))
+    group = owner.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2], leases=[0, 11]))
 
     assert group.codes == [Code.DENIED, Code.UNCHARGED]
-    assert desk.called == [11, 12]
+    assert owner.called == [11, 12]
 
 
 def test_only_limits_with_slots_that_can_deny_have_waiters():
-    desk = Desk()
-    desk.ask(Batch(Op.CHECK, [USER], [1]))
-    desk.check(0, SHADOWED)
+    owner = Owner()
+    owner.ask(Batch(Op.CHECK, [USER], [1]))
+    owner.check(0, SHADOWED)
     for key in (USER, SHADOWED):
-        desk.ask(Batch(Op.CHECK, [key], [1], leases=[11]))
-    assert len(desk.queue) == 0
+        owner.ask(Batch(Op.CHECK, [key], [1], leases=[11]))
+    assert len(owner.queue) == 0
 
 
 def test_waiters_are_bounded_in_all_and_by_connection():
-    desk = Desk(most=3, most_of=lambda _: 2)
-    desk.check()
-    desk.check()
+    owner = Owner(most=3, most_of=lambda _: 2)
+    owner.check()
+    owner.check()
     for ticket, who in ((11, "one"), (12, "one"), (13, "one"), (14, "other"), (15, "third")):
-        desk.check(ticket, who=who)
-    assert len(desk.queue) == 3
-    assert desk.queue.refused == 2
+        owner.check(ticket, who=who)
+    assert len(owner.queue) == 3
+    assert owner.queue.refused == 2
 
 
 def test_all_waiters_are_called_when_another_node_decides():
-    desk, _, _ = full()
-    desk.check(11)
-    desk.check(12)
+    owner, _, _ = full()
+    owner.check(11)
+    owner.check(12)
 
-    desk.queue.call_all()
+    owner.queue.call_all()
 
-    assert desk.called == [11, 12]
-    assert len(desk.queue) == 0
-    assert desk.queue.next_deadline() is None
+    assert owner.called == [11, 12]
+    assert len(owner.queue) == 0
+    assert owner.queue.next_deadline() is None
 
 
 def test_a_denial_estimates_when_a_slot_will_be_free():
-    desk, first, second = full()
-    assert desk.retry_after_ns() == SECOND, "nothing is known yet"
+    owner, first, second = full()
+    assert owner.retry_after_ns() == SECOND, "nothing is known yet"
 
-    desk.release(first, age_ns=8 * SECOND)
-    third = desk.check()
-    assert desk.retry_after_ns() == 4 * SECOND, "two slots, each held for eight seconds"
-    desk.check(11)
-    assert desk.retry_after_ns() == 8 * SECOND, "one waits already"
-    desk.leave(11)
+    owner.release(first, age_ns=8 * SECOND)
+    third = owner.check()
+    assert owner.retry_after_ns() == 4 * SECOND, "two slots, each held for eight seconds"
+    owner.check(11)
+    assert owner.retry_after_ns() == 8 * SECOND, "one waits already"
+    owner.leave(11)
 
-    desk.now += 59 * SECOND
-    assert desk.retry_after_ns() == SECOND, "then the second one's time has ended"
-    desk.release(second)
-    desk.release(third)
+    owner.now += 59 * SECOND
+    assert owner.retry_after_ns() == SECOND, "then the second one's time has ended"
+    owner.release(second)
+    owner.release(third)
 
 
 @settings(max_examples=60, deadline=None)
@@ -258,14 +258,14 @@ def test_a_denial_estimates_when_a_slot_will_be_free():
     )
 )
 def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
-    desk = Desk()
+    owner = Owner()
     held, waiting, ticket = [], [], 100
 
     def serve():
-        while desk.called:
-            called = desk.called.pop(0)
+        while owner.called:
+            called = owner.called.pop(0)
             if called in waiting:
-                lease = desk.check(called)
+                lease = owner.check(called)
                 if lease:
                     waiting.remove(called)
                     held.append(lease)
@@ -274,23 +274,23 @@ def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
         match what:
             case "wait":
                 ticket += 1
-                lease = desk.check(ticket)
+                lease = owner.check(ticket)
                 if lease:
                     held.append(lease)
                 else:
                     waiting.append(ticket)
             case "leave" if waiting:
-                desk.leave(waiting.pop(number % len(waiting)))
+                owner.leave(waiting.pop(number % len(waiting)))
             case "release" if held:
-                desk.release(held.pop(number % len(held)))
+                owner.release(held.pop(number % len(held)))
             case "check":
-                lease = desk.check()
+                lease = owner.check()
                 assert not (lease and waiting), "it overtook"
                 if lease:
                     held.append(lease)
             case "time":
-                desk.later(number * 10**6)
+                owner.later(number * 10**6)
         serve()
         assert len(held) <= 2
         assert not waiting or len(held) == 2
-        assert len(desk.queue) == len(waiting)
+        assert len(owner.queue) == len(waiting)

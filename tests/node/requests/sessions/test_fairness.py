@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from node.node import Node
-from node.requests.sessions.turns import MAX_WAITING, STEP_COST
+from node.requests.sessions.request_scheduler import MAX_WAITING, STEP_COST
 from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, decode, encode
 from tests.node.requests.sessions.test_session import (
     APP,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from node.requests.sessions.request_scheduler import STEP_COST, RequestScheduler, steps_of
 from node.requests.sessions.sent_answers import Sender, SentAnswers
-from node.requests.sessions.turns import STEP_COST, Turns, steps_of
 from ringfence.wire import Role
 
 SENDERS: SentAnswers[object] = SentAnswers()
@@ -23,63 +23,63 @@ def steps(log: list[str], name: str, count: int) -> Iterator[None]:
         log.append(name)
 
 
-def all_steps(turns: Turns[object]) -> None:
-    while turns:
-        turns.step()
+def all_steps(scheduler: RequestScheduler[object]) -> None:
+    while scheduler:
+        scheduler.step()
 
 
 def test_tokens_are_served_in_turn_however_many_connections_one_has() -> None:
-    turns: Turns[object] = Turns()
+    scheduler: RequestScheduler[object] = RequestScheduler()
     log: list[str] = []
     for session in range(8):
-        turns.add(sender("attacker", session), steps(log, "attacker", 2), 10)
-    turns.add(sender("app"), steps(log, "app", 3), 10)
+        scheduler.add(sender("attacker", session), steps(log, "attacker", 2), 10)
+    scheduler.add(sender("app"), steps(log, "app", 3), 10)
 
-    all_steps(turns)
+    all_steps(scheduler)
 
     assert log[:6] == ["attacker", "app"] * 3
     assert log.count("attacker") == 16
 
 
 def test_the_senders_of_one_token_are_served_in_turn() -> None:
-    turns: Turns[object] = Turns()
+    scheduler: RequestScheduler[object] = RequestScheduler()
     log: list[str] = []
     busy, other = sender("app", 1), sender("app", 2)
     for _ in range(3):
-        turns.add(busy, steps(log, "busy", 2), 10)
-    turns.add(other, steps(log, "other", 1), 10)
+        scheduler.add(busy, steps(log, "busy", 2), 10)
+    scheduler.add(other, steps(log, "other", 1), 10)
 
-    all_steps(turns)
+    all_steps(scheduler)
 
     assert log == ["busy", "other", *["busy"] * 5]
 
 
 def test_requests_of_one_sender_are_done_in_order() -> None:
-    turns: Turns[object] = Turns()
+    scheduler: RequestScheduler[object] = RequestScheduler()
     log: list[str] = []
     for name in ("first", "second"):
-        turns.add(sender("app"), steps(log, name, 2), 10)
+        scheduler.add(sender("app"), steps(log, name, 2), 10)
 
-    all_steps(turns)
+    all_steps(scheduler)
 
     assert log == ["first", "first", "second", "second"]
 
 
 def test_one_token_fills_half_of_the_places() -> None:
-    turns: Turns[object] = Turns(most=100)
+    scheduler: RequestScheduler[object] = RequestScheduler(most=100)
     flooding, app = sender("attacker"), sender("app")
-    turns.add(flooding, steps([], "", 1), 50)
+    scheduler.add(flooding, steps([], "", 1), 50)
 
-    assert not turns.has_room(flooding, 1)
-    assert not turns.has_room(sender("attacker", 2), 1)
-    assert turns.has_room(app, 50)
-    assert not turns.has_room(app, 51)
+    assert not scheduler.has_room(flooding, 1)
+    assert not scheduler.has_room(sender("attacker", 2), 1)
+    assert scheduler.has_room(app, 50)
+    assert not scheduler.has_room(app, 51)
 
-    all_steps(turns)
+    all_steps(scheduler)
 
-    assert turns.rows == 0
+    assert scheduler.rows == 0
     assert flooding.waiting == 0
-    assert turns.has_room(flooding, 50)
+    assert scheduler.has_room(flooding, 50)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 4096])

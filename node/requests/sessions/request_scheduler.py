@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from node.requests.sessions.sent_answers import Sender
 
-__all__ = ["DIRECT_COST", "MAX_BYTES", "MAX_WAITING", "STEP_COST", "Turns", "steps_of"]
+__all__ = ["DIRECT_COST", "MAX_BYTES", "MAX_WAITING", "STEP_COST", "RequestScheduler", "steps_of"]
 
 DIRECT_COST = 256
 """Largest cost of a request that is decided at once; the unit is the work of about 1 us."""
@@ -26,7 +26,7 @@ SessionT = TypeVar("SessionT")
 _Steps = Iterator[None]
 
 
-class Turns(Generic[SessionT]):
+class RequestScheduler(Generic[SessionT]):
     """Queue of waiting requests by token and sender."""
 
     def __init__(self, most: int = MAX_WAITING, most_bytes: int = MAX_BYTES) -> None:
