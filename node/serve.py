@@ -249,7 +249,7 @@ async def _follow(
         before = rulebook.refusals
         rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         node.counters.add("reloads_refused", rulebook.refusals - before)
-        node.rules_refusal = rulebook.refusal
+        node.rules.refusal = rulebook.refusal
         if rules is not None:
             node.change_rules(rules)
             logger.info(

@@ -77,7 +77,7 @@ class AdminApp:
     ) -> None:
         """`throttle` limits requests with a token; `run_render` runs the function that renders a
         response."""
-        node.measure()
+        node.queries.measure()
         self._node = node
         self._throttle = throttle
         self._summary = ClusterSummary(node)
@@ -107,16 +107,16 @@ class AdminApp:
         try:
             name, route = self._route_of(request)
             if route.scope is not None:
-                authorize(self._node.access, route.scope, request)
+                authorize(self._node.access.current, route.scope, request)
                 await self._throttle.turn()
                 has_turn = True
             response = await self._handle(request, name, route)
         except HttpProblem as problem:
-            self._node.refused(f"http_{problem.status}")
+            self._node.counters.refused(f"http_{problem.status}")
             response = problem.response()
         except Exception as error:  # noqa: BLE001 - one failed request must not end the node.
             self._node.containment.failed("http", error)
-            self._node.refused("http_500")
+            self._node.counters.refused("http_500")
             response = HttpProblem(
                 500, "internal error of Ringfence", "see the log of the node"
             ).response()
@@ -195,10 +195,10 @@ class AdminApp:
         )
 
     async def _get_rules(self, request: _RouteRequest) -> AdminResponse:
-        rules, where = self._node.rule_set, views.datacenters_of(self._node)
+        rules, where = self._node.rules.current, views.datacenters_of(self._node)
 
         def prepare() -> Render:
-            counts, _ = self._node.sizes()
+            counts, _ = self._node.shards.engine.sizes()
             return lambda: json_response(views.rules_view(rules, where, counts))
 
         return await self._rules.get((rules.version, where), prepare)
@@ -214,7 +214,7 @@ class AdminApp:
 
     async def _get_key(self, request: _RouteRequest) -> AdminResponse:
         node = self._node
-        match = views.match_of(node.rule_set, request.suffix, Descriptor(tuple(request.query)))
+        match = views.match_of(node.rules.current, request.suffix, Descriptor(tuple(request.query)))
         if match.rule.limit is None:
             return json_response(views.key_view(node, match, None))
         results = await node.ask(Batch(Op.CHECK, [match.key], [0]))

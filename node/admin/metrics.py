@@ -85,10 +85,10 @@ def families(node: Node) -> list[Metric]:
 
     Cost: a few microseconds for each rule and metric.
     """
-    counters = node.stats(1).counters
+    counters = node.queries.stats(1).counters
     return [
         *_about(node, counters),
-        *_decisions(node.measure(), counters),
+        *_decisions(node.queries.measure(), counters),
         *_rules(node, counters),
         *_moves(node, counters),
         *_membership(counters),
@@ -142,7 +142,7 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     for certificate, instant in sorted(node.certificates_expire.items()):
         expiry.add_metric([certificate], instant)
     yield expiry
-    states = Counter(row.state for row in node.members(1).members)
+    states = Counter(row.state for row in node.queries.members(1).members)
     members = GaugeMetricFamily(
         "ringfence_members", "Members of the cluster as this node sees them.", labels=["state"]
     )
@@ -209,11 +209,11 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
     sizes = GaugeMetricFamily(
         "ringfence_key_bytes", "Memory of the counters, estimated.", labels=["rule"]
     )
-    by_rule, ruleless = node.sizes()
+    by_rule, ruleless = node.shards.engine.sizes()
     counts: Counter[str] = Counter({NO_RULE: ruleless})
     memory: Counter[str] = Counter()
-    label_of = node.measure().label_of
-    for rule in node.rule_set.rules():
+    label_of = node.queries.measure().label_of
+    for rule in node.rules.current.rules():
         count = by_rule.get(rule.id, 0)
         if count and rule.limit is not None:
             counts[label_of(rule)] += count
@@ -235,7 +235,7 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
         counters,
         "evicted",
     )
-    yield _gauge("ringfence_rules", "Rules in force.", len(node.rule_set.rules()))
+    yield _gauge("ringfence_rules", "Rules in force.", len(node.rules.current.rules()))
     yield _gauge(
         "ringfence_rules_version",
         "Version of the rules; higher is newer.",
@@ -276,7 +276,7 @@ def _moves(node: Node, counters: _Figures) -> Iterator[Metric]:
         counters,
         "cells_waiting",
     )
-    rows, total = node.cross_dc.staleness()
+    rows, total = node.shards.cross_dc.staleness()
     staleness = HistogramMetricFamily(
         "ringfence_cell_staleness_seconds",
         "Age of counts when another data center acknowledged them.",

@@ -18,7 +18,7 @@ from node.admin.http_messages import Handler
 from node.admin.throttle import FairQueue, Throttle
 from node.config.access import KeyDir
 from node.config.certificates import certificate_files
-from node.containment import Containment
+from node.context.containment import Containment
 from node.node import Node
 from ringfence.errors import ConfigError
 from ringfence.rules import group_address
@@ -211,7 +211,7 @@ async def open_port(
     limits = limits or AdminLimits()
     handler = AdminApp(node, request_throttle(limits)).respond
     return await bind_port(
-        handler, node.refused, address, keys, node.name, node.containment, limits
+        handler, node.counters.refused, address, keys, node.name, node.containment, limits
     )
 
 

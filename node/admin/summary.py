@@ -62,7 +62,7 @@ class ClusterSummary:
             "state": node.state,
             "figures": found.figures,
             "missing": found.missing,
-            "rules_refusal": node.rules_refusal,
+            "rules_refusal": node.rules.refusal,
             "rules": [
                 {"rule": rule, "allowed": results[0], "denied": results[1], "watched": results[2]}
                 for rule, results in rules
@@ -83,16 +83,16 @@ class ClusterSummary:
         node, found = self._node, MemberAnswers(0.0)
 
         async def ask_figures(name: str) -> None:
-            counters = await node.counters_of(name)
+            counters = await node.queries.counters_of(name)
             if counters is not None:
                 found.figures[name] = {shown: counters.get(shown, 0) for shown in _SHOWN}
 
         async def ask_list(name: str) -> None:
-            listed = await node.throttled_of(name, MAX_THROTTLED)
+            listed = await node.queries.throttled_of(name, MAX_THROTTLED)
             if listed is not None:
                 found.lists[name] = listed
 
-        rows = node.members(1).members
+        rows = node.queries.members(1).members
         others = [row.name for row in rows if row.state not in _GONE and row.name != node.name]
         asked = [node.name, *others[: _MAX_ASKED - 1]]
         with trio.move_on_after(_ANSWER_TIMEOUT):

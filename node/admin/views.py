@@ -49,28 +49,28 @@ def members_view(node: Node) -> Json:
     """Return all members of the cluster, as this node sees them."""
     return {
         "asked": node.name,
-        "view": f"{node.members(1).view:016x}",
-        "members": node.peers(1).plain,
+        "view": f"{node.queries.members(1).view:016x}",
+        "members": node.queries.peers(1).plain,
     }
 
 
 def ring_view(node: Node, shard: int | None) -> Json:
     """Return the share of the ring of each member by data center, and optionally the owner of one
     shard."""
-    rings = node.rings()
+    rings = node.cluster.rings()
     found: Json = {
         "asked": node.name,
         "shards": SHARDS,
         "datacenters": {name: _shares(ring) for name, ring in rings.items()},
         "here": {
-            "held_shards": node.stats(1).counters["held_shards"],
-            "owned_shards": node.ring.owned_count(node.name),
+            "held_shards": node.queries.stats(1).counters["held_shards"],
+            "owned_shards": node.cluster.ring.owned_count(node.name),
         },
     }
     if shard is not None:
         found["shard"] = {
             "number": shard,
-            "here": node.holds(shard),
+            "here": bool(node.shards.ownership.held[shard]),
             "datacenters": {
                 name: {"owner": ring.owner(shard), "standby": ring.standby(shard)}
                 for name, ring in rings.items()
@@ -102,10 +102,10 @@ def _shares(ring: Ring) -> list[Json]:
 
 def datacenters_of(node: Node) -> Datacenters | None:
     """Return the data centers in which global rules apply; None if the cluster has only one."""
-    rows = node.members(1).members
+    rows = node.queries.members(1).members
     here = node.settings.datacenter
     names = {row.datacenter for row in rows if row.state != "left"}
-    known = [node.rtt_ns(row.name) for row in rows if row.datacenter != here]
+    known = [node.membership.rtt_ns(row.name) for row in rows if row.datacenter != here]
     rtts = [rtt_ns for rtt_ns in known if rtt_ns is not None]
     if len(names) < 2 or not rtts:
         return None
@@ -160,7 +160,7 @@ def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
     """Return the data center that decides the keys of a rule, and its ring."""
     here = node.settings.datacenter
     name = rule.home if rule.scope == "home" else here
-    return name, node.rings().get(name, Ring.of(()))
+    return name, node.cluster.rings().get(name, Ring.of(()))
 
 
 def key_view(node: Node, match: Match, results: Results | None) -> Json:
@@ -180,7 +180,7 @@ def key_view(node: Node, match: Match, results: Results | None) -> Json:
         "datacenter": datacenter,
         "owner": ring.owner(shard) if ring.members else None,
         "standby": ring.standby(shard) if ring.members else None,
-        "here": node.holds(shard) and datacenter == node.settings.datacenter,
+        "here": bool(node.shards.ownership.held[shard]) and datacenter == node.settings.datacenter,
     }
     if results is not None:
         outcome = results.outcomes.row(0)
@@ -218,7 +218,7 @@ def throttled_view(
 
 def _named(node: Node, key: bytes) -> Json:
     identity, _ = decode_key(key)
-    rule, is_in_force = node.rules_in_force.rule_of_key(key)
+    rule, is_in_force = node.rules.rule_of_key(key)
     return {
         "rule": None if rule is None else place(rule.domain, rule.path),
         "removed": rule is not None and not is_in_force,
@@ -233,5 +233,9 @@ def _named(node: Node, key: bytes) -> Json:
 
 def _owner_of(node: Node, rule: Rule | None, key: bytes) -> str | None:
     """Return the node that decides a key; None if there is none."""
-    ring = node.rings().get(node.settings.datacenter) if rule is None else ring_of(node, rule)[1]
+    ring = (
+        node.cluster.rings().get(node.settings.datacenter)
+        if rule is None
+        else ring_of(node, rule)[1]
+    )
     return ring.owner(shard_of(key)) if ring is not None and ring.members else None

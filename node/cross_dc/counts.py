@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts, cells_sum
 from hashring import NodeId, Ring, View, shard_of
-from node.containment import Containment
+from node.context.containment import Containment
 from node.cross_dc.global_keys import GlobalKeys
 from node.cross_dc.recovery import CountRecovery
 from node.cross_dc.split import share_of

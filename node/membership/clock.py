@@ -29,9 +29,13 @@ class ClusterTime:
     """Clock by which the owners of shards count."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
-        self._host = host
-        self._cluster = cluster
+        self.host = host
+        self.cluster = cluster
 
     def now(self) -> int:
         """Return nanoseconds since the Unix epoch; it never decreases."""
-        return self._cluster.read(self._host.now())
+        return self.cluster.read(self.host.now())
+
+    def jump(self) -> None:
+        """Adopt the time of the other members at once."""
+        self.cluster.jump(self.host.now())

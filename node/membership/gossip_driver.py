@@ -24,7 +24,7 @@ from gossip import (
     unpack_records,
 )
 from gossip.datagrams.seal import Rejected, Seal
-from node.containment import Containment
+from node.context.containment import Containment
 from node.membership.peer_links import PeerLinks
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage

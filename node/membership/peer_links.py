@@ -5,15 +5,16 @@ Gossip decides which nodes are members.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from gossip import Record, Status
+from gossip import Membership, Record, Status
 from hashring import Member, NodeId
 from ringfence.peering.link import Link, LinkListener, LinkSettings, Prove
+from ringfence.peering.link.calls import call
 from ringfence.transport.interface import Address, Transport
-from ringfence.wire import Hello
+from ringfence.wire import Hello, Ping, Pong
 
 __all__ = ["PeerLinks", "member_of"]
 
@@ -25,31 +26,43 @@ _MEMBERS_KEPT = 8192
 _GONE = (Status.DEAD, Status.LEFT)
 
 
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """What links need of a node that runs."""
+
+    transport: Transport
+    listener: LinkListener
+    view: Callable[[], int]
+
+
 class PeerLinks:
-    """All links of one node to other nodes."""
+    """All links of one node to other nodes; there are none before `start`."""
+
+    _endpoint: _Endpoint | None = None
 
     def __init__(
         self,
-        transport: Transport,
+        membership: Membership,
         hello: Hello,
         prove: Prove,
         settings: LinkSettings,
-        listener: LinkListener,
         random: Random,
-        view: Callable[[], int],
     ) -> None:
-        self._transport = transport
+        """`prove` returns the credential of this node for one connection."""
+        self._membership = membership
         self._hello = hello
         self._prove = prove
         self._settings = settings
         self._bulk_settings = replace(settings, answer_timeout=_BULK_TIMEOUT)
-        self._listener = listener
         self._random = random
-        self._view = view
         self._links: dict[NodeId, tuple[Record, Link]] = {}
         self._bulk: dict[NodeId, tuple[Record, Link]] = {}
         self._by_address: dict[Address, Link] = {}
         self._records: dict[NodeId, Record] = {}
+
+    def start(self, transport: Transport, listener: LinkListener, view: Callable[[], int]) -> None:
+        """Make links from now on; `view` returns the hash of this node's view."""
+        self._endpoint = _Endpoint(transport, listener, view)
 
     def update(self, records: Iterable[Record]) -> None:
         """Apply a change of members; close the links to members that have left or died."""
@@ -90,6 +103,19 @@ class PeerLinks:
         links[name] = record, link
         return link
 
+    def is_suspect(self, name: NodeId) -> bool:
+        """Return whether membership suspects a member or has declared it dead."""
+        record = self._membership.records.get(name)
+        return record is None or record.status in (Status.SUSPECT, Status.DEAD, Status.LEFT)
+
+    async def connect_joining(self, name: NodeId) -> None:
+        """Connect to a joining member before it receives shards of this node."""
+        record = self._membership.records.get(name)
+        link = self.link(name)
+        is_joining = record is not None and record.status is Status.JOINING
+        if is_joining and link is not None and not link.is_ready:
+            await call(link, Ping, Pong)
+
     def at(self, address: Address) -> Link:
         """Return the link to an address, which need not belong to a known member."""
         for record, link in self._links.values():
@@ -118,15 +144,17 @@ class PeerLinks:
             link.close()
 
     def _make(self, address: Address, settings: LinkSettings, name: str = "") -> Link:
+        endpoint = self._endpoint
+        assert endpoint is not None
         hello = replace(self._hello, session=self._random.getrandbits(64))
         return Link(
-            self._transport,
+            endpoint.transport,
             address,
             hello,
             settings,
-            self._listener,
+            endpoint.listener,
             self._random,
-            self._view,
+            endpoint.view,
             prove=self._prove,
             node=name,
         )

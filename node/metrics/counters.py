@@ -46,6 +46,10 @@ class Counters:
         """Increase the counter with this name."""
         self._counts[name] += count
 
+    def refused(self, cause: str) -> None:
+        """Count a refusal by its cause."""
+        self._counts[f"refused_{cause}"] += 1
+
     def decided(self, op: Op, results: Results, *, as_standby: bool) -> None:
         """Count the checks of a batch that this node decided as owner or standby."""
         counts = self._counts

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from time import perf_counter_ns
 
-from node.metrics.throttled_keys import ThrottledKeys
+from node.metrics.throttled_keys import PERIOD, ThrottledKeys
+from ringfence import runtime
 from ringfence.limiter import Code
 from ringfence.rules import Rule, RuleSet
 from ringfence.rules.descriptor_tree import place
@@ -303,6 +304,13 @@ class MetricsSwitch:
             self.active = Metrics(self._rule_of)
             self.active.set_rules(rules)
         return self.active
+
+    async def renew_denied_keys(self) -> None:
+        """Start a new period of the denied keys at regular intervals."""
+        while True:
+            await runtime.sleep(PERIOD)  # A period of the metric, not a wait for an event.
+            if self.active is not None:
+                self.active.throttled.turn()
 
 
 def _result_of(rule: Rule | None, code: int) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hashring import NodeId, Ring, shard_of
-from node.containment import Containment
+from node.context.containment import Containment
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from node.metrics.detailed import MetricsSwitch
@@ -98,7 +98,7 @@ class RequestHandler:
         self.takeover = takeover
         self._ownership = ownership
         self._handoff = handoff
-        self._router = router
+        self.router = router
         self._counters = counters
         self._clock = clock
         self._rule_of = rule_of
@@ -177,7 +177,7 @@ class RequestHandler:
     ) -> dict[frozenset[NodeId | None], list[int]]:
         """Sort rows by the members that decide their groups; groups that this node decides need no
         member."""
-        held, routes = self._ownership.held, self._router.routes
+        held, routes = self._ownership.held, self.router.routes
         elsewhere = self._elsewhere if may_forward else ()
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
         row = 0
@@ -351,7 +351,7 @@ class RequestHandler:
     async def _forward(self, batch: Batch, hops: int, within: float) -> Results:
         foreign = sum([not self.placement.is_ours(shard_of(key)) for key in batch.keys])
         self._counters.add("forwarded", foreign)
-        results = await self._router.decide(
+        results = await self.router.decide(
             batch, lambda index: self._denies_group(batch, index), hops=hops, within=within
         )
         undecided = sum(source in _UNDECIDED for source in results.sources)

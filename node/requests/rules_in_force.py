@@ -19,6 +19,8 @@ class RulesInForce:
     def __init__(self, rules: RuleSet) -> None:
         self.current = rules
         self.hash = rules.content_hash()
+        self.refusal = ""
+        """Error in the rule files on disk, which are not in force then; empty without an error."""
         self._removed: dict[int, Rule] = {}
 
     def change(self, rules: RuleSet) -> None:

@@ -1,17 +1,19 @@
 """Checks that wait for a slot of a concurrency limit, and the task that watches expiring slots."""
 
 import math
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
-from node.containment import Containment
-from node.requests.sessions.node_api import Caller
+from node.context.containment import Containment
+from node.requests.sessions.caller import Caller
+from node.requests.sessions.sent_answers import Sender
 from ringfence import runtime
 from ringfence.limiter import Outcomes
 from ringfence.peering.slot_queue import MAX_PER_CONNECTION, MAX_WAITERS, SlotQueue
 from ringfence.rules import Rule
 from ringfence.wire import Batch
 
-__all__ = ["SlotWaiters"]
+__all__ = ["ForwardedWaiters", "SlotWaiters"]
 
 _MIN_WAIT_S = 0.01
 """Seconds between two looks at slots whose time has ended."""
@@ -55,6 +57,35 @@ class SlotWaiters:
 
     def _wake(self) -> None:
         self._earlier.set()
+
+
+class ForwardedWaiters:
+    """Senders whose forwarded checks wait for a slot at another member."""
+
+    def __init__(self, call: Callable[[Caller, list[int]], None]) -> None:
+        """`call` notifies a client that slots are kept for its tickets."""
+        self._call = call
+        self._senders: OrderedDict[int, Sender[Caller]] = OrderedDict()
+        """Senders by ticket."""
+
+    def add(self, sender: Sender[Caller], tickets: Sequence[int]) -> None:
+        """Remember the sender of tickets for which another member may keep a slot."""
+        for ticket in tickets:
+            if ticket:
+                self._senders[ticket] = sender
+                self._senders.move_to_end(ticket)
+        while len(self._senders) > MAX_WAITERS:
+            self._senders.popitem(last=False)
+
+    def on_slots_free(self, tickets: list[int]) -> None:
+        """Forward to clients that another member keeps slots for them."""
+        free_tickets: dict[Caller, list[int]] = {}
+        for ticket in tickets:
+            sender = self._senders.pop(ticket, None)
+            if sender is not None and sender.session is not None:
+                free_tickets.setdefault(sender.session, []).append(ticket)
+        for session, passed_on in free_tickets.items():
+            self._call(session, passed_on)
 
 
 def _most_waiters_of(session: Caller) -> int:

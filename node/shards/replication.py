@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import compress, islice
 
 from hashring import SHARDS, NodeId, Ring, shard_of
-from node.containment import Containment
+from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender

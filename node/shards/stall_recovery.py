@@ -11,13 +11,17 @@ second, so that it decides most of the time. A standby that takes over from such
 shards back in its next round, and the merge counts each check once.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from hashring import NodeId
+from node.context.node_context import NodeContext
 from ringfence.wire import AskTakenOver, Message, TakenOver
 
-__all__ = ["STALLED_NS", "StallRecovery"]
+__all__ = ["STALLED_NS", "StallRecovery", "StallWatch"]
+
+logger = logging.getLogger("ringfence.node")
 
 STALLED_NS = 70_000_000
 """Wait of a datagram in the socket from which on a recovery is needed. It is less than the silence
@@ -128,3 +132,27 @@ class StallRecovery:
         if number == self._round and self._rounds_open:
             self._rounds_open = 0
             self._resume()
+
+
+class StallWatch:
+    """Begins a recovery when a datagram of one node waited too long."""
+
+    def __init__(self, node: NodeContext, recovery: StallRecovery) -> None:
+        self._node = node
+        self._running = node.running
+        self._recovery = recovery
+
+    def notice(self) -> int:
+        """Begin a recovery if the present datagram waited too long; return its wait in ns."""
+        transport = self._running.transport
+        assert transport is not None
+        held_up_ns = transport.held_up_ns
+        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._running.uptime()):
+            logger.warning(
+                "process was stopped or overloaded: node=%s datagram_waited_ms=%d; "
+                "asking the other members which shards they took over",
+                self._node.name,
+                held_up_ns // 1_000_000,
+            )
+            self._node.counters.add("stalls")
+        return held_up_ns

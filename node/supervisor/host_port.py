@@ -18,7 +18,7 @@ from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, j
 from node.admin.port import AdminPort, bind_port, request_throttle
 from node.admin.throttle import Throttle
 from node.config.access import KeyDir
-from node.containment import Containment
+from node.context.containment import Containment
 from node.supervisor.host_members import Host, HostMember
 from node.supervisor.member_query import MemberResponse, ask_member
 from node.supervisor.merged_metrics import merged

@@ -142,9 +142,9 @@ MOVES = (
         "a standby never acknowledges replicas",
         (
             Edit(
-                "node.node:Node.serve_peer",
-                'self.counters.add("copies_received")\nsession.send(Done(seq))',
-                'self.counters.add("copies_received")',
+                "node.membership.peer_requests:PeerRequests.serve",
+                'self._node.counters.add("copies_received")\nsession.send(Done(seq))',
+                'self._node.counters.add("copies_received")',
             ),
         ),
         ("groups", "leave"),

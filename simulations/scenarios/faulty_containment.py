@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVarTuple
 
-from node.containment import Containment
+from node.context.containment import Containment
 
 __all__ = ["FaultyContainment", "InjectedError"]
 

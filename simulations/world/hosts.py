@@ -41,7 +41,7 @@ class Host:
     def is_damped(self) -> bool:
         """Return whether flap damping keeps the host's node out of the ring after too many
         suspicions."""
-        return self.node is not None and self.node.is_damped
+        return self.node is not None and self.node.membership.is_damped
 
     @property
     def place(self) -> Place:
@@ -130,7 +130,7 @@ class Hosts:
         if self._has_one_datacenter:
             return []
         return [
-            (host.datacenter, (host.name, host.lives), host.node.stats(1).counters)
+            (host.datacenter, (host.name, host.lives), host.node.queries.stats(1).counters)
             for host in self.running()
             if host.node is not None
         ]
@@ -142,7 +142,7 @@ class Hosts:
             assert host.node is not None
             states = self.states(host)
             alive = {name for name, state in states.items() if state in ("alive", "suspect")}
-            counters = host.node.stats(1).counters
+            counters = host.node.queries.stats(1).counters
             if alive != names or counters["held_shards"] != counters["owned_shards"]:
                 return False
         return True

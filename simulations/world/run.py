@@ -259,7 +259,7 @@ class _Run:
             return 0
         where = match.rule.home if match.rule.scope == "home" else datacenter
         nodes = [host.node for host in self._world.hosts.running() if host.datacenter == where]
-        counts = [node.used(match.key) for node in nodes if node is not None]
+        counts = [node.queries.used(match.key) for node in nodes if node is not None]
         return max([units for units in counts if units is not None], default=0)
 
     def _keys(self) -> list[tuple[str, list[str]]]:
@@ -272,7 +272,7 @@ class _Run:
         counts: Counter[int] = Counter()
         for host in self._world.hosts.running():
             if host.datacenter == datacenter and host.node is not None:
-                counts.update(host.node.held_shards())
+                counts.update(host.node.queries.held_shards())
         twice = sum(count > 1 for count in counts.values())
         if not counts:
             return []

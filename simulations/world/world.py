@@ -265,12 +265,12 @@ class World:
         found = Counter(self._past)
         for host in self.hosts.running():
             assert host.node is not None
-            found.update(host.node.stats(1).counters)
+            found.update(host.node.queries.stats(1).counters)
         return found
 
     def _remember(self, host: Host) -> None:
         if host.node is not None:
-            self._past.update(host.node.stats(1).counters)
+            self._past.update(host.node.queries.stats(1).counters)
 
 
 def _lowered(rules: RuleSet, part: float) -> RuleSet:

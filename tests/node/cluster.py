@@ -13,7 +13,7 @@ import trio
 from hashring import Member, NodeId, Ring, shard_of
 from node.config.access import Access
 from node.config.settings import NodeSettings
-from node.containment import Containment
+from node.context.containment import Containment
 from node.node import Node
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.decision import Decision
@@ -157,8 +157,8 @@ class World:
 
     def _is_settled(self, node: Node) -> bool:
         in_ring = ("alive", "suspect")
-        alive = {row.name for row in node.members(1).members if row.state in in_ring}
-        counters = node.stats(1).counters
+        alive = {row.name for row in node.queries.members(1).members if row.state in in_ring}
+        counters = node.queries.stats(1).counters
         return alive == set(self.nodes) and counters["held_shards"] == counters["owned_shards"]
 
     async def crash(self, name: str) -> None:
@@ -216,7 +216,7 @@ class World:
             nursery.cancel_scope.cancel()
 
     def count(self, name: str, counter: str) -> int:
-        return self.nodes[name].stats(1).counters.get(counter, 0)
+        return self.nodes[name].queries.stats(1).counters.get(counter, 0)
 
     def total(self, counter: str) -> int:
         return sum(self.count(name, counter) for name in self.nodes)

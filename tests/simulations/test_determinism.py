@@ -67,12 +67,18 @@ ALLOWED = {
     ): "used only without a secret; nodes have one",
     ("node/config/settings.py", "os.environ"): "arguments of a real node",
     ("node/config/settings.py", "socket.gethostname"): "arguments of a real node",
-    ("node/node.py", "id()"): "finds a session; sessions are kept in order of arrival",
+    (
+        "node/requests/sessions/open_sessions.py",
+        "id()",
+    ): "finds a session; sessions are kept in order of arrival",
     (
         "ringfence/rules/loading/yaml_composer.py",
         "id()",
     ): "finds a parsed node; no code iterates over the identities",
-    ("node/node.py", "weakref.WeakSet"): "tests membership of a link; no code iterates over it",
+    (
+        "node/membership/link_events.py",
+        "weakref.WeakSet",
+    ): "tests membership of a link; no code iterates over it",
     (
         "node/metrics/detailed.py",
         "time.perf_counter_ns",
@@ -92,11 +98,11 @@ TWICE = """
 import sys
 junk = [bytearray(n % 4096) for n in range({junk})]
 del junk[::3]
-from simulations.mutants import GROUNDS
+from simulations.mutants import TESTBEDS
 from simulations.world.run import simulate
 import logging; logging.disable(logging.CRITICAL)
 for name in {names}:
-    print(name, simulate(GROUNDS[name].scenario, {seed}, "").event_hash)
+    print(name, simulate(TESTBEDS[name].scenario, {seed}, "").event_hash)
 """
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from node.requests.client_reports import Pace
-from node.requests.sessions.node_api import Caller, NodeApi
+from node.requests.sessions.caller import Caller
+from node.requests.sessions.node_api import NodeApi
 from node.requests.sessions.sent_answers import Sender
 from ringfence.settings.token_file import Scope
 from ringfence.wire import ErrorCode, Refused, Role
@@ -26,7 +27,7 @@ class Permissions:
         refunds."""
         self._scopes = scopes
         is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
-        sender.ledger = self._api.ledger(sender.identity[0]) if is_bounded else None
+        sender.ledger = self._api.access.refund_ledger(sender.identity[0]) if is_bounded else None
 
     def may(self, seq: int, scope: Scope) -> bool:
         """Return whether the caller has this scope; refuse the request otherwise."""
@@ -44,7 +45,7 @@ class Permissions:
             return False
         if self._report_pace.take(now):
             return True
-        self._api.refused("report_pace")
+        self._api.counters.refused("report_pace")
         reason = "reports must come at most twice a second"
         self._caller.send(Refused(seq, ErrorCode.OVERLOADED, reason))
         return False
@@ -53,12 +54,12 @@ class Permissions:
         """Return whether the caller may use these keys; refuse the request otherwise."""
         if self.role is Role.NODE:
             return True
-        reason = self._api.foreign(sender.identity[0], keys)
+        reason = self._api.access.domain_error(sender.identity[0], keys)
         if reason is None:
             return True
         self._refuse(seq, reason)
         return False
 
     def _refuse(self, seq: int, reason: str) -> None:
-        self._api.refused("not_permitted")
+        self._api.counters.refused("not_permitted")
         self._caller.send(Refused(seq, ErrorCode.NOT_PERMITTED, reason))

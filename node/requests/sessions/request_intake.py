@@ -12,7 +12,8 @@ from functools import partial
 
 from node.requests.deduplication import COUNTED_ONCE
 from node.requests.request_parts import Part
-from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
+from node.requests.sessions.caller import INTERNAL_ERROR, Caller, internal_refusal
+from node.requests.sessions.node_api import NodeApi
 from node.requests.sessions.permissions import Permissions
 from node.requests.sessions.request_scheduler import DIRECT_COST, steps_of
 from node.requests.sessions.sent_answers import Sender
@@ -67,6 +68,8 @@ class RequestIntake:
     ) -> None:
         """`decode` returns None for bytes that are not a message, after it has refused them."""
         self._api = api
+        self._dispatcher = api.dispatcher
+        self._caches = api.caches
         self._transport = transport
         self._caller = caller
         self._sender = sender
@@ -80,14 +83,14 @@ class RequestIntake:
         batch, sender = request.batch, self._sender
         if not self._is_accepted(request):
             return
-        cost = self._api.cost_of(request)
+        cost = self._dispatcher.cost_of(request)
         # A member's frames hold checks of many callers, so short ones need not wait for long ones.
         if cost > DIRECT_COST or (sender.waiting and self._permissions.role is Role.CLIENT):
             steps = self._decide_in_steps(request, cost, self._arrived())
             if self.wait_turn(request.seq, steps, len(batch)):
                 sender.remember(request.seq, None)
             return
-        decided = self._api.decide(request, batch)
+        decided = self._dispatcher.decide(request, batch)
         if isinstance(decided, Refused):
             self._caller.send(decided)
         else:
@@ -108,18 +111,18 @@ class RequestIntake:
         if self._sender.waiting < _MAX_UNDECODED:
             self.wait_turn(seq, steps, rows, len(payload))
         else:
-            self._api.refused("overloaded")
+            self._api.counters.refused("overloaded")
             self._refuse_overload(seq)
         return True
 
     def wait_turn(self, seq: int, steps: Iterator[None], rows: int, size: int = 0) -> bool:
         """Queue a request until its sender's turn, or refuse it; return whether it was queued."""
-        if self._api.wait_turn(self._sender, steps, rows, size):
+        if self._dispatcher.wait_turn(self._sender, steps, rows, size):
             return True
         # A caller that is refused immediately sends more, and each message takes time to read.
         steps = self._refuse_in_turn(seq)
         is_full = self._sender.waiting >= _MAX_REFUSALS
-        if is_full or not self._api.wait_turn(self._sender, steps, 0):
+        if is_full or not self._dispatcher.wait_turn(self._sender, steps, 0):
             deque(steps, maxlen=0)
         return False
 
@@ -140,7 +143,7 @@ class RequestIntake:
         if not self._permissions.may(seq, _SCOPES[batch.op]):
             return False
         if request.hops and self._permissions.role is not Role.NODE:
-            self._api.refused(ErrorCode.NOT_PERMITTED.name.lower())
+            self._api.counters.refused(ErrorCode.NOT_PERMITTED.name.lower())
             reason = "only a node forwards"
             self._caller.send(Refused(0, ErrorCode.NOT_PERMITTED, reason))
             self._caller.close(ErrorCode.NOT_PERMITTED, reason)
@@ -148,20 +151,20 @@ class RequestIntake:
         if not self._permissions.may_use(seq, sender, batch.keys):
             return False
         if sender.has_asked(seq):
-            self._api.repeated()
+            self._dispatcher.count_repeat()
             answers = sender.answers_to(seq)
             for answer in answers:
                 self._caller.send_payload(answer)
             if answers:
-                self._api.unsettle(
+                self._caches.revoke_denials(
                     self._caller
                 )  # Denials in the stored answers may have been revoked meanwhile.
             return False
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
-        if is_first_ask and self._api.was_decided_elsewhere(sender.identity[1], seq):
+        if is_first_ask and self._dispatcher.was_decided_elsewhere(sender.identity[1], seq):
             batch.ids = _ids(sender.identity[1], seq, range(len(batch)))
         if batch.op is Op.REFUND and sender.ledger is not None:
-            self._api.cut(sender.ledger.bound(batch))
+            self._api.access.count_excess_refund(sender.ledger.bound(batch))
         return True
 
     # -- in the sender's turn ------------------------------------------------------------------
@@ -177,7 +180,7 @@ class RequestIntake:
         if len(payload) > _LONG:
             yield
         for request in requests:
-            cost = self._api.cost_of(request)
+            cost = self._dispatcher.cost_of(request)
             self._sender.remember(request.seq, None)
             yield from self._decide_in_steps(request, cost, arrived)
 
@@ -197,7 +200,7 @@ class RequestIntake:
 
     def _send_rules(self, seq: int) -> Iterator[None]:
         if not self._caller.is_over:
-            self._caller.send_payload(self._api.rules(seq))
+            self._caller.send_payload(self._api.rules.packed(seq))
         yield from ()
 
     def _decide_in_steps(self, request: Request, cost: int, arrived: float) -> Iterator[None]:
@@ -214,7 +217,7 @@ class RequestIntake:
             refused: list[Refused] = []
             decide = partial(self._decide_rows, request, rows, waited_ns, refused)
             if not self._api.containment.call("session", decide):
-                self._api.refused("internal")
+                self._api.counters.refused("internal")
                 refused.append(internal_refusal(request.seq))
             if refused:
                 payload = encode(refused[0])
@@ -228,9 +231,9 @@ class RequestIntake:
         seq, batch, session = request.seq, request.batch, self._sender.identity[1]
         part = batch.take(rows)
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
-        if is_first_ask and self._api.was_decided_elsewhere(session, seq):
+        if is_first_ask and self._dispatcher.was_decided_elsewhere(session, seq):
             part.ids = _ids(session, seq, rows)
-        decided = self._api.decide(request, part, waited_ns)
+        decided = self._dispatcher.decide(request, part, waited_ns)
         if isinstance(decided, Refused):
             refused.append(decided)
         else:
@@ -268,20 +271,20 @@ class RequestIntake:
                 if is_first_ask:
                     rows = range(len(batch)) if part.rows is None else part.rows
                     part.batch.ids = _ids(sender.identity[1], request.seq, rows)
-                self._api.forward(sender, request, part, waited_ns)
+                self._dispatcher.forward(sender, request, part, waited_ns)
 
     def _answer(
         self, request: Request, batch: Batch, results: Results, rows: list[int] | None
     ) -> None:
         sender = self._sender
-        payload = self._encoded(self._api.answer(request, results, rows))
+        payload = self._encoded(self._dispatcher.answer(request, results, rows))
         sender.remember(request.seq, payload)
         self._send(payload)
         sender.note(batch, results)
         if batch.op in COUNTED_ONCE and not batch.ids:
-            self._api.asked(sender, request, batch, rows)
+            self._dispatcher.record_direct(sender, request, batch, rows)
         if not self._caller.is_over:
-            self._api.denied(self._caller, batch, results)
+            self._caches.record_denials(self._caller, batch, results)
 
     def _encoded(self, answer: Answer) -> bytes:
         """Encode an answer; when that fails, refuse only its request."""
@@ -289,7 +292,7 @@ class RequestIntake:
             return encode(answer)
         except LocalProtocolError:
             logger.exception("answer not encoded: rows=%d", len(answer.results.outcomes))
-            self._api.refused("internal")
+            self._api.counters.refused("internal")
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, INTERNAL_ERROR))
 
     def _send(self, payload: bytes) -> None:

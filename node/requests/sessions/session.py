@@ -7,7 +7,8 @@ protocol end only this connection.
 import logging
 
 from node.config.access import Access, proof_in
-from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
+from node.requests.sessions.caller import INTERNAL_ERROR, Caller, internal_refusal
+from node.requests.sessions.node_api import NodeApi
 from node.requests.sessions.permissions import Permissions
 from node.requests.sessions.request_intake import RequestIntake
 from node.requests.sessions.sent_answers import Sender
@@ -70,6 +71,7 @@ class Session:
 
     def __init__(self, api: NodeApi, transport: Transport, connection: Connection) -> None:
         self._api = api
+        self._sessions = api.sessions
         self._transport = transport
         self._connection = connection
         self._role: Role | None = None
@@ -109,7 +111,7 @@ class Session:
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:
-            self._api.refused(f"bad_message_{error.cause}")
+            self._api.counters.refused(f"bad_message_{error.cause}")
             self.close(ErrorCode.BAD_MESSAGE, str(error))
         return None
 
@@ -128,11 +130,11 @@ class Session:
         if self._connection.unsent > _MAX_UNSENT:
             self.give_up()
         else:
-            self._api.sent(self, len(payload))
+            self._sessions.on_sent(self, len(payload))
 
     def give_up(self) -> None:
         """Close the connection because the peer does not read."""
-        self._api.refused("slow_reader")
+        self._api.counters.refused("slow_reader")
         self.close(ErrorCode.OVERLOADED, "answers are not being read")
 
     def close(self, code: ErrorCode, reason: str) -> None:
@@ -141,7 +143,7 @@ class Session:
         self._end()
 
     def _refuse(self, code: ErrorCode, reason: str) -> None:
-        self._api.refused(code.name.lower())
+        self._api.counters.refused(code.name.lower())
         self.send_payload(encode(Refused(0, code, reason[:500])))
         self.close(code, reason)
 
@@ -151,7 +153,7 @@ class Session:
             self._hello_timer.cancel()
         if self._sender is not None and self._sender.session is self:
             self._sender.session = None
-        self._api.left(self)
+        self._sessions.on_closed(self)
 
     @property
     def unsent(self) -> int:
@@ -178,7 +180,7 @@ class Session:
     def _greet(self, hello: Hello) -> None:
         """Verify a `Hello` message, then accept its sender or close the connection."""
         binding = self._connection.binding
-        scopes = self._api.admit(hello, self._connection.address, binding)
+        scopes = self._api.access.admit(hello, self._connection.address, binding)
         if scopes is None:
             what = "cluster key" if hello.role is Role.NODE else "token"
             self._refuse(
@@ -186,7 +188,7 @@ class Session:
                 f"the {what} shown by {hello.name!r} is not one this node knows",
             )
             return
-        welcome = self._api.welcome(self, hello)
+        welcome = self._sessions.welcome(self, hello)
         if isinstance(welcome, Refused):
             self._refuse(ErrorCode(welcome.code), welcome.reason)
             return
@@ -194,7 +196,7 @@ class Session:
             self._hello_timer.cancel()
         self._role = hello.role
         self._proof, self._binding = proof_in(hello), binding
-        self._sender = sender = self._api.sender(hello)
+        self._sender = sender = self._api.access.sender(hello)
         sender.session = self
         self._permissions = Permissions(self._api, self, hello.role, self._transport.now())
         self._permissions.grant(sender, scopes)
@@ -238,7 +240,7 @@ class Session:
                 | AskTakenOver()
             ):
                 if self._role is Role.NODE:
-                    self._api.serve_peer(self, sender.identity[0], message)
+                    self._api.peer_requests.serve(self, sender.identity[0], message)
                 else:
                     self._refuse(ErrorCode.NOT_PERMITTED, "only nodes ask each other this")
             case Ping(seq):
@@ -254,18 +256,18 @@ class Session:
         may = self._permissions.may
         match message:
             case AskMembers(seq):
-                self.send(self._api.members(seq))
+                self.send(self._api.queries.members(seq))
             case AskRules(seq):
                 self._intake.send_rules(seq)
             case AskStats(seq):
                 if may(seq, Scope.OBSERVE):
-                    self.send(self._api.stats(seq))
+                    self.send(self._api.queries.stats(seq))
             case AskPeers(seq):
                 if may(seq, Scope.OBSERVE):
-                    self.send(self._api.peers(seq))
+                    self.send(self._api.queries.peers(seq))
             case AskThrottled(seq, count):
                 if may(seq, Scope.OBSERVE):
-                    self.send(self._api.throttled(seq, count))
+                    self.send(self._api.queries.throttled(seq, count))
             case AskLeave(seq):
                 if may(seq, Scope.ADMIN):
                     self.send(Done(seq))
@@ -288,15 +290,15 @@ class Session:
         match message:
             case SubscribeDenials():
                 if self._role is Role.CLIENT:
-                    self._api.listen(self)
+                    self._api.caches.subscribe(self)
                 self.send(Done(seq))
             case LeaseRequest():
                 may_check = self._permissions.may(seq, Scope.CHECK)
                 if may_check and self._permissions.may_use(seq, sender, [message.key]):
-                    self.send(self._api.lend(self, message))
+                    self.send(self._api.caches.lend(self, message))
             case Report():
                 if self._permissions.may_report(seq, self._transport.now()):
-                    self._api.reported(sender.identity[0], message)
+                    self._api.caches.record_report(sender.identity[0], message)
                     self.send(Done(seq))
 
     def _refuse_after_error(self, message: Message) -> None:
@@ -306,7 +308,7 @@ class Session:
         if sender is None or not seq:
             self._refuse(ErrorCode.INTERNAL, INTERNAL_ERROR)
             return
-        self._api.refused("internal")
+        self._api.counters.refused("internal")
         payload = encode(internal_refusal(seq))
         if isinstance(message, Request):
             sender.remember(

@@ -16,7 +16,7 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.requests.lease_grants import Lender
-from node.requests.sessions.node_api import Caller
+from node.requests.sessions.caller import Caller
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks

@@ -11,7 +11,7 @@ from itertools import compress, islice
 from operator import gt
 
 from hashring import SHARDS, NodeId, Ring
-from node.containment import Containment
+from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver

@@ -10,7 +10,7 @@ from itertools import count
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.lease_grants import Lender
-from node.requests.sessions.node_api import Caller
+from node.requests.sessions.caller import Caller
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import log_rows
 from node.shards.ownership.ownership import ShardOwnership

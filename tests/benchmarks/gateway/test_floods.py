@@ -8,7 +8,7 @@ from benchmarks.gateway import attackers, floods
 from benchmarks.gateway.floods import Found, Phase, figures_of
 from gossip.effects import Changed
 from gossip.members.record import Record, Status
-from node.node import _tell
+from node.membership.cluster_view import log_change
 
 
 def record(status: Status) -> Record:
@@ -45,6 +45,6 @@ def test_what_a_node_logs_about_a_suspected_member_is_recognised(
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    _tell(Changed(record(Status.JOINING), record(status)))
+    log_change(Changed(record(Status.JOINING), record(status)))
 
     assert len(floods.SUSPICION.findall(caplog.text)) == expected

@@ -74,7 +74,7 @@ async def test_the_ring_view_shows_shares_and_the_owner_of_a_shard(
         app = app_of(made.nodes["a"])
         whole = (await ask(app, "/v1/ring")).json
         one = (await ask(app, "/v1/ring?shard=77")).json["shard"]
-        ring = made.nodes["a"].ring
+        ring = made.nodes["a"].cluster.ring
 
     assert [row["name"] for row in whole["datacenters"]["dc1"]] == ["a", "b"]
     assert whole["here"]["held_shards"] == whole["here"]["owned_shards"]
@@ -85,11 +85,11 @@ async def test_the_ring_view_shows_shares_and_the_owner_of_a_shard(
 async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         node = made.nodes["a"]
-        before = node._metrics.active
+        before = node.metrics.active
         app_of(node)
 
         assert before is None
-        assert node._metrics.active is not None
+        assert node.metrics.active is not None
 
 
 async def test_the_rules_view_shows_identity_bound_and_keys(autojump_clock: MockClock) -> None:
@@ -157,7 +157,9 @@ async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockCloc
     async with world("a", "b") as made:
         node = made.nodes["a"]
         keys = {f"x{at}": counter(made.rules, "client", f"x{at}") for at in range(40)}
-        theirs = next(value for value in keys if node.ring.owner(shard_of(keys[value])) == "b")
+        theirs = next(
+            value for value in keys if node.cluster.ring.owner(shard_of(keys[value])) == "b"
+        )
         await made.crash("b")
         reported = (await ask(app_of(node), f"/v1/keys/api?client={theirs}")).json
 
@@ -214,7 +216,7 @@ async def test_the_throttled_view_names_the_denied_keys(autojump_clock: MockCloc
 async def test_denials_are_forgotten_in_the_end(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.node.PERIOD", 1.0)
+    monkeypatch.setattr("node.metrics.detailed.PERIOD", 1.0)
     async with world("a") as made, made.client("a") as limiter:
         app = app_of(made.nodes["a"])
         for _ in range(6):
@@ -283,7 +285,7 @@ async def test_the_summary_shows_problems_of_the_cluster(
 ) -> None:
     async with world("a", "b") as made:
         app = app_of(made.nodes["a"])
-        made.nodes["a"].rules_refusal = "api.yaml:3: unknown key"
+        made.nodes["a"].rules.refusal = "api.yaml:3: unknown key"
         made.nodes["b"].change_rules(load_text("domain: other").rules)
         reported = (await ask(app, "/v1/cluster")).json
         await made.crash("b")
@@ -372,7 +374,9 @@ async def test_a_node_that_joins_is_not_ready(autojump_clock: MockClock) -> None
 async def test_health_reports_starting_before_the_node_runs(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         old = made.nodes["a"]
-        node = Node(old.settings, old.access, made.rules, clock=made.clock, random=old._random)
+        node = Node(
+            old.settings, old.access.current, made.rules, clock=made.clock, random=old._random
+        )
         app = app_of(node)
 
         assert (await ask(app, "/readyz")).json["title"] == "node a is starting"
@@ -402,7 +406,7 @@ async def test_with_keys_a_token_with_its_scope_is_needed(
         ]
         refused = {
             name: count
-            for name, count in node.stats(1).counters.items()
+            for name, count in node.queries.stats(1).counters.items()
             if name.startswith("refused_http")
         }
 
@@ -443,7 +447,7 @@ async def test_a_bug_is_answered_and_the_next_request_served(
 ) -> None:
     async with world("a") as made:
         app = app_of(made.nodes["a"])
-        monkeypatch.setattr(made.nodes["a"], "peers", lambda seq: 1 / 0)
+        monkeypatch.setattr(made.nodes["a"].queries, "peers", lambda seq: 1 / 0)
         broken = await ask(app, "/v1/members")
         served = await ask(app, "/healthz")
         metrics = await ask(app, "/metrics")

@@ -152,7 +152,7 @@ async def test_rules_that_differ_or_were_refused_show(autojump_clock: MockClock)
     async with world("a", "b") as made:
         same = [await scrape(node) for node in made.nodes.values()]
         made.nodes["a"].change_rules(load_text("domain: other").rules)
-        made.nodes["b"].rules_refusal = "api.yaml:3: unknown key"
+        made.nodes["b"].rules.refusal = "api.yaml:3: unknown key"
         await trio.sleep(1.0)
         changed = [await scrape(node) for node in made.nodes.values()]
 
@@ -202,7 +202,7 @@ async def test_the_staleness_of_counts_is_a_histogram(
 ) -> None:
     ms, sum_ = round(late[0] * 1000), late[1]
     async with world("a") as made:
-        worldwide = made.nodes["a"].cross_dc
+        worldwide = made.nodes["a"].shards.cross_dc
         worldwide._staleness[10 if ms <= 10 else 300] += 1
         worldwide._staleness_sum_ms += round(sum_ * 1000)
         found = await scrape(made.nodes["a"])

@@ -149,11 +149,15 @@ async def test_what_a_cut_holds_up_is_let_go_when_it_counts_no_more(
             for number in range(40):
                 assert (await here.check("api", {"fixed": str(number)})).allowed
             w.clock.time += MINUTE
-        waiting = [w.nodes[name].stats(1).counters["cells_waiting"] for name in ("e1", "e2")]
+        waiting = [
+            w.nodes[name].queries.stats(1).counters["cells_waiting"] for name in ("e1", "e2")
+        ]
         assert sum(waiting) > 0
         await trio.sleep(1)
 
-        waiting = [w.nodes[name].stats(1).counters["cells_waiting"] for name in ("e1", "e2")]
+        waiting = [
+            w.nodes[name].queries.stats(1).counters["cells_waiting"] for name in ("e1", "e2")
+        ]
         assert waiting == [0, 0]
 
 
@@ -192,11 +196,11 @@ async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: M
     async with two_datacenters() as (w, here, there):
         crowd = [stranger(number) for number in range(400)]
         for name in NODES:
-            w.nodes[name]._gossip_driver.exchanged(Exchange(1, pack_records(crowd)))
+            w.nodes[name].cluster.gossip.exchanged(Exchange(1, pack_records(crowd)))
         await here.check("api", {"fixed": "x"}, 500)
         await trio.sleep(2 * 0.22 + 2 * RTT)
 
-        assert min(w.nodes[name]._membership.pending for name in NODES) > 50
+        assert min(w.nodes[name].membership.pending for name in NODES) > 50
         assert (await there.peek("api", {"fixed": "x"})).remaining == 100
 
 
@@ -247,8 +251,10 @@ async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_
 
             async def ask() -> None:
                 nonlocal was_joining
-                while "us" not in w.nodes["e1"].rings():
-                    states = {row.name: row.state for row in w.nodes["e1"].members(1).members}
+                while "us" not in w.nodes["e1"].cluster.rings():
+                    states = {
+                        row.name: row.state for row in w.nodes["e1"].queries.members(1).members
+                    }
                     was_joining = was_joining or states.get("u1") == "joining"
                     decision = await limiter.check("api", {"split": "x"})
                     sources.add(decision.source)
@@ -266,7 +272,7 @@ async def test_the_rings_of_other_data_centers_are_those_that_have_members(
     autojump_clock: MockClock,
 ) -> None:
     async with world("e1", rules=RULES) as w:
-        worldwide = w.nodes["e1"].cross_dc
+        worldwide = w.nodes["e1"].shards.cross_dc
         here = Member(NodeId("e1"), "dc1")
         there = Member(NodeId("u1"), "us")
         worldwide.set_view(View.of([here]), View.of([here, there]))
@@ -356,9 +362,9 @@ async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
         assert match is not None
 
         forged = WindowCounts(1, "eu", [match.key], [[0, 500]])
-        assert isinstance(node._cross_dc.receive_counts("us", forged), Refused)
+        assert isinstance(node.shards.cross_dc.receive_counts("us", forged), Refused)
         future = WindowCounts(2, "us", [match.key], [[1000, 500]])
-        assert isinstance(node._cross_dc.receive_counts("us", future), Done)
+        assert isinstance(node.shards.cross_dc.receive_counts("us", future), Done)
 
         assert w.count("e1", "cells_refused") == 2
         assert (await here.peek("api", {"fixed": "x"})).remaining == 599

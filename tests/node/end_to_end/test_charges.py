@@ -140,7 +140,7 @@ async def test_a_repeated_charge_counts_once(autojump_clock: MockClock) -> None:
         assert codes == [[Code.OVERDRAWN]] * 3
         assert isinstance(look, Answer)
         assert node.count("charges") == 2
-        assert node.node.stats(1).counters["repeated_checks"] == 1
+        assert node.node.queries.stats(1).counters["repeated_checks"] == 1
 
 
 def test_a_charge_counted_by_two_nodes_counts_once_after_the_split() -> None:

@@ -99,7 +99,7 @@ async def test_every_documented_counter_is_there_from_the_start(autojump_clock: 
     later = ("refused_", "internal_errors_")
 
     async with world("a") as w:
-        counters = w.nodes["a"].stats(1).counters
+        counters = w.nodes["a"].queries.stats(1).counters
 
     assert len(documented) > 80
     assert {name for name in documented if not name.startswith(later)} <= counters.keys()
@@ -112,7 +112,7 @@ async def test_keys_may_change_before_a_node_runs() -> None:
 
     node.change_access(Access(cluster="ringfence"))
 
-    assert not node.access.is_open
+    assert not node.access.current.is_open
 
 
 async def test_each_node_logs_once_that_a_peer_is_within_reach(
@@ -358,7 +358,7 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group_of_two_owners(
         for seq in range(1, 4):
             batch = Batch(Op.CHECK, keys, [1, 1], [2])
             request = Request(seq, 0, 500, 0, False, Batch(Op.CHECK, keys, [1, 1], [2]))
-            verdicts = await w.nodes["c"]._handler.decide(request, Part(None, batch))
+            verdicts = await w.nodes["c"].handler.decide(request, Part(None, batch))
             assert verdicts is not None
             codes.append(verdicts.outcomes.codes)
             remaining.append(verdicts.outcomes.remaining[0])
@@ -569,13 +569,13 @@ async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         theirs = owned(w.rules, "client", "b")
-        decide = w.nodes["a"]._handler._router.decide
+        decide = w.nodes["a"].handler.router.decide
 
         async def broken(*args: object, **more: object) -> Results:
-            w.nodes["a"]._handler._router.decide = decide  # type: ignore[method-assign]
+            w.nodes["a"].handler.router.decide = decide  # type: ignore[method-assign]
             raise ArithmeticError("the router is broken")
 
-        w.nodes["a"]._handler._router.decide = broken  # type: ignore[method-assign, assignment]
+        w.nodes["a"].handler.router.decide = broken  # type: ignore[method-assign, assignment]
         await limiter.check("api", theirs)
 
         assert (await limiter.check("api", theirs)).source is Source.OWNER

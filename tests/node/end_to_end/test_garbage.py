@@ -250,4 +250,4 @@ async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no
         refusals = await s.refusals()  # Asked by a new client, which still connects.
         assert most < 100
         assert refusals["retry"] + refusals.get("handshakes_waiting", 0) > 1000
-        assert s.node.stats(1).counters["connections"] <= 2
+        assert s.node.queries.stats(1).counters["connections"] <= 2

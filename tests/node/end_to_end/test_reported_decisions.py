@@ -45,7 +45,7 @@ def measured(made: World) -> Seen:
     """Return the sum of `ringfence_decisions_total` over all nodes."""
     found: Seen = Counter()
     for node in made.nodes.values():
-        found.update(node.measure().decisions())
+        found.update(node.queries.measure().decisions())
     return found
 
 
@@ -59,7 +59,7 @@ def note(seen: Seen, *decisions: Decision) -> None:
 def most_denied(made: World) -> list[tuple[bytes, int]]:
     found: Counter[bytes] = Counter()
     for node in made.nodes.values():
-        found.update({each.key: each.denied for each in node.measure().throttled.most(100)})
+        found.update({each.key: each.denied for each in node.queries.measure().throttled.most(100)})
     return found.most_common()
 
 
@@ -121,7 +121,7 @@ async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
                 await trio.sleep(0.01)
         found: Counter[tuple[str, str]] = Counter()
         for node in made.nodes.values():
-            found.update(node.measure().detailed_decisions())
+            found.update(node.queries.measure().detailed_decisions())
 
     assert found == {
         ("api.client_x", "allowed"): 5,
@@ -174,15 +174,15 @@ async def test_a_report_with_a_lost_answer_counts_once(autojump_clock: MockClock
         measured(made)
         for _ in range(20):
             await limiter.check("api", {"client": "x"})
-        node = made.nodes["a"]
-        counted = node.reported
+        caches = made.nodes["a"]._api.caches
+        counted = caches.record_report
 
         def cut_off(name: str, report: Report) -> None:
             counted(name, report)
             made.network.cut(("a", 7101), ("client1", 1))
-            node.reported = counted  # type: ignore[method-assign]
+            caches.record_report = counted  # type: ignore[method-assign]
 
-        node.reported = cut_off  # type: ignore[method-assign]
+        caches.record_report = cut_off  # type: ignore[method-assign]
         await trio.sleep(3.0)
         made.network.heal(("a", 7101), ("client1", 1))
         await trio.sleep(8.0)
@@ -207,7 +207,7 @@ async def test_a_report_is_answered_and_a_repeat_is_not_counted(autojump_clock: 
         caller = await w.call(APP)
         first = await caller.say(report_of((RULE_ID, *DENIED, 5)))
         again = await caller.say(report_of((RULE_ID, *DENIED, 5)))
-        counters = w.node.stats(1).counters
+        counters = w.node.queries.stats(1).counters
 
     assert first == again == [Done(7)]
     assert counters["reported_denied"] == 5
@@ -219,7 +219,7 @@ async def test_too_many_reports_are_rejected(autojump_clock: MockClock) -> None:
         caller = await w.call(APP)
         reports = [report_of((RULE_ID, *DENIED, 1), number=number) for number in range(1, 21)]
         received = await caller.say(*reports)
-        counters = w.node.stats(1).counters
+        counters = w.node.queries.stats(1).counters
 
     codes = [each.code for each in received if isinstance(each, Refused)]
     assert codes == [ErrorCode.OVERLOADED] * 12
@@ -250,7 +250,7 @@ async def test_only_clients_that_may_check_may_report(autojump_clock: MockClock)
         for hello in (Hello(Role.CLIENT, "app", SECRET, 1), Hello(Role.NODE, "b", b"", 2)):
             caller = await w.call(hello)
             received += await caller.say(report_of((RULE_ID, *DENIED, 1)))
-        counters = w.node.stats(1).counters
+        counters = w.node.queries.stats(1).counters
 
     assert [each.code for each in received if isinstance(each, Refused)] == [
         ErrorCode.NOT_PERMITTED,
@@ -267,11 +267,11 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
     access = Access(ACCESS.cluster_keys, ACCESS.cluster, tokens)
     ours = counter(rules, "client", "x")
     async with running_node(rules) as w:
-        measures = w.node.measure()
+        measures = w.node.queries.measure()
         w.node.change_access(access)
         caller = await w.call(APP)
         await caller.say(report_of((ours, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
-        counters = w.node.stats(1).counters
+        counters = w.node.queries.stats(1).counters
 
     assert measures.decisions() == {("api > client", "denied", "cache"): 3}
     assert measures.throttled.total == 3
@@ -281,7 +281,7 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
 
 async def test_unknown_rules_of_reports_share_one_label(autojump_clock: MockClock) -> None:
     async with running_node() as w:
-        measures = w.node.measure()
+        measures = w.node.queries.measure()
         caller = await w.call(APP)
         for number in range(1, 9):
             rows = [((number * 1000 + at).to_bytes(8, "big"), *DENIED, 1) for at in range(500)]

@@ -196,7 +196,7 @@ async def test_a_waiter_is_served_after_its_shard_moved(autojump_clock):
         assert len(watch.order) == 10
         shard = shard_of(counter(w.rules, *next(iter(entries.items()))))
         assert ring_of(NAMES).owner(shard) == "b"
-        assert w.nodes["b"].holds(shard)
+        assert w.nodes["b"].shards.ownership.held[shard]
 
 
 async def test_a_repeated_release_frees_one_slot(autojump_clock):

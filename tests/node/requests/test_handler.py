@@ -41,13 +41,13 @@ async def test_a_request_from_standby_to_owner_counts_as_a_hop(
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client)
         owner = w.nodes["b"]
-        decide, hops = owner.decide, []
+        decide, hops = owner.dispatcher.decide, []
 
         def recorded(request: Request, batch: Batch) -> Results | Refused | None:
             hops.append(request.hops)
             return decide(request, batch)
 
-        owner.decide = recorded  # type: ignore[method-assign]
+        owner.dispatcher.decide = recorded  # type: ignore[method-assign]
         w.network.cut(("client1", 1), address_of("b"))
         decision = await limiter.check("api", client)
 
@@ -110,7 +110,7 @@ async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
 
 async def pass_time(world: World, seconds: float) -> None:
     """Advance both clocks: trio's clock and the node's clock."""
-    clock = world.node._host_clock
+    clock = world.node.clock.host
     assert isinstance(clock, HandClock)
     clock.time += round(seconds * 1e9)
     await trio.sleep(seconds)
@@ -123,10 +123,10 @@ async def test_a_resumed_owner_loses_no_shard_for_its_earlier_silence(
         silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
         await world.nursery.start(silent.run)
         await trio.sleep(1)  # until `a` has found that `b` can be reached again
-        world.node._handler.takeover._is_suspect = lambda _: False
+        world.node.handler.takeover._is_suspect = lambda _: False
         owner = await world.call(Hello(Role.NODE, "b", b"", 2))
         caller = await world.call(APP)
-        held = world.node._ownership.held
+        held = world.node.shards.ownership.held
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
@@ -145,7 +145,7 @@ async def test_a_resumed_owner_keeps_its_shards_while_its_link_is_down(
     async with running_node() as world:
         owner = await world.call(Hello(Role.NODE, "b", b"", 2))
         caller = await world.call(APP)
-        held = world.node._ownership.held
+        held = world.node.shards.ownership.held
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]

@@ -48,9 +48,9 @@ async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
 
 def held_by(w: World, name: str, key: str, count: int) -> list[str]:
     """Return values whose counters a node holds."""
-    holds = w.nodes[name].holds
+    held_shards = w.nodes[name].shards.ownership.held
     values = (f"{name}{number}" for number in range(10_000))
-    held = (v for v in values if holds(shard_of(counter(w.rules, key, v))))
+    held = (v for v in values if held_shards[shard_of(counter(w.rules, key, v))])
     return list(islice(held, count))
 
 

@@ -49,7 +49,7 @@ async def test_a_joining_node_continues_from_the_counts_of_others(
 
 
 def state_of(w: World, name: str, viewer: str) -> str | None:
-    rows = w.nodes[viewer].members(1).members
+    rows = w.nodes[viewer].queries.members(1).members
     return next((row.state for row in rows if row.name == name), None)
 
 

@@ -210,7 +210,7 @@ async def node_with_four_logs() -> AsyncIterator[tuple[World, Limiter, list[dict
         keys = [encode_key(rule, (value,)) for value in by_shard[shard]]
         hits = [number for age in range(HITS, 0, -1) for number in (age, 1)]
         counts = Snapshot(keys, [hits] * 4, [match.rule.limit], [0] * 4, [])
-        assert w.nodes["a"]._engine.restore(counts, w.clock.time) == 0
+        assert w.nodes["a"].shards.engine.restore(counts, w.clock.time) == 0
         yield w, limiter, [{"log": value} for value in by_shard[shard]]
 
 
@@ -235,7 +235,7 @@ async def test_logs_arrive_completely_after_a_late_second_part(
     autojump_clock: MockClock,
 ) -> None:
     async with node_with_four_logs() as (w, limiter, logs):
-        answer = w.nodes["a"]._handoff.answer
+        answer = w.nodes["a"].shards.handoff.answer
         late: list[Pull] = []
 
         async def slow(requester: NodeId, pull: Pull) -> Pulled:
@@ -244,7 +244,7 @@ async def test_logs_arrive_completely_after_a_late_second_part(
                 await trio.sleep(5)
             return await answer(requester, pull)
 
-        w.nodes["a"]._handoff.answer = slow  # type: ignore[method-assign]
+        w.nodes["a"].shards.handoff.answer = slow  # type: ignore[method-assign]
         await w.start("b")
         await w.settle()
         await trio.sleep(5)

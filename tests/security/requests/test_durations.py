@@ -95,7 +95,7 @@ async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
 ) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
-        engine = world.node._engine
+        engine = world.node.shards.engine
         decide = engine.decide
 
         def odd(keys: Sequence[bytes], *rest: object) -> Outcomes:

@@ -144,7 +144,7 @@ async def test_units_of_a_window_that_is_over_empty_no_newer_window(
     async with node_of_rules() as world:
         attacker, honest = await join(world, "other"), await join(world, "app")
         await attacker.say(ask(1, USER, 5))
-        clock = world.node._host_clock
+        clock = world.node.clock.host
         assert isinstance(clock, HandClock)
         clock.time += MINUTE_NS
         await honest.say(ask(1, USER, 5))

@@ -37,7 +37,7 @@ def impatient(w: World, seq: int) -> bytes:
 
 def taken(w: World) -> int:
     """How many shards are held by nodes that do not own them."""
-    return sum(len(node._ownership.covers) for node in w.nodes.values())
+    return sum(len(node.shards.ownership.covers) for node in w.nodes.values())
 
 
 async def test_impatient_frames_take_no_shard_from_a_healthy_owner(

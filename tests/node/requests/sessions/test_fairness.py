@@ -29,7 +29,7 @@ def held_keys(node: Node, count: int) -> list[bytes]:
     """Return keys of shards that the node holds."""
     first = key_of("a")
     candidates = (first + b"%d" % number for number in range(10 * count))
-    return [key for key in candidates if node._handler.placement.holds([key])][:count]
+    return [key for key in candidates if node.handler.placement.holds([key])][:count]
 
 
 def rows_of(caller: Caller, seq: int) -> list[int]:
@@ -44,7 +44,7 @@ async def answered_in(world: World, *asked: list[Message]) -> list[int]:
     """
     order: list[int] = []
     for number, (session, messages) in enumerate(
-        zip(list(world.node._sessions.values()), asked, strict=True)
+        zip(list(world.node.sessions.by_id.values()), asked, strict=True)
     ):
         send = session.send_payload
 
@@ -71,7 +71,7 @@ async def test_a_check_is_answered_between_the_steps_of_anothers_long_request(
         assert order == [1] + [0] * -(-ROWS * 16 // STEP_COST)
         assert sorted(rows_of(busy, 1)) == list(range(ROWS))
         assert world.count("checks") == ROWS + 1
-        assert not world.node._turns
+        assert not world.node.dispatcher._turns
 
 
 async def test_short_requests_of_a_client_are_decided_after_its_long_request(
@@ -141,7 +141,7 @@ async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: obj
 
         assert isinstance(received[-1], Refused)
         assert received[-1].seq == fitting + 1
-        assert not world.node._turns
+        assert not world.node.dispatcher._turns
 
 
 def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -161,7 +161,7 @@ async def test_requests_behind_a_long_one_are_decoded_in_their_turn(
 ) -> None:
     async with running_node() as world:
         busy, _ = await world.call(APP), await world.call(OPERATOR)
-        [flooding, calm] = world.node._sessions.values()
+        [flooding, calm] = world.node.sessions.by_id.values()
         keys = held_keys(world.node, ROWS)
         decoded = decoded_in(monkeypatch)
 
@@ -182,7 +182,7 @@ async def test_a_client_without_waiting_requests_is_decided_on_arrival(
 ) -> None:
     async with running_node() as world:
         await world.call(APP)
-        [session] = world.node._sessions.values()
+        [session] = world.node.sessions.by_id.values()
         decoded = decoded_in(monkeypatch)
 
         for seq in range(1, 9):
@@ -196,7 +196,7 @@ async def test_requests_beyond_the_bound_are_rejected_without_decoding(
 ) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
-        [session] = world.node._sessions.values()
+        [session] = world.node.sessions.by_id.values()
         key = held_keys(world.node, 1)
         decoded = decoded_in(monkeypatch)
 
@@ -216,7 +216,7 @@ async def test_invalid_bytes_in_a_queued_request_close_only_its_connection(
 ) -> None:
     async with running_node() as world:
         await world.call(APP)
-        [session] = world.node._sessions.values()
+        [session] = world.node.sessions.by_id.values()
         keys = held_keys(world.node, ROWS)
 
         session.on_message(encode(check(1, *keys)))
@@ -224,5 +224,5 @@ async def test_invalid_bytes_in_a_queued_request_close_only_its_connection(
         await trio.sleep(0.1)
 
         assert world.count("refused_bad_message_garbled") == 1
-        assert not world.node._sessions
-        assert not world.node._turns
+        assert not world.node.sessions
+        assert not world.node.dispatcher._turns

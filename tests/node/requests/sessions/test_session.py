@@ -147,7 +147,7 @@ class World:
         await trio.sleep(0.1)
 
     def count(self, name: str) -> int:
-        return self.node.stats(1).counters.get(name, 0)
+        return self.node.queries.stats(1).counters.get(name, 0)
 
 
 @asynccontextmanager

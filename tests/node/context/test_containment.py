@@ -2,14 +2,15 @@
 
 import logging
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from hashring import NodeId
-from node.containment import Containment
-from node.node import Node
+from node.context.containment import Containment
+from node.membership.cluster_view import ClusterView
 from ringfence.peering.link.calls import call
 from ringfence.wire import ErrorCode, Ping, Pong, Refused, Source, decode
 from tests.node.cluster import World, address_of, owned, world
@@ -103,15 +104,15 @@ async def test_a_request_that_meets_an_error_is_refused_and_the_session_goes_on(
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         node, ours = w.nodes["a"], owned(w.rules, "client", "a")
-        decide = node._handler.decide_now
-        node._handler.decide_now = broken  # type: ignore[method-assign, assignment]
+        decide = node.handler.decide_now
+        node.handler.decide_now = broken  # type: ignore[method-assign, assignment]
         await limiter.check("api", ours)
-        node._handler.decide_now = decide  # type: ignore[method-assign]
+        node.handler.decide_now = decide  # type: ignore[method-assign]
 
         assert (await limiter.check("api", ours)).source is Source.OWNER
         assert contained(w, "a", "session") > 0
         assert w.count("a", "refused_internal") > 0
-        assert w.nodes["a"].stats(1).counters["connections"] > 0
+        assert w.nodes["a"].queries.stats(1).counters["connections"] > 0
 
 
 async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
@@ -120,12 +121,12 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
     async with world("a") as w, w.client("a", leases=False) as limiter:
         node = w.nodes["a"]
         ours = owned(w.rules, "client", "a")
-        answer = node.answer
-        node.answer = broken  # type: ignore[method-assign, assignment]
+        answer = node.dispatcher.answer
+        node.dispatcher.answer = broken  # type: ignore[method-assign, assignment]
         await limiter.check("api", ours)
-        node.answer = answer  # type: ignore[method-assign]
+        node.dispatcher.answer = answer  # type: ignore[method-assign]
 
-        [sender] = [each for each in node._senders._senders.values() if each._answers]
+        [sender] = [each for each in node.access._senders._senders.values() if each._answers]
         [answers] = sender._answers.values()
         [refusal] = map(decode, answers[0])
         assert isinstance(refusal, Refused)
@@ -136,11 +137,11 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
 @pytest.mark.parametrize(
     ("place", "part", "method"),
     [
-        ("replication", "_replication", "flush"),
-        ("cross_dc", "_cross_dc", "flush"),
-        ("handoff", "_handoff", "_offer_misplaced_shards"),
-        ("gossip", "_membership", "tick"),
-        ("gossip", "_membership", "receive"),
+        ("replication", "shards.replication", "flush"),
+        ("cross_dc", "shards.cross_dc", "flush"),
+        ("handoff", "shards.handoff", "_offer_misplaced_shards"),
+        ("gossip", "membership", "tick"),
+        ("gossip", "membership", "receive"),
     ],
 )
 async def test_rounds_and_timers_that_fail_come_again(
@@ -148,7 +149,7 @@ async def test_rounds_and_timers_that_fail_come_again(
 ) -> None:
     async with world() as w, w.client("b", "c", denials=0, leases=False) as limiter:
         await w.start("d", datacenter="dc2")  # Counts travel only with two data centers.
-        whole = getattr(w.nodes["a"], part)
+        whole = attrgetter(part)(w.nodes["a"])
         works = getattr(whole, method)
         setattr(whole, method, broken)
         # Replication only runs when a counter has changed.
@@ -171,7 +172,7 @@ async def test_a_change_of_members_that_met_an_error_is_followed_later(
 ) -> None:
     async with world("a", "b") as w:
         node = w.nodes["a"]
-        route, failed = node._route, []
+        route, failed = node.cluster.route, []
 
         def break_once() -> None:
             failed.append(1)
@@ -179,20 +180,20 @@ async def test_a_change_of_members_that_met_an_error_is_followed_later(
                 broken()
             route()
 
-        node._route = break_once  # type: ignore[method-assign]
+        node.cluster.route = break_once  # type: ignore[method-assign]
         await w.start("c")
         await trio.sleep(5)
 
         assert contained(w, "a", "gossip") + contained(w, "a", "session") > 0
-        assert "c" in (node._router.routes.targets if node._router.routes else {})
+        assert "c" in (node.handler.router.routes.targets if node.handler.router.routes else {})
 
 
 async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
         node = w.nodes["b"]
-        works = node.on_reachable
-        node.on_reachable = broken  # type: ignore[method-assign, assignment]
-        link = node._link_to(NodeId("a"))
+        works = node._link_events.on_reachable
+        node._link_events.on_reachable = broken  # type: ignore[method-assign, assignment]
+        link = node.links.link(NodeId("a"))
         assert link is not None
         assert await call(link, Ping, Pong) is not None
         w.network.reset(address_of("a"), address_of("b"))
@@ -200,7 +201,7 @@ async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: Mo
         await trio.sleep(1)
         w.network.heal(address_of("a"), address_of("b"))
         await trio.sleep(5)
-        node.on_reachable = works  # type: ignore[method-assign]
+        node._link_events.on_reachable = works  # type: ignore[method-assign]
 
         assert contained(w, "b", "transport") > 0
         assert await call(link, Ping, Pong) is not None
@@ -209,15 +210,15 @@ async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: Mo
 async def test_a_node_starts_although_a_change_of_members_met_an_error(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    route, failed = Node._route, []
+    route, failed = ClusterView.route, []
 
-    def break_at_first(node: Node) -> None:
-        if node.name == "b" and len(failed) < 3:
+    def break_at_first(cluster: ClusterView) -> None:
+        if cluster._node.name == "b" and len(failed) < 3:
             failed.append(1)
             broken()
-        route(node)
+        route(cluster)
 
-    monkeypatch.setattr(Node, "_route", break_at_first)
+    monkeypatch.setattr(ClusterView, "route", break_at_first)
     async with world("a", "b") as w, w.client("b", only=True) as limiter:
         assert len(failed) == 3
         assert contained(w, "b", "gossip") == 3
@@ -229,7 +230,7 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         node, theirs = w.nodes["a"], owned(w.rules, "client", "b")
-        node._handler.decide = broken_task  # type: ignore[method-assign, assignment]
+        node.handler.decide = broken_task  # type: ignore[method-assign, assignment]
         begun = trio.current_time()
         await limiter.check("api", theirs)
 
@@ -239,10 +240,10 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
 
 async def test_a_peer_whose_question_meets_an_error_is_refused(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
-        link = w.nodes["b"]._link_to(NodeId("a"))
+        link = w.nodes["b"].links.link(NodeId("a"))
         assert link is not None
-        w.nodes["a"]._handoff.answer = broken_task  # type: ignore[method-assign, assignment]
-        assert await w.nodes["b"]._handoff._receiver.pull(NodeId("a"), [1]) is None
+        w.nodes["a"].shards.handoff.answer = broken_task  # type: ignore[method-assign, assignment]
+        assert await w.nodes["b"].shards.handoff._receiver.pull(NodeId("a"), [1]) is None
 
         assert contained(w, "a", "pull") == 1
         assert await call(link, Ping, Pong) is not None
@@ -252,7 +253,7 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as w:
-        link = w.nodes["b"]._link_to(NodeId("a"))
+        link = w.nodes["b"].links.link(NodeId("a"))
         assert link is not None
         reported: list[object] = []
         link.call(Ping, broken)
@@ -265,6 +266,6 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
 
 
 def test_the_refusal_has_a_code_that_every_client_knows() -> None:
-    from node.requests.sessions.node_api import internal_refusal
+    from node.requests.sessions.caller import internal_refusal
 
     assert internal_refusal(7) == Refused(7, ErrorCode.INTERNAL, internal_refusal(7).reason)

@@ -1,0 +1,1 @@
+"""What all parts of one node share: settings, clock, rules, counters, and error containment."""

@@ -1,0 +1,48 @@
+"""Events of the links to other members: logged, and passed to the parts that they concern."""
+
+import logging
+from collections.abc import Callable
+from weakref import WeakSet
+
+from node.membership.peer_links import PeerLinks
+from ringfence.peering.link import Link
+
+__all__ = ["LinkEvents"]
+
+logger = logging.getLogger("ringfence.node")
+
+
+class LinkEvents:
+    """Listener of all links of one node."""
+
+    def __init__(
+        self,
+        links: PeerLinks,
+        report_unreachable: Callable[[str], None],
+        on_slots_free: Callable[[list[int]], None],
+    ) -> None:
+        """`report_unreachable` is called with the name of a member whose link was lost."""
+        self._links = links
+        self._report_unreachable = report_unreachable
+        self.on_slots_free = on_slots_free
+        self._lost_links: WeakSet[Link] = WeakSet()
+        """Links that were reported as lost and are not ready again."""
+
+    def on_versions(self, link: Link, view: int, rules: int) -> None:
+        """Ignore the versions: gossip changes the view, and each node has its own rules."""
+
+    def on_reachable(self, link: Link, reachable: bool) -> None:
+        """Log the change, and probe a member at once whose link was lost."""
+        host, port = link.address
+        if reachable:
+            # A member has up to three links; only the first one is logged at level info.
+            is_known = self._links.reaches(link.address, but=link)
+            is_news = link in self._lost_links or not is_known
+            self._lost_links.discard(link)
+            level = logging.INFO if is_news else logging.DEBUG
+            logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
+        else:
+            self._lost_links.add(link)
+            logger.warning("peer at %s:%d is lost: %s", host, port, link.refusal)
+            if link.name:
+                self._report_unreachable(link.name)

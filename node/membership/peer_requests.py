@@ -1,0 +1,105 @@
+"""Requests that only members send: exchanges of records, transfers, replicas and window counts."""
+
+from gossip import BadDatagram, Membership
+from hashring import NodeId
+from node.context.node_context import NodeContext
+from node.membership.cluster_view import ClusterView
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.handler import RequestHandler
+from node.requests.sessions.caller import Caller, internal_refusal
+from node.shards.replication import as_snapshot
+from node.shards.shard_counters import ShardCounters
+from ringfence.wire import (
+    AskTakenOver,
+    Copy,
+    Digest,
+    Done,
+    ErrorCode,
+    Exchange,
+    Message,
+    Pull,
+    RecoverCounts,
+    Refused,
+    TakenOver,
+    TransferAck,
+    TransferOffer,
+    WindowCounts,
+    encode,
+)
+
+__all__ = ["PeerRequests"]
+
+
+class PeerRequests:
+    """Answers the requests of the other members to one node."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        membership: Membership,
+        cluster: ClusterView,
+        shards: ShardCounters,
+        handler: RequestHandler,
+        subscriptions: DenialSubscriptions[Caller],
+    ) -> None:
+        self._node = node
+        self._membership = membership
+        self._cluster = cluster
+        self._shards = shards
+        self._handler = handler
+        self._subscriptions = subscriptions
+
+    def serve(self, session: Caller, name: str, message: Message) -> None:
+        """Answer a message of the member `name`, now or later."""
+        shards, cross_dc, member = self._shards, self._shards.cross_dc, NodeId(name)
+        match message:
+            case Exchange():
+                self._answer_exchange(session, message)
+            case Pull():
+                assert self._node.running.nursery is not None
+                self._node.running.nursery.start_soon(self._answer_pull, session, member, message)
+            case Copy(seq, counts):
+                shards.ownership.keep_replica(member, as_snapshot(counts), self._node.clock.now())
+                self._node.counters.add("copies_received")
+                session.send(Done(seq))
+            case TransferOffer(seq, offered):
+                shards.handoff.on_offer(member, offered)
+                session.send(Done(seq))
+            case TransferAck(seq, received, transfer_id):
+                shards.handoff.on_acknowledged(member, received, transfer_id)
+                session.send(Done(seq))
+            case AskTakenOver(seq):
+                session.send(TakenOver(seq, self._handler.takeover.taken_over_from(member)))
+            case WindowCounts():
+                session.send(cross_dc.receive_counts(self._datacenter_of(name), message))
+            case Digest():
+                session.send(cross_dc.receive_digest(self._datacenter_of(name), message))
+            case RecoverCounts():
+                session.send(cross_dc.receive_recovery_request(self._datacenter_of(name), message))
+            case _:
+                raise AssertionError(message)
+
+    def _datacenter_of(self, name: str) -> str:
+        record = self._membership.records.get(name)
+        return record.datacenter if record else ""
+
+    def _answer_exchange(self, session: Caller, message: Exchange) -> None:
+        assert self._cluster.gossip is not None
+        try:
+            session.send(self._cluster.gossip.exchanged(message))
+        except BadDatagram as error:
+            self._node.counters.refused("bad_records")
+            session.send(Refused(message.seq, ErrorCode.BAD_MESSAGE, str(error)))
+
+    async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
+        async def answer() -> None:
+            payload = encode(await self._shards.handoff.answer(name, pull))
+            # The new owner does not have the subscriptions of clients.
+            self._subscriptions.end_all_denials()
+            self._handler.slots.call_all()
+            session.send_payload(payload)
+
+        if not await self._node.containment.run("pull", answer):
+            self._node.counters.refused("internal")
+            session.send(internal_refusal(pull.seq))
+        self._node.running.flush()

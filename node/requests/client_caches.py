@@ -1,0 +1,89 @@
+"""Support of the local caches of clients: remembered denials, leases, and reported decisions."""
+
+from node.context.node_context import NodeContext
+from node.metrics.detailed import MetricsSwitch
+from node.requests.client_reports import Reports, reported_counter
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.handler import RequestHandler
+from node.requests.lease_grants import Lender
+from node.requests.sessions.access_control import AccessControl
+from node.requests.sessions.caller import Caller
+from ringfence.wire import (
+    Batch,
+    DenialRevoked,
+    LeaseGrant,
+    LeaseRequest,
+    Report,
+    Results,
+)
+
+__all__ = ["ClientCaches"]
+
+
+class ClientCaches:
+    """Serves the local caches of the clients of one node."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        lender: Lender[Caller],
+        subscriptions: DenialSubscriptions[Caller],
+        handler: RequestHandler,
+        access: AccessControl,
+        metrics: MetricsSwitch,
+    ) -> None:
+        self._node = node
+        self._lender = lender
+        self._subscriptions = subscriptions
+        self._handler = handler
+        self._access = access
+        self._metrics = metrics
+        self._reports = Reports()
+
+    def subscribe(self, session: Caller) -> None:
+        """Subscribe a client, which caches denials, to denials that end early."""
+        self._subscriptions.subscribe(session)
+
+    def record_denials(self, session: Caller, batch: Batch, results: Results) -> None:
+        """Record the denials of a batch if the client is subscribed."""
+        now = self._node.clock.now()
+        self._subscriptions.on_denied(session, batch, results, now)
+        if batch.leases:
+            self._handler.slots.on_answered(session, batch, results, now)
+
+    def revoke_denials(self, session: Caller) -> None:
+        """Revoke all denials of this node that the client may have cached."""
+        if self._subscriptions.is_subscribed(session):
+            session.send(DenialRevoked([]))
+
+    def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
+        """Grant a lease of a key, and settle earlier leases."""
+        lent = self._lender.lend(
+            session,
+            borrow,
+            self._node.clock.now(),
+            is_ours=self._handler.placement.may_lend(borrow.key),
+        )
+        if lent.units:
+            self._node.counters.add("leases")
+        self._node.counters.add("lease_spent", sum(borrow.spent))
+        return lent
+
+    def record_report(self, name: str, report: Report) -> None:
+        """Count decisions that a client made itself, once; `name` is its token."""
+        counters = self._node.counters
+        if not self._reports.is_new(name, report):
+            counters.add("repeated_reports")
+            return
+        counters.add("reports")
+        rows = zip(report.keys, report.codes, report.sources, report.counts, strict=True)
+        taken, named = [], 0
+        for at, row in enumerate(rows):
+            if self._access.domain_error(name, [row[0]]) is not None:
+                counters.refused("report_domain")
+                continue
+            taken.append(row)
+            named += at < report.named
+            counters.add(reported_counter(row[1], row[2]), row[3])
+        if self._metrics.active is not None:
+            self._metrics.active.reported(taken, named)

@@ -1,0 +1,230 @@
+"""Requests of all sessions: decided at once, in turns, or in a task that waits."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from node.context.node_context import NodeContext
+from node.membership.cluster_view import ClusterView
+from node.metrics.detailed import MetricsSwitch
+from node.requests.carried_limits import overrule, oversized
+from node.requests.deduplication import DecidedChecks
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.handler import RequestHandler
+from node.requests.request_parts import Part
+from node.requests.sessions.caller import Caller, internal_refusal
+from node.requests.sessions.request_scheduler import DIRECT_COST, RequestScheduler
+from node.requests.sessions.sent_answers import Sender
+from node.requests.slot_waiters import ForwardedWaiters
+from ringfence.wire import (
+    Answer,
+    Batch,
+    ErrorCode,
+    Message,
+    Op,
+    Refused,
+    Request,
+    Results,
+    encode,
+)
+
+__all__ = ["RequestDispatcher"]
+
+_CARRIED_ROW_COST, _FOREIGN_ROW_COST = 16, 4
+"""Estimated microseconds of a row with a carried limit, and of a row of another owner."""
+
+
+class RequestDispatcher:
+    """Answers the requests of all sessions of one node."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        cluster: ClusterView,
+        handler: RequestHandler,
+        decided_checks: DecidedChecks,
+        subscriptions: DenialSubscriptions[Caller],
+        waiters: ForwardedWaiters,
+        metrics: MetricsSwitch,
+        notice_stall: Callable[[], int],
+    ) -> None:
+        """`notice_stall` begins a recovery if the present datagram waited too long, and returns its
+        wait in ns."""
+        self._name = node.name
+        self._rules = node.rules
+        self._now = node.clock.now
+        self._running = node.running
+        self._counters = node.counters
+        self._containment = node.containment
+        self._cluster = cluster
+        self._handler = handler
+        self._decided_checks = decided_checks
+        self._subscriptions = subscriptions
+        self._waiters = waiters
+        self._metrics = metrics
+        self._notice_stall = notice_stall
+        self._turns: RequestScheduler[Caller] = RequestScheduler()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests wait for a turn, another member or a shard."""
+        return bool(self._handler.waiting or self._turns)
+
+    def count_repeat(self) -> None:
+        """Count a request that was received again and not decided again."""
+        self._counters.add("repeated")
+
+    def cost_of(self, request: Request) -> int:
+        """Estimate the work of a request in microseconds; 0 when it is little for its size.
+
+        A frame without carried limits whose rows are held here takes one call of the engine.
+        """
+        keys = request.batch.keys
+        if request.batch.limits:
+            return _CARRIED_ROW_COST * len(keys)
+        if len(keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
+            return 0
+        is_here = self._handler.placement.holds(keys)
+        return 0 if is_here else _FOREIGN_ROW_COST * len(keys)
+
+    def wait_turn(
+        self, sender: Sender[Caller], steps: Iterator[None], rows: int, size: int = 0
+    ) -> bool:
+        """Queue a request until its turn; return False when too many requests wait."""
+        assert self._running.transport is not None
+        if not self._turns.has_room(sender, rows, size):
+            self._counters.add("shed", rows)
+            self._counters.refused("overloaded")
+            return False
+        if not self._turns:
+            self._running.transport.call_soon(self._step)
+        self._turns.add(sender, steps, rows, size)
+        return True
+
+    def _step(self) -> None:
+        """Do one step of one request that waits; the next one in a turn of its own."""
+        assert self._running.transport is not None
+        self._turns.step()
+        if self._turns:
+            self._running.transport.call_soon(self._step)
+        else:
+            self._running.on_work_done()
+
+    def decide(
+        self, request: Request, batch: Batch, waited_ns: int | None = None
+    ) -> Results | Refused | list[Part]:
+        """Decide a request now, refuse it, or return its parts because some rows must wait.
+
+        `waited_ns` is the time that the request has waited; None stands for the wait of the current
+        datagram.
+        """
+        held_up_ns = self._notice_stall() if waited_ns is None else waited_ns
+        if batch.limits:
+            refusal = oversized(request.seq, batch)
+            if refusal is not None:
+                self._counters.refused("oversized_limit")
+                return refusal
+            overruled = overrule(batch, self._rules.counts_by)
+            if overruled:
+                self._counters.add("overruled_limits", overruled)
+        if held_up_ns > request.deadline_ms * 1_000_000 and batch.op is Op.CHECK:
+            # The caller has given up. Frames arrive in order, so the oldest ones are shed first.
+            self._counters.add("shed", len(batch))
+            reason = (
+                f"node {self._name} is overloaded: the check waited {held_up_ns // 1_000_000} ms"
+            )
+            return Refused(request.seq, ErrorCode.TOO_LATE, reason)
+        measures = self._metrics.active
+        if measures is not None and measures.is_timed:
+            began = measures.stopwatch()
+            results = self._handler.decide_now(request, batch)
+            if isinstance(results, Results):
+                measures.decided_ns.add(measures.stopwatch() - began)
+        else:
+            results = self._handler.decide_now(request, batch)
+        if isinstance(results, Refused):
+            if results.code == ErrorCode.OVERLOADED:
+                self._counters.add("shed", len(batch))
+                self._counters.refused("overloaded")
+            else:
+                self._counters.refused("not_owner")
+        return results
+
+    def was_decided_elsewhere(self, session: int, seq: int) -> bool:
+        """Return whether a check of this request was already decided on another path."""
+        return self._decided_checks.has_any_of(session, seq)
+
+    def record_direct(
+        self, sender: Sender[Caller], request: Request, batch: Batch, rows: list[int] | None
+    ) -> None:
+        """Store the keys of checks that a client sent directly, for deduplication."""
+        now, deadline_ns = self._now(), request.deadline_ms * 1_000_000
+        session = sender.identity[1]
+        self._decided_checks.asked(
+            session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
+        )
+
+    def forward(
+        self,
+        sender: Sender[Caller],
+        request: Request,
+        part: Part,
+        waited_ns: int | None = None,
+    ) -> None:
+        """Decide a part of a request later, then store and send its answer."""
+        running = self._running
+        assert running.transport is not None
+        assert running.nursery is not None
+        if part.batch.op is Op.CHECK and part.batch.leases:
+            self._waiters.add(sender, part.batch.leases)
+        waited_ms = (running.transport.held_up_ns if waited_ns is None else waited_ns) // 1_000_000
+        if waited_ms:
+            request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
+        running.nursery.start_soon(self._forward, sender, request, part)
+
+    async def _forward(self, sender: Sender[Caller], request: Request, part: Part) -> None:
+        measures = self._metrics.active
+        began = 0 if measures is None else measures.stopwatch()
+        decide = self._decide_and_answer
+        if not await self._containment.run("forwarding", decide, sender, request, part):
+            self._counters.refused("internal")
+            self._reply(sender, request.seq, internal_refusal(request.seq))
+        if measures is not None:
+            measures.forwarded_ns.add(measures.stopwatch() - began)
+        self._running.on_work_done()
+
+    async def _decide_and_answer(
+        self, sender: Sender[Caller], request: Request, part: Part
+    ) -> None:
+        results = await self._handler.decide(request, part)
+        if results is None:
+            reply: Message = Refused(
+                request.seq, ErrorCode.NOT_HERE, f"node {self._name} could not have these keys"
+            )
+        else:
+            reply = self.answer(request, results, part.rows)
+        if results is not None:
+            sender.note(part.batch, results)
+        self._reply(sender, request.seq, reply)
+        if sender.session is not None and results is not None:
+            self._subscriptions.on_denied_elsewhere(sender.session, part.batch, results)
+            if self._handler.waits_here(part.batch):
+                slots, now = self._handler.slots, self._now()
+                slots.on_answered(sender.session, part.batch, results, now)
+
+    def _reply(self, sender: Sender[Caller], seq: int, reply: Message) -> None:
+        """Remember the answer to a request, and send it on the sender's present connection."""
+        payload = encode(reply)
+        sender.remember(seq, payload)
+        if sender.session is not None and self._running.transport is not None:
+            sender.session.send_payload(payload)
+            self._running.flush()
+
+    def answer(self, request: Request, results: Results, rows: list[int] | None = None) -> Answer:
+        """Create the answer message for some rows of a request; None means all rows."""
+        return Answer(
+            request.seq,
+            self._cluster.view.hash,
+            self._rules.current.version,
+            results,
+            rows,
+        )

@@ -1,0 +1,97 @@
+"""Sessions that are open at a node: their places, their unread bytes, and their end."""
+
+from operator import methodcaller
+from typing import Protocol
+
+from node.config.access import Access
+from node.context.node_context import NodeContext
+from node.membership.cluster_view import ClusterView
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.sessions.caller import Caller
+from node.requests.sessions.connection_places import ConnectionPlaces
+from node.requests.sessions.unacknowledged_bytes import UnacknowledgedBytes
+from ringfence.peering.slot_queue import SlotQueue
+from ringfence.transport.interface import Handler
+from ringfence.wire import ErrorCode, Goodbye, Hello, Refused, Role, Welcome
+
+__all__ = ["OpenSession", "OpenSessions"]
+
+
+class OpenSession(Caller, Handler, Protocol):
+    """One session, as its node keeps it."""
+
+    def recheck(self, access: Access) -> bool:
+        """Apply changed keys and tokens; return whether that has ended the session."""
+
+
+class OpenSessions:
+    """Open sessions of one node."""
+
+    is_draining = False
+    """Whether hellos are refused because the node leaves."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        cluster: ClusterView,
+        subscriptions: DenialSubscriptions[Caller],
+        slots: SlotQueue[Caller],
+    ) -> None:
+        """`subscriptions` and `slots` forget the callers whose sessions end."""
+        self._node = node
+        self._cluster = cluster
+        self._subscriptions = subscriptions
+        self._slots = slots
+        self.by_id: dict[int, OpenSession] = {}
+        self.unsent: UnacknowledgedBytes[Caller] = UnacknowledgedBytes(methodcaller("give_up"))
+        self._places: ConnectionPlaces[Caller] = ConnectionPlaces(node.settings.places)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, session: OpenSession, host: str) -> None:
+        """Add a session; it may replace an older one from this host without a hello."""
+        self.by_id[id(session)] = session
+        oldest = self._places.arrived(session, host)
+        if oldest is not None:
+            self._node.counters.refused("stranger_replaced")
+            oldest.close(ErrorCode.OVERLOADED, "no hello came before other connections did")
+
+    def welcome(self, session: Caller, hello: Hello) -> Welcome | Refused:
+        """Return the answer to a valid `Hello`; a refusal when the node is leaving or full."""
+        name = self._node.name
+        if self.is_draining:
+            return Refused(0, ErrorCode.DRAINING, f"node {name} is leaving; ask another")
+        if hello.role is Role.NODE:
+            self._places.take_member(session)
+        elif (reason := self._places.take_client(session, hello.name)) is not None:
+            return Refused(0, ErrorCode.OVERLOADED, reason)
+        return Welcome(name, self._cluster.view.hash, self._node.rules.current.version)
+
+    def on_sent(self, session: Caller, size: int) -> None:
+        """Count a sent message of `size` bytes; this may close sessions whose peers do not read."""
+        self.unsent.sent(session, size)
+
+    def on_closed(self, session: Caller) -> None:
+        """Remove a connection that has ended."""
+        self.by_id.pop(id(session), None)
+        self.unsent.left(session)
+        self._places.left(session)
+        self._subscriptions.on_client_left(session)
+        self._slots.on_caller_gone(session, self._node.clock.now())
+        self._node.running.on_work_done()
+
+    def recheck(self, access: Access) -> int:
+        """Apply changed keys and tokens; return the number of sessions that this ended."""
+        return sum([session.recheck(access) for session in list(self.by_id.values())])
+
+    def announce_leave(self) -> None:
+        """Refuse further hellos, and ask all clients to use other nodes."""
+        self.is_draining = True
+        for session in list(self.by_id.values()):
+            session.send(Goodbye(f"node {self._node.name} is leaving"))
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in list(self.by_id.values()):
+            session.close(ErrorCode.DRAINING, f"node {self._node.name} has left")

@@ -1,0 +1,93 @@
+"""Counters of a node's shards, and the parts that move, replicate and exchange them."""
+
+from dataclasses import dataclass
+
+from node.context.node_context import NodeContext
+from node.cross_dc.counts import CrossDcCounts
+from node.cross_dc.global_keys import GlobalKeys
+from node.membership.peer_links import PeerLinks
+from node.requests.deduplication import DecidedChecks
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.lease_grants import Lender
+from node.requests.sessions.caller import Caller
+from node.requests.sessions.client_notices import ClientNotices
+from node.shards.changed_keys import ChangedKeys
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.replication import Replication
+from node.shards.transfers.handoff import Handoff
+from node.shards.transfers.shard_sender import ShardSender
+from ringfence.limiter import Engine
+from ringfence.peering.engine_choice import first_slot, new_engine
+
+__all__ = ["ShardCounters", "build_shard_counters"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCounters:
+    """Counters of one node and the parts that work on them."""
+
+    engine: Engine
+    lender: Lender[Caller]
+    ownership: ShardOwnership
+    handoff: Handoff
+    replication: Replication
+    global_keys: GlobalKeys
+    cross_dc: CrossDcCounts
+
+
+def build_shard_counters(
+    node: NodeContext,
+    links: PeerLinks,
+    notices: ClientNotices,
+    decided_checks: DecidedChecks,
+    subscriptions: DenialSubscriptions[Caller],
+    *,
+    first_id: int,
+    least_parts: int,
+) -> ShardCounters:
+    """Build the counters of a node without shards.
+
+    Leases and transfers are numbered from `first_id`. A shard with any counter moves in at least
+    `least_parts` parts.
+    """
+    settings, counters, now = node.settings, node.counters, node.clock.now
+    # Slot ids must not repeat across restarts: a late release would free another slot.
+    engine = new_engine(
+        max_keys=settings.max_keys,
+        max_bytes=settings.max_bytes or None,
+        first_lease=first_slot(node.name, first_id),
+        secret=node.random.randbytes(16),
+        keeps_keys=True,
+    )
+    changed = ChangedKeys()
+    lender: Lender[Caller] = Lender(
+        engine,
+        node.rules.rule,
+        notices.recall_leases,
+        first_lease=first_id,
+        on_freed=subscriptions.end_denials,
+        on_changed=changed.add,
+        on_settled=lambda session, key, units: session.spent(key, units),
+    )
+    global_keys = GlobalKeys(engine, now, node.running.uptime)
+    ownership = ShardOwnership(
+        *(node.name, engine, counters, node.rules.period_of),
+        *(global_keys.on_arrived, global_keys.lost.start),
+        max_keys=settings.max_keys,
+        max_bytes=settings.max_bytes or None,
+        decided_checks=decided_checks,
+        changed=changed,
+        lender=lender,
+    )
+    sender = ShardSender(
+        ownership, engine, counters, first_transfer=first_id, least_parts=least_parts, lender=lender
+    )
+    shared = node.name, ownership, sender, engine, counters, links.bulk
+    handoff = Handoff(*shared, links.connect_joining, now, node.containment)
+    replication = Replication(*shared, now, node.containment)
+    cross_dc = CrossDcCounts(
+        *(settings.datacenter, engine, ownership, counters, links.link, global_keys, now),
+        *(node.running.uptime, node.random, node.containment),
+    )
+    cross_dc.set_rules(node.rules.current)
+    return ShardCounters(engine, lender, ownership, handoff, replication, global_keys, cross_dc)
