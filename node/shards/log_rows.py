@@ -12,20 +12,7 @@ from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Snapshot
 from ringfence.wire import LEASE, DecidedCheck
 
-__all__ = ["add_logs", "has_slots", "log_rows", "split_row", "without_checks"]
-
-
-def has_slots(counts: Snapshot, at: int) -> bool:
-    """Return whether a counter is of a concurrency limit, or of an unused key."""
-    limit = counts.limits[counts.which[at]]
-    return limit.algorithm is Algorithm.CONCURRENCY or not counts.states[at]
-
-
-def split_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split a row into its pairs with units and the numbers of its changed slots."""
-    pairs = list(zip(row[::2], row[1::2], strict=True))
-    units = [number for pair in pairs if pair[1] for number in pair]
-    return units, [slot for slot, count in pairs if not count]
+__all__ = ["add_logs", "log_rows", "without_checks"]
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
@@ -33,7 +20,7 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
     rows: list[list[int]] = []
     for at, key in enumerate(counts.keys):
         row, slots = log.row(key, now), log.slots(key)
-        if slots and has_slots(counts, at):
+        if slots and _has_slots(counts, at):
             held = _ages_and_units(counts, at)
             for slot in slots:
                 row += held.get(slot, ())
@@ -46,13 +33,13 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
     """Add another member's log, one row for each key of `counts`, its counters, to a log."""
     for at, (key, row) in enumerate(zip(counts.keys, rows, strict=False)):
-        units, slots = split_row(row)
-        if slots and has_slots(counts, at):
+        units, slots = _split_row(row)
+        if slots and _has_slots(counts, at):
             held = _ages_and_units(counts, at)
             for slot in slots:
                 if log.add_slot(key, slot) and slot in held:
                     _take_units(units, *held[slot])
-            units, _ = split_row(units)
+            units, _ = _split_row(units)
         log.restore(key, units, counts.limits[counts.which[at]].period_ns, now)
 
 
@@ -60,16 +47,29 @@ def without_checks(
     keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
 ) -> list[list[int]]:
     """Subtract the units of checks that both members admitted from the other member's log."""
-    by_key = {key: split_row(row) for key, row in zip(keys, rows, strict=True)}
+    by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
     for check in checks:
         units, slots = by_key.get(check.key, ([], []))
         if check.row[LEASE] in slots:
             slots.remove(check.row[LEASE])
         _take_units(units, check.age_ns, check.cost)
     return [
-        split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
+        _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)
     ]
+
+
+def _has_slots(counts: Snapshot, at: int) -> bool:
+    """Return whether a counter is of a concurrency limit, or of an unused key."""
+    limit = counts.limits[counts.which[at]]
+    return limit.algorithm is Algorithm.CONCURRENCY or not counts.states[at]
+
+
+def _split_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Split a row into its pairs with units and the numbers of its changed slots."""
+    pairs = list(zip(row[::2], row[1::2], strict=True))
+    units = [number for pair in pairs if pair[1] for number in pair]
+    return units, [slot for slot, count in pairs if not count]
 
 
 def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:
