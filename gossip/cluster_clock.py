@@ -27,7 +27,7 @@ _SHARE = 2
 
 
 class ClusterClock:
-    """Cluster clock of one member. The time never goes back, except by `jump`.
+    """Cluster clock of one member. Its time never decreases, except by `jump`.
 
     `now` is the time of the host in ns since 1970.
     """

@@ -33,7 +33,7 @@ Timer: TypeAlias = tuple[Due, str | int]
 
 
 class Timers:
-    """Set of timers, each set at most once. Times are ns."""
+    """Set of timers; each timer has at most one time, in ns."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []

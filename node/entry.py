@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the `ringfence` command line."""
     try:
         from node.cli.command import main as run
     except ModuleNotFoundError as error:

@@ -158,7 +158,7 @@ def _tune_garbage_collector() -> None:
 
 
 def _return_large_blocks() -> None:
-    """Make glibc return freed blocks of 512 KiB and more to the system at once.
+    """Make the C library (glibc) return freed blocks of 512 KiB and more to the system immediately.
 
     By default it keeps blocks of up to 32 MiB after the first one was freed. Then buffers for slow
     readers took up to four times their size.

@@ -1,4 +1,4 @@
-"""Exactly-once counting of checks while a node process is suspended.
+"""Test that each check is counted exactly once, although a node process is suspended.
 
 Each of three node processes in turn is stopped (SIGSTOP) for 0.1 to 2 seconds while 100 checks of
 its keys are in flight. Garbage collection and throttled containers have the same effect. The client
@@ -120,7 +120,7 @@ def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
 
 
 async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -> _Found:
-    """Stop one node while checks of its keys are in flight; return what was found."""
+    """Stop one node while checks of its keys are in flight; return the wrong results."""
     decisions: dict[str, list[Decision]] = {key: [] for key in _LIMITS}
     found = _Found()
     async with open_cluster(

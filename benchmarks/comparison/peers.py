@@ -43,7 +43,7 @@ _NETWORK = {
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield the rate of each limiter, then our rates as multiples of the others.
+    """Yield the rate of each limiter, then Ringfence's rates as multiples of the other rates.
 
     Raises `ConfigError` where Redis is not installed.
     """

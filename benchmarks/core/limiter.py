@@ -85,8 +85,7 @@ class Asker:
             table.check_many(frame, [1] * len(frame), START)
 
     def _some_keys(self) -> list[bytes]:
-        """Return the keys of the next sample; samples of a large table use different keys in
-        turn."""
+        """Return the keys of the next sample; each sample of a large table uses other keys."""
         if self._next >= len(self._keys):
             self._next = 0
         asked = self._keys[self._next : self._next + ASKED]

@@ -28,7 +28,7 @@ class Baseline:
         self._answer.statuses.add(code=RateLimitResponse.OK, limit_remaining=1)
 
     def __rsgi_init__(self, loop: Any) -> None:
-        """Start the gRPC server."""
+        """Start the gRPC server of a worker process."""
         self._task = loop.create_task(self._serve())
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:

@@ -65,7 +65,7 @@ class _Load(NamedTuple):
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Load the gateway with each number of callers in turn."""
+    """Measure the gateway with each number of callers."""
     loads: dict[int, list[_Load]] = {level: [] for level in _LEVELS}
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())

@@ -12,7 +12,8 @@ Sample = TypeVar("Sample")
 
 @dataclass(frozen=True)
 class Figure:
-    """Result of a benchmark. The field names are the keys of the JSON lines."""
+    """Result of a benchmark: a quantity in several rounds. The field names are the keys of the JSON
+    lines."""
 
     name: str
     """The benchmark and the quantity, joined by a dot: `ring.lookup_ns`."""

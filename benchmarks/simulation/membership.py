@@ -47,7 +47,7 @@ STALLS_LAST_S = {10: 300.0, 100: 120.0, 1000: 20.0}
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure clusters of each size, with Lifeguard and as plain SWIM."""
+    """Measure clusters of each size, with Lifeguard and with SWIM only."""
     for size in SIZES:
         for name, settings in (("", Settings.lan()), ("swim.", Settings.lan().without_lifeguard())):
             prefix = f"membership.{name}"

@@ -49,7 +49,7 @@ class Exchanges:
         self._join_pause = settings.join_pause
 
     def start(self, now: int) -> None:
-        """Start the periodic exchanges."""
+        """Start the periodic exchanges of member lists."""
         for which in ("local_dc", "remote_dc"):
             self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
 
@@ -60,7 +60,7 @@ class Exchanges:
         self.contact_seeds(now)
 
     def set_seeds(self, seeds: Sequence[Address]) -> None:
-        """Replace the seed addresses, where members can be found."""
+        """Replace the seed addresses, at which the first members are contacted."""
         self.seeds = tuple(dict.fromkeys(seeds))
 
     def contact_seeds(self, now: int) -> None:

@@ -14,7 +14,7 @@ _NS = 1_000_000_000
 
 
 class FlapDamping:
-    """Accusations of the local member by others, and the resulting pause. Times are ns."""
+    """Accusations of the local member by other members, and the resulting pause. Times are ns."""
 
     def __init__(self, settings: Settings) -> None:
         self.ends_at: int | None = None

@@ -93,7 +93,7 @@ class _Relay:
 
 
 class Prober:
-    """All running probes of this member, and those that it makes for others."""
+    """All running probes of this member, including indirect probes for other members."""
 
     def __init__(
         self,

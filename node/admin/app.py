@@ -102,7 +102,7 @@ class AdminApp:
         }
 
     async def respond(self, request: AdminRequest) -> AdminResponse:
-        """Answer one request. An internal error becomes status 500."""
+        """Answer one HTTP request. An internal error becomes status 500."""
         has_turn = False
         try:
             name, route = self._route_of(request)

@@ -110,7 +110,7 @@ class AdminPort:
             self._tls.reload()
 
     async def run(self) -> None:
-        """Serve connections until cancelled."""
+        """Serve HTTP connections until cancelled."""
         async with trio.open_nursery() as nursery, self._listener:
             try:
                 nursery.start_soon(self._containment.supervise, "http", self._serve_all, nursery)

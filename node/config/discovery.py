@@ -1,4 +1,4 @@
-"""Discovery of other nodes: plain addresses, DNS names, and DNS service records.
+"""Discovery of other nodes by numeric addresses, DNS names and DNS service records.
 
 A discovered address is only a first contact. Membership is decided by gossip.
 """
@@ -25,7 +25,7 @@ _LOOKUP_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Parsed seed: a plain address, a DNS name, or a DNS service record."""
+    """Parsed seed: a numeric address, a DNS name, or a DNS service record."""
 
     text: str
     kind: str

@@ -14,7 +14,7 @@ __all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class CertificateRow:
-    """One certificate of a key folder."""
+    """One certificate in a key folder, with its expiry."""
 
     file: str
     """Path relative to the folder."""
@@ -27,7 +27,7 @@ class CertificateRow:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One token of `tokens.toml`."""
+    """One token in `tokens.toml`, with its scopes and without its secret."""
 
     name: str
     scopes: list[str]

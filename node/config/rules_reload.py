@@ -33,7 +33,7 @@ class RuleFiles:
         self._version = -1
 
     def load(self) -> RuleSet:
-        """Load the rules. Raises `ConfigError`, which lists every error.
+        """Load the rules from the files. Raises `ConfigError`, which lists every error.
 
         Each load has a higher version than the previous one, even if the files are older. So
         clients also receive a roll-back.
@@ -55,7 +55,8 @@ class RuleFiles:
         return self.reload() if self._fingerprints() != self._seen else None
 
     def reload(self) -> RuleSet | None:
-        """Load the rules again. If they are invalid, log the reason and return None."""
+        """Load the rules from the files again. If they are invalid, log the reason and return
+        None."""
         try:
             return self.load()
         except ConfigError as error:

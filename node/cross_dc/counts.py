@@ -252,7 +252,7 @@ class CrossDcCounts:
     # -- receiving -------------------------------------------------------------------------------
 
     def receive_counts(self, sender: str, message: WindowCounts) -> Done | Refused:
-        """Merge counts of the other data center `sender` into the counters here."""
+        """Merge counts that the other data center `sender` has sent into this node's counters."""
         if message.writer != sender or sender == self._datacenter:
             self._counters.add("cells_refused", len(message.keys))
             return _foreign(message.seq, message.writer, sender)
@@ -318,8 +318,8 @@ class CrossDcCounts:
         )
 
     def receive_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
-        """Return the shards for which the digests of another data center differ from the counts
-        here."""
+        """Return the shards for which the digests of another data center differ from this node's
+        counts."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
         remote = self._keys.received.get(message.writer, {})

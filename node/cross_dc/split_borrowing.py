@@ -47,7 +47,7 @@ class SplitBorrowing:
         self.rules, self.rings = rules, rings
 
     def can_borrow(self, batch: Batch) -> bool:
-        """Whether another data center may allow a check that was denied here."""
+        """Whether another data center may allow a check that this one has denied."""
         if not (self.rules and self.rings and batch.op is Op.CHECK):
             return False
         return any([key[:8] in self.rules for key in batch.keys])

@@ -51,7 +51,8 @@ class DemoCluster:
         self.processes[name].wait()
 
     def wait_until_up(self) -> None:
-        """Wait until every node sees all others, because some nodes would decide alone before that.
+        """Wait until every node sees all other nodes, because some nodes would decide alone before
+        that.
 
         Raises `PeerUnavailable` when a node ends or takes longer than half a minute.
         """
@@ -157,8 +158,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _stop(processes: "dict[str, subprocess.Popen[bytes]]") -> None:
-    """Kill all node processes at once. If they left gracefully, each would wait for another one to
-    take its counters."""
+    """Kill all node processes without a graceful leave, in which each would wait to transfer its
+    shards."""
     for process in processes.values():
         process.kill()
     for process in processes.values():

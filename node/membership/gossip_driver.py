@@ -95,8 +95,8 @@ class GossipDriver:
         notice_stall: Callable[[], object],
         containment: Containment,
     ) -> None:
-        """`notice_stall` is called before each datagram of a member, because the datagram may have
-        waited during a stall."""
+        """`notice_stall` is called before each datagram of a member, so that a stall of this
+        process is detected."""
         self._membership = membership
         self._datagrams = datagrams
         self._transport = transport

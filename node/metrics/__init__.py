@@ -1,1 +1,1 @@
-"""Metrics of a node: plain counters, decisions by rule, and the keys denied most."""
+"""Metrics of a node: event counters, decisions by rule, and the keys denied most."""

@@ -73,7 +73,7 @@ class Span:
         self.sum = 0
 
     def add(self, value: int) -> None:
-        """Count one value; a value that is too large goes into the last class."""
+        """Count one value; the last class contains all larger values."""
         size = value.bit_length()
         counts = self.counts
         counts[size if size < len(counts) else -1] += 1

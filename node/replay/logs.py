@@ -203,7 +203,7 @@ class LogReader(Iterator[Entry]):
 
 
 def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> LogReader:
-    """Open a plain or gzip log and detect its format; the path `-` means standard input.
+    """Open an uncompressed or gzip log and detect its format; the path `-` means standard input.
 
     Only a part of the log is in memory at a time. A truncated or damaged stream yields the entries
     before the damage. Raises `ConfigError` when the file cannot be opened, is empty, or has an

@@ -91,7 +91,7 @@ def _with_soft_margin(limit: Limit, amount: int) -> int:
 
 
 def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int) -> int:
-    """Return the excess over a token bucket: `size` units at once, and `amount` more per period.
+    """Return the excess over a token bucket of `size` units that regains `amount` units per period.
 
     One pass over starts and ends in order of time. A stretch of time begins at a start and ends at
     an end; only costs that start and end inside it count. Costs and instants are scaled by the

@@ -94,7 +94,7 @@ class RuleTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one replay."""
+    """Counts of one replay: checks and denials by rule and by client."""
 
     checks: int = 0
     allowed: int = 0
@@ -177,8 +177,8 @@ class Tally:
         return self.rules[worst].rule
 
     def _drop_clients(self) -> None:
-        """Drop the counts of clients beyond the bound; clients with the most denials, then the most
-        checks, are kept."""
+        """Drop the counts of clients beyond the bound, first those with few denials, then those
+        with few checks."""
         self.clients_dropped = True
         denied, checked = self.denied_by_client, self.checked_by_client
         kept = set(

@@ -65,8 +65,8 @@ class Lender(Generic[ClientT]):
         on_changed: Callable[[bytes], None] | None = None,
         on_settled: Callable[[ClientT, bytes, int], None] | None = None,
     ) -> None:
-        """`on_freed` is called with keys that have more units available, `on_changed` with a key
-        whose lent units change, and `on_settled` with the units that a client was charged."""
+        """`on_freed` is called with keys that have more units available, and `on_changed` with a
+        key whose lent units change. `on_settled` gets the units that a client was charged."""
         self._on_freed = on_freed
         self._on_changed = on_changed
         self._on_settled = on_settled

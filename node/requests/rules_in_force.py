@@ -24,7 +24,7 @@ class RulesInForce:
         self._removed: dict[int, Rule] = {}
 
     def change(self, rules: RuleSet) -> None:
-        """Replace the current rules.
+        """Replace the current rules by a new rule set.
 
         The version always increases, even if the new files are older, because clients only accept
         newer rules.

@@ -9,8 +9,8 @@ _WELL_AFTER = 60.0
 
 
 class BackOff:
-    """Delay before a restart. It doubles with every failure, until a member has run for a
-    minute."""
+    """Delay before a failed member is restarted. It doubles with every failure, until a member has
+    run for a minute."""
 
     def __init__(self) -> None:
         self._pause = _FIRST

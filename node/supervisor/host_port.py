@@ -59,7 +59,7 @@ class _Page:
         self._not_ready: list[str] = []
 
     async def respond(self, request: AdminRequest) -> AdminResponse:
-        """Answer one HTTP request."""
+        """Answer one HTTP request to the host's admin port."""
         is_health = request.path in ("/healthz", "/readyz")
         if not is_health:
             await self._throttle.turn()

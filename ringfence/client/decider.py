@@ -16,7 +16,7 @@ class Decider(Protocol):
 
     @property
     def rules(self) -> RuleSet:
-        """Current rules."""
+        """Current rules by which checks are matched."""
 
     @property
     def knows_rules(self) -> bool:

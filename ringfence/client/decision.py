@@ -35,7 +35,7 @@ _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 
 @dataclass(slots=True, repr=False)
 class Status:
-    """Result of one counter. Durations are seconds.
+    """Result of a check at one counter. Durations are seconds.
 
     A status must not be changed. The class is not frozen, because that would double the cost of
     each object.

@@ -215,7 +215,7 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def _address(text: str) -> str | None:
-    """Parse an address in any form that proxies write: plain, quoted, in brackets, with a port."""
+    """Parse an address in any form that proxies write: bare, quoted, in brackets, with a port."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]

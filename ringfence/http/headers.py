@@ -49,8 +49,8 @@ class HeaderStyle(StrEnum):
 
     @classmethod
     def of(cls, name: str | None) -> "HeaderStyle":
-        """Return the header style with this name; None means `none`. Raises `ConfigError` for
-        others."""
+        """Return the header style with this name; None means `none`. Raises `ConfigError` for an
+        unknown name."""
         try:
             return cls("none" if name is None else name)
         except ValueError as error:

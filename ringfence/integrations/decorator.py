@@ -148,7 +148,7 @@ def _require_limiter(limiter: object) -> None:
 
 
 def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
-    """Raise `ConfigError` for an async limiter, which a plain function cannot await."""
+    """Raise `ConfigError` for an async limiter, which a sync function cannot await."""
     if isinstance(limiter, Limiter):
         raise ConfigError(
             f"{name} is a plain function, which cannot await; give it a limiter of "

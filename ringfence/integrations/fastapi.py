@@ -86,7 +86,8 @@ class ViewLimit:
         return decision_of(request.scope)
 
     def _policy(self, name: str) -> Policy:
-        """Return the policy of a route, which has its own counters unless `scope` names others."""
+        """Return the policy of a route. Each route has its own counters unless `scope` names shared
+        ones."""
         policy = self._policies.get(name)
         if policy is None:
             policy = self._limits.policy_for(name, self._limit, self._options)

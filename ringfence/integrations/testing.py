@@ -42,7 +42,7 @@ class FakeClock:
         self._now = time.time_ns()
 
     def now(self) -> int:
-        """Return nanoseconds since 1970."""
+        """Return the time of the fake clock in nanoseconds since 1970."""
         return self._now
 
     def advance(self, seconds: float) -> None:

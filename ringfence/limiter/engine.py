@@ -71,7 +71,8 @@ class Engine:
         return self._tables.sizes()
 
     def set_rules(self, rules: Mapping[int, EngineRule]) -> None:
-        """Replace the rules. Rules that stay keep their counters, also with another limit.
+        """Replace the rules of the engine. Rules that remain keep their counters, even with another
+        limit.
 
         A new rule takes over the counters of checks that were decided by limits in requests.
         """

@@ -89,7 +89,7 @@ class RuleTables:
             yield self._ruleless
 
     def set_rules(self, rules: Mapping[int, EngineRule]) -> None:
-        """Replace the rules. Rules that stay keep their tables, also with another limit.
+        """Replace the rules. Rules that remain keep their tables, even with another limit.
 
         A new rule takes over the counters of checks that were decided by limits in requests.
         """

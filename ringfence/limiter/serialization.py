@@ -1,8 +1,8 @@
-"""Serialization of counters as plain numbers, for transfers between nodes.
+"""Conversion of counters to numbers and back, for transfers between nodes.
 
 Defines the layout of a batch, and bounds that hold for all numbers. Each algorithm defines the
-meaning of its numbers: durations, window numbers and counts, but no instants, because the clocks
-of two hosts differ.
+meaning of its numbers: durations, window numbers and counts, but no instants, because the clocks of
+two hosts differ.
 """
 
 from collections.abc import Mapping, Sequence

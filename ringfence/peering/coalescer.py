@@ -101,7 +101,8 @@ class PendingBatch(ABC):
         return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
 
     def resolve_rows(self, rows: list[int], results: Results) -> None:
-        """Wake the tasks of some rows, whose answers arrived before the others or late."""
+        """Wake the tasks of some rows, whose answers arrived before those of other rows, or
+        late."""
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
         self._wake_rows({at: self._parts[at].row(0) for at in rows})

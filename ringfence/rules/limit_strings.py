@@ -43,7 +43,7 @@ _LONGEST_NUMBER = 20
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse a limit. Raises `ConfigError` with the position in the text and the fix."""
+    """Parse the text of a limit. Raises `ConfigError` with the position in the text and the fix."""
     if len(text) > _LONGEST_TEXT:
         raise ConfigError(
             f"limit must have at most {_LONGEST_TEXT} characters, got {text[:40]!r}...; shorten it"

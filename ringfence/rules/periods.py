@@ -80,7 +80,8 @@ def in_nanoseconds(number: str, unit: str) -> int | None:
 
 
 def parse_period(text: str) -> int:
-    """Parse `90s`, `15m`, `1.5 hours`, or plain seconds, to nanoseconds. Raises `ConfigError`."""
+    """Parse `90s`, `15m`, `1.5 hours`, or a number of seconds, to nanoseconds. Raises
+    `ConfigError`."""
     found = _PERIOD.fullmatch(text[:_LONGEST_TEXT])
     if found is None or len(text) > _LONGEST_TEXT:
         raise ConfigError(f"must be a period, got {_cut(text)}; write it as `90s` or `15m`")

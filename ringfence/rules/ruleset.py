@@ -150,12 +150,12 @@ class RuleSet:
         return self._content_hash
 
     def to_plain(self) -> Plain:
-        """Convert the rules to plain data, to send them to clients."""
+        """Convert the rules to nested lists, to send them to clients."""
         return to_plain(self._version, self._domains)
 
     @classmethod
     def from_plain(cls, plain: Plain) -> "RuleSet":
-        """Create a rule set from the plain data that `to_plain` returned.
+        """Create a rule set from the nested lists that `to_plain` returned.
 
         Raises `RemoteProtocolError` when it is invalid.
         """

@@ -1,4 +1,4 @@
-"""Conversion of rules to plain data and back, to send them to clients.
+"""Conversion of rules to lists and numbers that can be sent to clients, and back.
 
 Every node of a tree is one row with its whole path, so the nesting does not depend on the depth of
 the tree. Rule ids are not sent; the receiver computes them again.
@@ -27,7 +27,7 @@ _Word = TypeVar("_Word", Algorithm, Calendar, OnFailure)
 
 
 def to_plain(version: int, domains: Sequence[Domain]) -> Plain:
-    """Convert rules to plain data: `[version, [[domain, on_failure, [row, ...]], ...]]`."""
+    """Convert rules to nested lists: `[version, [[domain, on_failure, [row, ...]], ...]]`."""
     written: list[Plain] = [
         [domain.name, domain.on_failure.value, [_row_to_plain(row) for row in domain.rows]]
         for domain in domains
@@ -36,7 +36,7 @@ def to_plain(version: int, domains: Sequence[Domain]) -> Plain:
 
 
 def domains_from_plain(plain: Plain) -> tuple[int, tuple[Domain, ...]]:
-    """Convert plain data from `to_plain` back to domains.
+    """Convert the nested lists from `to_plain` back to domains.
 
     Raises `RemoteProtocolError` when the structure is invalid, and `InvalidLimit` when the numbers
     of a limit contradict each other.

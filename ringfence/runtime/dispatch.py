@@ -84,7 +84,7 @@ def clock() -> Callable[[], float]:
 
 
 async def sleep(seconds: float) -> None:
-    """Wait for `seconds`."""
+    """Wait for `seconds` on the clock of the caller's runtime."""
     if on_trio.in_trio_run():
         await on_trio.trio.sleep(max(0.0, seconds))
     else:

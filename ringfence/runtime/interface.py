@@ -98,7 +98,7 @@ class Runtime(TimedCalls, Protocol):
         """Return the monotonic time in seconds."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds`."""
+        """Wait for `seconds` on the clock of this runtime."""
 
     async def checkpoint(self) -> None:
         """Let other tasks run; raise if the caller is cancelled."""
@@ -107,7 +107,7 @@ class Runtime(TimedCalls, Protocol):
         """Create a scope that is cancelled after `seconds`."""
 
     def open_task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
-        """Create a task group."""
+        """Create a task group of this runtime."""
 
     def new_future(self) -> Future[Any]:
-        """Create a future."""
+        """Create a future of this runtime."""

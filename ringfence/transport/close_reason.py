@@ -105,7 +105,7 @@ def from_local_close(code: int, reason: str, peer: Address, server_name: str | N
 
 
 def from_path_failure(reason: str, peer: Address) -> CloseReason:
-    """Translate the end of a connection that nobody closed: silence, no path, or no common
+    """Translate the end of a connection that no peer has closed: silence, no path, or no common
     version."""
     where = format_address(peer)
     if reason == "Idle timeout":

@@ -33,7 +33,7 @@ class Connection(Protocol):
 
     @property
     def address(self) -> Address:
-        """Address of the peer."""
+        """Network address of the peer."""
 
     @property
     def is_open(self) -> bool:
@@ -70,7 +70,7 @@ class Handler(Protocol):
         """Handle the successful end of the handshake."""
 
     def on_message(self, payload: bytes) -> None:
-        """Handle one complete message."""
+        """Handle one complete message from the peer."""
 
     def on_close(self, code: int, reason: str) -> None:
         """Handle a close by the peer, a failed handshake, or a silent peer; called at most once."""

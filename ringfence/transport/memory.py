@@ -259,7 +259,7 @@ class MemoryTransport:
 
     @property
     def address(self) -> Address:
-        """Address of the transport."""
+        """Local address of this transport."""
         return self._address
 
     @property
@@ -333,7 +333,7 @@ class MemoryTransport:
         self._held.append(call)
 
     def run_held_calls(self) -> None:
-        """Make the calls that were due during a pause, and send waiting messages."""
+        """Make the scheduled calls that became due during a pause, and send waiting messages."""
         if not self.is_paused:
             held, self._held = self._held, []
             for call in held:
@@ -358,7 +358,7 @@ class MemoryTransport:
         self._unsent[side] = None
 
     def run_call(self, call: Callable[[], None]) -> None:
-        """Make a call and flush, unless the transport has crashed."""
+        """Make a scheduled call, then flush, unless the transport has crashed."""
         if self.is_alive:
             try:
                 call()

@@ -59,7 +59,7 @@ class _Transport(Protocol):
         """Return the monotonic time in seconds."""
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Schedule a call."""
+        """Schedule a call for an instant."""
 
     def accept_connection(self, incoming: "MemoryConnection") -> None:
         """Accept or refuse an incoming connection."""
@@ -96,7 +96,7 @@ class MemoryConnection:
 
     @property
     def address(self) -> Address:
-        """Address of the peer."""
+        """Network address of the peer."""
         return self._address
 
     @property
@@ -135,7 +135,7 @@ class MemoryConnection:
         )
 
     def open(self) -> None:
-        """Mark this side as open, because the handshake is done."""
+        """Mark the connection as open, because the handshake is done."""
         if self.is_closed:
             return
         self._is_open = True
@@ -148,7 +148,7 @@ class MemoryConnection:
         self.transport.mark_unsent(self)
 
     def deliver_later(self, call: Callable[[], None]) -> None:
-        """Schedule `call` on this side for the time when a message sent now would arrive."""
+        """Schedule `call` for the time when a message sent now would arrive at the peer."""
         self._last_arrival = self.transport.network.arrival(self.link, self._last_arrival)
         queued = self.transport.network.queued_s(self.transport.address)
         if queued:
@@ -185,14 +185,14 @@ class MemoryConnection:
             self._run_handler(lambda: handler.on_close(code, reason))
 
     def start_idle_timeout(self, timeout: float) -> None:
-        """Start the idle timeout, because the peer can no longer reach this side."""
+        """Start the idle time-out, because the peer can no longer reach this connection."""
         if self._is_open and not self._is_peer_unreachable:
             self._is_peer_unreachable = True
             reason = f"idle timeout: {format_address(self._address)} went silent"
             self._start_silence_timer(timeout, ErrorCode.IDLE, reason)
 
     def cancel_idle_timeout(self) -> None:
-        """Undo `start_idle_timeout`: the peer can reach this side again."""
+        """Undo `start_idle_timeout`, because the peer can reach this connection again."""
         if self._is_peer_unreachable and self._silence_timer is not None:
             self._is_peer_unreachable = False
             self._silence_timer.cancel()

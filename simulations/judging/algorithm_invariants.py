@@ -21,7 +21,7 @@ _CLOCK_SKEW_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One wrong decision that an invariant has found."""
+    """One wrong decision, which an invariant has detected."""
 
     property: str
     at: float

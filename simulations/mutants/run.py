@@ -17,9 +17,10 @@ _ENGINE = "RINGFENCE_ENGINE"
 
 
 def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[Violation]:
-    """Run a scenario and return its violations; a crash is one, too.
+    """Run a scenario with a mutant and return the violations; a crash counts as one.
 
-    Without a mutant, the shipped code runs."""
+    Without a mutant, the shipped code runs.
+    """
     logging.disable(logging.CRITICAL)  # Mutants cause many log messages.
     with _in_python(), nullcontext() if mutant is None else applied(mutant):
         try:

@@ -42,7 +42,7 @@ _LAN = Network()
 
 @dataclass(frozen=True, slots=True)
 class Testbed:
-    """A scenario with the rare events that must or must not occur in it."""
+    """Scenario for mutants, with the rare events that must or must not occur in it."""
 
     scenario: Scenario
     wanted: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Testbed:
 
     @property
     def name(self) -> str:
-        """Name of the scenario."""
+        """Name of the testbed's scenario."""
         return self.scenario.name
 
 
@@ -70,7 +70,7 @@ def build_testbed(
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
 ) -> Testbed:
-    """Return a scenario with the shared rules; by default three nodes of one data center."""
+    """Create a scenario with the shared rules; by default with three nodes of one data center."""
     scenario = Scenario(
         name,
         about,

@@ -60,7 +60,7 @@ class Mutant:
 
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
-    """Run a block with the bug in the code, and restore the code afterwards.
+    """Put a mutant's bug into the running code for the block, and remove it afterwards.
 
     Raises `MutantGone` when the code to change no longer exists.
     """

@@ -29,7 +29,7 @@ class Cancelled(BaseException):
 
 
 class _Planned:
-    """Scheduled call."""
+    """Scheduled call, which can be cancelled."""
 
     __slots__ = ("_scheduler", "call")
 
@@ -465,7 +465,7 @@ class Scheduler:
         return _Scope(self, seconds=seconds, shield=shield)
 
     def open_task_group(self) -> _TaskGroup:
-        """Create a task group."""
+        """Create a task group of this scheduler."""
         return _TaskGroup(self)
 
     def new_future(self) -> _Future[Any]:

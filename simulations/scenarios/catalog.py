@@ -1,4 +1,4 @@
-"""Built-in scenarios by name. Each one has a page in the documentation."""
+"""Built-in scenarios of the simulator, by name. Each one has a page in the documentation."""
 
 from simulations.scenarios.scenario import Fault, Load, Network, Scenario
 

@@ -14,10 +14,10 @@ __all__ = ["VERBS", "FaultyWorld", "Verb", "apply"]
 
 
 class NamedHosts(Protocol):
-    """Names of the hosts of a world."""
+    """Interface of a world that lists the names of its hosts."""
 
     def names(self) -> list[str]:
-        """Return all hosts."""
+        """Return the names of all hosts."""
 
     def in_datacenter(self, datacenter: str) -> list[str]:
         """Return the hosts of a data center."""
@@ -27,85 +27,86 @@ class NamedHosts(Protocol):
 
 
 class FaultyLinks(Protocol):
-    """Links of a world; methods take the names of the hosts on both sides."""
+    """Interface of links to which faults are applied; arguments are the host names on both
+    sides."""
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between the hosts, or in one direction only."""
+        """Drop all messages between the hosts, in both directions or in one."""
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Undo a `cut`."""
+        """Undo `cut`, so that messages arrive again."""
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Drop this share of the datagrams."""
+        """Set the share of datagrams between the hosts that are lost."""
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Deliver this share of the datagrams twice."""
+        """Set the share of datagrams between the hosts that arrive twice."""
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a fixed delay, in seconds, to all messages."""
+        """Add a fixed delay, in seconds, to all messages between the hosts."""
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Drop this share of the datagrams in bursts."""
+        """Set the share of datagrams between the hosts that are lost in bursts."""
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Corrupt this share of the datagrams."""
+        """Set the share of datagrams between the hosts that are corrupted."""
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Replay old datagrams; `share` is the number per new datagram."""
+        """Repeat old datagrams between the hosts; `share` is their number per new datagram."""
 
     def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a random delay of `mean` seconds on average to all messages."""
+        """Add a random delay, `mean` seconds on average, to all messages between the hosts."""
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold all messages, or deliver the held messages at once."""
+        """Hold all messages between the hosts, or deliver the held messages together."""
 
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Close all connections."""
+        """Close all connections between the hosts."""
 
 
 class FaultyWorld(Protocol):
-    """Interface of a world to which faults are applied."""
+    """Interface of a simulated cluster to which faults are applied."""
 
     @property
     def hosts(self) -> NamedHosts:
-        """Return the hosts of the world."""
+        """Return the hosts of the simulated cluster."""
 
     @property
     def links(self) -> FaultyLinks:
-        """Return the links of the world."""
+        """Return the links of the simulated cluster."""
 
     async def start(self, name: str) -> None:
-        """Start a node."""
+        """Start a node on a host."""
 
     def crash(self, name: str) -> None:
-        """End a node at once, like a power failure."""
+        """End a node immediately, as a power failure would."""
 
     async def leave(self, name: str) -> None:
-        """Make a node transfer its shards and leave."""
+        """Make a node transfer its shards and leave the cluster."""
 
     def pause(self, name: str, is_paused: bool) -> None:
-        """Suspend a host, or resume it."""
+        """Suspend or resume all processes of a host."""
 
     def set_busy(self, name: str, seconds: float) -> None:
         """Set the processing time of each message on a host."""
 
     def move(self, name: str) -> None:
-        """Start the next node of a host on another port."""
+        """Make the next node of a host use another port."""
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
-        """Start the next node of a host with wrong or correct seed addresses."""
+        """Give the next node of a host wrong or correct seed addresses."""
 
     def lower_limits(self, name: str, part: float) -> None:
-        """Make one node apply only this part of every limit; 1 restores the limits."""
+        """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
 
     def inject_errors(self, name: str, count: int) -> None:
-        """Inject an internal error into the next calls and tasks of a node."""
+        """Raise an internal error in the next calls and tasks of a node."""
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Change a host's clock by a step."""
+        """Change the clock of a host by a number of seconds."""
 
     def drift_clock(self, name: str, ppm: float) -> None:
-        """Make a host's clock drift."""
+        """Make the clock of a host drift, in parts per million."""
 
 
 Act = Callable[[FaultyWorld, Args], Awaitable[None]]
@@ -113,7 +114,7 @@ Act = Callable[[FaultyWorld, Args], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Kind of fault: how it begins and how it ends."""
+    """Kind of fault: how it begins, and how it ends."""
 
     begin: Act
     end: Act | None
@@ -325,7 +326,8 @@ async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:
 
 
 def _target_hosts(world: FaultyWorld, args: Args) -> list[str]:
-    """Return the hosts that a fault names by node, zone or data center; by default all."""
+    """Return the hosts that a fault names by node, zone or data center; all hosts if it names
+    none."""
     if "node" in args:
         return [name for name in str(args["node"]).split(",") if name in world.hosts.names()]
     if "zone" in args:

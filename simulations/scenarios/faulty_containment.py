@@ -19,11 +19,12 @@ _Args = TypeVarTuple("_Args")
 
 
 class InjectedError(Exception):
-    """Internal error that a fault injected."""
+    """Internal error that a fault has injected into a node."""
 
 
 class FaultyContainment(Containment):
-    """Error containment of a node in which some calls and tasks fail before they begin."""
+    """Error containment of a node in which a fault makes some calls and tasks fail before they
+    begin."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class FaultyContainment(Containment):
         self._on_bug = on_bug
 
     def call(self, place: str, call: Callable[[*_Args], object], *args: *_Args) -> bool:
-        """Make a call, or contain an injected error, as `Containment.call` does."""
+        """Call a function as `Containment.call` does, or let an injected error occur instead."""
         if self.errors_to_raise:
             self.errors_to_raise -= 1
             return super().call(place, _fail)
@@ -47,7 +48,7 @@ class FaultyContainment(Containment):
     async def run(
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> bool:
-        """Run a task, or contain an injected error, as `Containment.run` does."""
+        """Run a task as `Containment.run` does, or let an injected error occur instead."""
         if self.errors_to_raise:
             self.errors_to_raise -= 1
             return super().call(place, _fail)

@@ -1,4 +1,4 @@
-"""Scenario, fault and load as plain values that can be generated, shrunk, printed and replayed.
+"""Scenarios, faults and loads as values, which can be generated, reduced, printed and replayed.
 
 Times are seconds of virtual time since the start of the load, when the cluster is ready.
 """

@@ -123,7 +123,7 @@ class DataCenters:
         return at, self._centers[at].engine
 
     def admitted(self, at: int, keys: Sequence[bytes], codes: Sequence[int], now: int) -> None:
-        """Record units that a data center has charged, to send them to the others."""
+        """Record units that a data center has charged, to send them to the other data centers."""
         center = self._centers[at]
         if not center.spreads:
             return

@@ -71,7 +71,7 @@ class RuleFigures:
 
     @property
     def allowed(self) -> int:
-        """Denials with eventual consistency."""
+        """Number of checks of this rule that were allowed with eventual consistency."""
         return self.checks - self.denied
 
 

@@ -103,7 +103,7 @@ class Hosts:
         return [host.name for host in self.by_name.values() if host.zone == zone]
 
     def nodes(self) -> list[Node]:
-        """Return the running nodes."""
+        """Return all running nodes of the run."""
         return [host.node for host in self.by_name.values() if host.node is not None]
 
     def running(self) -> list[Host]:

@@ -13,7 +13,7 @@ __all__ = ["Links"]
 
 
 class Links:
-    """Links between the hosts of a run, by the names of both sides."""
+    """Links between the hosts of a run; arguments are the host names at both ends."""
 
     def __init__(self, hosts: Hosts, network: SimulatedNetwork, links: Network) -> None:
         self._hosts = hosts

@@ -44,7 +44,7 @@ class Observed(Protocol):
 
 
 class Observer:
-    """Observer of one run."""
+    """Observer of one run, which samples the cluster and records time series."""
 
     def __init__(self, world: Observed, ledger: Ledger) -> None:
         self.stalest_ms = 0.0

@@ -82,7 +82,7 @@ class World:
     # -- nodes ---------------------------------------------------------------------------------
 
     async def start_cluster(self) -> None:
-        """Start all nodes: at the same time at core level, otherwise one after another."""
+        """Start all nodes: at the same time at the level `core`, otherwise one after another."""
         if self.scenario.level == "core" and self.scenario.nodes > 1:
             await self._form_cluster()
             return
@@ -133,7 +133,7 @@ class World:
     async def _run_node(
         self, host: Host, node: Node, seeds: Sequence[Address], founders: Sequence[Record]
     ) -> None:
-        """Run a node on a host until it ends."""
+        """Run a node on a host until the node ends."""
         assert host.errors is not None
         transport = self._network.transport(
             host.address, on_bug=partial(host.errors.failed, "transport"), accept=node.accept
@@ -194,7 +194,7 @@ class World:
         self.hosts.note(name, "stands still" if is_paused else "goes on")
 
     def inject_errors(self, name: str, count: int) -> None:
-        """Inject an internal error into the next calls and tasks of a node."""
+        """Raise an internal error in the next calls and tasks of a node."""
         errors = self.hosts.by_name[name].errors
         if errors is not None:
             errors.errors_to_raise = count

@@ -45,7 +45,8 @@ class Limits:
 
 
 class ConnectionPlaces(Generic[SessionT]):
-    """Open connections by kind. Each call takes constant time, except with too many strangers."""
+    """Open connections by kind of caller. Each call takes constant time, except with too many
+    strangers."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -93,7 +94,7 @@ class ConnectionPlaces(Generic[SessionT]):
         return None
 
     def left(self, session: SessionT) -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection from the counts."""
         self._strangers.pop(session, None)
         held = self._clients.pop(session, None)
         if held is None:

@@ -250,7 +250,8 @@ class RequestIntake:
         place: Sequence[int] | None = None,
         waited_ns: int | None = None,
     ) -> None:
-        """Answer the decided parts of a request now, and arrange later answers for the others.
+        """Answer the decided parts of a request now; the other parts are decided and answered
+        later.
 
         `place` has the positions of the batch's rows in the request; None when the batch is the
         whole request.

@@ -91,8 +91,8 @@ class ShardOwnership:
     # -- deciding ------------------------------------------------------------------------------
 
     def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        """Record the changes of a decided batch, for the standby and for owners whose shards this
-        node covers."""
+        """Record the changes of a decided batch, for the standby and for owners in whose place this
+        node counts."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
@@ -155,7 +155,8 @@ class ShardOwnership:
         return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return the members that may have counters of covered shards, with these shards.
+        """Return the members that may have counters of shards that this node covers, with these
+        shards.
 
         Only shards marked in `ours` are considered. Some shards belonged to this node before its
         restart. When no member has returned such a shard for a time, this node becomes its owner.
@@ -342,7 +343,8 @@ class ShardOwnership:
     # -- answers of the owner of a covered shard -----------------------------------------------
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
-        """Become the owner of a covered shard, because its previous owner has no counters of it."""
+        """Become the owner of a shard that was counted for another owner, which has no counters of
+        it."""
         self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
@@ -351,9 +353,10 @@ class ShardOwnership:
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
-        """Use a replica of a covered shard from its owner, which has no counters of its own.
+        """Use a replica from the owner of a covered shard (one counted in the owner's place).
 
-        The replica contains earlier counters of this node, or counters of the member `whose`.
+        The owner has no counters of its own. The replica contains earlier counters of this node, or
+        counters of the member `whose`.
         """
         is_own = whose in ("", self._me) or whose in self._left
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
@@ -384,15 +387,15 @@ class ShardOwnership:
             self._left.add(name)
 
     def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Store the counters that an owner replicates to this node, and update shards covered for
-        that owner."""
+        """Store the counters that an owner replicates to this node; also use them for shards
+        counted in its place."""
         self.replicas.keep(sender, counts, now)
         if self._covers:
             self._follow_owner(sender, counts, now)
 
     def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Replace the base counters of covered shards by those of their owner, which is reachable
-        again.
+        """Replace the base counters of shards that are counted in place of an owner which is
+        reachable again.
 
         Skipped after a restart of the owner, because this node may have counters that the owner
         lacks. Skipped for another member that covers the same owner, because its counters may
@@ -441,7 +444,8 @@ class ShardOwnership:
         return Released(cover, is_blind, regained)
 
     def release_empty(self, shards: Sequence[int]) -> None:
-        """Stop counting shards that have no counters and are not covered for another member."""
+        """Stop counting shards that have no counters, except shards counted in place of their
+        owner."""
         self._states.apply_to_all(shards, Event.SEND)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:

@@ -81,7 +81,7 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """Action of a transition. The actions of a transition run in the order of its list."""
+    """Step of a transition. The actions of a transition run in the order of its list."""
 
     RESTORE = "restore"
     HOLD = "hold"

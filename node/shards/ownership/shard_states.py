@@ -193,7 +193,8 @@ class ShardStates:
             self._replicas.drop([shard])
 
     def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
-        """Return the cover data of a shard after a transition that changes its owner."""
+        """Return data of a shard counted in place of its owner, after a transition that changes
+        this owner."""
         group, cover = arrival.group, self.covers.get(shard)
         if arrival.cover is not None:
             return arrival.cover

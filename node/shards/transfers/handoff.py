@@ -195,7 +195,8 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _merge_covered_shards(self) -> None:
-        """Ask the owners of covered shards for their counters, and merge them."""
+        """Ask the owners of shards that are counted in their place for their counters, and merge
+        them."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -218,7 +219,7 @@ class Handoff:
         return True
 
     def _adopt(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
-        """Merge a received shard with the counters here; return whether it was a transfer."""
+        """Merge a received shard into this node's counters; return whether it was a transfer."""
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
@@ -285,7 +286,7 @@ class Handoff:
         )
 
     def on_acknowledged(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
-        """Drop the stored parts of shards that the peer `taker` has acknowledged."""
+        """Drop the stored parts of shards that the peer has acknowledged."""
         self._ownership.acknowledge(receiver, shards, transfer_id, self._clock())
         if self._ownership.is_empty:
             self._all_transferred.set()

@@ -248,7 +248,8 @@ class ShardSender:
         is_blind: bool,
         now: int,
     ) -> OutgoingTransfer:
-        """Build a transfer. For a covered shard, it includes the log for the owner."""
+        """Build a transfer. For a shard counted in place of its owner, it includes the log of
+        admitted units."""
         log = FallbackLog() if cover is None else cover.log
         parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks

@@ -256,7 +256,8 @@ class Reply:
         self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
-        """Add a shard that has no counters here, with its receiver if it was transferred."""
+        """Add a shard of which this node has no counters, with its receiver if it was
+        transferred."""
         about = _About(Holding.NOTHING, moved_to=moved_to)
         self._groups.setdefault(about, []).append((shard, NOTHING))
 

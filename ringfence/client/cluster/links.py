@@ -88,8 +88,7 @@ class Links:
     async def ask_any(
         self, make: Callable[[int], Message], kind: type[_Reply], first: Link | None
     ) -> _Reply | None:
-        """Send a request to one node after the other, `first` before the others, until one
-        replies."""
+        """Send a request to one node after another, starting with `first`, until one replies."""
         for link in sorted(self, key=lambda link: link is not first):
             if link.is_ready:
                 reply = await call(link, make, kind)
@@ -105,7 +104,7 @@ class Links:
                 link.retire()
 
     def close(self) -> None:
-        """Close all links."""
+        """Close the links to all nodes."""
         for link in self:
             link.close()
         self._links.clear()

@@ -36,7 +36,8 @@ _Row: TypeAlias = tuple[bytes, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows of one report. The first `named` rows have a key, the others only the id of a rule."""
+    """Counts of decisions for one report. The first `named` rows have a key, the others only the id
+    of a rule."""
 
     rows: Sequence[tuple[_Row, int]]
     named: int

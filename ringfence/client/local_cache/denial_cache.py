@@ -106,7 +106,7 @@ class DenialCache:
         self.drop([key for key, denial in self._denials.items() if denial.node == node])
 
     def clear(self) -> None:
-        """Drop all cached denials."""
+        """Remove all cached denials."""
         self._denials.clear()
         self._on_dropped()
 

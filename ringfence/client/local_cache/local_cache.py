@@ -114,8 +114,8 @@ class LocalCache:
         keys: Sequence[bytes],
         costs: Sequence[int],
     ) -> list[Decision | None] | None:
-        """Decide many requests as `decide` does; return None when no request can be decided
-        here."""
+        """Decide many requests as `decide` does; return None when the cache can decide none of
+        them."""
         now = self._now()
         if not self.denials and not self.leases and all(costs):
             self._count_asked(keys, now)

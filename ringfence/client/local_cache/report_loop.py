@@ -42,7 +42,7 @@ class ReportLoop:
         self._send()
 
     def stop(self) -> None:
-        """Stop sending reports."""
+        """Stop sending decision reports."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -28,7 +28,8 @@ class RequestRows:
         unmatched: Status = NO_RULE,
         ticket: int = 0,
     ) -> None:
-        """Create the batch. `unmatched` is the status of a descriptor that matches no rule.
+        """Create the batch of some requests. `unmatched` is the status of a descriptor that matches
+        no rule.
 
         A descriptor may have its own cost; other counters get the cost of the request. `ticket`, if
         not 0, identifies a task that waits for slots; with cost 0 the task ends its wait. Raises

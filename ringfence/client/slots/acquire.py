@@ -25,7 +25,7 @@ class AcquireLoop:
         return runtime.current_time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds`."""
+        """Wait for `seconds` on the clock of the event loop."""
         await runtime.sleep(seconds)  # The delay that the limit demands.
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:

@@ -24,7 +24,7 @@ _MAX_WAITING, _REMEMBERED = 262_144, 1024
 
 
 class Kind(IntEnum):
-    """Types of HTTP/2 frames."""
+    """Type numbers of HTTP/2 frames."""
 
     DATA = 0
     HEADERS = 1
@@ -207,7 +207,7 @@ class Outbox:
             self._push(number, stream)
 
     def _push(self, number: int, stream: Stream) -> None:
-        """Send as much of a response as the flow-control windows permit; the rest stays blocked."""
+        """Send as much of a response as the flow-control windows permit; the remainder waits."""
         while stream.waiting:
             room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
             if room <= 0:

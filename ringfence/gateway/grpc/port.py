@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def abort(self) -> None:
-        """Close the connection immediately."""
+        """Close the connection of a client immediately."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -76,7 +76,7 @@ class Body(Protocol):
     """Request body that the server has not read yet."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Iterate over the chunks of the body, once only."""
+        """Iterate over the chunks of the body; this works only once."""
 
     async def __call__(self) -> bytes:
         """Read the complete body into memory."""

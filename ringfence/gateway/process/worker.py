@@ -207,7 +207,7 @@ class Worker:
 
 
 def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
-    """Make the limiter report a `domain` or `auth` setting that no rule can match.
+    """Make sure that the limiter reports a `domain` or `auth` setting that no rule can match.
 
     Raises `ConfigError` in this case if `strict` is set. Settings with default values are not
     checked, because a gateway for Envoy alone needs no such rules.

@@ -1,4 +1,5 @@
-"""Storage for the package `limits`, so that Flask-Limiter, slowapi and others count in a cluster.
+"""Storage for the package `limits`, so that Flask-Limiter, slowapi and similar libraries count in a
+cluster.
 
 Importing this module registers four kinds of address with `limits`: `ringfence://` for a cluster
 and `ringfence+local://` for this process only, each also with `async+` before it.

@@ -55,7 +55,7 @@ class AsyncRingfenceStorage(
 
     @property
     def storage(self) -> Limiter | BlockingLimiter:
-        """The limiter. Flask-Limiter expects the client of a storage here."""
+        """The limiter behind this storage. Flask-Limiter reads it as the client of the storage."""
         return self._limiter
 
     def close(self) -> None:

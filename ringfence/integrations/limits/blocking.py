@@ -56,7 +56,7 @@ class RingfenceStorage(
 
     @property
     def storage(self) -> BlockingLimiter:
-        """The limiter. Flask-Limiter expects the client of a storage here."""
+        """The limiter behind this storage. Flask-Limiter reads it as the client of the storage."""
         return self._limiter
 
     def close(self) -> None:

@@ -100,8 +100,8 @@ class Counter(ABC):
         return 0
 
     def share_in_use(self, now: int) -> int:
-        """Return the used part of the ceiling in millionths, which an eviction would give back to
-        the client."""
+        """Return the used part of the ceiling in millionths. An eviction would make these units
+        available again."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
 
 

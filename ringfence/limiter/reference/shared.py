@@ -340,7 +340,7 @@ class SharedBucket(Bucket, Shared):
         self._merge(writer, cells, now)
 
     def note(self, units: int, now: int, age_ns: int) -> None:
-        """Record units that this data center has admitted, to send them to the others."""
+        """Record units that this data center has admitted, to send them to other data centers."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
         for old in [old for old in self.admitted if old < oldest]:

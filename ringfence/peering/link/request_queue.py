@@ -36,7 +36,7 @@ class _Call:
 
 
 class RequestQueue:
-    """Waiting batches and calls to one member. Each gets one answer, or a notice that there is
+    """Waiting batches and calls to one member. Each gets one answer, or is told that there is
     none."""
 
     def __init__(

@@ -60,7 +60,7 @@ _GIVE_NAME = "add `name:` to the limit that must be replaced"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One parsed rule file."""
+    """Rule file that was parsed but not validated yet."""
 
     name: str
     root: Item

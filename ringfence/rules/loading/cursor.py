@@ -106,8 +106,8 @@ class Cursor:
         return item.text
 
     def required(self, table: Table, fields: Mapping[str, Item], name: str, fix: str) -> str:
-        """Return the text at this position, which must be present; empty when it is missing or
-        wrong."""
+        """Return the text at this position; empty when it is missing or wrong, which is reported as
+        an error."""
         item = fields.get(name)
         if item is None or (isinstance(item, Scalar) and not item.text):
             self.error(table.line, f"{name} is missing or empty", fix)
@@ -124,7 +124,7 @@ class Cursor:
         return item.flag
 
     def whole(self, fields: Mapping[str, Item], name: str, *, least: int, most: int) -> int | None:
-        """Return the whole number at this position, in plain decimal; None when absent or wrong."""
+        """Return the decimal whole number at this position; None when absent or wrong."""
         item = fields.get(name)
         if item is None:
             return None

@@ -41,8 +41,7 @@ class Scalar:
 
     @property
     def whole(self) -> int | None:
-        """Value of the scalar as a whole number, in plain decimal with at most 20 digits; None
-        otherwise."""
+        """Value of the scalar as a decimal whole number with at most 20 digits; None otherwise."""
         digits = self.text.replace("_", "").removeprefix("+")
         bare = digits.removeprefix("-")
         is_plain = bare.isdecimal() and len(bare) <= 20 and (bare[0] != "0" or bare == "0")

@@ -348,7 +348,8 @@ class QuicConnection:
         self._framer.limit = MAX_MESSAGE
 
     def _call_handler(self, message: bytes | None) -> None:
-        """Pass a message to the handler; None tells it that the connection is open."""
+        """Pass a message to the handler; with None, notify the handler that the connection is
+        open."""
         if self._handler is None or self.state is not State.OPEN:
             return
         try:

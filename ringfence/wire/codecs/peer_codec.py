@@ -104,8 +104,8 @@ unpacking the result would cost about as much as packing."""
 
 
 def encode_peer_message(message: PeerMessage) -> list[object]:
-    """Convert a message between nodes to the list of its fields; some messages are validated
-    here."""
+    """Convert a message between nodes to the list of its fields; large messages are also
+    validated."""
     fields = _to_fields(message)
     if fields[0] in VALIDATED_WHILE_ENCODED:
         _, _, read = PEER_READERS[fields[0]]

@@ -50,7 +50,7 @@ class AskRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Answer to `AskRules`: rules as plain data, which `RuleSet.from_plain` reads."""
+    """Answer to `AskRules`: rules as nested lists, which `RuleSet.from_plain` reads."""
 
     seq: int
     version: int

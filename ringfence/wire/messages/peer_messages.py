@@ -198,7 +198,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class DigestMismatch:
-    """Answer to `Digest`: shards whose checksums differ here, and whose counts must be sent
+    """Answer to `Digest`: shards whose checksums differ, so that their counts must be sent
     again."""
 
     seq: int

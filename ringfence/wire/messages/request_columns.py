@@ -59,7 +59,7 @@ class Op(IntEnum):
 
 
 class Source(IntEnum):
-    """Where the decision on a row came from."""
+    """Origin of the decision on a row, such as the owner, the standby or a cache."""
 
     OWNER = 0
     STANDBY = 1

@@ -61,7 +61,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer to `Ping`."""
+    """Answer to `Ping`: the sender is alive."""
 
     seq: int
 
