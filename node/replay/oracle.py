@@ -91,7 +91,8 @@ def _with_soft_margin(limit: Limit, amount: int) -> int:
 
 
 def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int) -> int:
-    """Return the excess over a token bucket of `size` units that regains `amount` units per period.
+    """Return the units admitted beyond a token bucket of size `size` that regains `amount` units
+    per period.
 
     One pass over starts and ends in order of time. A stretch of time begins at a start and ends at
     an end; only costs that start and end inside it count. Costs and instants are scaled by the
@@ -155,8 +156,8 @@ class _Stretches:
 
 
 def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], allowed: int) -> int:
-    """Return the excess in disjoint fixed windows; a cost that may belong to two windows is
-    ignored."""
+    """Return the units admitted beyond the limit in fixed windows; a cost that may belong to two
+    windows is ignored."""
     charged: Counter[object] = Counter()
     for flight in flights:
         window = window_of(flight.start)
@@ -183,13 +184,12 @@ _CALENDAR_NAMES: dict[Calendar, Callable[[datetime], tuple[int, ...]]] = {
 
 
 def _over_spans(flights: list[_Flight], length: int, allowed: int) -> int:
-    """Return the excess in the worst sliding windows of length `length`; each begins with a
-    cost."""
+    """Return the units admitted beyond the limit in the worst sliding windows of this length."""
     return _over_any(flights, sorted({flight.start for flight in flights}), length, allowed)
 
 
 def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
-    """Return the excess over the guarantee of the sliding-window estimate.
+    """Return the units admitted beyond what the sliding-window estimate guarantees.
 
     The estimate contains the newest `slots` counters completely, so those never exceed the limit. A
     span of one period includes a part of one more counter, whose weight may be zero.
@@ -205,7 +205,7 @@ def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
 
 
 def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: int) -> int:
-    """Return the maximum total excess of disjoint spans `[start, start + length)` that begin at
+    """Return the most units admitted beyond the limit in disjoint spans of time that begin at
     `starts`."""
     certain = [flight for flight in flights if flight.end - flight.start < length]
     starting, started = _running_total((flight.start, flight.cost) for flight in certain)

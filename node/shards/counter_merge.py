@@ -103,7 +103,7 @@ class CounterMerge:
         self._changed.update([key])
 
     def charge_arrived(self, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-        """Charge the log of another member, one row for each key of its counters `counts`."""
+        """Charge the units in another member's log, which has one row for each key of `counts`."""
         plain: dict[bytes, Sequence[int]] = {}
         slotted: dict[bytes, Sequence[int]] = {}
         for key, row in zip(counts.keys, rows, strict=True):

@@ -1,7 +1,8 @@
 """Rate limits for Starlette: the middleware, and limits on single endpoints.
 
-limits = RateLimits("ringfence://...", keys="user_or_ip") app = Starlette(routes=[Route("/report",
-limits.limit("5/minute")(report))]) limits.install(app)
+limits = RateLimits("ringfence://...", keys="user_or_ip")
+app = Starlette(routes=[Route("/report", limits.limit("5/minute")(report))])
+limits.install(app)
 """
 
 from collections.abc import Awaitable, Callable

@@ -11,7 +11,7 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Source of the time by which an owner decides."""
+    """Interface of the clock by which the owner of a key decides checks."""
 
     def now(self) -> int:
         """Return nanoseconds since the Unix epoch, never less than before."""

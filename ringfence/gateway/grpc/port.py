@@ -298,7 +298,8 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _steer(self) -> None:
-        """Pause or resume reading; it is paused while bytes wait or the client does not read."""
+        """Pause or resume reading; it is paused while received bytes are unprocessed or the client
+        does not read."""
         is_held = self._full_since is not None or self._http2.has_more
         if self._transport is not None and is_held == self._is_reading:
             self._is_reading = not is_held

@@ -1,9 +1,11 @@
 """Rate limits for Flask applications, views and blueprints.
 
-limits = RateLimits(limiter="ringfence://...", limit="1000/hour") limits.init_app(app)
+    limits = RateLimits(limiter="ringfence://...", limit="1000/hour")
+    limits.init_app(app)
 
-@app.post("/login") @limits.limit("5/minute", deduct_when=lambda response: response.status == 401)
-def login(): ...
+    @app.post("/login")
+    @limits.limit("5/minute", deduct_when=lambda response: response.status == 401)
+    def login(): ...
 
 Decorators only mark a view; limits are checked before the request is dispatched. So the order of
 decorators does not matter, and async views work as well.

@@ -123,7 +123,8 @@ class CompiledTable(HotTable, Table):
         return store
 
     def renewed(self, store: Store, now: int) -> Store | None:
-        """Replace a store whose numbers cannot express `now`; its keys move one by one."""
+        """Replace a store whose range of numbers does not include `now`; its keys are moved one by
+        one."""
         limit = store.scheme.limit
         del self._by_limit[limit]
         self._tidy(now)

@@ -14,7 +14,7 @@ __all__ = ["CalendarWindows"]
 
 
 class CalendarWindows:
-    """Windows of one calendar unit in one time zone.
+    """Windows of one calendar unit, such as days or months, in one time zone.
 
     Caches the last window, since most calls are for the current one.
     """

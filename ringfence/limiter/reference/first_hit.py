@@ -33,7 +33,8 @@ class FirstHitWindowScheme(WindowScheme):
         return FirstHitWindow(self, *self.window(now - age_ns), count)
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep window and count of another counter if both schemes have the same window length."""
+        """Convert another counter: keep its window and count if both schemes have the same window
+        length."""
         if (
             isinstance(counter, FirstHitWindow)
             and counter.scheme.limit.period_ns == self.limit.period_ns

@@ -60,7 +60,7 @@ class FixedWindowScheme(WindowScheme):
         return number * self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the count of another counter if both schemes have the same windows."""
+        """Convert another counter: keep its count if both schemes have the same windows."""
         if isinstance(counter, FixedWindow) and counter.scheme.alignment == self.alignment:
             return FixedWindow(self, counter.start, counter.end, counter.count)
         return super().adopt(counter, now)

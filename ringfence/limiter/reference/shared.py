@@ -112,7 +112,8 @@ class SharedWindowScheme(Scheme):
         return SharedWindow(self, self.inner.restore(state, now), {})
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep own and remote counts when both schemes have the same windows.
+        """Convert another counter: keep own and remote counts when both schemes have the same
+        windows.
 
         Otherwise the sum is kept without its parts. It is not sent to other data centers, because
         each of them converts its own counters.
@@ -260,8 +261,8 @@ class SharedBucketScheme(BucketScheme):
         return bucket
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the level of another counter, and its counts by data center when the period is the
-        same.
+        """Convert another counter: keep its level, and its counts by data center if the period is
+        the same.
 
         Units that only this data center counted so far are sent to the others.
         """

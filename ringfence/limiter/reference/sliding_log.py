@@ -61,7 +61,7 @@ class SlidingLogScheme(Scheme):
         return log
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the hits of another log if both schemes have the same period."""
+        """Convert another counter: keep its hits if both schemes have the same period."""
         if isinstance(counter, SlidingLog) and counter.scheme.period_ns == self.period_ns:
             return counter.copy(self)
         return super().adopt(counter, now)

@@ -56,7 +56,7 @@ class SlidingWindowScheme(Scheme):
         return SlidingWindow(self, slot, tuple(units_in(counts)))
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the counts of another counter if both schemes have the same slots."""
+        """Convert another counter: keep its counts if both schemes have the same slots."""
         if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)
@@ -153,7 +153,7 @@ class SlidingWindow(Counter):
         return SlidingWindow(self.scheme, *self._rolled(now))
 
     def _rolled(self, now: int) -> tuple[int, _Counts]:
-        """Shift the counts so that the first belongs to the slot of `now`."""
+        """Return the counts shifted so that the first one belongs to the slot of `now`."""
         slot = now // self.scheme.slot_ns
         passed = slot - self.slot
         if passed <= 0:
