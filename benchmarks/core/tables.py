@@ -19,5 +19,5 @@ def new_table(limit: Limit, max_keys: int, *, keeps_keys: bool = False) -> Table
     if why_not_compiled() is not None:
         return Table(limit, max_keys=max_keys)
     return compiled_tables(bytes(SECRET_BYTES), keeps_keys=keeps_keys).table(
-        limit, max_keys=max_keys, first_lease=1, is_shared=False, lists_keys=False
+        limit, max_keys=max_keys, first_slot_id=1, is_shared=False, lists_keys=False
     )

@@ -60,7 +60,7 @@ def answer_of(size: int) -> Answer:
         retry_after_ns=[rng.randrange(10**9) for _ in range(size)],
         reset_after_ns=[rng.randrange(60 * 10**9) for _ in range(size)],
         delay_ns=[0] * size,
-        leases=[0] * size,
+        slot_ids=[0] * size,
     )
     return Answer(123_456, rng.getrandbits(64), 3, Results(outcomes, [0] * size))
 

@@ -161,6 +161,6 @@ class _Run:
         to_refund = question.rows_to_refund(decisions, results)
         if to_refund:
             given_back = batch.take(to_refund)
-            leases = [outcomes.leases[row] for row in to_refund]
-            self._engine.refund(given_back.keys, given_back.costs, (), leases, (), (), now)
+            slot_ids = [outcomes.slot_ids[row] for row in to_refund]
+            self._engine.refund(given_back.keys, given_back.costs, (), slot_ids, (), (), now)
         self.tally.add(entry, decisions[0])

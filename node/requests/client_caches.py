@@ -48,7 +48,7 @@ class ClientCaches:
         """Record the denials of a batch if the client is subscribed."""
         now = self._node.clock.now()
         self._subscriptions.on_denied(session, batch, results, now)
-        if batch.leases:
+        if batch.slot_ids:
             self._handler.slots.on_answered(session, batch, results, now)
 
     def revoke_denials(self, session: Caller) -> None:

@@ -123,7 +123,7 @@ class RequestHandler:
 
     def waits_here(self, batch: Batch) -> bool:
         """Whether callers that wait for slots of a decided batch belong into this node's queue."""
-        return bool(batch.leases) and self.placement.holds(batch.keys)
+        return bool(batch.slot_ids) and self.placement.holds(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
         """Decide the rows whose shards this node holds; return parts when some rows must wait."""

@@ -77,12 +77,12 @@ class RefundLedger:
         outcomes, which = results.outcomes, batch.which or [0] * len(batch)
         rows = zip(
             *(batch.keys, batch.costs, which),
-            *(outcomes.codes, outcomes.leases, results.sources),
+            *(outcomes.codes, outcomes.slot_ids, results.sources),
             strict=True,
         )
         spans: dict[tuple[bytes, int], int | None] = {}
         find = self._charges.get
-        for key, cost, limit, code, lease, source in rows:
+        for key, cost, limit, code, slot_id, source in rows:
             if not cost or code not in CHARGED_CODES or source > _LAST_COUNTED:
                 continue
             rule = key[:ID_BYTES], limit
@@ -91,7 +91,7 @@ class RefundLedger:
                 span = spans[rule] = _span(
                     batch.limits[limit - 1] if limit else self._limit_of(key), now
                 )
-            name = (key, lease) if lease else key
+            name = (key, slot_id) if slot_id else key
             charges = find(name)
             if charges is not None and charges.span == span:  # The usual case, for every check.
                 charges.current += cost
@@ -116,9 +116,9 @@ class RefundLedger:
         cut = 0
         ages = batch.ages_ns or [0] * len(batch)
         for row, key in enumerate(batch.keys):
-            lease = batch.leases[row] if batch.leases else 0
+            slot_id = batch.slot_ids[row] if batch.slot_ids else 0
             limit = carried(batch.limits, batch.which, row) or self._limit_of(key)
-            charges = self._charges.get((key, lease) if lease else key)
+            charges = self._charges.get((key, slot_id) if slot_id else key)
             span = _span(limit, now)
             cost, left = batch.costs[row], 0
             if charges is not None and span is not None:

@@ -174,8 +174,8 @@ class RequestDispatcher:
         running = self._running
         assert running.transport is not None
         assert running.nursery is not None
-        if part.batch.op is Op.CHECK and part.batch.leases:
-            self._waiters.add(sender, part.batch.leases)
+        if part.batch.op is Op.CHECK and part.batch.slot_ids:
+            self._waiters.add(sender, part.batch.slot_ids)
         waited_ms = (running.transport.held_up_ns if waited_ns is None else waited_ns) // 1_000_000
         if waited_ms:
             request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))

@@ -10,7 +10,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import LEASE, DecidedCheck
+from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
@@ -142,7 +142,7 @@ class CounterMerge:
             [check.key for check in checks],
             [check.cost for check in checks],
             [check.age_ns for check in checks],
-            [check.row[LEASE] for check in checks],
+            [check.row[SLOT_ID] for check in checks],
             (),
             (),
             now,

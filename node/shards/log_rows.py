@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Snapshot
-from ringfence.wire import LEASE, DecidedCheck
+from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = ["add_logs", "log_rows", "without_checks"]
 
@@ -51,8 +51,8 @@ def without_checks(
     by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
     for check in checks:
         units, slots = by_key.get(check.key, ([], []))
-        if check.row[LEASE] in slots:
-            slots.remove(check.row[LEASE])
+        if check.row[SLOT_ID] in slots:
+            slots.remove(check.row[SLOT_ID])
         _take_units(units, check.age_ns, check.cost)
     return [
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]

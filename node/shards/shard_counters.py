@@ -55,7 +55,7 @@ def build_shard_counters(
     engine = new_engine(
         max_keys=settings.max_keys,
         max_bytes=settings.max_bytes or None,
-        first_lease=first_slot(node.name, first_id),
+        first_slot_id=first_slot(node.name, first_id),
         secret=node.random.randbytes(16),
         keeps_keys=True,
     )

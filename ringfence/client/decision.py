@@ -83,7 +83,7 @@ class _DecisionData:
     over_soft: bool
     over_shadow: bool
     statuses: tuple[Status, ...]
-    leases: Batch | None = None
+    slots: Batch | None = None
 
 
 class Decision:
@@ -186,9 +186,9 @@ class Decision:
         return self._fields.statuses
 
     @property
-    def leases(self) -> Batch | None:
+    def slots(self) -> Batch | None:
         """Request that releases the acquired slots; None without slots."""
-        return None if self._data is None else self._data.leases  # A single row never has slots.
+        return None if self._data is None else self._data.slots  # A single row never has slots.
 
     @property
     def is_permanent(self) -> bool:
@@ -259,21 +259,21 @@ def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
     )
 
 
-def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
+def decide(statuses: Sequence[Status], slots: Batch | None = None) -> Decision:
     """Combine the statuses of a request to a decision; without a status, no rule matched."""
-    return Decision(None, _NO_ROW, _combine(statuses, leases))
+    return Decision(None, _NO_ROW, _combine(statuses, slots))
 
 
 def too_late(decision: Decision) -> Decision:
     """Create the denial of a request whose delay exceeds `max_wait`; `retry_after` is that
     delay."""
     data = replace(
-        decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, leases=None
+        decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, slots=None
     )
     return Decision(None, _NO_ROW, data)
 
 
-def _combine(statuses: Sequence[Status], leases: Batch | None) -> _DecisionData:
+def _combine(statuses: Sequence[Status], slots: Batch | None) -> _DecisionData:
     if len(statuses) == 1:
         data = statuses[0]
         allowed, delay = data.allowed, data.delay
@@ -296,7 +296,7 @@ def _combine(statuses: Sequence[Status], leases: Batch | None) -> _DecisionData:
         over_soft,
         over_shadow,
         tuple(statuses) or (NO_RULE,),
-        leases if allowed else None,
+        slots if allowed else None,
     )
 
 

@@ -82,7 +82,7 @@ class LocalDecider:
             found = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())
         return (
             *(found.codes[0], found.limits[0], found.remaining[0], found.retry_after_ns[0]),
-            *(found.reset_after_ns[0], found.delay_ns[0], found.leases[0], _LOCAL),
+            *(found.reset_after_ns[0], found.delay_ns[0], found.slot_ids[0], _LOCAL),
         )
 
     def decide_now(self, batch: Batch) -> Results:
@@ -91,7 +91,7 @@ class LocalDecider:
             now = self._clock.now()
             self._renew(now)
             results = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
-            if batch.leases:
+            if batch.slot_ids:
                 self._slots.on_answered(None, batch, results, now)
         return results
 
@@ -145,7 +145,7 @@ class LocalDecider:
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
         """Refund the cost of rows that were just charged."""
         taken = batch.take(rows)
-        leases = [results.outcomes.leases[i] for i in rows]
+        slot_ids = [results.outcomes.slot_ids[i] for i in rows]
         self.decide_now(
             Batch(
                 Op.REFUND,
@@ -153,6 +153,6 @@ class LocalDecider:
                 taken.costs,
                 limits=taken.limits,
                 which=taken.which,
-                leases=leases,
+                slot_ids=slot_ids,
             )
         )

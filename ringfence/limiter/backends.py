@@ -43,7 +43,7 @@ class Tables(Protocol):
     """Interface of a factory that creates the tables of an engine."""
 
     def table(
-        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+        self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
         """Create an empty table; with `lists_keys` the table must be able to list its keys."""
 
@@ -55,10 +55,10 @@ class ReferenceTables:
     """Factory of tables in Python, which can always list their keys."""
 
     def table(
-        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+        self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
         """Create an empty table in Python."""
-        return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+        return Table(limit, max_keys=max_keys, first_slot_id=first_slot_id, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:
         """Return None, because the engine itself is as fast for tables in Python."""

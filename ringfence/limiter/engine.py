@@ -44,11 +44,11 @@ class Engine:
         *,
         max_keys: int,
         max_bytes: int | None = None,
-        first_lease: int = 1,
+        first_slot_id: int = 1,
         tables: Tables | None = None,
     ) -> None:
         self._tables = RuleTables(
-            max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease, tables=tables
+            max_keys=max_keys, max_bytes=max_bytes, first_slot_id=first_slot_id, tables=tables
         )
         self._rules = self._tables.rules
         self._frames = self._tables.backend.frames(self._decide_group)
@@ -182,21 +182,21 @@ class Engine:
         keys: Sequence[bytes],
         costs: Sequence[int],
         ages_ns: Sequence[int],
-        leases: Sequence[int],
+        slot_ids: Sequence[int],
         limits: Sequence[Limit],
         which: Sequence[int],
         now: int,
     ) -> Outcomes:
         """Refund charges as `Table.refund` does; return a peek at each key.
 
-        Empty `ages_ns` means charges made just now; empty `leases` means no slots.
+        Empty `ages_ns` means charges made just now; empty `slot_ids` means no slots.
         """
         members = self._members(keys, costs, limits, which)
         for at, member in enumerate(members):
             if member.table is not None:
                 age_ns = ages_ns[at] if ages_ns else 0
-                lease = leases[at] if leases else 0
-                member.table.refund_only(member.key, member.cost, now, age_ns, lease)
+                slot_id = slot_ids[at] if slot_ids else 0
+                member.table.refund_only(member.key, member.cost, now, age_ns, slot_id)
         return peek(members, now)
 
     def charge_now(
@@ -228,7 +228,7 @@ class Engine:
     def renew(
         self,
         keys: Sequence[bytes],
-        leases: Sequence[int],
+        slot_ids: Sequence[int],
         limits: Sequence[Limit],
         which: Sequence[int],
         now: int,
@@ -239,8 +239,8 @@ class Engine:
         """
         members = self._members(keys, [0] * len(keys), limits, which)
         rows = [
-            UNKNOWN if member.table is None else member.table.renew(member.key, lease, now)
-            for member, lease in zip(members, leases, strict=True)
+            UNKNOWN if member.table is None else member.table.renew(member.key, slot_id, now)
+            for member, slot_id in zip(members, slot_ids, strict=True)
         ]
         return columns(rows, [member.amount for member in members])
 

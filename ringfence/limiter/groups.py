@@ -125,7 +125,7 @@ def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
         return rows
     for member, row in zip(reversed(members), reversed(rows), strict=True):
         if member.table is not None and member.cost and _is_admitted(row):
-            member.table.refund_only(member.key, member.cost, now, lease=row[5])
+            member.table.refund_only(member.key, member.cost, now, slot_id=row[5])
     return _denied_results(members, rows, now)
 
 

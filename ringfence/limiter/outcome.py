@@ -47,7 +47,7 @@ class Outcome:
     """Time without further checks until the key is unused again."""
     delay_ns: int = 0
     """Queue mode: time that the caller must wait."""
-    lease: int = 0
+    slot_id: int = 0
     """`concurrency`: id of the slot to release; 0 when there is none."""
 
     @property
@@ -66,7 +66,7 @@ class Outcomes:
     retry_after_ns: list[int] = field(default_factory=list)
     reset_after_ns: list[int] = field(default_factory=list)
     delay_ns: list[int] = field(default_factory=list)
-    leases: list[int] = field(default_factory=list)
+    slot_ids: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -79,7 +79,7 @@ class Outcomes:
         self.retry_after_ns += other.retry_after_ns
         self.reset_after_ns += other.reset_after_ns
         self.delay_ns += other.delay_ns
-        self.leases += other.leases
+        self.slot_ids += other.slot_ids
 
     def row(self, index: int) -> Outcome:
         """Return the result of one check."""
@@ -90,5 +90,5 @@ class Outcomes:
             self.retry_after_ns[index],
             self.reset_after_ns[index],
             self.delay_ns[index],
-            self.leases[index],
+            self.slot_ids[index],
         )

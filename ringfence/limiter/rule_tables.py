@@ -49,7 +49,7 @@ class RuleTables:
     """Tables by rule, with bounds on the total number of keys and bytes."""
 
     def __init__(
-        self, *, max_keys: int, max_bytes: int | None, first_lease: int, tables: Tables | None
+        self, *, max_keys: int, max_bytes: int | None, first_slot_id: int, tables: Tables | None
     ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys must be at least 1, got {max_keys}")
@@ -61,7 +61,7 @@ class RuleTables:
         self._max_bytes = max_bytes or max(MIN_BYTES, BYTES_PER_KEY * max_keys)
         self._largest = _largest_entry(())
         """Maximum bytes that one check adds."""
-        self._first_lease = first_lease
+        self._first_slot_id = first_slot_id
         self._ruleless: Table | None = None
         self.room = min(max_keys, self._max_bytes // self._largest)
         """New keys that certainly fit before keys and bytes must be counted again."""
@@ -95,7 +95,9 @@ class RuleTables:
         """
         old = dict(self.rules)
         # Slot ids are never reused, not even by tables that are removed and created again.
-        self._first_lease = max([self._first_lease, *(table.next_lease for table in self.all())])
+        self._first_slot_id = max(
+            [self._first_slot_id, *(table.next_slot_id for table in self.all())]
+        )
         self.rules.clear()
         for number, rule in rules.items():
             prefix = number.to_bytes(ID_BYTES, "big")
@@ -166,7 +168,7 @@ class RuleTables:
         return self.backend.table(
             limit,
             max_keys=self._max_keys,
-            first_lease=self._first_lease,
+            first_slot_id=self._first_slot_id,
             is_shared=is_shared,
             lists_keys=lists_keys,
         )

@@ -14,8 +14,8 @@ from ringfence.limiter.outcome import Code, Outcome, Outcomes
 from ringfence.limiter.reference import (
     OVER_SOFT,
     Counter,
-    LeaseIds,
     Scheme,
+    SlotNumbers,
     Verdict,
     columns,
     scheme_of,
@@ -42,7 +42,7 @@ class Table:
     """
 
     def __init__(
-        self, limit: Limit, *, max_keys: int, first_lease: int = 1, is_shared: bool = False
+        self, limit: Limit, *, max_keys: int, first_slot_id: int = 1, is_shared: bool = False
     ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys must be at least 1, got {max_keys}")
@@ -50,7 +50,7 @@ class Table:
         """Number of keys that were evicted while in use."""
         self._max_keys = max_keys
         self._is_shared = is_shared
-        self._lease_ids = LeaseIds(first_lease)
+        self._slot_numbers = SlotNumbers(first_slot_id)
         self._counters = CounterMap()
         self._schemes: OrderedDict[Limit, Scheme] = OrderedDict()
         self._scheme = self._scheme_of(limit)
@@ -69,9 +69,9 @@ class Table:
         return self._scheme.limit
 
     @property
-    def next_lease(self) -> int:
+    def next_slot_id(self) -> int:
         """Id of the next concurrency slot of this table; all earlier ids were smaller."""
-        return self._lease_ids.next
+        return self._slot_numbers.next
 
     def check_many(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
@@ -129,7 +129,7 @@ class Table:
         cost: int,
         now: int,
         age_ns: int = 0,
-        lease: int = 0,
+        slot_id: int = 0,
         *,
         limit: Limit | None = None,
     ) -> Outcome:
@@ -138,33 +138,35 @@ class Table:
         Age 0 means the newest charge: the current window, or the last hits of a log.
 
         Only units that still count are refunded. Units that have drained or expired, or that were
-        charged to an older window, are not refunded twice. Under a concurrency limit, `lease` is
+        charged to an older window, are not refunded twice. Under a concurrency limit, `slot_id` is
         the slot to release, 0 the oldest units.
         """
-        self.refund_only(key, cost, now, age_ns, lease)
+        self.refund_only(key, cost, now, age_ns, slot_id)
         return self.peek(key, now, limit)
 
-    def refund_only(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
+    def refund_only(
+        self, key: bytes, cost: int, now: int, age_ns: int = 0, slot_id: int = 0
+    ) -> None:
         """Refund units by the limit that last counted the key; returns nothing, unlike `refund`."""
         if cost < 0 or age_ns < 0:
             raise ValueError(f"refund cost and age must not be negative, got {cost} and {age_ns}")
         counter = self._find(key)
         if counter is None:
             return
-        counter.refund(cost, now, age_ns, lease)
+        counter.refund(cost, now, age_ns, slot_id)
         if counter.is_expired(now):
             self.reset(key)
         else:
             self._keep(key, counter, now)
 
-    def renew(self, key: bytes, lease: int, now: int) -> Verdict:
+    def renew(self, key: bytes, slot_id: int, now: int) -> Verdict:
         """Extend a slot of a concurrency limit by a whole period from now.
 
         Denied when the key has no such slot; nothing changes then.
         """
         counter = self._find(key)
         if isinstance(counter, Concurrency):
-            return counter.renew(lease, now)
+            return counter.renew(slot_id, now)
         return DENIED, 0, 0, 0, 0, 0
 
     def reset(self, key: bytes) -> None:
@@ -215,7 +217,7 @@ class Table:
         """
         is_shared = bool(remote) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
         if is_shared and not self._is_shared:
-            scheme = scheme_of(limit, self._lease_ids, is_shared=True)
+            scheme = scheme_of(limit, self._slot_numbers, is_shared=True)
         else:
             scheme = self._scheme_of(limit)
         counter = scheme.restore(state, now)
@@ -351,6 +353,6 @@ class Table:
             if len(self._schemes) >= _KEPT_SCHEMES:
                 self._schemes.popitem(last=False)
             scheme = self._schemes[limit] = scheme_of(
-                limit, self._lease_ids, is_shared=self._is_shared
+                limit, self._slot_numbers, is_shared=self._is_shared
             )
         return scheme

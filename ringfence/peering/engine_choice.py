@@ -81,7 +81,7 @@ def new_engine(
     *,
     max_keys: int,
     max_bytes: int | None = None,
-    first_lease: int = 1,
+    first_slot_id: int = 1,
     secret: bytes | None = None,
     keeps_keys: bool = False,
 ) -> Engine:
@@ -92,9 +92,11 @@ def new_engine(
     store the keys, so that they can be listed. Raises `ConfigError`.
     """
     if not chosen_engine().is_compiled:
-        return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease)
+        return Engine(max_keys=max_keys, max_bytes=max_bytes, first_slot_id=first_slot_id)
     tables = compiled_tables(secret or secrets.token_bytes(SECRET_BYTES), keeps_keys=keeps_keys)
-    return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease, tables=tables)
+    return Engine(
+        max_keys=max_keys, max_bytes=max_bytes, first_slot_id=first_slot_id, tables=tables
+    )
 
 
 def decide_batch(engine: Engine, batch: Batch, now: int) -> Outcomes:
@@ -104,9 +106,11 @@ def decide_batch(engine: Engine, batch: Batch, now: int) -> Outcomes:
         case Op.CHECK:
             return engine.decide(keys, batch.costs, batch.groups, limits, which, now)
         case Op.REFUND:
-            return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
+            return engine.refund(
+                keys, batch.costs, batch.ages_ns, batch.slot_ids, limits, which, now
+            )
         case Op.RENEW:
-            return engine.renew(keys, batch.leases, limits, which, now)
+            return engine.renew(keys, batch.slot_ids, limits, which, now)
         case Op.RESET:
             return engine.reset(keys, limits, which, now)
         case Op.CHARGE:

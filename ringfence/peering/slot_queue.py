@@ -159,7 +159,7 @@ class SlotQueue(Generic[CallerT]):
         queue."""
         if batch.op is not Op.CHECK:
             return
-        for row, ticket in enumerate(batch.leases):
+        for row, ticket in enumerate(batch.slot_ids):
             if not ticket or not batch.costs[row]:
                 continue
             key = batch.keys[row]
@@ -261,7 +261,7 @@ class SlotQueue(Generic[CallerT]):
     def _decide_in_turn(self, batch: Batch, now: int) -> Outcomes:
         """Count a batch; a row that would take the slot of a waiting check is denied and charges
         nothing."""
-        keys, costs, tickets = batch.keys, batch.costs, batch.leases
+        keys, costs, tickets = batch.keys, batch.costs, batch.slot_ids
         for row, ticket in enumerate(tickets):
             if ticket and not costs[row]:
                 self._remove(keys[row], ticket)
@@ -361,9 +361,9 @@ class SlotQueue(Generic[CallerT]):
 
     def _observe(self, batch: Batch) -> None:
         """Update the estimate of how long slots are held, from releases that state this time."""
-        for row, lease in enumerate(batch.leases):
+        for row, slot_id in enumerate(batch.slot_ids):
             held_ns = batch.ages_ns[row] if batch.ages_ns else 0
-            if lease and held_ns:
+            if slot_id and held_ns:
                 name = batch.keys[row][:_ID_BYTES]
                 before = self._hold_ns.pop(name, held_ns)
                 if len(self._hold_ns) >= _MAX_RULES:

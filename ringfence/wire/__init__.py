@@ -72,8 +72,8 @@ from ringfence.wire.messages.peer_messages import (
 from ringfence.wire.messages.request_columns import (
     BY_POLICY,
     CODE,
-    LEASE,
     NO_ID,
+    SLOT_ID,
     SOURCE,
     Batch,
     CheckId,
@@ -113,7 +113,7 @@ __all__ = [
     "Batch",
     "Results",
     "CODE",
-    "LEASE",
+    "SLOT_ID",
     "SOURCE",
     "empty_results",
     "join_results",

@@ -81,9 +81,9 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
     to_refund = question.rows_to_refund(decisions, results)
     if to_refund:
         taken = batch.take(to_refund)
-        leases = [outcomes.leases[row] for row in to_refund]
+        slot_ids = [outcomes.slot_ids[row] for row in to_refund]
         codes = [Code.UNCHARGED if row in to_refund else code for row, code in enumerate(codes)]
-        engine.refund(taken.keys, taken.costs, [], leases, taken.limits, taken.which, now)
+        engine.refund(taken.keys, taken.costs, [], slot_ids, taken.limits, taken.which, now)
     allowed = decisions[0].allowed
     rule_met = None if allowed else decisions[0].rule
     return Answer(allowed, rule_met, codes, outcomes.remaining)

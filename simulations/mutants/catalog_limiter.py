@@ -147,8 +147,8 @@ LIMITER = (
         (
             Edit(
                 "ringfence.limiter.engine:Engine.refund",
-                "member.table.refund_only(member.key, member.cost, now, age_ns, lease)",
-                "member.table.refund_only(member.key, 2 * member.cost, now, age_ns, lease)",
+                "member.table.refund_only(member.key, member.cost, now, age_ns, slot_id)",
+                "member.table.refund_only(member.key, 2 * member.cost, now, age_ns, slot_id)",
             ),
         ),
         ("refunds",),

@@ -137,7 +137,7 @@ class _Run:
             if decision:
                 await runtime.sleep(seconds)
             until = hosts.now
-        is_held = decision.allowed and decision.leases is not None
+        is_held = decision.allowed and decision.slots is not None
         self._held.add(
             holds.rule,
             HeldSlot(

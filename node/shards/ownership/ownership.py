@@ -118,16 +118,16 @@ class ShardOwnership:
                         which = batch.which[at] if batch.which else 0
                         limit = batch.limits[which - 1] if which else None
                         period_ns = self._period_of(key) if limit is None else limit.period_ns
-                        if outcomes.leases[at]:
-                            log.grant(key, outcomes.leases[at], cost, period_ns, now)
+                        if outcomes.slot_ids[at]:
+                            log.grant(key, outcomes.slot_ids[at], cost, period_ns, now)
                         else:
                             log.add(key, cost, period_ns, now)
                 case Op.RENEW:
-                    if outcomes.leases[at]:
-                        log.add_slot(key, outcomes.leases[at])
-                        cover.sent_log.remove_slots(key, [outcomes.leases[at]])
+                    if outcomes.slot_ids[at]:
+                        log.add_slot(key, outcomes.slot_ids[at])
+                        cover.sent_log.remove_slots(key, [outcomes.slot_ids[at]])
                 case Op.REFUND:
-                    slot = batch.leases[at] if batch.leases else 0
+                    slot = batch.slot_ids[at] if batch.slot_ids else 0
                     if slot:
                         log.release(key, slot, cost)
                         cover.sent_log.remove_slots(key, [slot])

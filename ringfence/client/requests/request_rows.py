@@ -46,7 +46,7 @@ class RequestRows:
         if any([rule.carried for rule in self.rules]):
             self._add_limits()
         if ticket:
-            self.batch.leases = [
+            self.batch.slot_ids = [
                 ticket if self.denies_group(row) and has_slots(rule) else 0
                 for row, rule in enumerate(self.rules)
             ]
@@ -61,7 +61,7 @@ class RequestRows:
     def read(self, results: Results) -> list[Decision]:
         """Return the decision of each request from the results."""
         decisions = []
-        has_slots_taken = any(results.outcomes.leases)
+        has_slots_taken = any(results.outcomes.slot_ids)
         start = 0
         for request, count in zip(self._requests, self._row_counts, strict=True):
             statuses: list[Status] = []
@@ -145,8 +145,8 @@ class RequestRows:
 
     def _release(self, rows: range, results: Results) -> Batch | None:
         """Create the request that releases the slots of these rows; None without slots."""
-        leases = results.outcomes.leases
-        held = [row for row in rows if leases[row]]
+        slot_ids = results.outcomes.slot_ids
+        held = [row for row in rows if slot_ids[row]]
         if not held:
             return None
         taken = self.batch.take(held)
@@ -156,7 +156,7 @@ class RequestRows:
             taken.costs,
             limits=taken.limits,
             which=taken.which,
-            leases=[leases[row] for row in held],
+            slot_ids=[slot_ids[row] for row in held],
         )
 
 

@@ -41,7 +41,7 @@ class Held:
             *(Op.RENEW, taken.keys, [0] * len(taken)),
             limits=taken.limits,
             which=taken.which,
-            leases=taken.leases,
+            slot_ids=taken.slot_ids,
         )
 
     def on_renewed(self, now: float) -> None:

@@ -70,7 +70,7 @@ class SlotHolder:
 
     def keep(self, decision: Decision) -> None:
         """Renew the slots of a decision until they are released."""
-        if decision.leases is not None:
+        if decision.slots is not None:
             periods = [
                 status.rule.limit.period
                 for status in decision.statuses
@@ -78,7 +78,7 @@ class SlotHolder:
                 and status.rule.limit is not None
                 and has_slots(status.rule)
             ]
-            self._decider.keep(decision.leases, min(periods))
+            self._decider.keep(decision.slots, min(periods))
 
     async def release(
         self,
@@ -86,8 +86,8 @@ class SlotHolder:
         timeout: float | None,  # noqa: ASYNC109
     ) -> None:
         """Release the slots that a decision holds, if any."""
-        if decision.leases is not None:
-            await self._release(decision.leases, timeout)
+        if decision.slots is not None:
+            await self._release(decision.slots, timeout)
 
     async def release_all(self) -> None:
         """Release all slots that are being renewed, because the limiter closes."""

@@ -87,8 +87,8 @@ class SlotRenewer:
         results = await self._decide(held.new_check(), timeout)
         was_lost = held.is_lost
         held.on_renewed(self._now())
-        if all(results.outcomes.leases):
-            held.release = replace(held.release, leases=list(results.outcomes.leases))
+        if all(results.outcomes.slot_ids):
+            held.release = replace(held.release, slot_ids=list(results.outcomes.slot_ids))
             if held.is_released:
                 await self._decide(held.release, None)
             return

@@ -157,7 +157,7 @@ class Policy:
             if not decision.allowed:
                 yield from _refund_all(made)
                 return state.refuse(self.settings.template)
-            if self._settles or decision.leases is not None:
+            if self._settles or decision.slots is not None:
                 made.append(Spent(self.settle, owner, ask, cost, decision))
             elif len(asks) > 1:  # Needed for a refund when a later limit denies.
                 made.append(Spent(None, owner, ask, cost, decision))
@@ -169,7 +169,7 @@ class Policy:
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
         """Correct the charge of a request, now that its response is known."""
-        if spent.decision.leases is not None:
+        if spent.decision.slots is not None:
             yield Release(spent.decision)
         ask = _without_slots(spent.ask, spent.decision)
         if ask is None:
@@ -277,7 +277,7 @@ def _has_slots(status: Status) -> bool:
 def _refund_all(made: list[Spent]) -> Steps:
     for spent in made:
         try:
-            if spent.decision.leases is not None:
+            if spent.decision.slots is not None:
                 yield Release(spent.decision)
             else:
                 yield Refund(spent.ask, spent.cost)

@@ -158,7 +158,7 @@ def performer(limiter: Limiter) -> Perform:
             else:
                 decision = await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
             if (
-                decision.leases is not None
+                decision.slots is not None
             ):  # A response may take longer than the period of the limit.
                 limiter.keep(decision)
             return decision
@@ -246,7 +246,7 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
             else:
                 decision = limiter.check_limit(ask.limit, *ask.key, cost=cost)
             if (
-                decision.leases is not None
+                decision.slots is not None
             ):  # A response may take longer than the period of the limit.
                 limiter.keep(decision)
             return decision

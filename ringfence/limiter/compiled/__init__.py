@@ -46,14 +46,14 @@ class _CompiledTables:
     _keeps_keys: bool
 
     def table(
-        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+        self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
         return CompiledTable(
             limit,
             max_keys=max_keys,
             secret=self._secret,
             keeps_keys=self._keeps_keys or lists_keys,
-            first_lease=first_lease,
+            first_slot_id=first_slot_id,
             is_shared=is_shared,
         )
 

@@ -59,7 +59,7 @@ cdef class Frames:
     cdef list _denies_group
     cdef uint64_t _frame
     cdef Asked _asked[BLOCK]
-    cdef list _codes, _limits, _remaining, _retry, _reset, _delay, _leases
+    cdef list _codes, _limits, _remaining, _retry, _reset, _delay, _slot_ids
 
     def __init__(self, slow_group):
         self._slow_group = slow_group
@@ -100,7 +100,7 @@ cdef class Frames:
         self._retry = [ZERO] * n
         self._reset = [ZERO] * n
         self._delay = [ZERO] * n
-        self._leases = [ZERO] * n
+        self._slot_ids = [ZERO] * n
         while first < n:
             last = min(first + BLOCK, n)
             if sizes is not None:
@@ -145,7 +145,7 @@ cdef class Frames:
             first = last
         return columns_of(
             self._codes, self._limits, self._remaining, self._retry, self._reset, self._delay,
-            self._leases,
+            self._slot_ids,
         )
 
     cdef int _read(
@@ -310,5 +310,5 @@ cdef class Frames:
         self._retry[at] = row[2]
         self._reset[at] = row[3]
         self._delay[at] = row[4]
-        self._leases[at] = row[5]
+        self._slot_ids[at] = row[5]
         return 0

@@ -7,7 +7,7 @@ from ringfence.limiter.compiled._store cimport Store
 
 cdef int64_t cost_of(PyObject* cost) except -1
 cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
-                       list leases)
+                       list slot_ids)
 
 
 cdef class HotTable:

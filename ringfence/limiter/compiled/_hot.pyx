@@ -55,10 +55,10 @@ cdef object Outcomes = _OutcomesType
 cdef object ZERO = 0
 cdef tuple CODES = tuple(Code)
 cdef tuple _NAMES = (
-    "code", "limit", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "lease"
+    "code", "limit", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "slot_id"
 )
 cdef tuple _COLUMNS = (
-    "codes", "limits", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "leases"
+    "codes", "limits", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "slot_ids"
 )
 cdef tuple _ROW_SLOTS = tuple([getattr(Outcome, name) for name in _NAMES])
 cdef tuple _COLUMN_SLOTS = tuple([getattr(Outcomes, name) for name in _COLUMNS])
@@ -69,7 +69,7 @@ for _at in range(FIELDS):
     column_slots[_at] = <PyObject*>_COLUMN_SLOTS[_at]
 
 cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
-                     list leases):
+                     list slot_ids):
     cdef PyObject* values[FIELDS]
     values[0] = <PyObject*>codes
     values[1] = <PyObject*>limits
@@ -77,7 +77,7 @@ cdef object columns_of(list codes, list limits, list remaining, list retry, list
     values[3] = <PyObject*>retry
     values[4] = <PyObject*>reset
     values[5] = <PyObject*>delay
-    values[6] = <PyObject*>leases
+    values[6] = <PyObject*>slot_ids
     return ringfence_new(Outcomes, column_slots, values, FIELDS)
 
 
@@ -182,7 +182,7 @@ cdef class HotTable:
         cdef list retry = [ZERO] * n
         cdef list reset = [ZERO] * n
         cdef list delay = [ZERO] * n
-        cdef list leases = [ZERO] * n
+        cdef list slot_ids = [ZERO] * n
         for first in range(0, n, FRAME):
             last = min(first + FRAME, n)
             store = self._ready(limit, now)
@@ -201,7 +201,7 @@ cdef class HotTable:
                     store, identities[at - first], names[at], amounts[at - first], &answer
                 ):
                     row = self.slow_verdict(<object>names[at], <object>units[at], now, limit)
-                    codes[at], remaining[at], retry[at], reset[at], delay[at], leases[at] = row
+                    codes[at], remaining[at], retry[at], reset[at], delay[at], slot_ids[at] = row
                     if store is not None:
                         store = self._ready(limit, now)
                     continue
@@ -215,7 +215,7 @@ cdef class HotTable:
                     put_number(reset, at, answer.reset_after)
                 if answer.delay:
                     put_number(delay, at, answer.delay)
-        return columns_of(codes, [amount] * n, remaining, retry, reset, delay, leases)
+        return columns_of(codes, [amount] * n, remaining, retry, reset, delay, slot_ids)
 
     cdef Py_ssize_t _size(self):
         cdef Py_ssize_t size = len(self.overflow)

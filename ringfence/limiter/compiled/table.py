@@ -39,10 +39,12 @@ class CompiledTable(HotTable, Table):
         max_keys: int,
         secret: bytes,
         keeps_keys: bool,
-        first_lease: int = 1,
+        first_slot_id: int = 1,
         is_shared: bool = False,
     ) -> None:
-        Table.__init__(self, limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+        Table.__init__(
+            self, limit, max_keys=max_keys, first_slot_id=first_slot_id, is_shared=is_shared
+        )
         if len(secret) != _SECRET_BYTES:
             raise ValueError(f"secret must have {_SECRET_BYTES} bytes, got {len(secret)}")
         self._secret = secret

@@ -8,11 +8,11 @@ integers; numbers are rounded only where an algorithm requires it.
 from ringfence.limiter.reference.counter import (
     OVER_SOFT,
     Counter,
-    LeaseIds,
     Scheme,
+    SlotNumbers,
     Verdict,
     columns,
 )
 from ringfence.limiter.reference.schemes import scheme_of
 
-__all__ = ["OVER_SOFT", "Counter", "LeaseIds", "Scheme", "Verdict", "columns", "scheme_of"]
+__all__ = ["OVER_SOFT", "Counter", "SlotNumbers", "Scheme", "Verdict", "columns", "scheme_of"]

@@ -122,7 +122,7 @@ class Bucket(Counter):
             0,
         )
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund the remaining units of a charge that may have drained for `age_ns`.
 
         Drained units are not refunded: if the bucket was idle since the charge, a full refund

@@ -15,8 +15,8 @@ from ringfence.limiter.reference.counter import (
     NEVER,
     OVER_SOFT,
     Counter,
-    LeaseIds,
     Scheme,
+    SlotNumbers,
     Verdict,
 )
 from ringfence.limiter.serialization import MAX_NUMBERS, BadState, checked, fitting, units_in
@@ -25,20 +25,20 @@ __all__ = ["Concurrency", "ConcurrencyScheme"]
 
 _FIELDS = 3
 """Numbers per slot in a state."""
-_LEASE_BYTES = 215
+_SLOT_BYTES = 215
 
 
 class ConcurrencyScheme(Scheme):
     """Values derived from a concurrency limit: time to live of a slot, and maximum units in
     flight."""
 
-    __slots__ = ("lease_ids", "time_to_live_ns")
+    __slots__ = ("slot_numbers", "time_to_live_ns")
     grows = True
 
-    def __init__(self, limit: Limit, lease_ids: LeaseIds) -> None:
+    def __init__(self, limit: Limit, slot_numbers: SlotNumbers) -> None:
         super().__init__(limit)
         self.time_to_live_ns: Final = limit.period_ns
-        self.lease_ids: Final = lease_ids
+        self.slot_numbers: Final = slot_numbers
 
     def open(self, now: int, used: int = 0) -> "Concurrency":
         """Create a counter with `used` units in one slot that can only expire."""
@@ -50,15 +50,15 @@ class ConcurrencyScheme(Scheme):
     def restore(self, state: Sequence[int], now: int) -> "Concurrency":
         """Restore slots from their id, time left and units, in order of expiry."""
         if len(state) % _FIELDS:
-            raise BadState(f"{len(state)} numbers are no leases")
+            raise BadState(f"{len(state)} numbers are no slots")
         ids, left, units = checked(state)[::3], state[1::3], units_in(state[2::3])
         if len({0, *ids}) <= len(ids) or 0 in units:
-            raise BadState("two leases of one name, or one without a name or units")
+            raise BadState("two slots with one number, or a slot without a number or units")
         if any(later < sooner for sooner, later in pairwise(left)):
-            raise BadState("leases out of order")
+            raise BadState("slots out of order")
         counter = Concurrency(self)
-        for lease, left_ns, count in zip(ids, left, units, strict=True):
-            counter.leases[lease] = (now + left_ns, count)
+        for slot_id, left_ns, count in zip(ids, left, units, strict=True):
+            counter.slots[slot_id] = (now + left_ns, count)
         counter.in_flight = sum(units)
         return counter
 
@@ -73,17 +73,17 @@ class ConcurrencyScheme(Scheme):
 class Concurrency(Counter):
     """Slots of one key by id, in order of expiry: (expiry, units)."""
 
-    __slots__ = ("in_flight", "leases", "scheme")
+    __slots__ = ("in_flight", "scheme", "slots")
 
     def __init__(self, scheme: ConcurrencyScheme) -> None:
         self.scheme: ConcurrencyScheme = scheme
-        self.leases: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self.slots: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.in_flight = 0
 
     def copy(self, scheme: ConcurrencyScheme) -> "Concurrency":
         """Return a counter with the same slots under another scheme."""
         counter = Concurrency(scheme)
-        counter.leases, counter.in_flight = self.leases.copy(), self.in_flight
+        counter.slots, counter.in_flight = self.slots.copy(), self.in_flight
         return counter
 
     def check(self, cost: int, now: int) -> Verdict:
@@ -102,38 +102,38 @@ class Concurrency(Counter):
                 0,
                 0,
             )
-        lease = self.grant(cost, now) if cost else 0
+        slot_id = self.grant(cost, now) if cost else 0
         return (
             ALLOWED if self.in_flight <= scheme.hard else OVER_SOFT,
             ceiling - self.in_flight,
             0,
             self._reset_after(now),
             0,
-            lease,
+            slot_id,
         )
 
     def grant(self, units: int, now: int) -> int:
         """Put `units` in flight in a new slot; return the slot's id."""
-        lease = self._new_id()
+        slot_id = self._new_id()
         ends = max(now + self.scheme.time_to_live_ns, self._last_end())
-        self.leases[lease] = (ends, units)
+        self.slots[slot_id] = (ends, units)
         self.in_flight += units
-        return lease
+        return slot_id
 
-    def renew(self, lease: int, now: int) -> Verdict:
+    def renew(self, slot_id: int, now: int) -> Verdict:
         """Extend a slot by a whole period from now; return a denial when it has expired."""
         self._expire(now)
-        units = self.leases.get(lease, (0, 0))[1]
+        units = self.slots.get(slot_id, (0, 0))[1]
         if units:
             ends = max(now + self.scheme.time_to_live_ns, self._last_end())
-            self.leases[lease] = (ends, units)
-            self.leases.move_to_end(lease)
+            self.slots[slot_id] = (ends, units)
+            self.slots.move_to_end(slot_id)
         code, remaining, _, reset_after, _, _ = self.check(0, now)
         if units:
             code = ALLOWED if self.in_flight <= self.scheme.hard else OVER_SOFT
-        return (code if units else DENIED, remaining, 0, reset_after, 0, lease if units else 0)
+        return (code if units else DENIED, remaining, 0, reset_after, 0, slot_id if units else 0)
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Release the whole slot; without a slot id, release `cost` units, those that expire first.
 
         Nothing is released for an unknown slot, or for one that may have expired.
@@ -141,18 +141,18 @@ class Concurrency(Counter):
         self._expire(now)
         if cost == 0:
             return
-        if lease:
-            _, units = self.leases.pop(lease, (0, 0))
+        if slot_id:
+            _, units = self.slots.pop(slot_id, (0, 0))
             self.in_flight -= units
             return
         cost = min(cost, self.in_flight) if age_ns < self.scheme.time_to_live_ns else 0
         self.in_flight -= cost
         while cost:
-            oldest, (ends, units) = next(iter(self.leases.items()))
+            oldest, (ends, units) = next(iter(self.slots.items()))
             if units > cost:
-                self.leases[oldest] = (ends, units - cost)
+                self.slots[oldest] = (ends, units - cost)
                 return
-            del self.leases[oldest]
+            del self.slots[oldest]
             cost -= units
 
     def state(self, now: int) -> list[int]:
@@ -163,14 +163,14 @@ class Concurrency(Counter):
         """
         self._expire(now)
         most = MAX_NUMBERS // _FIELDS
-        pooled = len(self.leases) - most + 1 if len(self.leases) > most else 0
+        pooled = len(self.slots) - most + 1 if len(self.slots) > most else 0
         numbers: list[int] = []
         if pooled:
-            first = list(islice(self.leases.values(), pooled))
+            first = list(islice(self.slots.values(), pooled))
             numbers += (self._new_id(), first[-1][0] - now)
             numbers.append(sum(units for _, units in first))
-        for lease, (ends, units) in islice(self.leases.items(), pooled, None):
-            numbers += (lease, ends - now, units)
+        for slot_id, (ends, units) in islice(self.slots.items(), pooled, None):
+            numbers += (slot_id, ends - now, units)
         return numbers
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
@@ -179,8 +179,8 @@ class Concurrency(Counter):
         units = fitting(units, self.in_flight)
         ends = now - age_ns + self.scheme.time_to_live_ns
         if ends > now and units:
-            self.leases[self._new_id()] = (ends, units)
-            self.leases = OrderedDict(sorted(self.leases.items(), key=lambda lease: lease[1][0]))
+            self.slots[self._new_id()] = (ends, units)
+            self.slots = OrderedDict(sorted(self.slots.items(), key=lambda slot_id: slot_id[1][0]))
             self.in_flight += units
 
     def used(self, now: int) -> int:
@@ -191,35 +191,35 @@ class Concurrency(Counter):
     @property
     def extra_bytes(self) -> int:
         """Bytes that all slots of the counter occupy."""
-        return _LEASE_BYTES * len(self.leases)
+        return _SLOT_BYTES * len(self.slots)
 
     def _new_id(self) -> int:
         """Return a new slot id that differs from the ids of other nodes."""
-        lease = self.scheme.lease_ids.take()
-        while lease in self.leases:
-            lease = self.scheme.lease_ids.take()
-        return lease
+        slot_id = self.scheme.slot_numbers.take()
+        while slot_id in self.slots:
+            slot_id = self.scheme.slot_numbers.take()
+        return slot_id
 
     def _expire(self, now: int) -> None:
-        while self.leases:
-            lease, (ends, units) = next(iter(self.leases.items()))
+        while self.slots:
+            slot_id, (ends, units) = next(iter(self.slots.items()))
             if ends > now:
                 return
-            del self.leases[lease]
+            del self.slots[slot_id]
             self.in_flight -= units
 
     def _wait(self, excess: int, now: int) -> int:
         """Return the time until slots with `excess` units in flight have expired."""
         ends = now
-        for lease_ends, units in self.leases.values():
+        for slot_ends, units in self.slots.values():
             if excess <= 0:
                 break
-            ends = lease_ends
+            ends = slot_ends
             excess -= units
         return ends - now
 
     def _reset_after(self, now: int) -> int:
-        return self._last_end() - now if self.leases else 0
+        return self._last_end() - now if self.slots else 0
 
     def _last_end(self) -> int:
-        return next(reversed(self.leases.values()))[0] if self.leases else 0
+        return next(reversed(self.slots.values()))[0] if self.slots else 0

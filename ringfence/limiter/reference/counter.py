@@ -16,7 +16,7 @@ __all__ = [
     "ALLOWED",
     "Counter",
     "DENIED",
-    "LeaseIds",
+    "SlotNumbers",
     "NEVER",
     "OVERDRAWN",
     "OVER_SOFT",
@@ -32,7 +32,7 @@ NEVER: Final = Code.NEVER.value
 OVERDRAWN: Final = Code.OVERDRAWN.value
 
 Verdict: TypeAlias = tuple[int, int, int, int, int, int]
-"""(code, remaining, retry_after_ns, reset_after_ns, delay_ns, lease), as in `Outcome`.
+"""(code, remaining, retry_after_ns, reset_after_ns, delay_ns, slot_id), as in `Outcome`.
 
 A bare tuple, because the hot path makes one per check and a named value costs ten times as much.
 """
@@ -57,7 +57,7 @@ class Counter(ABC):
         """
 
     @abstractmethod
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund `cost` units that were charged at or after `now - age_ns`; usage never falls below
         0.
 
@@ -146,7 +146,7 @@ class Scheme(ABC):
         return self.open(now, min(counter.used(now), MAX_UNITS))
 
 
-class LeaseIds:
+class SlotNumbers:
     """Generator of unique slot ids."""
 
     __slots__ = ("next",)
@@ -157,16 +157,16 @@ class LeaseIds:
 
     def take(self) -> int:
         """Return the next slot id."""
-        lease = self.next
-        self.next = lease + 1
-        return lease
+        slot_id = self.next
+        self.next = slot_id + 1
+        return slot_id
 
 
 def columns(verdicts: Sequence[Verdict], limits: list[int]) -> Outcomes:
     """Convert result rows to columns; `limits` is the applied amount of each row."""
     if not verdicts:
         return Outcomes()
-    codes, remaining, retry_after, reset_after, delays, leases = zip(*verdicts, strict=True)
+    codes, remaining, retry_after, reset_after, delays, slot_ids = zip(*verdicts, strict=True)
     return Outcomes(
         list(codes),
         limits,
@@ -174,5 +174,5 @@ def columns(verdicts: Sequence[Verdict], limits: list[int]) -> Outcomes:
         list(retry_after),
         list(reset_after),
         list(delays),
-        list(leases),
+        list(slot_ids),
     )

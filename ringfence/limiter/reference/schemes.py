@@ -6,7 +6,7 @@ from typing import assert_never
 from ringfence.limiter.limit import Algorithm, Limit
 from ringfence.limiter.reference.bucket import BucketScheme
 from ringfence.limiter.reference.concurrency import ConcurrencyScheme
-from ringfence.limiter.reference.counter import LeaseIds, Scheme
+from ringfence.limiter.reference.counter import Scheme, SlotNumbers
 from ringfence.limiter.reference.first_hit import FirstHitWindowScheme
 from ringfence.limiter.reference.fixed_window import FixedWindowScheme
 from ringfence.limiter.reference.shared import SharedBucketScheme, SharedWindowScheme
@@ -25,8 +25,8 @@ _SHARED: dict[Algorithm, Callable[[Limit], Scheme]] = {
 """Algorithms that can be shared between data centers."""
 
 
-def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> Scheme:
-    """Return the scheme of a limit; `lease_ids` yields the slot ids of a concurrency limit.
+def scheme_of(limit: Limit, slot_numbers: SlotNumbers, *, is_shared: bool = False) -> Scheme:
+    """Return the scheme of a limit; `slot_numbers` yields the slot ids of a concurrency limit.
 
     With `is_shared`, counters merge counts of other data centers if the algorithm supports it.
     """
@@ -42,6 +42,6 @@ def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> 
         case Algorithm.SLIDING_WINDOW_LOG:
             return SlidingLogScheme(limit)
         case Algorithm.CONCURRENCY:
-            return ConcurrencyScheme(limit, lease_ids)
+            return ConcurrencyScheme(limit, slot_numbers)
         case _:
             assert_never(limit.algorithm)

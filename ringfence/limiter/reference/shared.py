@@ -156,13 +156,13 @@ class SharedWindow(Counter, Shared):
             self.own.charge(cost, now, 0)
         return row
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund units that this data center charged.
 
         Another data center that received the larger count keeps it until this count exceeds it,
         because a smaller count looks like an old one.
         """
-        self.own.refund(cost, now, age_ns, lease)
+        self.own.refund(cost, now, age_ns, slot_id)
 
     def used(self, now: int) -> int:
         """Return the units in use of all data centers together."""
@@ -302,9 +302,9 @@ class SharedBucket(Bucket, Shared):
         super().charge(units, now, age_ns)
         self.note(units, now, age_ns)
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund units, and reduce the count that is sent to other data centers."""
-        super().refund(cost, now, age_ns, lease)
+        super().refund(cost, now, age_ns, slot_id)
         number = (now - age_ns) // self.scheme.limit.period_ns
         left = self.admitted.pop(number, 0) - cost
         if left > 0:

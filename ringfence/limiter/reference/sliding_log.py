@@ -127,7 +127,7 @@ class SlidingLog(Counter):
             self.counts.append(hits)
         self.total += hits
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Remove the oldest `cost` hits at or after `now - age_ns`.
 
         The charge is among the hits since then. The oldest of them are removed, so the remaining

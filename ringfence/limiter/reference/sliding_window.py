@@ -115,7 +115,7 @@ class SlidingWindow(Counter):
             0,
         )
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund units from the slot that contains `now - age_ns`, but not from newer slots."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns

@@ -71,7 +71,7 @@ class Window(Counter):
             0,
         )
 
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+    def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Refund units from the current window, if the charge was certainly made in it."""
         if max(now, self.start) - age_ns >= self.start:
             self.count = max(self.count - cost, 0)

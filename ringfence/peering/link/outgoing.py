@@ -74,7 +74,7 @@ def join_batches(batches: list[Batch]) -> Batch:
     has_groups = any(batch.groups for batch in batches)
     has_limits = any(batch.limits for batch in batches)
     has_ages = any(batch.ages_ns for batch in batches)
-    has_leases = any(batch.leases for batch in batches)
+    has_slot_ids = any(batch.slot_ids for batch in batches)
     has_ids = any(batch.ids for batch in batches)
     joined = Batch(batches[0].op, [], [])
     places: dict[object, int] = {}
@@ -93,8 +93,8 @@ def join_batches(batches: list[Batch]) -> Batch:
             joined.which.extend([numbers[place] for place in batch.which or [0] * rows])
         if has_ages:
             joined.ages_ns.extend(batch.ages_ns or [0] * rows)
-        if has_leases:
-            joined.leases.extend(batch.leases or [0] * rows)
+        if has_slot_ids:
+            joined.slot_ids.extend(batch.slot_ids or [0] * rows)
         if has_ids:
             joined.ids.extend(batch.ids or [NO_ID] * rows)
     return joined

@@ -54,7 +54,7 @@ class Refunds:
                 limits=taken.limits,
                 which=taken.which,
                 ages_ns=[age_ns] * len(charged),
-                leases=[results.outcomes.leases[i] for i in charged],
+                slot_ids=[results.outcomes.slot_ids[i] for i in charged],
             )
             self._send(refund, source)
 
@@ -91,7 +91,7 @@ class Refunds:
         for row in undone:
             codes[row] = Code.UNCHARGED
             columns.remaining[row] += batch.costs[row]
-            columns.delay_ns[row] = columns.leases[row] = 0
+            columns.delay_ns[row] = columns.slot_ids[row] = 0
 
     def cancel(self, pending: PendingRequest) -> None:
         """Refund all charges of a cancelled call, including those that are reported later."""
@@ -118,14 +118,14 @@ class Refunds:
         Each row is refunded at most once, since all answers to a check report the same charge. A
         check that the failure policy allowed stays counted, although its answer is late.
         """
-        codes, slots = late.outcomes.codes, late.outcomes.leases
+        codes, slots = late.outcomes.codes, late.outcomes.slot_ids
         final = pending.results.outcomes
         places = [
             place
             for place, row in enumerate(request.rows)
             if codes[place] <= _LAST_CHARGED
             and row not in pending.refunded
-            and (final.codes[row] > _LAST_CHARGED or slots[place] != final.leases[row])
+            and (final.codes[row] > _LAST_CHARGED or slots[place] != final.slot_ids[row])
         ]
         pending.refunded.update([request.rows[place] for place in places])
         self.refund(request.batch, places, late, pending.asked_at)

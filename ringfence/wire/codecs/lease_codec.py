@@ -70,8 +70,8 @@ def _read_lease_request(fields: list[object]) -> LeaseRequest:
         _key(key, "LeaseRequest.key"),
         integer(want, "LeaseRequest.want", 0, MAX_COST),
         [
-            integer(one, "LeaseRequest.leases", 1)
-            for one in items(leases, "LeaseRequest.leases", MAX_LEASES)
+            integer(one, "LeaseRequest.slot_ids", 1)
+            for one in items(leases, "LeaseRequest.slot_ids", MAX_LEASES)
         ],
         [
             integer(one, "LeaseRequest.spent", 0, MAX_COST)
@@ -79,7 +79,7 @@ def _read_lease_request(fields: list[object]) -> LeaseRequest:
         ],
     )
     if len(message.leases) != len(message.spent):
-        raise bad_field("LeaseRequest.spent", "as long as LeaseRequest.leases")
+        raise bad_field("LeaseRequest.spent", "as long as LeaseRequest.slot_ids")
     return message
 
 

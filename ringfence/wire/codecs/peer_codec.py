@@ -289,7 +289,7 @@ def _read_decided(wire: object) -> DecidedCheck:
     )
     if len(numbers) != _OUTCOME_NUMBERS or numbers[0] >= len(Code) or numbers[-1] > _LAST_SOURCE:
         raise bad_field("Pulled.decided", "outcomes of 8 numbers, from a code to a source")
-    code, limit, remaining, retry, reset, delay, lease, source = numbers
+    code, limit, remaining, retry, reset, delay, slot_id, source = numbers
     return DecidedCheck(
         (
             integer(session, "Pulled.decided"),
@@ -299,7 +299,7 @@ def _read_decided(wire: object) -> DecidedCheck:
         checked,
         integer(cost, "Pulled.decided", 0, MAX_COST),
         integer(age_ns, "Pulled.decided"),
-        (code, limit, remaining, retry, reset, delay, lease, source),
+        (code, limit, remaining, retry, reset, delay, slot_id, source),
     )
 
 

@@ -55,7 +55,7 @@ _PEEKED_BYTES = 64
 _ONLY_BYTES = {bytes}
 _OPS = {op.value: op for op in Op}
 _LAST_OP = max(Op)
-_WITH_LEASES = (Op.CHECK, Op.REFUND, Op.RENEW)
+_WITH_SLOT_IDS = (Op.CHECK, Op.REFUND, Op.RENEW)
 _LAST_CODE = len(Code) - 1
 _LAST_SOURCE = len(Source) - 1
 
@@ -79,7 +79,7 @@ def write_request(message: Request) -> list[object]:
         write_integers(batch.costs, count, "Request.costs", MAX_COST),
         write_runs(groups, count, "Request.groups") if groups else None,
     ]
-    has_extras = batch.limits or batch.which or batch.ages_ns or batch.leases
+    has_extras = batch.limits or batch.which or batch.ages_ns or batch.slot_ids
     if has_extras or batch.op is Op.RENEW:
         fields += _write_extras(batch, count)
     else:
@@ -91,7 +91,7 @@ def write_request(message: Request) -> list[object]:
 def read_request(fields: list[object]) -> Request:
     """Create a request from the list of its `REQUEST_FIELDS` fields."""
     _, seq, op, view, deadline, hops, as_standby, keys, costs, groups, *extras = fields
-    limits, which, ages, leases, ids = extras
+    limits, which, ages, slot_ids, ids = extras
     checked = _read_keys(keys)
     count = len(checked)
     batch = Batch(
@@ -102,10 +102,10 @@ def read_request(fields: list[object]) -> Request:
         [] if limits is None else _read_limits(limits, count),
         [] if which is None else read_integers(which, count, "Request.which"),
         [] if ages is None else read_integers(ages, count, "Request.ages_ns"),
-        [] if leases is None else read_integers(leases, count, "Request.leases"),
+        [] if slot_ids is None else read_integers(slot_ids, count, "Request.slot_ids"),
         [] if ids is None else _read_ids(ids, count),
     )
-    has_extras = not (limits is None and which is None and ages is None and leases is None)
+    has_extras = not (limits is None and which is None and ages is None and slot_ids is None)
     if has_extras or batch.op is Op.RENEW:
         _check_extras(batch)
     return Request(
@@ -155,7 +155,7 @@ def write_answer(message: Answer) -> list[object]:
         write_durations(outcomes.retry_after_ns, count, "Answer.retry_after_ns"),
         write_durations(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
         write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
-        write_integers(outcomes.leases, count, "Answer.leases"),
+        write_integers(outcomes.slot_ids, count, "Answer.slot_ids"),
         write_integers(results.sources, count, "Answer.sources", _LAST_SOURCE),
         None if message.rows is None else _write_rows(message.rows, count),
     ]
@@ -175,7 +175,7 @@ def read_answer(fields: list[object]) -> Answer:
         retry,
         reset,
         delay,
-        leases,
+        slot_ids,
         sources,
         rows,
     ) = fields
@@ -192,7 +192,7 @@ def read_answer(fields: list[object]) -> Answer:
                 read_integers(retry, count, "Answer.retry_after_ns"),
                 read_integers(reset, count, "Answer.reset_after_ns"),
                 read_integers(delay, count, "Answer.delay_ns"),
-                read_integers(leases, count, "Answer.leases"),
+                read_integers(slot_ids, count, "Answer.slot_ids"),
             ),
             read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
         ),
@@ -251,12 +251,12 @@ def _read_limits(wire: object, count: int) -> list[Limit]:
 def _write_extras(batch: Batch, count: int) -> list[object]:
     """Encode the four columns of a request that are usually empty."""
     _check_extras(batch)
-    limits, which, ages, leases = batch.limits, batch.which, batch.ages_ns, batch.leases
+    limits, which, ages, slot_ids = batch.limits, batch.which, batch.ages_ns, batch.slot_ids
     return [
         [write_limit(limit) for limit in limits] if limits else None,
         write_integers(which, count, "Request.which") if which else None,
         write_integers(ages, count, "Request.ages_ns") if ages else None,
-        write_integers(leases, count, "Request.leases") if leases else None,
+        write_integers(slot_ids, count, "Request.slot_ids") if slot_ids else None,
     ]
 
 
@@ -282,7 +282,7 @@ def _check_extras(batch: Batch) -> None:
         raise bad_field("Request.which", "there when Request.limits is, and index into it")
     if batch.ages_ns and batch.op is not Op.REFUND:
         raise bad_field("Request.ages_ns", "left out unless keys are refunded")
-    if batch.leases and batch.op not in _WITH_LEASES:
-        raise bad_field("Request.leases", "left out unless slots are meant")
-    if batch.op is Op.RENEW and not batch.leases:
-        raise bad_field("Request.leases", "there when slots are renewed")
+    if batch.slot_ids and batch.op not in _WITH_SLOT_IDS:
+        raise bad_field("Request.slot_ids", "left out unless slots are meant")
+    if batch.op is Op.RENEW and not batch.slot_ids:
+        raise bad_field("Request.slot_ids", "there when slots are renewed")

@@ -75,4 +75,4 @@ class SlotsFree:
     """Notice that slots are reserved for waiting checks, which must be repeated within a second."""
 
     tickets: list[int]
-    """Tickets of the waiting checks, as in `Request.leases`."""
+    """Tickets of the waiting checks, as in `Request.slot_ids`."""

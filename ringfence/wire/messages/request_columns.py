@@ -18,7 +18,7 @@ from ringfence.limiter.outcome import Code, Outcome, Outcomes
 __all__ = [
     "BY_POLICY",
     "CODE",
-    "LEASE",
+    "SLOT_ID",
     "NO_ID",
     "SOURCE",
     "Batch",
@@ -36,9 +36,9 @@ CheckId: TypeAlias = tuple[int, int, int]
 NO_ID: CheckId = (0, 0, 0)
 """Identity of a row that no earlier request contains."""
 OutcomeRow: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""Row of results: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
+"""Row of results: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, slot_id,
 source."""
-CODE, LEASE, SOURCE = 0, 6, 7
+CODE, SLOT_ID, SOURCE = 0, 6, 7
 """Positions in an `OutcomeRow`."""
 
 
@@ -108,8 +108,8 @@ class Batch:
     `limits`."""
     ages_ns: list[int] = field(default_factory=list)
     """`REFUND` only: per key, the maximum time since the charge; empty otherwise."""
-    leases: list[int] = field(default_factory=list)
-    """`REFUND` and `RENEW`: per key, the concurrency lease to release or to renew, 0 for none.
+    slot_ids: list[int] = field(default_factory=list)
+    """`REFUND` and `RENEW`: per key, the number of the slot to release or to renew, 0 for none.
     `CHECK`: per key, the ticket under which the sender waits for a slot when the check is denied, 0
     when it does not wait; with cost 0 the sender waits no longer. Empty otherwise."""
     ids: list[CheckId] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Batch:
             self.limits,
             [self.which[i] for i in indexes] if self.which else [],
             [self.ages_ns[i] for i in indexes] if self.ages_ns else [],
-            [self.leases[i] for i in indexes] if self.leases else [],
+            [self.slot_ids[i] for i in indexes] if self.slot_ids else [],
             [self.ids[i] for i in indexes] if self.ids else [],
         )
 
@@ -175,7 +175,7 @@ class Results:
                 all_.retry_after_ns[start:stop],
                 all_.reset_after_ns[start:stop],
                 all_.delay_ns[start:stop],
-                all_.leases[start:stop],
+                all_.slot_ids[start:stop],
             ),
             self.sources[start:stop],
         )
@@ -191,7 +191,7 @@ class Results:
                 all_.retry_after_ns,
                 all_.reset_after_ns,
                 all_.delay_ns,
-                all_.leases,
+                all_.slot_ids,
                 self.sources,
                 strict=True,
             )
@@ -207,7 +207,7 @@ class Results:
             all_.retry_after_ns[index],
             all_.reset_after_ns[index],
             all_.delay_ns[index],
-            all_.leases[index],
+            all_.slot_ids[index],
             self.sources[index],
         )
 
@@ -220,7 +220,7 @@ class Results:
         columns.retry_after_ns[index] = outcome.retry_after_ns
         columns.reset_after_ns[index] = outcome.reset_after_ns
         columns.delay_ns[index] = outcome.delay_ns
-        columns.leases[index] = outcome.lease
+        columns.slot_ids[index] = outcome.slot_id
         self.sources[index] = source
 
     def put_row(self, index: int, row: OutcomeRow) -> None:
@@ -233,7 +233,7 @@ class Results:
             all_.retry_after_ns[index],
             all_.reset_after_ns[index],
             all_.delay_ns[index],
-            all_.leases[index],
+            all_.slot_ids[index],
             self.sources[index],
         ) = row
 
@@ -247,7 +247,7 @@ class Results:
             (mine.retry_after_ns, theirs.retry_after_ns),
             (mine.reset_after_ns, theirs.reset_after_ns),
             (mine.delay_ns, theirs.delay_ns),
-            (mine.leases, theirs.leases),
+            (mine.slot_ids, theirs.slot_ids),
             (self.sources, rows.sources),
         ):
             for place, index in enumerate(indexes):
@@ -293,7 +293,7 @@ def join_results(parts: Sequence[tuple[Sequence[int], Results]], count: int) -> 
             join([each.retry_after_ns for each in outcomes]),
             join([each.reset_after_ns for each in outcomes]),
             join([each.delay_ns for each in outcomes]),
-            join([each.leases for each in outcomes]),
+            join([each.slot_ids for each in outcomes]),
         ),
         join([results.sources for _, results in parts]),
     )

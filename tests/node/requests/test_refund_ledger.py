@@ -24,16 +24,16 @@ class World:
         cost: int = 1,
         code: Code = Code.ALLOWED,
         source: Source = Source.OWNER,
-        lease: int = 0,
+        slot_id: int = 0,
     ) -> None:
         codes, zeros = [code.value] * len(keys), [0] * len(keys)
-        leases = [lease] * len(keys)
-        outcomes = Outcomes(codes, zeros, zeros, zeros, zeros, zeros, leases)
+        slot_ids = [slot_id] * len(keys)
+        outcomes = Outcomes(codes, zeros, zeros, zeros, zeros, zeros, slot_ids)
         batch = Batch(Op.CHECK, list(keys), [cost] * len(keys))
         self.ledger.charged(batch, Results(outcomes, [source] * len(keys)))
 
-    def refund(self, key: bytes, cost: int, lease: int = 0) -> Batch:
-        batch = Batch(Op.REFUND, [key], [cost], leases=[lease])
+    def refund(self, key: bytes, cost: int, slot_id: int = 0) -> Batch:
+        batch = Batch(Op.REFUND, [key], [cost], slot_ids=[slot_id])
         cut = self.ledger.bound(batch)
         assert batch.costs[0] + cut == cost
         return batch
@@ -84,9 +84,9 @@ def test_a_refund_is_no_younger_than_the_last_charge() -> None:
 
 def test_a_refund_must_name_the_lease_of_its_charge() -> None:
     w = World()
-    w.charge(KEYS[0], cost=2, lease=9)
+    w.charge(KEYS[0], cost=2, slot_id=9)
 
-    assert [w.refund(KEYS[0], 2, lease).costs for lease in (8, 0, 9)] == [[0], [0], [2]]
+    assert [w.refund(KEYS[0], 2, slot_id).costs for slot_id in (8, 0, 9)] == [[0], [0], [2]]
 
 
 def test_above_the_bound_the_key_charged_first_is_dropped() -> None:

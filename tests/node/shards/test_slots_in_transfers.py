@@ -42,7 +42,7 @@ class Host:
     def __init__(self, name: str, *, is_compiled: bool = False) -> None:
         self.name = NodeId(name)
         tables = compiled_tables(bytes(16), keeps_keys=True) if is_compiled else None
-        self.engine = Engine(max_keys=100, first_lease=first_slot(name, NOW), tables=tables)
+        self.engine = Engine(max_keys=100, first_slot_id=first_slot(name, NOW), tables=tables)
         self.engine.set_rules({RULE: EngineRule(LIMIT)})
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
@@ -65,14 +65,14 @@ class Host:
         if check_id is not None:
             row = Results(outcomes, [Source.OWNER]).row(0)
             self.checks.remember(check_id, KEY, 1, row, at)
-        return outcomes.leases[0]
+        return outcomes.slot_ids[0]
 
     def release(self, slot: int, at: int = NOW) -> None:
-        batch = Batch(Op.REFUND, [KEY], [1], leases=[slot])
+        batch = Batch(Op.REFUND, [KEY], [1], slot_ids=[slot])
         self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
 
     def renew(self, slot: int, at: int = NOW) -> None:
-        batch = Batch(Op.RENEW, [KEY], [0], leases=[slot])
+        batch = Batch(Op.RENEW, [KEY], [0], slot_ids=[slot])
         self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
 
     def replicate_to(self, standby: "Host", at: int = NOW) -> None:

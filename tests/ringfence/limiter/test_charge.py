@@ -406,5 +406,5 @@ def assert_equivalent(left: Engine, right: Engine, now: int) -> None:
     """Both answer alike, now and at every instant until both are at rest, spending as they go."""
     for instant in range(now, now + 100, 3):
         for cost in (0, 1):
-            answers = [replace(ask(engine, cost, instant), leases=[]) for engine in (left, right)]
+            answers = [replace(ask(engine, cost, instant), slot_ids=[]) for engine in (left, right)]
             assert answers[0] == answers[1]

@@ -145,21 +145,21 @@ def test_changed_rules_keep_their_counts_and_gone_rules_do_not() -> None:
 
 def test_a_lease_id_is_never_given_twice_even_when_its_rule_goes_and_returns() -> None:
     rules = {0: EngineRule(Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY))}
-    engine = Engine(max_keys=100, first_lease=10)
+    engine = Engine(max_keys=100, first_slot_id=10)
     engine.set_rules(rules)
-    before = ask(engine, [key(0), key(0)]).leases
+    before = ask(engine, [key(0), key(0)]).slot_ids
 
     engine.set_rules({})
     engine.set_rules(rules)
 
     assert before == [10, 11]
-    assert ask(engine, [key(0)]).leases == [12]
+    assert ask(engine, [key(0)]).slot_ids == [12]
 
 
 def test_refunds_and_resets_are_answered_like_peeks() -> None:
-    leases = Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY)
-    engine = engine_of(FIVE, leases)
-    given_out = ask(engine, [key(0), key(1), key(1)], [5, 1, 1]).leases
+    slot_ids = Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY)
+    engine = engine_of(FIVE, slot_ids)
+    given_out = ask(engine, [key(0), key(1), key(1)], [5, 1, 1]).slot_ids
 
     refunded = engine.refund(
         [key(0), key(1), key(9)], [2, 1, 1], [0, 0, 0], given_out, [], [], SECOND
@@ -235,7 +235,7 @@ def test_a_refused_group_leaves_what_it_found(steps) -> None:
 
         if is_refused:
             assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
-            assert not any(outcomes.leases)
+            assert not any(outcomes.slot_ids)
         else:
             assert twin.decide(keys, costs, [], CARRIED, which, now).codes == outcomes.codes
         peeks = frame_of([(rule, 0) for rule in RULES])

@@ -151,12 +151,12 @@ def test_a_window_that_is_over_leaves_nothing() -> None:
 def test_a_released_lease_is_known_by_its_name_where_it_was_moved_to() -> None:
     limit = Limit.of_ns(3, 100, Algorithm.CONCURRENCY)
     giver = engine_of(limit)
-    lease = ask(giver, 2, 10).leases[0]
+    slot_id = ask(giver, 2, 10).slot_ids[0]
     taker = engine_of(limit)
     taker.restore(giver.snapshot([KEY], 40), 1_000)
 
     assert taker.used(KEY, 1_069) == 2
-    taker.refund([KEY], [2], [], [lease], [], [], 1_050)
+    taker.refund([KEY], [2], [], [slot_id], [], [], 1_050)
 
     assert taker.used(KEY, 1_050) == 0
 
@@ -240,18 +240,18 @@ def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_los
 
 
 def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() -> None:
-    leases = MAX_NUMBERS // 3 + 10
-    limit = Limit.of_ns(leases, 10 * leases, Algorithm.CONCURRENCY)
+    slot_ids = MAX_NUMBERS // 3 + 10
+    limit = Limit.of_ns(slot_ids, 10 * slot_ids, Algorithm.CONCURRENCY)
     giver = engine_of(limit)
-    granted = [ask(giver, 1, now).leases[0] for now in range(leases)]
+    granted = [ask(giver, 1, now).slot_ids[0] for now in range(slot_ids)]
     taker = engine_of(limit)
-    snapshot = giver.snapshot([KEY], leases)
-    taker.restore(snapshot, leases)
+    snapshot = giver.snapshot([KEY], slot_ids)
+    taker.restore(snapshot, slot_ids)
 
     assert len(snapshot.states[0]) <= MAX_NUMBERS
-    assert taker.used(KEY, leases) == leases
-    taker.refund([KEY], [1], [], [granted[-1]], [], [], leases)
-    assert taker.used(KEY, leases) == leases - 1
+    assert taker.used(KEY, slot_ids) == slot_ids
+    taker.refund([KEY], [1], [], [granted[-1]], [], [], slot_ids)
+    assert taker.used(KEY, slot_ids) == slot_ids - 1
 
 
 def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
@@ -372,5 +372,5 @@ def ask(engine: Engine, cost: int, now: int) -> Outcomes:
 
 
 def decide_one(engine: Engine, cost: int, now: int) -> Outcomes:
-    """What an engine says of a check, but for the name of the lease, which is new each time."""
-    return replace(ask(engine, cost, now), leases=[])
+    """What an engine says of a check, but for the number of the slot, which is new each time."""
+    return replace(ask(engine, cost, now), slot_ids=[])

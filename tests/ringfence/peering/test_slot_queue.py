@@ -52,19 +52,23 @@ class Owner:
         return outcomes
 
     def check(self, ticket=0, key=KEY, cost=1, who="client"):
-        """Return the lease, 0 when denied."""
-        outcomes = self.ask(Batch(Op.CHECK, [key], [cost], leases=[ticket] if ticket else []), who)
-        assert (outcomes.codes[0] == Code.DENIED) == (outcomes.leases[0] == 0 and cost > 0)
-        return outcomes.leases[0]
+        """Return the slot, 0 when denied."""
+        outcomes = self.ask(
+            Batch(Op.CHECK, [key], [cost], slot_ids=[ticket] if ticket else []), who
+        )
+        assert (outcomes.codes[0] == Code.DENIED) == (outcomes.slot_ids[0] == 0 and cost > 0)
+        return outcomes.slot_ids[0]
 
     def retry_after_ns(self):
         return self.queue.decide(Batch(Op.CHECK, [KEY], [1]), self.now).retry_after_ns[0]
 
-    def release(self, lease, age_ns=0, key=KEY):
-        self.ask(Batch(Op.REFUND, [key], [1], leases=[lease], ages_ns=[age_ns] if age_ns else []))
+    def release(self, slot_id, age_ns=0, key=KEY):
+        self.ask(
+            Batch(Op.REFUND, [key], [1], slot_ids=[slot_id], ages_ns=[age_ns] if age_ns else [])
+        )
 
     def leave(self, ticket):
-        self.ask(Batch(Op.CHECK, [KEY], [0], leases=[ticket]))
+        self.ask(Batch(Op.CHECK, [KEY], [0], slot_ids=[ticket]))
 
     def later(self, ns):
         self.now += ns
@@ -194,7 +198,7 @@ def test_a_denied_group_keeps_no_slot_from_others():
     owner.ask(Batch(Op.CHECK, [USER], [1]))
     owner.release(first)
 
-    group = owner.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2], leases=[0, 11]))
+    group = owner.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2], slot_ids=[0, 11]))
 
     assert group.codes == [Code.DENIED, Code.UNCHARGED]
     assert owner.called == [11, 12]
@@ -205,7 +209,7 @@ def test_only_limits_with_slots_that_can_deny_have_waiters():
     owner.ask(Batch(Op.CHECK, [USER], [1]))
     owner.check(0, SHADOWED)
     for key in (USER, SHADOWED):
-        owner.ask(Batch(Op.CHECK, [key], [1], leases=[11]))
+        owner.ask(Batch(Op.CHECK, [key], [1], slot_ids=[11]))
     assert len(owner.queue) == 0
 
 
@@ -265,18 +269,18 @@ def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
         while owner.called:
             called = owner.called.pop(0)
             if called in waiting:
-                lease = owner.check(called)
-                if lease:
+                slot_id = owner.check(called)
+                if slot_id:
                     waiting.remove(called)
-                    held.append(lease)
+                    held.append(slot_id)
 
     for what, number in steps:
         match what:
             case "wait":
                 ticket += 1
-                lease = owner.check(ticket)
-                if lease:
-                    held.append(lease)
+                slot_id = owner.check(ticket)
+                if slot_id:
+                    held.append(slot_id)
                 else:
                     waiting.append(ticket)
             case "leave" if waiting:
@@ -284,10 +288,10 @@ def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
             case "release" if held:
                 owner.release(held.pop(number % len(held)))
             case "check":
-                lease = owner.check()
-                assert not (lease and waiting), "it overtook"
-                if lease:
-                    held.append(lease)
+                slot_id = owner.check()
+                assert not (slot_id and waiting), "it overtook"
+                if slot_id:
+                    held.append(slot_id)
             case "time":
                 owner.later(number * 10**6)
         serve()

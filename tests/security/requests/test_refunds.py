@@ -94,9 +94,9 @@ def key_of(rule: str, value: str) -> bytes:
 USER, PLACES, HOT = key_of("user", "u"), key_of("places", "p"), key_of("hot", "h")
 
 
-def ask(seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, lease: int = 0) -> Request:
-    leases = [lease] if lease else []
-    return with_columns(check(seq, key, cost=cost, op=op), limits=[], which=[], leases=leases)
+def ask(seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, slot_id: int = 0) -> Request:
+    slot_ids = [slot_id] if slot_id else []
+    return with_columns(check(seq, key, cost=cost, op=op), limits=[], which=[], slot_ids=slot_ids)
 
 
 def left(messages: list[Message]) -> int:
@@ -168,11 +168,11 @@ async def test_nobody_releases_the_places_of_others(autojump_clock: object) -> N
         holder, attacker = await join(world, "app"), await join(world, "other")
         [held] = await holder.say(ask(1, PLACES, 2))
         assert isinstance(held, Answer)
-        lease = held.results.outcomes.leases[0]
+        slot_id = held.results.outcomes.slot_ids[0]
         await attacker.say(ask(1, PLACES, 1))
 
-        stolen = await attacker.say(ask(2, PLACES, 2, Op.REFUND, lease))
-        released = await holder.say(ask(2, PLACES, 2, Op.REFUND, lease))
+        stolen = await attacker.say(ask(2, PLACES, 2, Op.REFUND, slot_id))
+        released = await holder.say(ask(2, PLACES, 2, Op.REFUND, slot_id))
 
         assert (left(stolen), left(released)) == (0, 2)
 

@@ -13,7 +13,7 @@ async def forged(limiter, key, tickets):
     """Ask as a client would that waits for many slots and takes none."""
     for start in range(0, len(tickets), 500):
         some = tickets[start : start + 500]
-        batch = Batch(Op.CHECK, [key] * len(some), [1] * len(some), leases=some)
+        batch = Batch(Op.CHECK, [key] * len(some), [1] * len(some), slot_ids=some)
         await limiter._decider.decide(batch, lambda _: True, None)
 
 

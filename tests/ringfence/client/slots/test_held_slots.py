@@ -2,8 +2,8 @@ from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.wire import Batch, Op
 
 
-def slots(lease=5):
-    return Batch(Op.REFUND, [b"12345678k"], [1], leases=[lease])
+def slots(slot_id=5):
+    return Batch(Op.REFUND, [b"12345678k"], [1], slot_ids=[slot_id])
 
 
 def test_slots_are_renewed_three_times_a_period():
@@ -13,7 +13,7 @@ def test_slots_are_renewed_three_times_a_period():
     assert held.next_due() == 120.0
     assert held.due(119.9) == []
     [due] = held.due(120.0)
-    assert (due.renewal().op, due.renewal().leases) == (Op.RENEW, [5])
+    assert (due.renewal().op, due.renewal().slot_ids) == (Op.RENEW, [5])
     due.on_renewed(120.0)
     assert held.next_due() == 140.0
 
@@ -35,7 +35,7 @@ def test_a_release_has_the_newest_slot_ids_and_their_age():
 
     released = held.let_go(mine, 30.0)
 
-    assert released.leases == [9]
+    assert released.slot_ids == [9]
     assert released.ages_ns == [30 * 10**9]
     assert due.is_released
     assert held.next_due() is None

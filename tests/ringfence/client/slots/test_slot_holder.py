@@ -166,7 +166,7 @@ async def test_there_is_nothing_to_release_without_a_place():
         decision = await limiter.check("d", {"user": "a"})
         await limiter.release(decision)
 
-        assert decision.leases is None
+        assert decision.slots is None
         assert await left(limiter, user="a") == 4
 
 
@@ -177,7 +177,7 @@ async def test_a_denied_request_holds_no_place():
         denied = await limiter.check("d", both)
 
         assert not denied
-        assert denied.leases is None
+        assert denied.slots is None
         assert await left(limiter, job="x") == 1
 
 

@@ -102,19 +102,21 @@ class Pair:
         )
         assert found == expected
 
-    def refund(self, rule: int, number: int, cost: int, age_ns: int, lease: int = 0) -> None:
+    def refund(self, rule: int, number: int, cost: int, age_ns: int, slot_id: int = 0) -> None:
         """Give back."""
         key = [key_of(rule, number)]
         expected, found = (
-            engine.refund(key, [cost], [age_ns], [lease], [], [], self.now)
+            engine.refund(key, [cost], [age_ns], [slot_id], [], [], self.now)
             for engine in self.engines
         )
         assert found == expected
 
-    def renew(self, rule: int, number: int, lease: int) -> None:
-        """Let a lease live for another period."""
+    def renew(self, rule: int, number: int, slot_id: int) -> None:
+        """Renew a slot for another period."""
         key = [key_of(rule, number)]
-        expected, found = (engine.renew(key, [lease], [], [], self.now) for engine in self.engines)
+        expected, found = (
+            engine.renew(key, [slot_id], [], [], self.now) for engine in self.engines
+        )
         assert found == expected
 
     def charge(self, rule: int, number: int, units: int, age_ns: int, carried: int) -> None:

@@ -58,14 +58,14 @@ class Agreement(RuleBasedStateMachine):
     def refund(self, where: tuple[int, int], cost: int, age: int) -> None:
         self.pair.refund(*where, cost, age)
 
-    @rule(where=st.tuples(rules, numbers), lease=st.integers(0, 20), gap=gaps)
-    def renew(self, where: tuple[int, int], lease: int, gap: int) -> None:
+    @rule(where=st.tuples(rules, numbers), slot_id=st.integers(0, 20), gap=gaps)
+    def renew(self, where: tuple[int, int], slot_id: int, gap: int) -> None:
         self.pair.now += gap
-        self.pair.renew(*where, lease)
+        self.pair.renew(*where, slot_id)
 
-    @rule(where=st.tuples(rules, numbers), lease=st.integers(1, 20))
-    def release(self, where: tuple[int, int], lease: int) -> None:
-        self.pair.refund(*where, 1, 0, lease)
+    @rule(where=st.tuples(rules, numbers), slot_id=st.integers(1, 20))
+    def release(self, where: tuple[int, int], slot_id: int) -> None:
+        self.pair.refund(*where, 1, 0, slot_id)
 
     @rule(where=st.tuples(rules, numbers), units=st.sampled_from([0, 1, 5, 2**45]), age=gaps)
     def charge(self, where: tuple[int, int], units: int, age: int) -> None:

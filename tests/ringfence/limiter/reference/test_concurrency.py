@@ -20,25 +20,25 @@ def test_units_in_flight_never_exceed_the_limit(
     now = 0
     for gap, cost, releases in steps:
         now += gap
-        held = {lease: (ends, units) for lease, (ends, units) in held.items() if ends > now}
+        held = {slot_id: (ends, units) for slot_id, (ends, units) in held.items() if ends > now}
         if releases and held:
-            lease, (_, units) = held.popitem()
-            table.refund(KEY, units, now, lease=lease)
+            slot_id, (_, units) = held.popitem()
+            table.refund(KEY, units, now, slot_id=slot_id)
         outcome = table.check(KEY, cost, now)
         if outcome.is_admitted:
-            assert outcome.lease not in held
-            held[outcome.lease] = (now + 50, cost)
+            assert outcome.slot_id not in held
+            held[outcome.slot_id] = (now + 50, cost)
         assert outcome.remaining == amount - sum(units for _, units in held.values())
-        assert outcome.is_admitted == (outcome.lease > 0)
+        assert outcome.is_admitted == (outcome.slot_id > 0)
 
 
 def test_a_repeated_or_late_release_frees_no_other_slot() -> None:
     table = Table(TWO, max_keys=1)
-    first = table.check(KEY, 1, 0).lease
+    first = table.check(KEY, 1, 0).slot_id
     table.check(KEY, 1, 10)
 
-    assert table.refund(KEY, 1, 20, lease=first).remaining == 1
-    assert table.refund(KEY, 1, 20, lease=first).remaining == 1
+    assert table.refund(KEY, 1, 20, slot_id=first).remaining == 1
+    assert table.refund(KEY, 1, 20, slot_id=first).remaining == 1
     assert table.refund(KEY, 1, 20, age_ns=100).remaining == 1
 
 
@@ -54,31 +54,31 @@ def test_a_release_without_an_id_frees_the_units_that_end_first() -> None:
 
 def test_holders_can_release_after_the_limit_has_changed() -> None:
     table = Table(TWO, max_keys=1)
-    lease = table.check(KEY, 2, 0).lease
+    slot_id = table.check(KEY, 2, 0).slot_id
 
     table.change_limit(Limit.of_ns(3, 10, Algorithm.CONCURRENCY))
 
-    assert table.peek(KEY, 50).remaining == 1, "the lease lives as long as it was granted for"
-    assert table.refund(KEY, 2, 50, lease=lease).remaining == 3
+    assert table.peek(KEY, 50).remaining == 1, "the slot lives as long as it was granted for"
+    assert table.refund(KEY, 2, 50, slot_id=slot_id).remaining == 3
 
 
 def test_slot_ids_start_at_the_given_number() -> None:
-    table = Table(TWO, max_keys=1, first_lease=7_000)
+    table = Table(TWO, max_keys=1, first_slot_id=7_000)
 
-    assert [table.check(KEY, 1, 0).lease, table.check(KEY, 1, 0).lease] == [7_000, 7_001]
-    assert table.next_lease == 7_002
+    assert [table.check(KEY, 1, 0).slot_id, table.check(KEY, 1, 0).slot_id] == [7_000, 7_001]
+    assert table.next_slot_id == 7_002
 
 
 def test_a_lease_that_is_renewed_lives_for_another_period_however_often_it_is_asked() -> None:
     table = Table(TWO, max_keys=1)
-    first = table.check(KEY, 1, 0).lease
-    second = table.check(KEY, 1, 10).lease
+    first = table.check(KEY, 1, 0).slot_id
+    second = table.check(KEY, 1, 10).slot_id
 
     for _ in range(2):
-        code, remaining, *_, lease = table.renew(KEY, first, 90)
-        assert (code, remaining, lease) == (Code.ALLOWED, 0, first)
+        code, remaining, *_, slot_id = table.renew(KEY, first, 90)
+        assert (code, remaining, slot_id) == (Code.ALLOWED, 0, first)
 
-    assert table.peek(KEY, 110).remaining == 1, "the second lease has ended"
+    assert table.peek(KEY, 110).remaining == 1, "the second slot has ended"
     assert table.peek(KEY, 189).remaining == 1
     assert table.renew(KEY, second, 120)[0] == Code.DENIED
     assert table.peek(KEY, 189).remaining == 1, "what has ended is not granted again"

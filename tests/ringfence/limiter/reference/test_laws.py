@@ -189,7 +189,7 @@ def test_a_refund_at_once_undoes_a_check(
     outcome = undone.check(KEY, cost, now)
     assume(outcome.is_admitted)
 
-    undone.refund(KEY, cost, now, lease=outcome.lease)
+    undone.refund(KEY, cost, now, slot_id=outcome.slot_id)
 
     assert_equivalent(undone, untouched, now)
 
@@ -320,8 +320,8 @@ def inside(hits: Sequence[tuple[int, int]], now: int, period_ns: int) -> int:
 
 
 def facts(outcome: Outcome) -> Outcome:
-    """An outcome but for the name of its lease, which is new each time."""
-    return replace(outcome, lease=0)
+    """An outcome but for the number of its slot, which is new each time."""
+    return replace(outcome, slot_id=0)
 
 
 def assert_equivalent(left: Table, right: Table, now: int) -> None:

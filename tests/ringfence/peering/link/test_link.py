@@ -150,7 +150,7 @@ def test_a_joined_request_has_the_rows_of_each_batch(plans):
                         limits=LIMITS[place % 2 :] + LIMITS[: place % 2] if carries else [],
                         which=which[:rows] if carries else [],
                         ages_ns=[place + 1] * rows if is_aged else [],
-                        leases=[place + 7] * rows if is_aged else [],
+                        slot_ids=[place + 7] * rows if is_aged else [],
                     )
                 )
             await trio.sleep(1)
@@ -172,7 +172,7 @@ def rows_of(columns):
             if columns.which and columns.which[row]
             else None,
             columns.ages_ns[row] if columns.ages_ns else 0,
-            columns.leases[row] if columns.leases else 0,
+            columns.slot_ids[row] if columns.slot_ids else 0,
         )
         for row in range(len(columns.keys))
     ]

@@ -80,7 +80,7 @@ def test_local_counts_can_be_refunded_and_reset():
     for _ in range(2):
         outage.decide(batch(), 0)
 
-    refunded, _ = outage.decide(batch(Op.REFUND, ages_ns=[0], leases=[0]), 0)
+    refunded, _ = outage.decide(batch(Op.REFUND, ages_ns=[0], slot_ids=[0]), 0)
     forgotten, _ = outage.decide(batch(Op.RESET, cost=0), 0)
 
     assert refunded.remaining == 1
@@ -92,7 +92,7 @@ def test_a_local_slot_is_released_locally():
 
     held, _ = outage.decide(batch(), 0)
     full, _ = outage.decide(batch(), 0)
-    outage.decide(batch(Op.REFUND, leases=[held.lease]), 0)
+    outage.decide(batch(Op.REFUND, slot_ids=[held.slot_id]), 0)
     free, _ = outage.decide(batch(), 0)
 
     assert [held.code, full.code, free.code] == [Code.ALLOWED, Code.DENIED, Code.ALLOWED]

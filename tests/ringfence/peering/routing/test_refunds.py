@@ -156,7 +156,7 @@ async def test_a_slot_in_a_denied_group_is_released():
     results = await cluster.check([place, denied], [2], [1, 4])
 
     assert codes(results) == [Code.UNCHARGED, Code.NEVER]
-    assert results.outcomes.leases == [0, 0]
+    assert results.outcomes.slot_ids == [0, 0]
     assert cluster.left(place) == 3
 
 

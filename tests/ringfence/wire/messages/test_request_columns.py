@@ -47,7 +47,7 @@ def rows_of(batch):
             batch.costs[row],
             batch.limits[batch.which[row] - 1] if batch.which and batch.which[row] else None,
             batch.ages_ns[row] if batch.ages_ns else None,
-            batch.leases[row] if batch.leases else None,
+            batch.slot_ids[row] if batch.slot_ids else None,
         )
         for row in range(len(batch))
     ]
@@ -68,7 +68,7 @@ def table(rows):
             columns.retry_after_ns,
             columns.reset_after_ns,
             columns.delay_ns,
-            columns.leases,
+            columns.slot_ids,
             rows.sources,
             strict=True,
         )
