@@ -1,8 +1,8 @@
 """A node: a member of the cluster that decides for its shards and forwards other checks.
 
-Builds, starts and ends the parts: `shard_counters` (counters, and where they are), `cluster_view`
-(members, rings and routes), `handler` (what a check gets) and `open_sessions` (who may ask).
-Clock, chance and transport come in from outside, so that a simulation runs the same code.
+Builds, starts and ends its parts: `shard_counters` (counters and their transfers), `cluster_view`
+(members, rings and routes), `handler` (decisions on checks) and `open_sessions` (connections).
+Clock, randomness and transport are injected, so that a simulation runs the same code.
 """
 
 import logging
@@ -69,9 +69,10 @@ _LINGER = 1.0
 
 
 class Node:
-    """One member of the cluster. Build it, then `run` it on a transport that calls `accept`.
+    """One member of the cluster. Create it, then `run` it on a transport that calls `accept`.
 
-    A shard with any counter moves in at least `least_parts` parts: simulations raise that.
+    A shard with at least one counter is transferred in at least `least_parts` parts; simulations
+    use several.
     """
 
     _seal: Seal | None = None
@@ -122,7 +123,7 @@ class Node:
         least_parts: int,
         on_change: Callable[[NodeId, Sequence[Changed]], None] | None,
     ) -> None:
-        """Build the parts, each after the parts that it uses."""
+        """Create the parts of the node, each after the parts that it uses."""
         running, membership = self._running, self.membership
         context = NodeContext(
             *(self.settings, self.name, self.clock, self._random, self.rules),
@@ -216,7 +217,8 @@ class Node:
             await cluster.raise_on_conflict()
 
     async def _join(self) -> None:
-        """Wait until other members are known and their shards are fetched; bounded in time."""
+        """Wait until other members are known and this node's shards are fetched, or until a
+        time-out."""
         with runtime.move_on_after(_JOIN_PATIENCE):
             await self.cluster.has_joined.wait()
         if self.cluster.has_joined.is_set():
@@ -226,7 +228,8 @@ class Node:
             logger.warning("no member answered; node %s begins alone", self.name)
 
     async def leave(self) -> None:
-        """Transfer all shards, answer the requests in flight, then close; bounded in time."""
+        """Transfer all shards, answer the requests in flight, then close. Each step has a
+        time-out."""
         gossip, cluster = self.cluster.gossip, self.cluster
         assert self._running.transport is not None
         if gossip is not None:
@@ -261,17 +264,17 @@ class Node:
         return session
 
     def ask_to_leave(self) -> None:
-        """Start to leave the cluster, as an operator asked."""
+        """Start to leave the cluster, because an operator requested it."""
         logger.info("node %s was asked to leave", self.name)
         self.asked_to_leave.set()
 
     # -- changes of the configuration ----------------------------------------------------------
 
     def change_rules(self, rules: RuleSet) -> None:
-        """Put other rules in force at once; counters of unchanged rules are kept.
+        """Replace the rules immediately; counters of unchanged rules are kept.
 
-        Their version rises even when files were put back with an older date, for clients only
-        take what is newer.
+        The version of the rules always increases, even if the new files are older, because clients
+        only accept newer rules.
         """
         if rules == self.rules.current:
             return
@@ -286,7 +289,8 @@ class Node:
         self.handler.slots.call_all()
 
     def change_access(self, access: Access) -> int:
-        """Put other keys and tokens in force; return the number of connections that this ended."""
+        """Replace the keys and tokens; return the number of connections that were closed because of
+        it."""
         self.access.current = access
         ended = self.sessions.recheck(access)
         if self._seal is not None:  # Else `run` makes one of these.
@@ -297,7 +301,7 @@ class Node:
 
     @property
     def version(self) -> str:
-        """Version of the software."""
+        """Version of the Ringfence software."""
         return self.membership.records[self.name].version
 
     @property
@@ -307,22 +311,22 @@ class Node:
 
     @property
     def state(self) -> str:
-        """State of this node; `leaving` from when it was asked to leave."""
+        """State of this node in the cluster; `leaving` as soon as it was asked to leave."""
         record = self.membership.records[self.name]
         is_going = self.asked_to_leave.is_set() and record.status is not Status.LEFT
         return "leaving" if is_going else state_of(record)
 
     async def ask(self, batch: Batch) -> Results:
-        """Decide a batch as if it came from a client: here or at its owners.
+        """Decide a batch as if a client had sent it: at this node or at the owners of its keys.
 
-        Long enough to ask a standby after an owner that is silent.
+        The time-out is long enough to ask a standby after an owner that is silent.
         """
         within = 3 * self.settings.forward_timeout
         return await self.handler.router.decide(batch, lambda _: False, hops=1, within=within)
 
 
 class _TooEarly:
-    """Handler of a connection that came before `run`."""
+    """Handler of a connection that arrives before `run`."""
 
     def __init__(self, name: NodeId) -> None:
         self._name = name
@@ -331,10 +335,10 @@ class _TooEarly:
         connection.close(ErrorCode.OVERLOADED, f"node {self._name} is starting; try again")
 
     def on_message(self, payload: bytes) -> None:
-        """Ignore the message: the connection is being closed."""
+        """Ignore the message, because the connection is being closed."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """Do nothing: there is no state."""
+        """Do nothing, because there is no state."""
 
 
 def _build_handler(
@@ -346,7 +350,7 @@ def _build_handler(
     subscriptions: DenialSubscriptions[Caller],
     metrics: MetricsSwitch,
 ) -> RequestHandler:
-    """Build the part that decides requests, with the router to the other members."""
+    """Create the part that decides requests, with the router to the other members."""
     rule_of, now = node.rules.rule, node.clock.now
     router = Router(FailurePolicy(rule_of, node.clock, node.settings.max_keys).decide, retries=True)
     placement = ShardPlacement(node.name, shards.ownership, now)
@@ -381,7 +385,8 @@ def _new_membership(
     *,
     is_founder: bool,
 ) -> Membership:
-    """Build the membership of a node; each process has a higher generation than the last one."""
+    """Create the membership of a node; each process has a higher generation than the previous
+    one."""
     host, port = settings.advertise_at
     me = Record(
         name=settings.name,

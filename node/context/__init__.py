@@ -1,1 +1,3 @@
-"""What all parts of one node share: settings, clock, rules, counters, and error containment."""
+"""Values that all parts of one node share: settings, clock, rules, counters, and error
+containment.
+"""

@@ -1,5 +1,5 @@
-"""Containment of internal errors: an exception in one request, message or timer does not end the
-node.
+"""Containment of internal errors, so that an exception in one request, message or timer does not
+end the node.
 
 Decides what continues after an internal error: the next call, task or round. The caller decides
 what to refuse because of it. Cancellation, interrupts and exits are not contained.

@@ -17,7 +17,7 @@ __all__ = ["NodeContext", "RunningNode"]
 
 
 class RunningNode:
-    """Transport and tasks of a node, which exist from when it runs."""
+    """Transport and tasks of a node; they are set when the node starts to run."""
 
     def __init__(self) -> None:
         self.transport: Transport | None = None
@@ -26,7 +26,7 @@ class RunningNode:
         self._work_done = runtime.Event()
 
     def start(self, transport: Transport) -> None:
-        """Use this transport, and measure the uptime from now on."""
+        """Set the transport of the node, and measure its uptime from now on."""
         self.transport = transport
         self._began = transport.now()
 
@@ -37,16 +37,16 @@ class RunningNode:
         return round((self.transport.now() - self._began) * 1e9)
 
     def held_up_ns(self) -> int:
-        """Return for how long the present datagram waited in the socket, in ns."""
+        """Return the time in ns for which the current datagram waited in the socket."""
         return 0 if self.transport is None else self.transport.held_up_ns
 
     def flush(self) -> None:
-        """Send buffered messages."""
+        """Send all buffered messages."""
         if self.transport is not None:
             self.transport.flush()
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> object:
-        """Call a function after a time; return the timer."""
+        """Schedule a function call after a delay; return the timer."""
         assert self.transport is not None
         return self.transport.call_at(self.transport.now() + seconds, call)
 
@@ -62,7 +62,7 @@ class RunningNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """Shared values of one node."""
+    """Values that all parts of one node share."""
 
     settings: NodeSettings
     name: NodeId

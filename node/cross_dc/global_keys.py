@@ -17,7 +17,7 @@ __all__ = ["GlobalKeys"]
 
 
 class GlobalKeys:
-    """Changed, received and lost counts of the global rules at one node."""
+    """Changed, received and lost counts of keys with global rules, at one node."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
         """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and

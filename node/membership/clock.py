@@ -37,5 +37,5 @@ class ClusterTime:
         return self.cluster.read(self.host.now())
 
     def jump(self) -> None:
-        """Adopt the time of the other members at once."""
+        """Set the clock to the time of the other members immediately."""
         self.cluster.jump(self.host.now())

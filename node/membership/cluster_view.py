@@ -1,7 +1,7 @@
-"""Members that a node has in view, the rings that follow from them, and the routes of checks.
+"""Members that a node knows, the rings computed from them, and the routes of checks.
 
-Passes each change of the members to the links, the shards, the handler and the router. Searches
-for members, and watches for a second node of the same name and for a clock that differs.
+Passes each change of the members to the links, the shards, the handler and the router. Searches for
+members, and watches for a second node of the same name and for a clock that differs.
 """
 
 import logging
@@ -34,7 +34,7 @@ _RESOLVE_EVERY = 30.0
 
 
 class ClusterView:
-    """View of one node, with its rings and routes."""
+    """Members as one node sees them, with the rings and routes computed from them."""
 
     gossip: GossipDriver | None = None
     """None before `start`."""
@@ -77,10 +77,10 @@ class ClusterView:
         listener: LinkListener,
         notice_stall: Callable[[], object],
     ) -> GossipDriver:
-        """Prepare links and gossip on this transport; the caller starts gossip.
+        """Create links and gossip on this transport, without starting to gossip.
 
-        `listener` receives the events of links. `notice_stall` is called before a member's datagram
-        is taken, which may have waited.
+        `listener` receives the events of links. `notice_stall` is called before each datagram of a
+        member, so that a stall of this process is detected.
         """
         self._links.start(transport, listener, lambda: self.view.hash)
         self.gossip = GossipDriver(
@@ -97,7 +97,7 @@ class ClusterView:
         return self.gossip
 
     def rings(self) -> dict[str, Ring]:
-        """Return the rings by which checks are sent, by data center."""
+        """Return, by data center, the rings by which checks are sent."""
         return {name: self.view.ring(name) for name in self.view.datacenters}
 
     def peer_links(self) -> list[tuple[NodeId, Link]]:
@@ -107,7 +107,7 @@ class ClusterView:
         return [(name, link) for name, link in links if link is not None]
 
     def report_unreachable(self, name: str) -> None:
-        """Probe a member at once whose link was lost."""
+        """Probe a member immediately, because the link to it was lost."""
         if self.gossip is not None:
             with suppress(KeyError):
                 self.gossip.report_unreachable(name)
@@ -115,7 +115,7 @@ class ClusterView:
     # -- tasks ---------------------------------------------------------------------------------
 
     async def find_seeds(self, resolve: Resolve) -> None:
-        """Look up the addresses of other members at intervals, and ask them for the members."""
+        """Look up the seed addresses periodically, and ask the nodes there for the members."""
         while True:
             own = self._node.settings.advertise_at
             seeds = [seed for seed in await resolve() if seed != own]
@@ -146,7 +146,8 @@ class ClusterView:
                 clock.jump()
 
     async def raise_on_conflict(self) -> NoReturn:
-        """Wait for another node of the same name that stays; raise `ConfigError` then."""
+        """Wait until another node uses this node's name and has precedence, then raise
+        `ConfigError`."""
         await self._conflicted.wait()
         assert self._conflict is not None
         record = self._conflict.record
@@ -167,7 +168,7 @@ class ClusterView:
     # -- changes -------------------------------------------------------------------------------
 
     def _on_change(self, changes: Sequence[Changed]) -> None:
-        """Follow a change of the members: log, links, ring, shards and routes."""
+        """Apply a change of the members: to the log, links, ring, shards and routes."""
         if self._observe_change is not None:
             self._observe_change(self._node.name, changes)
         for change in changes:
@@ -202,7 +203,7 @@ class ClusterView:
         self._shards.ownership.on_member_change(before, after)
 
     def _follow(self, view: View, placement: View) -> None:
-        """Move and replicate the counters by the ring of another placement."""
+        """Transfer and replicate the counters according to a changed ring."""
         datacenter = self._node.settings.datacenter
         # A member that has just joined finds the counters by the ring of the other members.
         old = self.ring if self.ring.members else view.ring(datacenter)
@@ -212,7 +213,8 @@ class ClusterView:
         self._shards.replication.on_ring_change(old, self.ring)
 
     def _views(self, digest: int) -> tuple[View, View]:
-        """Return the members that checks are sent to, and those that should have counters."""
+        """Return two views: the members to which checks are sent, and those that should have
+        counters."""
         if digest == self._view_digest:  # As after a suspicion: no shard moves.
             return self.view, self._placement
         placed, routed = self._membership.placed(), self._membership.routed()
@@ -246,7 +248,7 @@ class ClusterView:
         )
 
     def _local_ring(self) -> Ring:
-        """Return the ring by which checks of this data center are sent."""
+        """Return the ring by which checks are sent within this data center."""
         return self.view.ring(self._node.settings.datacenter)
 
     def _target(self, name: NodeId) -> Link | RequestHandler | None:
@@ -254,7 +256,7 @@ class ClusterView:
 
 
 class _Targets(Mapping[NodeId, Target]):
-    """Links to the members of two views, each made when it is first needed."""
+    """Links to the members of two views; each link is created when it is first needed."""
 
     def __init__(self, find: Callable[[NodeId], Target | None], *views: View) -> None:
         self._find = find
@@ -278,7 +280,7 @@ class _Targets(Mapping[NodeId, Target]):
 
 
 def state_of(record: Record) -> str:
-    """Return the state of a member as operators read it."""
+    """Return the state of a member in the form that operators see."""
     is_forwarding = record.forward_only and record.status in (Status.ALIVE, Status.SUSPECT)
     return "forwarding" if is_forwarding else record.status.name.lower()
 

@@ -1,4 +1,4 @@
-"""Events of the links to other members: logged, and passed to the parts that they concern."""
+"""Events of the links to other members, which are logged and passed to other parts of the node."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ logger = logging.getLogger("ringfence.node")
 
 
 class LinkEvents:
-    """Listener of all links of one node."""
+    """Listener for the events of all links of one node."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class LinkEvents:
         """Links that were reported as lost and are not ready again."""
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Ignore the versions: gossip changes the view, and each node has its own rules."""
+        """Do nothing: gossip changes the view, and each node has its own rules."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Log the change, and probe a member at once whose link was lost."""
+        """Log that a member became reachable or was lost; a lost member is probed immediately."""
         host, port = link.address
         if reachable:
             # A member has up to three links; only the first one is logged at level info.

@@ -28,7 +28,7 @@ _GONE = (Status.DEAD, Status.LEFT)
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """What links need of a node that runs."""
+    """Values of a running node that its links need."""
 
     transport: Transport
     listener: LinkListener
@@ -48,7 +48,7 @@ class PeerLinks:
         settings: LinkSettings,
         random: Random,
     ) -> None:
-        """`prove` returns the credential of this node for one connection."""
+        """`prove` returns this node's credential for one connection."""
         self._membership = membership
         self._hello = hello
         self._prove = prove
@@ -61,7 +61,8 @@ class PeerLinks:
         self._records: dict[NodeId, Record] = {}
 
     def start(self, transport: Transport, listener: LinkListener, view: Callable[[], int]) -> None:
-        """Make links from now on; `view` returns the hash of this node's view."""
+        """Set what links need to connect; `view` returns the hash of this node's view of the
+        members."""
         self._endpoint = _Endpoint(transport, listener, view)
 
     def update(self, records: Iterable[Record]) -> None:

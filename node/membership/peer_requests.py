@@ -1,4 +1,6 @@
-"""Requests that only members send: exchanges of records, transfers, replicas and window counts."""
+"""Handling of requests that only members send: exchanges of records, transfers, replicas, window
+counts.
+"""
 
 from gossip import BadDatagram, Membership
 from hashring import NodeId
@@ -31,7 +33,7 @@ __all__ = ["PeerRequests"]
 
 
 class PeerRequests:
-    """Answers the requests of the other members to one node."""
+    """Handler of requests that other members send to one node."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class PeerRequests:
         self._subscriptions = subscriptions
 
     def serve(self, session: Caller, name: str, message: Message) -> None:
-        """Answer a message of the member `name`, now or later."""
+        """Answer a message of the member `name`, immediately or later."""
         shards, cross_dc, member = self._shards, self._shards.cross_dc, NodeId(name)
         match message:
             case Exchange():

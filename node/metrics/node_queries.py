@@ -1,4 +1,4 @@
-"""Queries about a node: members, counters, denied keys, shards and sizes."""
+"""Queries for information about a node: members, counters, denied keys, shards and sizes."""
 
 from collections import Counter
 from itertools import compress
@@ -43,7 +43,7 @@ class NodeQueries:
         self._metrics = metrics
 
     def members(self, seq: int) -> Members:
-        """Return the members."""
+        """Return the message with the members of the cluster."""
         rows = [
             MemberRow(
                 record.name,
@@ -59,7 +59,7 @@ class NodeQueries:
         return Members(seq, self._cluster.view.hash, rows)
 
     def peers(self, seq: int) -> PeersMessage:
-        """Return everything that this node has recorded of the members."""
+        """Return the message with everything that this node has recorded about the members."""
         rows: list[object] = []
         uptime, clock = self._node.running.uptime(), self._node.clock.cluster
         for name, record in sorted(self._membership.records.items()):
@@ -88,7 +88,7 @@ class NodeQueries:
         return PeersMessage(seq, rows)  # type: ignore[arg-type]
 
     def stats(self, seq: int) -> Stats:
-        """Return the counters and the present sizes: keys, shards, members, connections."""
+        """Return the counters and the current sizes: keys, shards, members, connections."""
         assert self._node.running.transport is not None
         counters = Counter(self._node.counters.as_dict())
         for cause, count in self._node.running.transport.refusals.items():
@@ -155,7 +155,8 @@ class NodeQueries:
         return [*compress(range(SHARDS), self._shards.ownership.held)]
 
     def used(self, key: bytes) -> int | None:
-        """Return the used units of a key, also above its limit; None when it is elsewhere."""
+        """Return the used units of a key, including those above its limit; None when another node
+        counts it."""
         is_here = self._shards.ownership.held[shard_of(key)]
         return self._shards.engine.used(key, self._node.clock.now()) if is_here else None
 

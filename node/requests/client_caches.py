@@ -1,4 +1,4 @@
-"""Support of the local caches of clients: remembered denials, leases, and reported decisions."""
+"""Support for the local caches of clients: recorded denials, leases, and reported decisions."""
 
 from node.context.node_context import NodeContext
 from node.metrics.detailed import MetricsSwitch
@@ -21,7 +21,7 @@ __all__ = ["ClientCaches"]
 
 
 class ClientCaches:
-    """Serves the local caches of the clients of one node."""
+    """Keeps the local caches of one node's clients consistent with the node's counters."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ClientCaches:
             session.send(DenialRevoked([]))
 
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
-        """Grant a lease of a key, and settle earlier leases."""
+        """Grant a client a lease of a key, and settle its earlier leases."""
         lent = self._lender.lend(
             session,
             borrow,
@@ -70,7 +70,8 @@ class ClientCaches:
         return lent
 
     def record_report(self, name: str, report: Report) -> None:
-        """Count decisions that a client made itself, once; `name` is its token."""
+        """Count decisions that a client made itself, only once for each report; `name` is its
+        token."""
         counters = self._node.counters
         if not self._reports.is_new(name, report):
             counters.add("repeated_reports")

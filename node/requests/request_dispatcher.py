@@ -1,4 +1,4 @@
-"""Requests of all sessions: decided at once, in turns, or in a task that waits."""
+"""Dispatch of requests of all sessions: decided immediately, in steps, or in a task that waits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ _CARRIED_ROW_COST, _FOREIGN_ROW_COST = 16, 4
 
 
 class RequestDispatcher:
-    """Answers the requests of all sessions of one node."""
+    """Decides and answers the requests of all sessions of one node."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RequestDispatcher:
         metrics: MetricsSwitch,
         notice_stall: Callable[[], int],
     ) -> None:
-        """`notice_stall` begins a recovery if the present datagram waited too long, and returns its
+        """`notice_stall` starts a recovery if the current datagram waited too long, and returns its
         wait in ns."""
         self._name = node.name
         self._rules = node.rules
@@ -66,7 +66,7 @@ class RequestDispatcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests wait for a turn, another member or a shard."""
+        """Whether any request waits for its turn, for another member or for a shard."""
         return bool(self._handler.waiting or self._turns)
 
     def count_repeat(self) -> None:
@@ -74,9 +74,11 @@ class RequestDispatcher:
         self._counters.add("repeated")
 
     def cost_of(self, request: Request) -> int:
-        """Estimate the work of a request in microseconds; 0 when it is little for its size.
+        """Estimate the work for a request in microseconds; 0 when it is small for the request's
+        size.
 
-        A frame without carried limits whose rows are held here takes one call of the engine.
+        A request without limits of its own whose rows this node decides takes one call of the
+        engine.
         """
         keys = request.batch.keys
         if request.batch.limits:
@@ -101,7 +103,7 @@ class RequestDispatcher:
         return True
 
     def _step(self) -> None:
-        """Do one step of one request that waits; the next one in a turn of its own."""
+        """Perform one step of a waiting request, and schedule the next step."""
         assert self._running.transport is not None
         self._turns.step()
         if self._turns:
@@ -212,7 +214,7 @@ class RequestDispatcher:
                 slots.on_answered(sender.session, part.batch, results, now)
 
     def _reply(self, sender: Sender[Caller], seq: int, reply: Message) -> None:
-        """Remember the answer to a request, and send it on the sender's present connection."""
+        """Store the answer to a request, and send it on the sender's current connection."""
         payload = encode(reply)
         sender.remember(seq, payload)
         if sender.session is not None and self._running.transport is not None:

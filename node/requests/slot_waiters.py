@@ -60,16 +60,16 @@ class SlotWaiters:
 
 
 class ForwardedWaiters:
-    """Senders whose forwarded checks wait for a slot at another member."""
+    """Senders of forwarded checks that wait for a slot at another member."""
 
     def __init__(self, call: Callable[[Caller, list[int]], None]) -> None:
-        """`call` notifies a client that slots are kept for its tickets."""
+        """`call` notifies a client that slots are reserved for its tickets."""
         self._call = call
         self._senders: OrderedDict[int, Sender[Caller]] = OrderedDict()
         """Senders by ticket."""
 
     def add(self, sender: Sender[Caller], tickets: Sequence[int]) -> None:
-        """Remember the sender of tickets for which another member may keep a slot."""
+        """Record the sender of tickets for which another member may reserve a slot."""
         for ticket in tickets:
             if ticket:
                 self._senders[ticket] = sender
@@ -78,7 +78,7 @@ class ForwardedWaiters:
             self._senders.popitem(last=False)
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Forward to clients that another member keeps slots for them."""
+        """Notify clients that another member has reserved slots for them."""
         free_tickets: dict[Caller, list[int]] = {}
         for ticket in tickets:
             sender = self._senders.pop(ticket, None)

@@ -62,7 +62,7 @@ class CounterMerge:
     def charge_log(
         self, log: FallbackLog, keys: Sequence[bytes], counts: Snapshot, at: int, now: int
     ) -> None:
-        """Charge the units that a fallback log contains for these keys, and merge its slots.
+        """Charge the units in a fallback log for these keys, and merge its slots.
 
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
         slots with the same numbers. A slot of the log that `counts` lacks is released.
@@ -85,7 +85,8 @@ class CounterMerge:
         at: int,
         now: int,
     ) -> None:
-        """Replace the slots with these numbers by those in a state of the instant `at`."""
+        """Replace the slots with these numbers by those in a state that was taken at the instant
+        `at`."""
         here = self._engine.snapshot([key], now)
         limit = here.limits[0] if here.keys else limit
         if limit is None or limit.algorithm is not Algorithm.CONCURRENCY:
@@ -117,14 +118,17 @@ class CounterMerge:
     def restore_below(
         self, log: FallbackLog, copies: Iterable[tuple[int, Snapshot]], now: int
     ) -> None:
-        """Restore snapshots, each of its instant, and charge the log of this node on top."""
+        """Restore snapshots, each taken at its own instant, then charge the log of this node."""
         for at, counts in copies:
             mine = self._engine.snapshot([key for key in counts.keys if log.slots(key)], now)
             self.restore(counts, at)
             self.charge_log(log, counts.keys, mine, now, now)
 
     def refund_log(self, log: FallbackLog, now: int) -> None:
-        """Refund the units that `charge_log` charged. Slots stay: a merge counts each once."""
+        """Refund the units that `charge_log` charged for this log.
+
+        Slots are not refunded, because a merge counts each slot once.
+        """
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -250,6 +254,6 @@ class CrossedTransfers:
 
 
 def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:
-    """Return the expiry and units of slots by number, from their state at an instant."""
+    """Return expiry and units of each slot by number, from a state at an instant."""
     triples = zip(state[::3], state[1::3], state[2::3], strict=False)  # A peer may send anything.
     return {slot: (at + left, units) for slot, left, units in triples}

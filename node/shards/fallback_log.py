@@ -1,4 +1,5 @@
-"""Log of what this node admitted in place of an unreachable owner. The owner charges it later.
+"""Log of the units and slots that this node admitted in place of an unreachable owner, which
+charges them later.
 
 Units have a time, in parts of the period. Slots of concurrency limits have numbers instead: the log
 has the numbers of the slots that changed, and the engine has the slots. `ownership` decides when
@@ -47,19 +48,19 @@ class FallbackLog:
                 del parts[number]
 
     def grant(self, key: bytes, slot: int, units: int, period_ns: int, now: int) -> None:
-        """Add a slot that was granted at `now`. Above the bound, add its units only."""
+        """Add a slot that was granted at `now`. If there are too many slots, add only its units."""
         if not self._put(key, slot, is_new=True):
             self.add(key, units, period_ns, now)
 
     def release(self, key: bytes, slot: int, units: int) -> None:
-        """Add a release. Remove a slot that no other member has had."""
+        """Record that a slot was released; a slot that no other member knows is removed."""
         if self._slots.get(key, {}).get(slot):
             self.remove_slots(key, [slot])
         elif not self._put(key, slot, is_new=False):
             self.take_back(key, units)
 
     def add_slot(self, key: bytes, slot: int) -> bool:
-        """Add a slot that changed and that other members know; return False above the bound."""
+        """Add a changed slot that other members know; return False if there are too many slots."""
         return self._put(key, slot, is_new=False)
 
     def _put(self, key: bytes, slot: int, *, is_new: bool) -> bool:
@@ -70,7 +71,7 @@ class FallbackLog:
         return True
 
     def remove_slots(self, key: bytes, slots: Iterable[int]) -> None:
-        """Remove slots of a key, if they are in the log."""
+        """Remove the slots of a key with these numbers, if they are in the log."""
         known = self._slots.get(key)
         if known is not None:
             for slot in slots:

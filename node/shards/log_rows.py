@@ -16,7 +16,7 @@ __all__ = ["add_logs", "log_rows", "without_checks"]
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
-    """Write a log as one row for each key of `counts`, the counters of the same node."""
+    """Convert a log to one row for each key of `counts`, the counters of the same node."""
     rows: list[list[int]] = []
     for at, key in enumerate(counts.keys):
         row, slots = log.row(key, now), log.slots(key)
@@ -61,27 +61,27 @@ def without_checks(
 
 
 def _has_slots(counts: Snapshot, at: int) -> bool:
-    """Return whether a counter is of a concurrency limit, or of an unused key."""
+    """Return whether a counter belongs to a concurrency limit, or to an unused key."""
     limit = counts.limits[counts.which[at]]
     return limit.algorithm is Algorithm.CONCURRENCY or not counts.states[at]
 
 
 def _split_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split a row into its pairs with units and the numbers of its changed slots."""
+    """Split a row into its pairs with units, and the numbers of its changed slots."""
     pairs = list(zip(row[::2], row[1::2], strict=True))
     units = [number for pair in pairs if pair[1] for number in pair]
     return units, [slot for slot, count in pairs if not count]
 
 
 def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:
-    """Return age in ns and units of the slots of a key by number."""
+    """Return the age in ns and the units of each slot of a key, by slot number."""
     state, period_ns = counts.states[at], counts.limits[counts.which[at]].period_ns
     triples = zip(state[::3], state[1::3], state[2::3], strict=False)  # A peer may send anything.
     return {slot: (max(0, period_ns - left), units) for slot, left, units in triples}
 
 
 def _take_units(row: list[int], age_ns: int, units: int) -> None:
-    """Subtract units from a row, first from the pair whose age is nearest."""
+    """Subtract units from a row, starting with the pair whose age is nearest."""
     # The part of the period that a check fell into is the oldest that is not older than the check.
     for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - age_ns)):
         taken = min(units, row[at + 1])

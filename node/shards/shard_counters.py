@@ -1,4 +1,4 @@
-"""Counters of a node's shards, and the parts that move, replicate and exchange them."""
+"""Counters of a node's shards, and the parts that transfer, replicate and exchange them."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ __all__ = ["ShardCounters", "build_shard_counters"]
 
 @dataclass(frozen=True, slots=True)
 class ShardCounters:
-    """Counters of one node and the parts that work on them."""
+    """Counters of one node, and the parts of the node that work on them."""
 
     engine: Engine
     lender: Lender[Caller]
@@ -45,10 +45,10 @@ def build_shard_counters(
     first_id: int,
     least_parts: int,
 ) -> ShardCounters:
-    """Build the counters of a node without shards.
+    """Create the counters of a node that has no shards yet.
 
-    Leases and transfers are numbered from `first_id`. A shard with any counter moves in at least
-    `least_parts` parts.
+    Leases and transfers are numbered from `first_id`. A shard with at least one counter is
+    transferred in at least `least_parts` parts.
     """
     settings, counters, now = node.settings, node.counters, node.clock.now
     # Slot ids must not repeat across restarts: a late release would free another slot.

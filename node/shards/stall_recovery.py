@@ -135,7 +135,7 @@ class StallRecovery:
 
 
 class StallWatch:
-    """Begins a recovery when a datagram of one node waited too long."""
+    """Starts a recovery when a datagram of one node waited too long."""
 
     def __init__(self, node: NodeContext, recovery: StallRecovery) -> None:
         self._node = node
@@ -143,7 +143,7 @@ class StallWatch:
         self._recovery = recovery
 
     def notice(self) -> int:
-        """Begin a recovery if the present datagram waited too long; return its wait in ns."""
+        """Start a recovery if the current datagram waited too long; return its wait in ns."""
         transport = self._running.transport
         assert transport is not None
         held_up_ns = transport.held_up_ns

@@ -129,7 +129,8 @@ class SimulatedNetwork(MemoryNetwork):
             side.abort(TransportCode.QUIC, "reset by the simulation")
 
     def deliver_sealed(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
-        """Deliver a datagram with the faults of its link; see `MemoryNetwork.deliver_sealed`."""
+        """Deliver a datagram, as `MemoryNetwork.deliver_sealed` does, and apply the faults of its
+        link."""
         self.datagrams += 1
         direction = self._directions.get((sender.address, address))
         if direction is None:

@@ -1,4 +1,4 @@
-"""Access of clients and members: what a sender may do, and which keys its token covers."""
+"""Access control for clients and members: their scopes, and the keys that a token may use."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ __all__ = ["AccessControl"]
 
 
 class AccessControl:
-    """Checks senders against the keys and tokens in force, and remembers them."""
+    """Checks senders against the current keys and tokens, and remembers the senders."""
 
     def __init__(self, node: NodeContext, access: Access, senders: SentAnswers[Caller]) -> None:
         self.current = access
@@ -28,7 +28,8 @@ class AccessControl:
         self._refusal_log = AuthFailureLog()
 
     def prove(self, connection: Connection) -> bytes:
-        """Return this node's credential for one connection to a peer, by the current key."""
+        """Return this node's credential for one connection to a peer, computed with the current
+        key."""
         return self.current.proof_of(self._node.name, connection.binding)
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:

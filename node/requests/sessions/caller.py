@@ -1,4 +1,4 @@
-"""Connected client or member, as the parts of its node use it."""
+"""Interface of a connected client or member for other parts of the node."""
 
 from typing import Protocol
 

@@ -1,4 +1,6 @@
-"""Messages that a node sends to clients without a request: free slots, leases, ended denials."""
+"""Notices that a node sends to clients without a request: free slots, recalled leases, ended
+denials.
+"""
 
 from node.context.node_context import RunningNode
 from node.metrics.counters import Counters
@@ -9,14 +11,14 @@ __all__ = ["ClientNotices"]
 
 
 class ClientNotices:
-    """Sends and counts the notices of one node."""
+    """Sends notices of one node to its clients, and counts them."""
 
     def __init__(self, counters: Counters, running: RunningNode) -> None:
         self._counters = counters
         self._running = running
 
     def call_waiters(self, session: Caller, tickets: list[int]) -> None:
-        """Notify a client that slots are kept for its tickets."""
+        """Notify a client that slots are reserved for the waiting checks with these tickets."""
         self._counters.add("slots_called", len(tickets))
         for start in range(0, len(tickets), MAX_KEYS):
             session.send(SlotsFree(tickets[start : start + MAX_KEYS]))
@@ -29,7 +31,8 @@ class ClientNotices:
         self._running.flush()
 
     def revoke_denials(self, session: Caller, keys: list[bytes]) -> None:
-        """Notify a client that its denials of these keys ended; no keys mean all."""
+        """Notify a client that its denials of these keys have ended; an empty list means all
+        keys."""
         self._counters.add("denials_lifted", len(keys) or 1)
         session.send(DenialRevoked(keys))
         self._running.flush()

@@ -1,4 +1,4 @@
-"""Parts of a node that its sessions use."""
+"""Interface of a node for its sessions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sessions that are open at a node: their places, their unread bytes, and their end."""
+"""Open sessions of a node: their number, their unacknowledged bytes, and their end."""
 
 from operator import methodcaller
 from typing import Protocol
@@ -18,14 +18,15 @@ __all__ = ["OpenSession", "OpenSessions"]
 
 
 class OpenSession(Caller, Handler, Protocol):
-    """One session, as its node keeps it."""
+    """Interface of one session for its node."""
 
     def recheck(self, access: Access) -> bool:
-        """Apply changed keys and tokens; return whether that has ended the session."""
+        """Verify the credentials again after a change of keys; return whether the session has
+        ended."""
 
 
 class OpenSessions:
-    """Open sessions of one node."""
+    """All open sessions of one node."""
 
     is_draining = False
     """Whether hellos are refused because the node leaves."""
@@ -37,7 +38,7 @@ class OpenSessions:
         subscriptions: DenialSubscriptions[Caller],
         slots: SlotQueue[Caller],
     ) -> None:
-        """`subscriptions` and `slots` forget the callers whose sessions end."""
+        """`subscriptions` and `slots` are informed when the session of a caller ends."""
         self._node = node
         self._cluster = cluster
         self._subscriptions = subscriptions
@@ -50,7 +51,7 @@ class OpenSessions:
         return len(self.by_id)
 
     def add(self, session: OpenSession, host: str) -> None:
-        """Add a session; it may replace an older one from this host without a hello."""
+        """Add a session; this may close an older session that has not sent a valid `Hello`."""
         self.by_id[id(session)] = session
         oldest = self._places.arrived(session, host)
         if oldest is not None:
@@ -82,16 +83,17 @@ class OpenSessions:
         self._node.running.on_work_done()
 
     def recheck(self, access: Access) -> int:
-        """Apply changed keys and tokens; return the number of sessions that this ended."""
+        """Verify all credentials again after a change of keys; return the number of sessions that
+        ended."""
         return sum([session.recheck(access) for session in list(self.by_id.values())])
 
     def announce_leave(self) -> None:
-        """Refuse further hellos, and ask all clients to use other nodes."""
+        """Refuse new sessions, and ask all clients to use other nodes."""
         self.is_draining = True
         for session in list(self.by_id.values()):
             session.send(Goodbye(f"node {self._node.name} is leaving"))
 
     def close(self) -> None:
-        """Close all sessions."""
+        """Close the connections of all sessions."""
         for session in list(self.by_id.values()):
             session.close(ErrorCode.DRAINING, f"node {self._node.name} has left")

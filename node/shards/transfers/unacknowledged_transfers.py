@@ -109,9 +109,10 @@ class OutgoingTransfer:
 
     @property
     def logged_since(self) -> int:
-        """Instant from which on the transferred log of an unreachable owner's checks is complete.
+        """Instant since which the log in this transfer is complete.
 
-        For a shard of this node's own, the instant of the transfer: it has no log.
+        The log has the units that this node admitted in place of an unreachable owner. For a shard
+        of this node's own, which has no log, it is the instant of the transfer.
         """
         if not self.taken_from:
             return self.at
@@ -375,7 +376,7 @@ def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
 
 
 def add_unused(counts: Snapshot, keys: Iterable[bytes]) -> None:
-    """Add those of `keys` that counters lack, with the empty state of an unused key."""
+    """Add those of `keys` that have no counter, with the empty state of an unused key."""
     known = set(counts.keys)
     unused = [key for key in keys if key not in known]
     if unused:

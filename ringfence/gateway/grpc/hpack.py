@@ -74,7 +74,7 @@ class HeaderBlocks:
         unchanged."""
 
     def read(self, block: bytes) -> HeaderBlock | None:
-        """Decode the header of a request; None if it is malformed. Raises `Http2Error`."""
+        """Decode the header block of a request; None if it is malformed. Raises `Http2Error`."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -89,7 +89,7 @@ class HeaderBlocks:
         return head
 
     def is_trailer(self, block: bytes) -> bool:
-        """Decode a trailer and return whether it is well-formed. Raises `Http2Error`."""
+        """Decode a trailer block and return whether it is well-formed. Raises `Http2Error`."""
         return all([_is_field(name, value) for name, value in self._decode(block)])
 
     def _decode(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
