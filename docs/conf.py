@@ -22,7 +22,12 @@ _PACKAGES = ("hashring", "gossip", "ringfence", "node", "simulations", "benchmar
 
 
 def _write_modules_page() -> None:
-    lines = ["# All modules", "", "By folder, each with the first sentence of its docstring."]
+    lines = [
+        "# All modules",
+        "",
+        "This page is for developers. It lists all modules by folder. The text after the name of a",
+        "module is the first paragraph of its docstring.",
+    ]
     folder = None
     for package in _PACKAGES:
         for path in sorted((_DOCS.parent / package).rglob("*.py"), key=_order):
