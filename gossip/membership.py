@@ -118,6 +118,17 @@ class Membership:
 
     # -- requests of the local node ------------------------------------------------------------
 
+    def found(self, records: Iterable[Record]) -> list[Effect]:
+        """Start a cluster together with other members, which all get the same records.
+
+        No record is disseminated, because no member lacks any. The members must be running.
+        """
+        for record in records:
+            if record.name != self.me.name:
+                self._table.put(record)
+                self._outbox.changed(None, record)
+        return self._outbox.take()
+
     def join(self, seeds: Sequence[Address], now: int) -> list[Effect]:
         """Contact members at these addresses, repeatedly until another member is known."""
         self._exchanges.join(seeds, now)
@@ -281,14 +292,9 @@ class Membership:
     def _start_timers(self, now: int) -> None:
         settings = self._settings
         for which, probing in (("local_dc", settings.local_dc), ("remote_dc", settings.remote_dc)):
-            self._timers.set((Due.PROBE, which), now + self._phase(probing.interval))
-        self._timers.set((Due.ANNOUNCE, ""), now + self._phase(settings.announce_every))
+            self._timers.set((Due.PROBE, which), now + _phase(probing.interval, self._random))
+        self._timers.set((Due.ANNOUNCE, ""), now + _phase(settings.announce_every, self._random))
         self._exchanges.start(now)
-
-    def _phase(self, interval: float) -> int:
-        """Draw a random start time for a periodic task, so that members do not act at the same
-        time."""
-        return round(self._random.random() * interval * _NS)
 
 
 def _require_encodable(me: Record) -> None:
@@ -297,3 +303,8 @@ def _require_encodable(me: Record) -> None:
             f"name, address, data center, zone and version of {me.name!r} take "
             f"{record_size(me)} bytes; shorten them to {MAX_OWN_RECORD}"
         )
+
+
+def _phase(interval: float, random: Random) -> int:
+    """Draw a random start for a periodic task, so that members do not run in step."""
+    return round(random.random() * interval * _NS)

@@ -7,6 +7,7 @@ Clock, randomness and transport are injected, so that a simulation runs the same
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from random import Random
 
@@ -205,7 +206,7 @@ class Node:
             if resolve is not None:
                 nursery.start_soon(supervise, "seeds", cluster.find_seeds, resolve)
             if founders:
-                gossip.merge(founders)
+                gossip.found(founders)
                 shards.ownership.start(cluster.ring.shards_of(self.name))
             elif resolve is not None:
                 await self._join()
@@ -404,7 +405,9 @@ def _new_membership(
     return Membership(me, gossip, random, 0, ProbeStamps(clock.host, clock.cluster))
 
 
+@cache
 def _version() -> str:
+    """Return the installed version, which is read from a file once per process."""
     try:
         return version("ringfence")
     except PackageNotFoundError:

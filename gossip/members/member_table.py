@@ -5,7 +5,6 @@ change costs O(1), independent of the size of the cluster.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 from struct import pack
@@ -15,7 +14,6 @@ from gossip.members.record import Record, Status
 __all__ = ["Pool", "MemberTable"]
 
 _MASK = (1 << 64) - 1
-_HASHES_KEPT = 4096
 
 
 class Pool:
@@ -148,10 +146,13 @@ class MemberTable:
 def _hash_of(record: Record) -> int:
     if record.is_gone:
         return 0  # Members forget gone members at different times.
-    return _hash_of_instance(record)
+    digest = record.digest
+    if digest is None:
+        digest = _hash_of_instance(record)
+        object.__setattr__(record, "digest", digest)
+    return digest
 
 
-@lru_cache(_HASHES_KEPT)
 def _hash_of_instance(record: Record) -> int:
     texts = [text.encode() for text in (record.name, record.host, record.datacenter, record.zone)]
     numbers = (record.port, record.generation, record.weight, record.is_routed, record.is_placed)

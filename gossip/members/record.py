@@ -5,7 +5,7 @@ to change its record). Other members may only raise the status within one incarn
 (generation, incarnation, status) wins, whatever the order of arrival.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -57,6 +57,8 @@ class Record:
     """Software version."""
     accuser: str = ""
     """Member that raised the suspicion."""
+    digest: int | None = field(default=None, init=False, repr=False, compare=False)
+    """Hash in the digest of a member table; None before the first use."""
 
     @property
     def address(self) -> Address:

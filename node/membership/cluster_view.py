@@ -288,10 +288,12 @@ def state_of(record: Record) -> str:
 def log_change(change: Changed) -> None:
     """Log the change of a member's state."""
     before, after = change.before, change.after
+    level = logging.WARNING if after.status in (Status.SUSPECT, Status.DEAD) else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
     was = "unknown" if before is None else state_of(before)
     now = state_of(after)
     if was != now:
-        level = logging.WARNING if after.status in (Status.SUSPECT, Status.DEAD) else logging.INFO
         logger.log(
             level, "member %s at %s:%d is %s, was %s", after.name, after.host, after.port, now, was
         )

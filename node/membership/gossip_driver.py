@@ -133,9 +133,9 @@ class GossipDriver:
         """Ask the nodes at these addresses for the members, repeatedly until one answers."""
         self._perform(self._membership.join(seeds, self._now()))
 
-    def merge(self, records: Sequence[Record]) -> None:
-        """Merge membership records of other nodes."""
-        self._perform(self._membership.merge(records, self._now()))
+    def found(self, founders: Sequence[Record]) -> None:
+        """Start a cluster with these members, which all start with the same records."""
+        self._perform(self._membership.found(founders))
 
     def become_alive(self) -> None:
         """Announce that this node is alive, so that it joins the ring."""

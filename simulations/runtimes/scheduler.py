@@ -404,26 +404,23 @@ class Scheduler:
         with run_on(self):
             root = _Scope(self)
             _Task(self, main(), root, None).make_ready()
-            ready = self._ready
+            ready, heap = self._ready, self._heap
             while not self._has_ended:
                 while ready:
                     ready.popleft()()
-                if not self._has_ended:
-                    self._run_next_call()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run_next_call(self) -> None:
-        heap = self._heap
-        while heap:
-            when, _, planned = heappop(heap)
-            call, planned.call = planned.call, None
-            if call is not None:
+                if self._has_ended:
+                    break
+                if not heap:
+                    raise RuntimeError("deadlock: every task waits for another one")
+                when, _, planned = heappop(heap)
+                call, planned.call = planned.call, None
+                if call is None:
+                    self.cancelled_calls -= 1
+                    continue
                 self._now = max(self._now, when)
                 call()
-                return
-            self.cancelled_calls -= 1
-        raise RuntimeError("deadlock: every task waits for another one")
+        if self._failure is not None:
+            raise self._failure
 
     def ended(self, failure: BaseException | None) -> None:
         """Record the result of the main task."""
@@ -479,7 +476,7 @@ class Scheduler:
     def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
         """Schedule a call for an instant, or for now if that instant has passed."""
         if self.cancelled_calls > _MIN_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            self._heap[:] = [entry for entry in self._heap if entry[2].call is not None]
             heapify(self._heap)
             self.cancelled_calls = 0
         planned = _Planned(self, call)

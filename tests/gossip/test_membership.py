@@ -160,3 +160,18 @@ def test_a_suspicion_that_a_confirmation_ends_in_the_past_is_no_pause(core, reco
     member.tick(5 * NS)
     assert member.records["b"].status is Status.DEAD
     assert member.counters["own_pauses"] == 0
+
+
+def test_founders_know_each_other_without_sending_records(core, record):
+    member = core("a")
+    founders = [member.me, record("b"), record("c", datacenter="dc2")]
+
+    effects = member.found(founders)
+
+    assert changes(effects) == founders[1:]
+    assert len(effects) == 2
+    assert member.pending == 0
+    joined = core("a")
+    joined.merge(founders[1:], 0)
+    assert member.digest == joined.digest
+    assert {ping.target for ping in sent(run(member, 30), Ping)} == {"b", "c"}
