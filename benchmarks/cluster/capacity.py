@@ -100,13 +100,13 @@ def _timed(nodes: DemoCluster, way: _Way) -> Callable[[Limiter], Awaitable[float
     async def measure(limiter: Limiter) -> float:
         await limiter.check_many("bench", [_user(number) for number in range(_BATCH)])
         await trio.sleep(_SETTLED)
-        begun, idle = perf_counter(), _used_s(nodes)
+        started_at, idle = perf_counter(), _used_s(nodes)
         await trio.sleep(_IDLE)
-        idle_share = (_used_s(nodes) - idle) / (perf_counter() - begun)
-        begun, before = perf_counter(), _used_s(nodes)
+        idle_share = (_used_s(nodes) - idle) / (perf_counter() - started_at)
+        started_at, before = perf_counter(), _used_s(nodes)
         done = await way(limiter)
         used = _used_s(nodes) - before
-        return (used - idle_share * (perf_counter() - begun)) / done * 1e6
+        return (used - idle_share * (perf_counter() - started_at)) / done * 1e6
 
     return measure
 

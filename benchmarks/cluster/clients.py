@@ -149,11 +149,11 @@ def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -
 
 def _echo_lone(echo: RawEcho) -> _Lone:
     """Measure single round trips of the bare echo, without the time to connect."""
-    begun = process_time()
+    started_at = process_time()
     echo.lone(1)
     connected = process_time()
     samples = echo.lone(_LONE)
-    used = process_time() - connected - (connected - begun)
+    used = process_time() - connected - (connected - started_at)
     return _Lone(median(samples) * 1e6, used / (_LONE - 1) * 1e6)
 
 
@@ -161,18 +161,18 @@ async def _one_by_one(limiter: Limiter) -> _Lone:
     await limiter.check("bench", _KEYS[0])
     samples, before = [], process_time()
     for key in _KEYS[:_LONE]:
-        begun = perf_counter()
+        started_at = perf_counter()
         await limiter.check("bench", key)
-        samples.append(perf_counter() - begun)
+        samples.append(perf_counter() - started_at)
     return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
 
 
 async def _crowd(limiter: Limiter) -> float:
-    done, begun = 0, perf_counter()
+    done, started_at = 0, perf_counter()
 
     async def work(place: int) -> None:
         nonlocal done
-        while perf_counter() < begun + _SECONDS:
+        while perf_counter() < started_at + _SECONDS:
             decision = await limiter.check("bench", _KEYS[place % len(_KEYS)])
             done += decision.allowed
             place += _TASKS
@@ -180,35 +180,35 @@ async def _crowd(limiter: Limiter) -> float:
     async with anyio.create_task_group() as tasks:
         for place in range(_TASKS):
             tasks.start_soon(work, place)
-    return done / (perf_counter() - begun)
+    return done / (perf_counter() - started_at)
 
 
 def _blocking_lone(limiter: BlockingLimiter) -> _Lone:
     limiter.check("bench", _KEYS[0])
     samples, before = [], process_time()
     for key in _KEYS[:_LONE]:
-        begun = perf_counter()
+        started_at = perf_counter()
         limiter.check("bench", key)
-        samples.append(perf_counter() - begun)
+        samples.append(perf_counter() - started_at)
     return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
 
 
 def _threads(limiter: BlockingLimiter, threads: int) -> float:
-    begun = perf_counter()
+    started_at = perf_counter()
 
     def work(place: int) -> int:
         done = 0
-        while perf_counter() < begun + _SECONDS:
+        while perf_counter() < started_at + _SECONDS:
             done += limiter.check("bench", _KEYS[place % len(_KEYS)]).allowed
             place += threads
         return done
 
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(work, range(threads))) / (perf_counter() - begun)
+        return sum(pool.map(work, range(threads))) / (perf_counter() - started_at)
 
 
 def _us_each(call: Callable[[int], object]) -> float:
-    begun = thread_time_ns()
+    started_at = thread_time_ns()
     for at in range(len(_KEYS)):
         call(at)
-    return (thread_time_ns() - begun) / len(_KEYS) / 1000
+    return (thread_time_ns() - started_at) / len(_KEYS) / 1000

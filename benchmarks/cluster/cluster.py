@@ -97,9 +97,9 @@ async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
 async def _lone(limiter: Limiter) -> list[float]:
     samples = []
     for number in range(_LONE):
-        begun = perf_counter()
+        started_at = perf_counter()
         await limiter.check("bench", _KEYS[number])
-        samples.append(perf_counter() - begun)
+        samples.append(perf_counter() - started_at)
     return samples
 
 
@@ -125,14 +125,14 @@ def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
         samples: list[float] = []
 
         async def check(place: int) -> None:
-            begun = perf_counter()
+            started_at = perf_counter()
             await limiter.check("bench", _KEYS[place % len(_KEYS)])
-            samples.append(perf_counter() - begun)
+            samples.append(perf_counter() - started_at)
 
         made = 0
-        begun = perf_counter()
+        started_at = perf_counter()
         async with trio.open_nursery() as nursery:
-            while (passed := perf_counter() - begun) < _SECONDS:
+            while (passed := perf_counter() - started_at) < _SECONDS:
                 while made < passed * per_s:
                     nursery.start_soon(check, made)
                     made += 1
@@ -155,8 +155,8 @@ async def batches(limiter: Limiter) -> float:
 
 async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
     done = 0
-    begun = perf_counter()
-    until = begun + _SECONDS
+    started_at = perf_counter()
+    until = started_at + _SECONDS
 
     async def worker(place: int) -> None:
         nonlocal done
@@ -168,7 +168,7 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
     async with trio.open_nursery() as nursery:
         for place in range(tasks):
             nursery.start_soon(worker, place)
-    return done / (perf_counter() - begun)
+    return done / (perf_counter() - started_at)
 
 
 def share(samples: list[float], part: float) -> float:

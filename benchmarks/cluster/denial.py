@@ -69,22 +69,22 @@ async def _measure(rounds: int, limiter: Limiter) -> dict[str, list[float]]:
 async def _many(limiter: Limiter) -> float:
     frames = [_KEYS[at : at + _BATCH] for at in range(0, len(_KEYS), _BATCH)]
     decisions = []
-    begun = thread_time()
+    started_at = thread_time()
     for _ in range(_TURNS):
         for frame in frames:
             decisions = await limiter.check_many("bench", frame)
-    took = thread_time() - begun
+    took = thread_time() - started_at
     assert {decision.source for decision in decisions} == {Source.CACHE}
     return _TURNS * len(_KEYS) / took
 
 
 async def _now(limiter: Limiter) -> float:
     check_now = limiter.check_now
-    begun = thread_time()
+    started_at = thread_time()
     for _ in range(_TURNS):
         for key in _KEYS:
             decision = check_now("bench", key)
-    took = thread_time() - begun
+    took = thread_time() - started_at
     assert decision is not None
     assert not decision.allowed
     return _TURNS * len(_KEYS) / took
@@ -92,11 +92,11 @@ async def _now(limiter: Limiter) -> float:
 
 async def _check(limiter: Limiter) -> float:
     check = limiter.check
-    begun = thread_time()
+    started_at = thread_time()
     for _ in range(_TURNS):
         for key in _KEYS:
             decision = await check("bench", key)
-    took = thread_time() - begun
+    took = thread_time() - started_at
     assert decision.source is Source.CACHE
     return _TURNS * len(_KEYS) / took
 
@@ -104,9 +104,9 @@ async def _check(limiter: Limiter) -> float:
 async def _asked(limiter: Limiter) -> float:
     """Measure peeks, which always ask the node, so they show the cost of a check without the
     cache."""
-    begun = thread_time()
+    started_at = thread_time()
     for number in range(_ASKED):
         decision = await limiter.peek("bench", _KEYS[number % len(_KEYS)])
-    took = thread_time() - begun
+    took = thread_time() - started_at
     assert decision.source is Source.OWNER
     return _ASKED / took

@@ -123,14 +123,14 @@ async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
         while not await _advance(peer, HandshakeCompleted):
             pass
         crowd = _Crowd(peer)
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         async with trio.open_nursery() as service:
             service.start_soon(crowd.read)
             service.start_soon(crowd.send)
             async with trio.open_nursery() as callers:
                 for _ in range(tasks):
-                    callers.start_soon(crowd.ask, begun + seconds)
-            spent = time.perf_counter() - begun
+                    callers.start_soon(crowd.ask, started_at + seconds)
+            spent = time.perf_counter() - started_at
             service.cancel_scope.cancel()
         quic.close()
         peer.flush()

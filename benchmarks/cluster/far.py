@@ -179,9 +179,9 @@ async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[f
     async with connect(url, raise_on_outage=True, denial_cache_size=0, use_leases=False) as limiter:
 
         async def check(key: str, number: int, samples: list[float]) -> None:
-            begun = perf_counter()
+            started_at = perf_counter()
             await limiter.check("bench", {key: str(number)})
-            samples.append(perf_counter() - begun)
+            samples.append(perf_counter() - started_at)
 
         for number in range(frames):
             async with trio.open_nursery() as nursery:

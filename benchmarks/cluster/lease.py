@@ -68,26 +68,26 @@ async def _many(limiter: Limiter, seconds: float) -> tuple[float, float]:
     """Return decisions per second of this thread, and the share of decisions that used a lease."""
     done = leased = 0
     until = trio.current_time() + seconds
-    begun = thread_time()
+    started_at = thread_time()
     while trio.current_time() < until:
         decisions = await limiter.check_many("bench", _BATCH)
         assert decisions[0].allowed
         done += len(decisions)
         if decisions[0].source is Source.LEASE and decisions[-1].source is Source.LEASE:
             leased += len(decisions)
-    return done / (thread_time() - begun), leased / done
+    return done / (thread_time() - started_at), leased / done
 
 
 async def _check(limiter: Limiter) -> float:
     done = 0
     until = trio.current_time() + _SECONDS
-    begun = thread_time()
+    started_at = thread_time()
     while trio.current_time() < until:
         for _ in range(64):
             decision = await limiter.check("bench", _HOT)
             assert decision.allowed
         done += 64
-    return done / (thread_time() - begun)
+    return done / (thread_time() - started_at)
 
 
 def _history(seed: int) -> tuple[float, float]:

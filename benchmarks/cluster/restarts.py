@@ -168,7 +168,7 @@ async def _under_load(
     limiter: Limiter, rule: str, ledger: _Ledger, change: Callable[[], Awaitable[None]]
 ) -> None:
     chance = random.Random(7)
-    begun = trio.current_time()
+    started_at = trio.current_time()
     sent = 0
     async with trio.open_nursery() as nursery:
         over = trio.Event()
@@ -179,7 +179,7 @@ async def _under_load(
 
         nursery.start_soon(end)
         while not over.is_set():
-            due = int((trio.current_time() - begun) * _PER_SECOND)
+            due = int((trio.current_time() - started_at) * _PER_SECOND)
             while sent < due:
                 sent += 1
                 key = str(chance.randrange(_KEYS))
@@ -189,9 +189,9 @@ async def _under_load(
 
 
 async def _check(limiter: Limiter, rule: str, key: str, ledger: _Ledger) -> None:
-    begun = trio.current_time()
+    started_at = trio.current_time()
     decision = await limiter.check("bench", {rule: key})
-    ledger.slowest = max(ledger.slowest, trio.current_time() - begun)
+    ledger.slowest = max(ledger.slowest, trio.current_time() - started_at)
     ledger.checks += 1
     ledger.by_source[decision.source.name.lower()] += 1
     if decision.source in (Source.POLICY, Source.LOCAL):  # No member answered in time.

@@ -83,11 +83,11 @@ def _table_many() -> Callable[[], float]:
     ones = [1] * _FRAME
 
     def sample() -> float:
-        begun = thread_time_ns()
+        started_at = thread_time_ns()
         for _ in range(_PASSES):
             for frame in frames:
                 check_many(frame, ones, next(clock))
-        return _PASSES * len(frames) * _FRAME / (thread_time_ns() - begun) * 1e9
+        return _PASSES * len(frames) * _FRAME / (thread_time_ns() - started_at) * 1e9
 
     return sample
 
@@ -97,17 +97,17 @@ def _local() -> float:
 
     async def work() -> float:
         async with ringfence.local(load_text(RULES).rules) as limiter:
-            begun = thread_time_ns()
+            started_at = thread_time_ns()
             for name in _NAMES:
                 decision = await limiter.check("bench", {"user": name})
                 assert decision.allowed
-            return len(_NAMES) / (thread_time_ns() - begun) * 1e9
+            return len(_NAMES) / (thread_time_ns() - started_at) * 1e9
 
     return trio.run(work)
 
 
 def _per_s(ask: Callable[[Sequence[str]], Sequence[object]]) -> float:
-    begun = thread_time_ns()
+    started_at = thread_time_ns()
     for _ in range(_PASSES):
         assert all(ask(_NAMES)), "a limit that nobody can meet has denied"
-    return _PASSES * len(_NAMES) / (thread_time_ns() - begun) * 1e9
+    return _PASSES * len(_NAMES) / (thread_time_ns() - started_at) * 1e9

@@ -63,8 +63,8 @@ async def _us_each(limiter: Limiter, names: list[str], tasks: int) -> float:
             decision = await limiter.check("bench", {"user": name})
             assert decision.allowed
 
-    begun = process_time_ns()
+    started_at = process_time_ns()
     async with trio.open_nursery() as nursery:
         for place in range(tasks):
             nursery.start_soon(work, place)
-    return (process_time_ns() - begun) / len(names) / 1000
+    return (process_time_ns() - started_at) / len(names) / 1000

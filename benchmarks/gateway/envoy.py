@@ -153,13 +153,13 @@ async def _load(
     asked: list[_Asked] = []
     count = round(rate * seconds / _CONNECTIONS)
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started_at = loop.time()
 
     async def caller(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         request = f"GET / HTTP/1.1\r\nHost: x\r\nx-client: {number}\r\n\r\n".encode()
         for turn in range(count):
-            due = begun + (turn * _CONNECTIONS + number) / rate
+            due = started_at + (turn * _CONNECTIONS + number) / rate
             await asyncio.sleep(max(0.0, due - loop.time()))
             sent = loop.time()
             writer.write(request)
@@ -168,7 +168,7 @@ async def _load(
             size = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
             await reader.readexactly(size)
             took = loop.time() - sent
-            asked.append(_Asked(sent - begun, took, b"x-ratelimit-limit" in head))
+            asked.append(_Asked(sent - started_at, took, b"x-ratelimit-limit" in head))
         writer.close()
 
     async def other() -> None:

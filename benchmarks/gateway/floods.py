@@ -361,14 +361,18 @@ async def _measure(site: _Site, name: str) -> Found:
         await _paced(ask, port.per_s, _WARM_S)
         with _attacker(site, name) as attacker:
             quiet = await _paced(ask, port.per_s, _QUIET_S)
-            suspicions_before, before, begun = _suspicions(site), _schedule(pid), perf_counter()
+            suspicions_before, before, started_at = (
+                _suspicions(site),
+                _schedule(pid),
+                perf_counter(),
+            )
             resident = [_resident(pid)]
-            _tell(attacker)
+            _send_line(attacker)
             looking = asyncio.create_task(_look(pid, resident))
             await asyncio.sleep(_BEFORE_S)
             decided = counted(site.http) if port.healthy is _rls else None
             flooded = await _paced(ask, port.per_s, _FLOOD_S - _BEFORE_S)
-            spent = perf_counter() - begun
+            spent = perf_counter() - started_at
             busy, waits = (
                 (now - then) / spent for now, then in zip(_schedule(pid), before, strict=True)
             )
@@ -388,7 +392,7 @@ async def _measure(site: _Site, name: str) -> Found:
 async def _paced(ask: _Ask, per_s: float, seconds: float) -> Phase:
     """Start calls at a fixed rate and wait until all are answered."""
     phase = Phase()
-    begun = perf_counter()
+    started_at = perf_counter()
 
     async def one() -> None:
         asked = perf_counter()
@@ -398,7 +402,7 @@ async def _paced(ask: _Ask, per_s: float, seconds: float) -> Phase:
 
     async with asyncio.TaskGroup() as group:
         for number in range(int(per_s * seconds)):
-            await asyncio.sleep(max(0.0, begun + number / per_s - perf_counter()))
+            await asyncio.sleep(max(0.0, started_at + number / per_s - perf_counter()))
             group.create_task(one())
     return phase
 
@@ -448,7 +452,7 @@ def _attacker(site: _Site, name: str) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
-def _tell(process: "subprocess.Popen[str]") -> None:
+def _send_line(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()

@@ -112,14 +112,14 @@ async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], i
 
         async def caller(ask: Any) -> None:
             nonlocal failed
-            while (begun := perf_counter()) < until:
+            while (started_at := perf_counter()) < until:
                 try:
                     await ask(messages[next(order) % _CLIENTS], timeout=_LONGEST)
                 except grpc.aio.AioRpcError:
                     failed += 1
                     await asyncio.sleep(_PAUSE)
                 else:
-                    took.append(perf_counter() - begun)
+                    took.append(perf_counter() - started_at)
 
         await asyncio.gather(*[caller(asks[number % _CHANNELS]) for number in range(callers)])
     return took, failed

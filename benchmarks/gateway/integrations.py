@@ -260,9 +260,9 @@ async def _latencies(ask: _Asked) -> list[float]:
     taken = []
     with _without_collections():
         for _ in range(_REQUESTS):
-            begun = perf_counter()
+            started_at = perf_counter()
             await ask()
-            taken.append((perf_counter() - begun) * 1e6)
+            taken.append((perf_counter() - started_at) * 1e6)
     return taken
 
 
@@ -270,9 +270,9 @@ def _blocking_latencies(ask: Callable[[], object]) -> list[float]:
     taken = []
     with _without_collections():
         for _ in range(_REQUESTS):
-            begun = perf_counter()
+            started_at = perf_counter()
             ask()
-            taken.append((perf_counter() - begun) * 1e6)
+            taken.append((perf_counter() - started_at) * 1e6)
     return taken
 
 

@@ -27,9 +27,9 @@ def paced_by(work: Callable[[], int], *servers: int) -> Rate:
     for them.
     """
     before = sum(map(cpu_s_of, servers))
-    mine, begun = _own_cpu_s(), time.perf_counter()
+    mine, started_at = _own_cpu_s(), time.perf_counter()
     done = work()
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - started_at
     cpu = _own_cpu_s() - mine + sum(map(cpu_s_of, servers)) - before
     return Rate(done / wall, done / max(cpu, 1.0 / _TICKS))
 

@@ -119,12 +119,12 @@ class Seal:
 class _Window:
     """Replay window of one sender: the datagram counters that were accepted."""
 
-    __slots__ = ("_highest", "_taken", "cipher")
+    __slots__ = ("_highest", "_received_bits", "cipher")
 
     def __init__(self, cipher: ChaCha20Poly1305) -> None:
         self.cipher = cipher
         self._highest = 0
-        self._taken = 0
+        self._received_bits = 0
         """One bit per counter; the lowest bit is the highest counter."""
 
     def take(self, counter: int) -> bool:
@@ -132,11 +132,11 @@ class _Window:
         check."""
         if counter > self._highest:
             shift = min(counter - self._highest, _WINDOW)
-            self._taken = (self._taken << shift | 1) & ((1 << _WINDOW) - 1)
+            self._received_bits = (self._received_bits << shift | 1) & ((1 << _WINDOW) - 1)
             self._highest = counter
             return True
         bit = 1 << (self._highest - counter)
-        if self._highest - counter >= _WINDOW or self._taken & bit:
+        if self._highest - counter >= _WINDOW or self._received_bits & bit:
             return False
-        self._taken |= bit
+        self._received_bits |= bit
         return True

@@ -134,7 +134,7 @@ def opening(seen: Demo) -> Text:
 
 def progress_line(seen: Demo) -> str:
     """Describe the progress of the demo in one line."""
-    if seen.begun is None:
+    if seen.started_at is None:
         return f"starting nodes: {len(seen.up)} of {len(NAMES)} are up"
     total = total_of(seen.shares)
     killed = f"; node {seen.killed} was killed" if seen.killed else ""
@@ -160,7 +160,7 @@ def _news(seen: Demo) -> Text:
         return Text(f"node {seen.killed} was killed (SIGKILL) half way", style="red")
     if seen.killed:
         return Text(f"node {seen.killed} was killed (SIGKILL); checks go on", style="red")
-    if seen.begun is None:
+    if seen.started_at is None:
         return Text(f"starting nodes: {len(seen.up)} of {len(NAMES)} are up", style="yellow")
     return Text("all nodes are up", style="green")
 

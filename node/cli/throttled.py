@@ -53,7 +53,7 @@ class _Key(msgspec.Struct):
     """Denials that each node counted."""
 
 
-class _Told(msgspec.Struct):
+class _Report(msgspec.Struct):
     asked: str
     denied: int
     seconds: tuple[float, float]
@@ -107,7 +107,7 @@ def throttled(
     _show(reports, count, json_)
 
 
-def _show(reports: Sequence[_Told], count: int, json_: bool) -> None:
+def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
     """Print the merged lists; a node that appears in the lists of two admin ports counts once."""
     totals: dict[str, int] = {}
     keys: dict[str, _Key] = {}
@@ -165,7 +165,7 @@ def _name(key: _Key) -> str:
     return ", ".join(parts) or "all of the rule"
 
 
-async def _ask_cluster(url: ClusterUrl) -> _Told:
+async def _ask_cluster(url: ClusterUrl) -> _Report:
     """Query every member of a cluster for its denied keys."""
     async with open_cluster(url, raise_on_outage=True) as cluster:
         lists: dict[str, Throttled] = {}
@@ -185,7 +185,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Told:
         if not lists:
             raise PeerUnavailable("no member of the cluster says which keys it denied")
         found, routes = joined(lists), cluster.routes
-        return _Told(
+        return _Report(
             next(iter(lists)),
             found.denied,
             (PERIOD, 2 * PERIOD),
@@ -239,7 +239,7 @@ def _headers(token_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Told:
+def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Report:
     place = masked(url)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
@@ -249,7 +249,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
     try:
         request = Request(f"{url.rstrip('/')}/v1/throttled?count={count}", headers=headers)  # noqa: S310
         with opener.open(request, timeout=_TIMEOUT) as answer:
-            return msgspec.json.decode(answer.read(_LONGEST_ANSWER), type=_Told)
+            return msgspec.json.decode(answer.read(_LONGEST_ANSWER), type=_Report)
     except HTTPError as error:
         raise ConfigError(f"{place}: {_reason(error)}") from error
     except msgspec.DecodeError as error:

@@ -52,7 +52,7 @@ class Demo:
     """Time between the first and the last line of the log."""
     total: int = 0
     """Requests in the log."""
-    begun: float | None = None
+    started_at: float | None = None
     """Start of the replay on trio's clock; None before."""
     took: float = 0.0
     """Seconds of replay until now."""
@@ -166,7 +166,7 @@ async def _replay(
     shares = Shares(ring)
     demo.shares = shares.by_name
     victim = _busiest(await cluster.admin.all_stats())
-    demo.begun = trio.current_time()
+    demo.started_at = trio.current_time()
 
     def on_decision(entry: Entry, decision: Decision, sent: float, received: float) -> None:
         demo.latencies.append(received - sent)
@@ -203,7 +203,7 @@ async def _replay(
             on_progress=on_progress,
         )
         nursery.cancel_scope.cancel()
-    demo.took = trio.current_time() - demo.begun
+    demo.took = trio.current_time() - demo.started_at
     rows = await cluster.admin.all_stats()
     _note_shards(rows, demo)
     demo.is_over = True
@@ -237,9 +237,9 @@ def _key_of(cluster: Cluster, descriptors: tuple[Descriptor, ...]) -> bytes:
 
 
 async def _tick(demo: Demo, on_change: Callable[[], None]) -> None:
-    assert demo.begun is not None
+    assert demo.started_at is not None
     while True:
-        demo.took = trio.current_time() - demo.begun
+        demo.took = trio.current_time() - demo.started_at
         on_change()
         await trio.sleep(_TICK)
 

@@ -33,7 +33,7 @@ async def replay_online(
     """
     tally = Tally()
     slots = trio.Semaphore(_AT_ONCE)
-    begun = trio.current_time()
+    started_at = trio.current_time()
     first: int | None = None
 
     async def check(entry: Entry) -> None:
@@ -52,7 +52,7 @@ async def replay_online(
             if first is None:
                 first = entry.time_ns
             if not math.isinf(speed):
-                await trio.sleep_until(begun + (entry.time_ns - first) / 1e9 / speed)
+                await trio.sleep_until(started_at + (entry.time_ns - first) / 1e9 / speed)
             await slots.acquire()
             nursery.start_soon(check, entry)
     on_progress(tally.checks)

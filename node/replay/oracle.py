@@ -55,8 +55,8 @@ def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 
             flights[record.key].append(
                 _Flight(record.sent_ns - slack_ns, record.received_ns + slack_ns, record.cost)
             )
-    judge = _judge(limit)
-    return sum(judge(of_key) for of_key in flights.values())
+    count_excess = _excess_counter(limit)
+    return sum(count_excess(of_key) for of_key in flights.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Flight:
     cost: int
 
 
-def _judge(limit: Limit) -> Callable[[list[_Flight]], int]:
+def _excess_counter(limit: Limit) -> Callable[[list[_Flight]], int]:
     allowed = _with_soft_margin(limit, limit.amount)
     match limit.algorithm:
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
@@ -100,21 +100,21 @@ def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int)
     """
     starts = sorted({flight.start for flight in flights})
     place_of = {start: place for place, start in enumerate(starts)}
-    open_stretches = _Stretches(len(starts))
+    open_segments = _MaxSumTree(len(starts))
     over = 0  # most excess of stretches that ended before the current instant
     events = [(start, 0, start, 0) for start in starts]
     events += [(flight.end, 1, flight.start, flight.cost) for flight in flights]
     for instant, is_end, start, cost in sorted(events):
         if not is_end:
-            open_stretches.begin(place_of[start], over * period_ns + start * amount)
+            open_segments.begin(place_of[start], over * period_ns + start * amount)
             continue
-        open_stretches.charge(place_of[start], cost * period_ns)
-        scaled = open_stretches.best - size * period_ns - instant * amount
+        open_segments.charge(place_of[start], cost * period_ns)
+        scaled = open_segments.best - size * period_ns - instant * amount
         over = max(over, -(-scaled // period_ns))
     return over
 
 
-class _Stretches:
+class _MaxSumTree:
     """Set of stretches of time without an end yet, which finds the one with the largest value.
 
     The value of a stretch is its initial value and the sum of all later charges. The data structure
@@ -138,15 +138,15 @@ class _Stretches:
     def begin(self, place: int, value: int) -> None:
         """Open the stretch that begins at `place` with the initial value `value`."""
         self._best[self._leaves + place] = value
-        self._climb(self._leaves + place)
+        self._update_ancestors(self._leaves + place)
 
     def charge(self, place: int, cost: int) -> None:
         """Add `cost` to every stretch that began at or before `place`."""
         self._charged[self._leaves + place] += cost
         self._best[self._leaves + place] += cost
-        self._climb(self._leaves + place)
+        self._update_ancestors(self._leaves + place)
 
-    def _climb(self, at: int) -> None:
+    def _update_ancestors(self, at: int) -> None:
         charged, best = self._charged, self._best
         while at > 1:
             at //= 2

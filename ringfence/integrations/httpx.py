@@ -74,7 +74,7 @@ class _Waiting:
         self._respects_retry_after = respect_retry_after
         self._pauses = RetryPauses()
 
-    def budget(self, request: httpx.Request) -> LimitTarget:
+    def wait_budget(self, request: httpx.Request) -> LimitTarget:
         """Return the limit or rules, with the key, from which a request spends units."""
         if self._limit is not None:
             return AdHocTarget(self._limit, ("httpx", self._key(request)), 1)
@@ -87,7 +87,7 @@ class _Waiting:
         `Retry-After`."""
         return self._pauses.left(self._key(request), now) if self._respects_retry_after else 0.0
 
-    def should_try_again(
+    def should_retry(
         self, request: httpx.Request, response: httpx.Response, now: float, give_up: float
     ) -> bool:
         """Store the `Retry-After` of a response; return whether to repeat the request after that
@@ -138,12 +138,12 @@ class WaitingTransport(httpx.BaseTransport):
             pause = waiting.pause(request, clock.now())
             clock.sleep(min(pause, max(0.0, give_up - clock.now())))
             left = max(0.0, give_up - clock.now())
-            question = partial(waiting.budget(request).acquire, max_wait=left)
+            question = partial(waiting.wait_budget(request).acquire, max_wait=left)
             decision = self._limiter.run(question)
             if not decision:
                 raise TurnTooLate(request, decision)
             response = self._transport.handle_request(request)
-            if not waiting.should_try_again(request, response, clock.now(), give_up):
+            if not waiting.should_retry(request, response, clock.now(), give_up):
                 return response
             response.close()
 
@@ -180,7 +180,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             pause = waiting.pause(request, clock.now_async())
             await clock.sleep_async(min(pause, max(0.0, give_up - clock.now_async())))
             left = max(0.0, give_up - clock.now_async())
-            question = partial(waiting.budget(request).acquire, max_wait=left)
+            question = partial(waiting.wait_budget(request).acquire, max_wait=left)
             if isinstance(limiter, Limiter):
                 decision = await question(limiter)
             else:
@@ -188,7 +188,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             if not decision:
                 raise TurnTooLate(request, decision)
             response = await self._transport.handle_async_request(request)
-            if not waiting.should_try_again(request, response, clock.now_async(), give_up):
+            if not waiting.should_retry(request, response, clock.now_async(), give_up):
                 return response
             await response.aclose()
 

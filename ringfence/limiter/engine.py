@@ -104,7 +104,7 @@ class Engine:
             if outcomes is not None:
                 self._tables.room -= len(keys)
                 if self._tables.room < 0:
-                    self._tables.keep_bounded(0, now)
+                    self._tables.evict_to_bounds(0, now)
                 return outcomes
         if len(keys) == 1 and not which:
             return self._decide_one(keys, costs, now)
@@ -127,7 +127,7 @@ class Engine:
                         member.table, keys[first:last], costs[first:last], limit, now
                     )
                     amounts += [member.amount] * (last - first)
-        self._tables.keep_bounded(len(keys), now)
+        self._tables.evict_to_bounds(len(keys), now)
         return columns(rows, amounts)
 
     def decide_each(
@@ -151,7 +151,7 @@ class Engine:
             if outcomes is not None:
                 self._tables.room -= len(keys)
                 if self._tables.room < 0:
-                    self._tables.keep_bounded(0, instants[-1])
+                    self._tables.evict_to_bounds(0, instants[-1])
                 return outcomes
         if groups and sum(groups) != len(keys):
             raise ValueError(f"groups must add up to {len(keys)} keys, got {list(groups)}")
@@ -171,7 +171,7 @@ class Engine:
         if rule is None:
             return columns([UNKNOWN], [0])
         outcomes = rule.table.check_many(keys, costs, now)
-        self._tables.keep_bounded(1, now)
+        self._tables.evict_to_bounds(1, now)
         return outcomes
 
     def _decide_group(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> list[Verdict]:
@@ -222,7 +222,7 @@ class Engine:
             else member.table.charge_now(member.key, member.cost, now, member.limit)
             for member in members
         ]
-        self._tables.keep_bounded(len(keys), now)
+        self._tables.evict_to_bounds(len(keys), now)
         return columns(rows, [member.amount for member in members])
 
     def renew(
@@ -314,7 +314,7 @@ class Engine:
                 )
             except BadState:
                 refused += 1
-        self._tables.keep_bounded(len(snapshot.keys), now)
+        self._tables.evict_to_bounds(len(snapshot.keys), now)
         return refused
 
     def forget(self, keys: Sequence[bytes]) -> None:
@@ -352,7 +352,7 @@ class Engine:
             )
             if table is not None and count:
                 table.charge(key, count, now, age_ns, limit)
-        self._tables.keep_bounded(len(keys), now)
+        self._tables.evict_to_bounds(len(keys), now)
 
     # -- other data centers --------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ class Engine:
                     refused += rule.table.merge_remote(key, writer, numbers, now)
             except BadState:
                 refused += -(-len(numbers) // 2)
-        self._tables.keep_bounded(len(keys), now)
+        self._tables.evict_to_bounds(len(keys), now)
         return refused
 
     def local_counts(self, keys: Sequence[bytes], now: int) -> list[list[int]]:

@@ -105,7 +105,7 @@ class RuleTables:
             if known is None:
                 table = self._new_table(rule.limit, is_shared=rule.is_shared)
                 if self._ruleless is not None:
-                    self._ruleless.hand_over(prefix, table)
+                    self._ruleless.move_counters(prefix, table)
             else:
                 table = known.table
                 table.change_limit(rule.limit, is_shared=rule.is_shared)
@@ -139,7 +139,7 @@ class RuleTables:
             return Member(None, key, cost, None, True)
         return Member(self.ruleless(limit), key, cost, limit, True)
 
-    def keep_bounded(self, new_keys: int, now: int) -> None:
+    def evict_to_bounds(self, new_keys: int, now: int) -> None:
         """Evict keys from the largest tables when `new_keys` more may exceed the bounds."""
         self.room -= new_keys
         if self.room >= 0:

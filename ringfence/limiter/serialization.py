@@ -18,7 +18,7 @@ __all__ = [
     "Snapshot",
     "checked",
     "fitting",
-    "in_turns",
+    "flatten_pairs",
     "pairs_of",
     "units_in",
 ]
@@ -85,6 +85,6 @@ def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:
     return pairs
 
 
-def in_turns(cells: Mapping[int, int]) -> list[int]:
+def flatten_pairs(cells: Mapping[int, int]) -> list[int]:
     """Return one list of alternating window numbers and counts, the oldest window first."""
     return [number for cell in sorted(cells.items()) for number in cell]

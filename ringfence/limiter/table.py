@@ -322,7 +322,7 @@ class Table:
         for _ in range(min(count, len(self._counters.by_key))):
             self.evicted += self._counters.evict(now).used(now) > 0
 
-    def hand_over(self, prefix: bytes, other: "Table") -> None:
+    def move_counters(self, prefix: bytes, other: "Table") -> None:
         """Move the counters whose keys start with `prefix` to another table.
 
         Cost: one test per key. The other table must number its slots beyond this table's.

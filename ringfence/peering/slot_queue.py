@@ -69,7 +69,7 @@ class _KeyQueue(Generic[CallerT]):
     called: dict[int, _Waiter[CallerT]] = field(default_factory=dict)
     """Waiters for which a slot is kept, in the order in which they were called."""
     kept_units: int = 0
-    look_at: int = 0
+    check_at: int = 0
     """Time at which a waiter can be called without a release, or is dropped."""
 
     def find(self, ticket: int) -> _Waiter[CallerT] | None:
@@ -189,7 +189,7 @@ class SlotQueue(Generic[CallerT]):
         limits, which = ([queue.limit], [1]) if queue.limit is not None else ([], [])
         state = self._decide(Batch(Op.CHECK, [key], [0], limits=limits, which=which), now)
         left = state.remaining[0]
-        look_at = queue.sweep_at if left else min(queue.sweep_at, now + state.retry_after_ns[0])
+        check_at = queue.sweep_at if left else min(queue.sweep_at, now + state.retry_after_ns[0])
         left -= queue.kept_units
         called: dict[CallerT, list[int]] = {}
         while queue.waiters:
@@ -205,8 +205,8 @@ class SlotQueue(Generic[CallerT]):
             queue.kept_units += waiter.units
             called.setdefault(waiter.caller, []).append(ticket)
         if queue.called:
-            look_at = min(look_at, next(iter(queue.called.values())).kept_until)
-        self._look_at(key, queue, max(now + 1, look_at))
+            check_at = min(check_at, next(iter(queue.called.values())).kept_until)
+        self._schedule_check(key, queue, max(now + 1, check_at))
         for caller, tickets in called.items():
             self._call(caller, tickets)
 
@@ -243,7 +243,7 @@ class SlotQueue(Generic[CallerT]):
         while self._due and self._due[0][0] <= now:
             when, key = heappop(self._due)
             queue = self._queues.get(key)
-            if queue is not None and queue.look_at == when:
+            if queue is not None and queue.check_at == when:
                 self.call_next(key, now)
 
     def next_deadline(self) -> int | None:
@@ -251,7 +251,7 @@ class SlotQueue(Generic[CallerT]):
         while self._due:
             when, key = self._due[0]
             queue = self._queues.get(key)
-            if queue is not None and queue.look_at == when:
+            if queue is not None and queue.check_at == when:
                 return when
             heappop(self._due)
         return None
@@ -328,10 +328,10 @@ class SlotQueue(Generic[CallerT]):
         else:
             del self._by_caller[caller]
 
-    def _look_at(self, key: bytes, queue: _KeyQueue[CallerT], when: int) -> None:
-        if when == queue.look_at:
+    def _schedule_check(self, key: bytes, queue: _KeyQueue[CallerT], when: int) -> None:
+        if when == queue.check_at:
             return
-        queue.look_at = when
+        queue.check_at = when
         before = self.next_deadline()
         heappush(self._due, (when, key))
         if before is None or when < before:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ringfence.errors import ConfigError
-from ringfence.settings.validation_errors import choices_of, in_plain_words
+from ringfence.settings.validation_errors import choices_of, describe_error
 
 __all__ = ["SettingsReader"]
 
@@ -93,7 +93,7 @@ class SettingsReader(Generic[_Settings]):
                 values[name] = msgspec.convert(text, types[name], strict=False)
             except msgspec.ValidationError as error:
                 choices = {variable: choices_of(self.kind).get(name, [])}
-                what = in_plain_words(error, choices=choices, place=variable, value=text)
+                what = describe_error(error, choices=choices, place=variable, value=text)
                 raise ConfigError(f"environment: {what}") from error
         return values
 
@@ -104,4 +104,4 @@ class SettingsReader(Generic[_Settings]):
 
     def _describe(self, error: msgspec.ValidationError) -> str:
         fields = self.kind.__struct_fields__
-        return in_plain_words(error, fields=fields, choices=choices_of(self.kind))
+        return describe_error(error, fields=fields, choices=choices_of(self.kind))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from ringfence.errors import ConfigError
-from ringfence.settings.validation_errors import in_plain_words
+from ringfence.settings.validation_errors import describe_error
 
 __all__ = ["Scope", "TokenEntry", "load_token_file"]
 
@@ -72,7 +72,7 @@ def _convert(value: object, kind: type[_Kind]) -> _Kind:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         fields = kind.__struct_fields__
-        what = in_plain_words(error, fields=fields, choices={"scopes": list(Scope)})
+        what = describe_error(error, fields=fields, choices={"scopes": list(Scope)})
         raise ConfigError(what) from error
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ringfence.rules.periods import suggest
 
-__all__ = ["choices_of", "in_plain_words"]
+__all__ = ["choices_of", "describe_error"]
 
 _EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<got>[^`]+)`)?")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
@@ -35,7 +35,7 @@ def choices_of(kind: type[msgspec.Struct]) -> dict[str, list[str]]:
     return {field.name: list(field.type) for field in fields if isinstance(field.type, EnumMeta)}
 
 
-def in_plain_words(
+def describe_error(
     error: msgspec.ValidationError,
     *,
     fields: Iterable[str] = (),

@@ -164,7 +164,7 @@ GOSSIP = (
         (
             Edit(
                 "gossip.datagrams.seal:_Window.take",
-                "if self._highest - counter >= _WINDOW or self._taken & bit:",
+                "if self._highest - counter >= _WINDOW or self._received_bits & bit:",
                 "if False:",
             ),
         ),

@@ -26,7 +26,7 @@ def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[V
         try:
             outcome = simulate(testbed.scenario, seed, "")
         except Exception as error:  # noqa: BLE001 - whatever a mutant breaks gives it away.
-            return [Violation("crash", 0.0, _in_words(error))]
+            return [Violation("crash", 0.0, _describe(error))]
         finally:
             logging.disable(logging.NOTSET)
     return [*outcome.violations, *_marks(testbed, outcome)]
@@ -60,7 +60,7 @@ def _marks(testbed: Testbed, outcome: Outcome) -> list[Violation]:
     ]
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"[:300]

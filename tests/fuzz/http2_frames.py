@@ -89,8 +89,8 @@ class _Caller:
                 if random.getrandbits(5):
                     return frame(1, flags, self._last, block[:16_384])
                 cut = random.randrange(len(block) + 1)
-                begun = frame(1, flags & 1, self._last, block[:cut])
-                return begun + frame(9, 4, self._last, block[cut:][:16_384])
+                started = frame(1, flags & 1, self._last, block[:cut])
+                return started + frame(9, 4, self._last, block[cut:][:16_384])
             case 3 | 4:
                 size = random.choice((0, 1, 5, 5, 5, 300, 300, 16_384))
                 has_ended = random.getrandbits(1)
@@ -159,9 +159,9 @@ def run(random: Random) -> int:
 def _read(server: Http2, sent: bytes, now: float, under_way: list[int]) -> None:
     """Have the server read, in as many turns as it takes, and check each."""
     while True:
-        begun = time.thread_time()
+        started = time.thread_time()
         found = server.receive(sent, now)
-        taken = time.thread_time() - begun
+        taken = time.thread_time() - started
         assert taken < LONGEST_READ, f"{taken:.3f} s for one read"
         assert server.kept <= MAX_KEPT, f"{server.kept} bytes kept"
         assert len(server.out.open) <= 1000

@@ -148,7 +148,7 @@ class ShardSearch:
         now = self._clock()
         unknown: list[int] = []
         blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}
-        begun: list[int] = []
+        taken_over: list[int] = []
         held, ours, replicas = ownership.held, sources.ours, ownership.replicas
         for shard in shards:
             del self._left[shard]
@@ -165,7 +165,7 @@ class ShardSearch:
                 unknown.append(shard)
                 continue
             owner = next(iter(silent or sources.of(shard)), self._me)
-            begun.append(shard)
+            taken_over.append(shard)
             if copies or is_sent:
                 ownership.take_over(shard, owner, copies, now, silent, copy_of)
             else:
@@ -174,4 +174,4 @@ class ShardSearch:
             ownership.take_over_blind(lost, owner, now, members)
         ownership.start(unknown)
         # Without shards that another member owns: an offer of them must not start a second search.
-        self._on_received(unknown + begun)
+        self._on_received(unknown + taken_over)

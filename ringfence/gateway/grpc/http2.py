@@ -193,9 +193,9 @@ class Http2:
         if kind == Kind.CONTINUATION:
             if self._block is None or self._block[0] != stream:
                 raise Http2Error(Failure.PROTOCOL, "unexpected CONTINUATION frame")
-            _, first, begun = self._block
+            _, first, started = self._block
             self._block = None
-            self._take_block(stream, flags | first, begun + payload, found)
+            self._take_block(stream, flags | first, started + payload, found)
         elif kind == Kind.WINDOW_UPDATE:
             self._widen(stream, payload, found)
         elif kind == Kind.RST_STREAM:

@@ -52,7 +52,7 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
     for at in (settings.listen_at, settings.grpc_at):
         if at is not None:
             _require_free(at)
-    asyncio.run(_try_cluster(settings))
+    asyncio.run(_check_cluster(settings))
     if tied_to_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     host, port = settings.listen_at
@@ -122,7 +122,7 @@ def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-async def _try_cluster(settings: GatewaySettings) -> None:
+async def _check_cluster(settings: GatewaySettings) -> None:
     """Connect once to the cluster, to detect permanent errors early: address, certificates,
     token."""
     async with open_cluster(parse_url(settings.cluster), connect_timeout=1.0) as cluster:

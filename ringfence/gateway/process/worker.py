@@ -34,9 +34,9 @@ logger = logging.getLogger("ringfence.gateway")
 
 _RETRY = 2.0
 """Seconds until a retry after the cluster refused this gateway."""
-_LOOK = 0.05
-_LOOK_AT_CONNECTIONS = 0.5
-_LOOK_AT_TOKENS = 1.0
+_POLL_INTERVAL = 0.05
+_CONNECTION_CHECK_INTERVAL = 0.5
+_TOKEN_CHECK_INTERVAL = 1.0
 _WARM_UP = 64
 """Number of peeks in the warm-up, enough to reach every owner with high probability."""
 
@@ -82,11 +82,11 @@ class Worker:
         gc.collect()
         gc.freeze()  # Each later collection would cost milliseconds more.
         self._task = loop.create_task(self._run())
-        self._watching = loop.create_task(self._end_with_main())
+        self._watching = loop.create_task(self._stop_with_main())
         if self._settings.tokens:
-            self._following = loop.create_task(self._follow_tokens(Path(self._settings.tokens)))
+            self._following = loop.create_task(self._reload_tokens(Path(self._settings.tokens)))
         if sys.platform == "linux":
-            self._bounding = loop.create_task(self._bound_connections())
+            self._bounding = loop.create_task(self._limit_connections())
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop the worker. Granian calls this after it has stopped serving."""
@@ -104,7 +104,7 @@ class Worker:
         settings = self._settings
         await serve_http(self._api, scope, protocol, settings.max_body, settings.body_timeout)
 
-    async def _end_with_main(self) -> None:
+    async def _stop_with_main(self) -> None:
         """End this worker if the main process was killed.
 
         Otherwise the worker would keep the ports open.
@@ -116,20 +116,20 @@ class Worker:
         await asyncio.sleep(_RETRY)
         os._exit(1)
 
-    async def _follow_tokens(self, path: Path) -> None:
+    async def _reload_tokens(self, path: Path) -> None:
         """Apply changes of the token file, so that a revoked token is refused from the next request
         on."""
         file = TokenReload(path, self._tokens)
         while True:
             file.reload_if_changed()
-            await asyncio.sleep(_LOOK_AT_TOKENS)
+            await asyncio.sleep(_TOKEN_CHECK_INTERVAL)
 
-    async def _bound_connections(self) -> None:
+    async def _limit_connections(self) -> None:
         """Enforce the connection limits of the HTTP port, and count the connections that it
         closes."""
         connections = HttpConnections(self._settings)
         while True:
-            await asyncio.sleep(_LOOK_AT_CONNECTIONS)
+            await asyncio.sleep(_CONNECTION_CHECK_INTERVAL)
             try:
                 counted = await asyncio.to_thread(connections.close_excess)
             except Exception:
@@ -186,7 +186,7 @@ class Worker:
         while not cluster.knows_rules:
             if error := cluster.outage():
                 raise error
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         require_rules(limiter, self._settings)
         await warm_up(limiter)
         cluster.hedging.reset()  # Warm-up checks belong to no client.

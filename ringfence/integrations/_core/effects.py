@@ -13,17 +13,17 @@ from ringfence.http import Body, Refused
 from ringfence.limiter import Limit
 
 __all__ = [
-    "Ask",
+    "CheckSpec",
     "Charge",
     "Check",
     "Effect",
-    "LimitAsk",
+    "LimitCheckSpec",
     "LimiterFailed",
     "Pause",
     "Refund",
     "Refusal",
     "Release",
-    "RuleAsk",
+    "RuleCheckSpec",
     "Steps",
 ]
 
@@ -47,7 +47,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class RuleAsk:
+class RuleCheckSpec:
     """Target of an effect: the counters of rules that match some descriptors."""
 
     domain: str
@@ -56,21 +56,21 @@ class RuleAsk:
 
 
 @dataclass(slots=True)
-class LimitAsk:
+class LimitCheckSpec:
     """Target of an effect: the counter of an ad-hoc limit."""
 
     limit: Limit
     key: tuple[str, ...]
 
 
-Ask: TypeAlias = RuleAsk | LimitAsk
+CheckSpec: TypeAlias = RuleCheckSpec | LimitCheckSpec
 
 
 @dataclass(slots=True)
 class Check:
     """Effect that spends units if the check is allowed."""
 
-    ask: Ask
+    ask: CheckSpec
     cost: int
 
 
@@ -78,7 +78,7 @@ class Check:
 class Charge:
     """Effect that spends units unconditionally."""
 
-    ask: Ask
+    ask: CheckSpec
     cost: int
 
 
@@ -86,7 +86,7 @@ class Charge:
 class Refund:
     """Effect that refunds spent units."""
 
-    ask: Ask
+    ask: CheckSpec
     cost: int
 
 

@@ -21,15 +21,15 @@ from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
 from ringfence.http.callback_checks import require_answer
 from ringfence.http.paths import has_one_reading
 from ringfence.integrations._core.effects import (
-    Ask,
     Charge,
     Check,
-    LimitAsk,
+    CheckSpec,
+    LimitCheckSpec,
     LimiterFailed,
     Pause,
     Refund,
     Release,
-    RuleAsk,
+    RuleCheckSpec,
     Steps,
 )
 from ringfence.integrations._core.request_state import RequestState, Spent
@@ -200,7 +200,7 @@ class Policy:
         found = None if request.route is None else cost.get(request.route)
         return cost.get(request.path, 1) if found is None else found
 
-    def _asks(self, request: Request) -> Sequence[Ask]:
+    def _asks(self, request: Request) -> Sequence[CheckSpec]:
         settings = self.settings
         if settings.domain is not None:
             found = self._keys.descriptors(request)
@@ -208,13 +208,13 @@ class Policy:
                 return ()
             # A single mapping is the fastest form for the limiter.
             descriptors = found[0] if len(found) == 1 else found
-            return [RuleAsk(settings.domain, descriptors, settings.timeout)]
+            return [RuleCheckSpec(settings.domain, descriptors, settings.timeout)]
         limits = self._limits(request)
         if not limits:
             return ()
         scopes = self._scopes_of(tuple(limits))
         return [
-            LimitAsk(limit, (scope, *key))
+            LimitCheckSpec(limit, (scope, *key))
             for key in self._keys.parts(request)
             for limit, scope in zip(limits, scopes, strict=True)
         ]
@@ -259,12 +259,12 @@ def owners_of(state: RequestState) -> list[object]:
     return list(dict.fromkeys([spent.owner for spent in state.spent]))
 
 
-def _without_slots(ask: Ask, decision: Decision) -> Ask | None:
+def _without_slots(ask: CheckSpec, decision: Decision) -> CheckSpec | None:
     """Return the target without concurrency limits; None when nothing is left."""
     kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
     if len(kept) == len(decision.statuses):
         return ask
-    if not kept or isinstance(ask, LimitAsk) or isinstance(ask.descriptors, dict):
+    if not kept or isinstance(ask, LimitCheckSpec) or isinstance(ask.descriptors, dict):
         return None
     return replace(ask, descriptors=[ask.descriptors[place] for place in kept])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ringfence.client.decision import Decision, decide
 from ringfence.http import HeaderStyle, LimitHeaders, Refused, Request, Template, refused_body
 from ringfence.http.headers import OUTAGE_HEADER
-from ringfence.integrations._core.effects import Ask, Refusal, Steps
+from ringfence.integrations._core.effects import CheckSpec, Refusal, Steps
 from ringfence.integrations._core.settings import Response
 
 __all__ = ["RequestState", "Spent"]
@@ -28,7 +28,7 @@ class Spent:
     settle: "Callable[[Spent, Request, Response], Steps] | None"
     """Settles the check after the response; None when nothing is to be settled."""
     owner: object
-    ask: Ask
+    ask: CheckSpec
     cost: int
     decision: Decision
 

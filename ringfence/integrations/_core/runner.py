@@ -25,7 +25,7 @@ from ringfence.integrations._core.effects import (
     Refund,
     Refusal,
     Release,
-    RuleAsk,
+    RuleCheckSpec,
     Steps,
 )
 from ringfence.wire import BY_POLICY, Source
@@ -151,7 +151,7 @@ def performer(limiter: Limiter) -> Perform:
             type(effect) is Check
         ):  # Nearly always. A `match` would double the time of this function.
             ask = effect.ask
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 decision = await limiter.check(
                     ask.domain, ask.descriptors, effect.cost, timeout=ask.timeout
                 )
@@ -206,11 +206,11 @@ def run_steps_blocking(
 async def _perform_other(limiter: Limiter, effect: Effect) -> Decision | None:
     match effect:
         case Charge(ask, cost):
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 return await limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             return await limiter.charge_limit(ask.limit, *ask.key, cost=cost)
         case Refund(ask, cost):
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 return await limiter.refund(ask.domain, ask.descriptors, cost)
             return await limiter.refund_limit(ask.limit, *ask.key, cost=cost)
         case Release(decision):
@@ -241,7 +241,7 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
     ask, cost = effect.ask, effect.cost
     match effect:
         case Check():
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 decision = limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             else:
                 decision = limiter.check_limit(ask.limit, *ask.key, cost=cost)
@@ -251,11 +251,11 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
                 limiter.keep(decision)
             return decision
         case Charge():
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 return limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             return limiter.charge_limit(ask.limit, *ask.key, cost=cost)
         case Refund():
-            if isinstance(ask, RuleAsk):
+            if isinstance(ask, RuleCheckSpec):
                 return limiter.refund(ask.domain, ask.descriptors, cost)
             return limiter.refund_limit(ask.limit, *ask.key, cost=cost)
         case _:

@@ -70,7 +70,7 @@ def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
         case BucketScheme(), (int(tat),):
             return Bucket(scheme, tat)
         case FixedWindowScheme(), (int(number), int(count)):
-            return FixedWindow(scheme, *scheme.window(scheme.begun(number)), count)
+            return FixedWindow(scheme, *scheme.window(scheme.start_of(number)), count)
         case SlidingWindowScheme(), (int(slot), int(current), int(oldest)):
             return SlidingWindow(scheme, slot, (current, oldest))
         case SlidingLogScheme(), (list(stamps), list(counts)):

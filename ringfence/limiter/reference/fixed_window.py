@@ -45,17 +45,17 @@ class FixedWindowScheme(WindowScheme):
         """Restore a counter from the number of its window and its count."""
         number, count = checked(state, 2)
         units_in([count])
-        begun = self.begun(number)
-        if begun > self.window(now)[1]:
+        start = self.start_of(number)
+        if start > self.window(now)[1]:
             raise BadState(f"window {number} has not begun")
-        return FixedWindow(self, *self.window(begun), count)
+        return FixedWindow(self, *self.window(start), count)
 
     def number(self, start: int) -> int:
         """Return the number of a window: periods since 1970, or its start in seconds for calendar
         windows."""
         return start // self._unit_ns
 
-    def begun(self, number: int) -> int:
+    def start_of(self, number: int) -> int:
         """Return the start of the window with this number."""
         return number * self._unit_ns
 

@@ -20,7 +20,7 @@ from ringfence.limiter.serialization import (
     BadState,
     checked,
     fitting,
-    in_turns,
+    flatten_pairs,
     pairs_of,
 )
 
@@ -70,7 +70,7 @@ class Shared(ABC):
         `merge_remote`."""
         oldest = self.numbers(now).oldest
         cells = {
-            writer: in_turns({n: count for n, count in known.items() if n >= oldest})
+            writer: flatten_pairs({n: count for n, count in known.items() if n >= oldest})
             for writer, known in self.remote.items()
         }
         return {writer: numbers for writer, numbers in cells.items() if numbers}
@@ -198,7 +198,9 @@ class SharedWindow(Counter, Shared):
         if isinstance(own, FixedWindow):
             return own.state(now) if own.used(now) else []
         own = own.rolled(now)
-        return in_turns({own.slot - back: count for back, count in enumerate(own.counts) if count})
+        return flatten_pairs(
+            {own.slot - back: count for back, count in enumerate(own.counts) if count}
+        )
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """Merge another data center's counts; return the number of rejected counts."""
@@ -328,7 +330,7 @@ class SharedBucket(Bucket, Shared):
     def local_counts(self, now: int) -> list[int]:
         """Return this data center's counts: alternating period numbers and counts."""
         oldest = self.numbers(now).oldest
-        return in_turns({n: units for n, units in self.admitted.items() if n >= oldest})
+        return flatten_pairs({n: units for n, units in self.admitted.items() if n >= oldest})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """Merge another data center's counts; return the number of rejected counts."""

@@ -136,7 +136,7 @@ class SlidingLog(Counter):
         """
         self._expire(now)
         if not age_ns:
-            self._strike_newest(cost)
+            self._remove_newest(cost)
             return
         if self.first == len(self.stamps) or age_ns >= self.scheme.period_ns:
             return
@@ -150,7 +150,7 @@ class SlidingLog(Counter):
             end += self.counts[end] == 0
         del self.stamps[begin:end], self.counts[begin:end]
 
-    def _strike_newest(self, cost: int) -> None:
+    def _remove_newest(self, cost: int) -> None:
         while cost and len(self.stamps) > self.first:
             struck = min(cost, self.counts[-1])
             self.counts[-1] -= struck

@@ -8,8 +8,8 @@ from benchmarks.reporting.rates import paced_by
 
 
 def spin(seconds: float) -> None:
-    begun = time.process_time()
-    while time.process_time() < begun + seconds:
+    started = time.process_time()
+    while time.process_time() < started + seconds:
         pass
 
 

@@ -231,10 +231,10 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
     async with world() as w, w.client("a", only=True) as limiter:
         node, theirs = w.nodes["a"], owned(w.rules, "client", "b")
         node.handler.decide = broken_task  # type: ignore[method-assign, assignment]
-        begun = trio.current_time()
+        started = trio.current_time()
         await limiter.check("api", theirs)
 
-        assert trio.current_time() - begun < 1.0
+        assert trio.current_time() - started < 1.0
         assert contained(w, "a", "forwarding") > 0
 
 

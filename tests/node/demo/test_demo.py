@@ -87,7 +87,7 @@ def halfway(**more: Any) -> Demo:
         limit=Limit(20, 10),
         span_ns=83 * 3600 * NS_PER_SECOND,
         total=10_000,
-        begun=0.0,
+        started_at=0.0,
         took=5.0,
         killed="a",
         up={"a", "b", "c"},

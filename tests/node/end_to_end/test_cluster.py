@@ -454,9 +454,9 @@ async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
 
         taken = []
         for _ in range(12):
-            begun = trio.current_time()
+            started = trio.current_time()
             assert (await limiter.check("api", client, 0)).source is Source.STANDBY
-            taken.append(trio.current_time() - begun)
+            taken.append(trio.current_time() - started)
 
         assert max(taken) < 1.1  # the time-outs of the owner and of a handshake
         assert max(taken[-5:]) < 0.01
@@ -533,11 +533,11 @@ async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -
         for name in ("b", "c"):
             w.network.cut(address_of("a"), address_of(name))
 
-        begun = trio.current_time()
+        started = trio.current_time()
         await limiter.check("api", client)
 
         # Twice the shortest time-out for each of the two nodes; the asked node is alive.
-        assert trio.current_time() - begun < 0.85
+        assert trio.current_time() - started < 0.85
 
 
 async def test_a_silent_owner_does_not_delay_checks_of_other_owners(
@@ -551,9 +551,9 @@ async def test_a_silent_owner_does_not_delay_checks_of_other_owners(
 
         async def ask(what: str, descriptor: Mapping[str, str], after: float) -> None:
             await trio.sleep(after)
-            begun = trio.current_time()
+            started = trio.current_time()
             await limiter.check("api", descriptor)
-            took[what] = trio.current_time() - begun
+            took[what] = trio.current_time() - started
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, "theirs", theirs, 0.0)
@@ -597,18 +597,18 @@ async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
 
         async def ask(number: int) -> None:
             await trio.sleep(number / 1000)
-            begun = trio.current_time()
+            started = trio.current_time()
             decision = await limiter.check("api", {"tenant": str(number)})
             sources.append(decision.source)
-            assert trio.current_time() - begun < 0.1
+            assert trio.current_time() - started < 0.1
 
         async with trio.open_nursery() as nursery:
             for number in range(300):
                 nursery.start_soon(ask, number)
             await trio.sleep(0.15)
-            begun = trio.current_time()
+            started = trio.current_time()
             await w.stop("b")
-            took = trio.current_time() - begun
+            took = trio.current_time() - started
 
         assert len(sources) == 300
         assert set(sources) == {Source.OWNER}

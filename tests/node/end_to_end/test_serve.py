@@ -198,11 +198,11 @@ def test_rules_are_reloaded_after_a_change_and_on_request(tmp_path: Path) -> Non
 def test_a_node_drains_and_exits_with_status_0_on_sigterm(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
         assert limiter.check("api", {"client": "x"}).allowed
-        begun = time.monotonic()
+        started = time.monotonic()
 
         assert running["a"].end() == 0
 
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - started < 5
         assert "has stopped" in running["a"].log
         assert "Traceback" not in running["a"].log
 

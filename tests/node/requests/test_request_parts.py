@@ -63,9 +63,9 @@ class Timed:
         self.decisions: list[Decision] = []
 
     async def check(self, key: str, value: str) -> None:
-        begun = trio.current_time()
+        started = trio.current_time()
         self.decisions.append(await self.limiter.check("api", {key: value}))
-        self.took.setdefault(key, []).append((trio.current_time() - begun) * 1000)
+        self.took.setdefault(key, []).append((trio.current_time() - started) * 1000)
 
 
 @pytest.mark.parametrize("only", ["", "e1"])

@@ -35,7 +35,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
-        self.begun: list[int] = []
+        self.started: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
         self.ownership = ShardOwnership(
@@ -44,7 +44,7 @@ class Host:
             Counters(),
             lambda key: DAY,
             lambda keys: None,
-            self.begun.extend,
+            self.started.extend,
             max_keys=100,
         )
         self.sender = ShardSender(
@@ -216,7 +216,7 @@ def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     copies = [(NOW, a.ownership.snapshot([KEY], NOW))]
     c.ownership.take_over(shard_of(KEY), a.name, copies, NOW)
 
-    assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
+    assert (a.started, b.started, c.started) == ([1], [shard_of(KEY)], [])
 
 
 def test_standby_admissions_count_once_at_an_owner_without_data() -> None:

@@ -25,13 +25,13 @@ def part(
     return Pulled(1, [about], counts, [] if tally is None else [tally])
 
 
-def begun(reply: Pulled) -> IncomingTransfer:
+def started(reply: Pulled) -> IncomingTransfer:
     [transfer] = transfers_of(reply)
     return transfer
 
 
 def test_a_shard_is_complete_with_its_last_part() -> None:
-    transfer = begun(part(b"a", tally=[7, 1]))
+    transfer = started(part(b"a", tally=[7, 1]))
 
     assert transfer.add(part(b"bb", OTHER, remote_counts={"eu": [1, 2]}))
     assert not transfer.is_whole
@@ -57,7 +57,7 @@ def test_a_shard_is_complete_with_its_last_part() -> None:
     ],
 )
 def test_a_part_of_another_transfer_is_rejected(other: ShardGroup) -> None:
-    transfer = begun(part(b"a"))
+    transfer = started(part(b"a"))
 
     assert not transfer.add(part(b"b", about=other))
     assert not transfer.add(Pulled(1, [], Counts([], [], [], [], []), []))

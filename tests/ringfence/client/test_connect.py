@@ -184,11 +184,11 @@ async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
 
 
 async def test_an_address_may_set_the_answer_timeout(autojump_clock):
-    begun = trio.current_time()
+    started = trio.current_time()
     with pytest.raises(PeerUnavailable, match="within 20 s"):
         async with ringfence.connect(no_member(), raise_on_outage=True, connect_timeout=20):
             raise AssertionError
-    assert trio.current_time() == pytest.approx(begun + 20, abs=1)
+    assert trio.current_time() == pytest.approx(started + 20, abs=1)
 
 
 # -- certificates ----------------------------------------------------------------------------------

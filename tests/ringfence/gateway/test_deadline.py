@@ -46,9 +46,9 @@ def about(key: str, value: str) -> RateLimitRequest:
 async def in_time(
     service: RateLimitService, request: RateLimitRequest, within: float
 ) -> RateLimitResponse:
-    begun = trio.current_time()
+    started = trio.current_time()
     answer = await service.should_rate_limit(request)
-    assert trio.current_time() - begun < within
+    assert trio.current_time() - started < within
     return answer
 
 

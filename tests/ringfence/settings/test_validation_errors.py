@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from node.config.settings import NodeSettings
-from ringfence.settings.validation_errors import choices_of, in_plain_words
+from ringfence.settings.validation_errors import choices_of, describe_error
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_errors_name_the_setting_without_python_types(values: dict[str, Any], me
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(values, NodeSettings)
 
-    assert in_plain_words(caught.value, fields=NodeSettings.__struct_fields__) == message
+    assert describe_error(caught.value, fields=NodeSettings.__struct_fields__) == message
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_an_unknown_word_is_reported_with_the_known_words(word: str, hint: str) 
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert({"default_algorithm": word}, NodeSettings)
 
-    message = in_plain_words(caught.value, choices=choices_of(NodeSettings))
+    message = describe_error(caught.value, choices=choices_of(NodeSettings))
     assert message.startswith("default_algorithm must be one of token_bucket, ")
     assert message.endswith(f", got {word!r}{hint}")
 
@@ -42,6 +42,6 @@ def test_an_error_without_a_place_names_the_given_one() -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert("many", int, strict=False)
 
-    assert in_plain_words(caught.value) == "the value must be a whole number, got text"
-    named = in_plain_words(caught.value, place="MAX_KEYS", value="many")
+    assert describe_error(caught.value) == "the value must be a whole number, got text"
+    named = describe_error(caught.value, place="MAX_KEYS", value="many")
     assert named == "MAX_KEYS must be a whole number, got 'many'"

@@ -148,10 +148,10 @@ class Caller:
 
     def answered(self, stream: int) -> float:
         """Wait until an answer has ended; seconds that this took."""
-        begun = time.monotonic()
+        started = time.monotonic()
         for kind, flags, number, _ in self.frames():
             if number == stream and kind == Kind.HEADERS and flags & 1:
-                return time.monotonic() - begun
+                return time.monotonic() - started
         raise ConnectionError("closed before the answer")
 
     def goodbye(self) -> int | None:

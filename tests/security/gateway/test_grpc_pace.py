@@ -11,8 +11,8 @@ def test_a_busy_caller_whose_reads_end_inside_frames_stays(tmp_path: Path) -> No
     config = tmp_path / "gateway.toml"
     config.write_text("body_timeout = 0.5\n", "utf-8")
     with lone_gateway(tmp_path, "--config", str(config)) as gate, Caller(gate.grpc_port) as caller:
-        begun, kept, number = time.monotonic(), b"", 1
-        while time.monotonic() - begun < 2.5:
+        started, kept, number = time.monotonic(), b"", 1
+        while time.monotonic() - started < 2.5:
             call = caller.call(number, HEALTH)
             caller.send(kept + call[:-3])
             kept, number = call[-3:], number + 2

@@ -59,10 +59,10 @@ def test_several_questions_can_cross_over_at_once():
 
 
 def test_a_call_that_was_started_can_be_cancelled():
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     async def wait_for_ever(limiter):
-        begun.set()
+        started.set()
         try:
             await trio.sleep_forever()
         finally:
@@ -70,23 +70,23 @@ def test_a_call_that_was_started_can_be_cancelled():
 
     with local(RULES) as limiter:
         future = limiter.start(wait_for_ever)
-        assert begun.wait(5)
+        assert started.wait(5)
         assert future.cancel()
         assert ended.wait(5)
 
 
 def test_an_interrupted_wait_cancels_and_undoes_its_call():
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     async def wait_long(limiter):
-        begun.set()
+        started.set()
         try:
             return await limiter.acquire_limit("1/hour queue burst 2", "a", max_wait=1e6)
         finally:
             ended.set()
 
     def interrupt():
-        begun.wait(5)
+        started.wait(5)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     def raise_interrupt(*_):
@@ -108,10 +108,10 @@ def test_an_interrupted_wait_cancels_and_undoes_its_call():
 
 
 def test_an_interrupt_while_a_call_starts_cancels_it(monkeypatch):
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     async def wait_long(limiter):
-        begun.set()
+        started.set()
         try:
             await trio.sleep_forever()
         finally:
@@ -119,7 +119,7 @@ def test_an_interrupt_while_a_call_starts_cancels_it(monkeypatch):
 
     def start_interrupted(background, *given):
         start(background, *given)
-        begun.wait(5)
+        started.wait(5)
         raise KeyboardInterrupt
 
     start = BackgroundThread.start
@@ -361,17 +361,17 @@ def test_a_wrong_address_raises_at_the_first_call():
 
 
 def test_calls_in_progress_end_before_it_closes():
-    begun = threading.Event()
+    started = threading.Event()
 
     @asynccontextmanager
     async def slow():
         async with ringfence.local(RULES) as limiter:
-            yield Announcing(limiter, begun)
+            yield Announcing(limiter, started)
 
     limiter = BlockingLimiter(slow)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(limiter.acquire, "d", {"user": "a"}, max_wait=1)
-        begun.wait()
+        started.wait()
         limiter.close()
 
         assert waiting.result()
@@ -380,9 +380,9 @@ def test_calls_in_progress_end_before_it_closes():
 class Announcing:
     """A limiter that tells when a call has arrived."""
 
-    def __init__(self, limiter, begun):
+    def __init__(self, limiter, started):
         self._limiter = limiter
-        self._begun = begun
+        self._begun = started
 
     async def acquire(self, *arguments, **options):
         self._begun.set()

@@ -156,14 +156,14 @@ async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autoj
 
 async def test_the_error_without_an_answer_names_seeds_and_reasons(autojump_clock):
     async with town(serve=False) as t:
-        begun = trio.current_time()
+        started = trio.current_time()
         error = await (await t.client("a", "b")).wait_joined(5)
 
         assert isinstance(error, PeerUnavailable)
         assert "within 5 s (asked a:7101, b:7101)" in str(error)
         assert error.addresses == (("a", 7101), ("b", 7101))
         assert "no process listens" in str(error)
-        assert trio.current_time() == begun + 5
+        assert trio.current_time() == started + 5
 
 
 async def test_a_client_without_nodes_joins_when_nodes_start(autojump_clock):
@@ -301,10 +301,10 @@ async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
             connection.send(encode(Goodbye("leaving")))
         node.transport.flush()
         await trio.sleep(0.1)
-        begun = trio.current_time()
+        started = trio.current_time()
 
         assert await sources(limiter) == {Source.OWNER, Source.STANDBY}
-        assert trio.current_time() - begun < 0.1
+        assert trio.current_time() - started < 0.1
 
 
 async def test_a_member_that_knows_no_reports_is_sent_one_and_no_more(autojump_clock):

@@ -23,12 +23,12 @@ def queue(amount, burst):
 
 async def test_acquire_waits_for_its_turn_in_a_queue(autojump_clock):
     async with limiter_of(described("user", **queue(1, 3)), clock=TrioClock()) as limiter:
-        begun = trio.current_time()
+        started = trio.current_time()
         turns = []
 
         async def take():
             assert await limiter.acquire("d", {"user": "a"}, max_wait=10)
-            turns.append(round(trio.current_time() - begun, 3))
+            turns.append(round(trio.current_time() - started, 3))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -65,11 +65,11 @@ async def test_a_waiter_that_is_cancelled_leaves_the_queue(autojump_clock):
 async def test_acquire_checks_again_after_retry_after(autojump_clock):
     bucket = {"rate_limit": limited(60, algorithm="token_bucket", burst=1)}
     async with limiter_of(described("user", **bucket), clock=TrioClock()) as limiter:
-        begun = trio.current_time()
+        started = trio.current_time()
         for _ in range(3):
             assert await limiter.acquire("d", {"user": "a"}, max_wait=5)
 
-    assert trio.current_time() - begun == pytest.approx(2.0, abs=0.001)
+    assert trio.current_time() - started == pytest.approx(2.0, abs=0.001)
 
 
 async def test_acquire_waits_under_ad_hoc_limits_as_under_rules(autojump_clock):
@@ -96,11 +96,11 @@ async def test_acquire_gives_up_at_once_when_the_wait_would_be_too_long(autojump
     bucket = {"rate_limit": limited(60, algorithm="token_bucket", burst=1)}
     async with limiter_of(described("user", **bucket), clock=TrioClock()) as limiter:
         await limiter.check("d", {"user": "a"})
-        begun = trio.current_time()
+        started = trio.current_time()
         denied = await limiter.acquire("d", {"user": "a"}, max_wait=0.5)
 
     assert not denied
-    assert trio.current_time() == begun
+    assert trio.current_time() == started
 
 
 async def test_acquire_does_not_wait_for_a_cost_that_never_passes(autojump_clock):
@@ -196,7 +196,7 @@ async def test_a_given_up_turn_releases_only_its_own_slot(autojump_clock):
 async def test_waiting_for_a_place_ends_when_its_holder_is_lost(autojump_clock):
     async with limiter_of(described("job", **places(1)), clock=TrioClock()) as limiter:
         await limiter.check("d", {"job": "x"})
-        begun = trio.current_time()
+        started = trio.current_time()
 
         assert await limiter.acquire("d", {"job": "x"}, max_wait=100)
-        assert trio.current_time() - begun == pytest.approx(60)
+        assert trio.current_time() - started == pytest.approx(60)

@@ -148,11 +148,11 @@ def test_unknown_or_compressed_calls_are_unimplemented_and_exceptions_internal()
 
 
 def test_a_client_can_cancel_its_call() -> None:
-    begun: asyncio.Queue[bytes] = asyncio.Queue()
+    started: asyncio.Queue[bytes] = asyncio.Queue()
     cancelled: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def hang(head: HeaderBlock, message: bytes) -> bytes:
-        begun.put_nowait(message)
+        started.put_nowait(message)
         try:
             return await asyncio.Future()
         except asyncio.CancelledError:
@@ -165,8 +165,8 @@ def test_a_client_can_cancel_its_call() -> None:
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert await cancelled.get() == b"a"
             hanging = channel.unary_unary("/x/y")(b"b", timeout=TIMEOUT)
-            assert await begun.get() == b"a"
-            assert await begun.get() == b"b"
+            assert await started.get() == b"a"
+            assert await started.get() == b"b"
             hanging.cancel()
             assert await cancelled.get() == b"b"
 
@@ -206,10 +206,10 @@ def test_health_can_be_checked_listed_and_watched_until_the_stop() -> None:
 
 def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
     async def main() -> None:
-        begun, go = asyncio.Event(), asyncio.Event()
+        started, go = asyncio.Event(), asyncio.Event()
 
         async def answer(head: HeaderBlock, message: bytes) -> bytes:
-            begun.set()
+            started.set()
             await go.wait()
             return message
 
@@ -217,7 +217,7 @@ def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
         number = await made.start(HERE, None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
             call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=TIMEOUT))
-            await begun.wait()
+            await started.wait()
             stopping = asyncio.create_task(made.stop(TIMEOUT))
             await asyncio.sleep(0)
             go.set()

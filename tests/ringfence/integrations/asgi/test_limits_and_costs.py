@@ -169,9 +169,9 @@ async def test_a_response_longer_than_the_period_keeps_its_slot() -> None:
 async def test_a_queueing_limit_delays_requests(autojump_clock: object) -> None:
     app = RateLimitMiddleware(hello, in_process(), domain="api", keys={"queue": lambda _: "x"})
     async with living(app):
-        begun = anyio.current_time()
+        started = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(ask, app)
 
-    assert anyio.current_time() - begun == pytest.approx(0.2, abs=0.05)
+    assert anyio.current_time() - started == pytest.approx(0.2, abs=0.05)

@@ -42,12 +42,12 @@ async def test_a_batch_without_an_answer_in_time_fails(autojump_clock):
         w.link.open()
         await trio.sleep(1)
         w.peer.answers = False
-        begun = trio.current_time()
+        started = trio.current_time()
         asked = ask(w.link, "a")
         await trio.sleep(2)
 
         assert asked.received == [SHED], "it answers pings"
-        assert asked.at == [pytest.approx(begun + TIMEOUT)]
+        assert asked.at == [pytest.approx(started + TIMEOUT)]
 
 
 async def test_a_member_that_answers_the_ping_stays_connected(autojump_clock):
@@ -111,12 +111,12 @@ async def test_one_lost_frame_among_answered_ones_keeps_the_member(
 async def test_batches_do_not_wait_for_a_slow_handshake(autojump_clock):
     async with world(serve=False) as w:
         w.network.cut(HERE, THERE)
-        begun = trio.current_time()
+        started = trio.current_time()
         asked = ask(w.link, "a")
         await trio.sleep(1)
 
         assert asked.received == [None]
-        assert asked.at == [pytest.approx(begun + TIMEOUT)]
+        assert asked.at == [pytest.approx(started + TIMEOUT)]
         assert w.link.is_lost
         assert ask(w.link, "b").received == [None]
 

@@ -60,11 +60,11 @@ async def test_a_lone_batch_is_sent_at_once(autojump_clock):
     async with world() as w:
         w.link.open()
         await trio.sleep(1)
-        begun = trio.current_time()
+        started = trio.current_time()
         asked = ask(w.link, "a")
         await trio.sleep(1)
 
-        assert asked.at == [pytest.approx(begun + 2 * DELAY)]
+        assert asked.at == [pytest.approx(started + 2 * DELAY)]
 
 
 async def test_batches_that_wait_together_share_a_frame(autojump_clock):

@@ -62,11 +62,11 @@ async def test_a_hedged_check_has_the_identity_of_the_first_request(
     cluster = Cluster(hedge_after=0.007)
     key = key_of("a")
     cluster.owner(key).held_answers = []
-    begun = trio.current_time()
+    started = trio.current_time()
 
     results = await cluster.check([key])
 
-    assert trio.current_time() - begun < 0.01
+    assert trio.current_time() - started < 0.01
     assert results.sources == [Source.STANDBY]
     assert cluster.standby(key).left(key) == 2
 
@@ -109,11 +109,11 @@ async def test_the_hedging_delay_follows_the_owners_round_trips(autojump_clock):
         key = key_of("a")
         cluster.owner(key).held_answers = []
         cluster.owner(key).timeout = timeout
-        begun = trio.current_time()
+        started = trio.current_time()
 
         assert (await cluster.check([key])).sources == [Source.STANDBY]
 
-        assert trio.current_time() - begun == pytest.approx(expected)
+        assert trio.current_time() - started == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("is_lone", [True, False])

@@ -48,11 +48,11 @@ async def test_the_standby_decides_a_single_check_of_a_slow_owner(autojump_clock
     cluster = ClientCluster(hedge_after=0.007)
     key = key_of("a")
     cluster.owner(key).held_answers = []
-    begun = trio.current_time()
+    started = trio.current_time()
 
     assert await cluster.check_one(key) == (Source.STANDBY, Code.ALLOWED)
 
-    assert trio.current_time() - begun < 0.01
+    assert trio.current_time() - started < 0.01
     cluster.owner(key).release_answers()
     assert len(cluster.owner(key).asked) == 1, "both count one check: nothing is given back"
     assert cluster.ids_at_standby(key) == [cluster.owner(key).identity]
@@ -65,11 +65,11 @@ async def test_a_single_check_is_decided_by_its_deadline_and_stays_counted(
     key = key_of("a")
     for member in (cluster.owner(key), cluster.standby(key)):
         member.held_answers = []
-    begun = trio.current_time()
+    started = trio.current_time()
 
     assert await cluster.check_one(key, within=0.018) == (Source.POLICY, Code.ALLOWED)
 
-    assert trio.current_time() - begun == pytest.approx(0.018)
+    assert trio.current_time() - started == pytest.approx(0.018)
     cluster.owner(key).release_answers()
     assert cluster.owner(key).left(key) == 2
 
@@ -79,11 +79,11 @@ async def test_a_deadline_before_the_hedging_delay_prevents_hedging(autojump_clo
     key = key_of("a")
     cluster.owner(key).held_answers = []
 
-    begun = trio.current_time()
+    started = trio.current_time()
 
     assert await cluster.check_one(key, within=0.002) == (Source.POLICY, Code.ALLOWED)
 
-    assert trio.current_time() - begun == pytest.approx(0.002)
+    assert trio.current_time() - started == pytest.approx(0.002)
     assert cluster.standby(key).asked == []
 
 
