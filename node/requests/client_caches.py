@@ -32,7 +32,8 @@ class ClientCaches:
         access: AccessControl,
         metrics: MetricsSwitch,
     ) -> None:
-        self._node = node
+        self._now = node.clock.now
+        self._counters = node.counters
         self._lender = lender
         self._subscriptions = subscriptions
         self._handler = handler
@@ -46,7 +47,7 @@ class ClientCaches:
 
     def record_denials(self, session: Caller, batch: Batch, results: Results) -> None:
         """Record the denials of a batch if the client is subscribed."""
-        now = self._node.clock.now()
+        now = self._now()
         self._subscriptions.on_denied(session, batch, results, now)
         if batch.slot_ids:
             self._handler.slots.on_answered(session, batch, results, now)
@@ -61,18 +62,18 @@ class ClientCaches:
         lent = self._lender.lend(
             session,
             borrow,
-            self._node.clock.now(),
+            self._now(),
             is_ours=self._handler.placement.may_lend(borrow.key),
         )
         if lent.units:
-            self._node.counters.add("leases")
-        self._node.counters.add("lease_spent", sum(borrow.spent))
+            self._counters.add("leases")
+        self._counters.add("lease_spent", sum(borrow.spent))
         return lent
 
     def record_report(self, name: str, report: Report) -> None:
         """Count decisions that a client made itself, only once for each report; `name` is its
         token."""
-        counters = self._node.counters
+        counters = self._counters
         if not self._reports.is_new(name, report):
             counters.add("repeated_reports")
             return

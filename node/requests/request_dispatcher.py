@@ -62,12 +62,12 @@ class RequestDispatcher:
         self._waiters = waiters
         self._metrics = metrics
         self._notice_stall = notice_stall
-        self._turns: RequestScheduler[Caller] = RequestScheduler()
+        self._scheduler: RequestScheduler[Caller] = RequestScheduler()
 
     @property
     def is_busy(self) -> bool:
         """Whether any request waits for its turn, for another member or for a shard."""
-        return bool(self._handler.waiting or self._turns)
+        return bool(self._handler.waiting or self._scheduler)
 
     def count_repeat(self) -> None:
         """Count a request that was received again and not decided again."""
@@ -93,20 +93,20 @@ class RequestDispatcher:
     ) -> bool:
         """Queue a request until its turn; return False when too many requests wait."""
         assert self._running.transport is not None
-        if not self._turns.has_room(sender, rows, size):
+        if not self._scheduler.has_room(sender, rows, size):
             self._counters.add("shed", rows)
             self._counters.refused("overloaded")
             return False
-        if not self._turns:
+        if not self._scheduler:
             self._running.transport.call_soon(self._step)
-        self._turns.add(sender, steps, rows, size)
+        self._scheduler.add(sender, steps, rows, size)
         return True
 
     def _step(self) -> None:
         """Perform one step of a waiting request, and schedule the next step."""
         assert self._running.transport is not None
-        self._turns.step()
-        if self._turns:
+        self._scheduler.step()
+        if self._scheduler:
             self._running.transport.call_soon(self._step)
         else:
             self._running.on_work_done()

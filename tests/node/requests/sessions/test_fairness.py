@@ -71,7 +71,7 @@ async def test_a_check_is_answered_between_the_steps_of_anothers_long_request(
         assert order == [1] + [0] * -(-ROWS * 16 // STEP_COST)
         assert sorted(rows_of(busy, 1)) == list(range(ROWS))
         assert world.count("checks") == ROWS + 1
-        assert not world.node.dispatcher._turns
+        assert not world.node.dispatcher._scheduler
 
 
 async def test_short_requests_of_a_client_are_decided_after_its_long_request(
@@ -141,7 +141,7 @@ async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: obj
 
         assert isinstance(received[-1], Refused)
         assert received[-1].seq == fitting + 1
-        assert not world.node.dispatcher._turns
+        assert not world.node.dispatcher._scheduler
 
 
 def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -225,4 +225,4 @@ async def test_invalid_bytes_in_a_queued_request_close_only_its_connection(
 
         assert world.count("refused_bad_message_garbled") == 1
         assert not world.node.sessions
-        assert not world.node.dispatcher._turns
+        assert not world.node.dispatcher._scheduler
