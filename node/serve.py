@@ -152,9 +152,8 @@ def _tune_garbage_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(
-        10_000, 100, 50
-    )  # The youngest generation takes 20 ms for 50,000 counters with many slots.
+    # The youngest generation takes 20 ms for 50,000 counters with many slots.
+    gc.set_threshold(10_000, 100, 50)
 
 
 def _return_large_blocks() -> None:

@@ -48,8 +48,8 @@ _PAGE = 4096
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield costs per check and per key, then the needs of the service described on the capacity
-    page."""
+    """Yield costs per check and per key, then the resources that the service on the capacity page
+    needs."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")

@@ -149,7 +149,7 @@ class FarNodes:
             sleep(0.02)
 
     def stop(self, name: str, number: signal.Signals) -> None:
-        """Signal a node and wait for its end."""
+        """Send a signal to a node process and wait for its end."""
         self.look()
         process = self._processes.pop(name)
         process.send_signal(number)

@@ -153,7 +153,6 @@ class StandbyTakeover:
                 copies = list(self._ownership.replicas.of(shard))
                 ring = self._placement.ring
                 owner, standby = ring.owner(shard), ring.standby(shard)
-                silent = (
-                    [standby] if standby else []
-                )  # The standby did not answer either, unless it is this node.
+                # The standby did not answer either, unless it is this node.
+                silent = [standby] if standby else []
                 self._ownership.take_over(shard, owner, copies, now, silent)

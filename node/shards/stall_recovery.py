@@ -84,9 +84,8 @@ class StallRecovery:
         """
         if held_up_ns < STALLED_NS:
             return False
-        if (
-            now - self._read_at >= STALLED_NS
-        ):  # Otherwise the node was not stopped: it is only slow.
+        # When datagrams were read all the time, the node was not stopped: it is only slow.
+        if now - self._read_at >= STALLED_NS:
             self._stopped_until = now
         self._read_at = now
         if now - held_up_ns <= self._began_ns or self._rounds_open >= _MAX_ROUNDS:
@@ -94,9 +93,8 @@ class StallRecovery:
         if self._stopped_until <= self._began_ns and now - self._began_ns < _LAG_NS:
             return False
         self._began_ns = now
-        links = list(
-            self._links()
-        )  # Includes lost links: their members are asked after a reconnect.
+        # Includes lost links: their members are asked after a reconnect.
+        links = list(self._links())
         if not links:
             return False
         self._round += 1

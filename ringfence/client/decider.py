@@ -79,5 +79,5 @@ class Decider(Protocol):
 
 
 def is_never_denying(row: int) -> bool:
-    """Return False: the `denies_group` argument for batches without groups."""
+    """Return False. It is used as the argument `denies_group` for batches without groups."""
     return False

@@ -158,7 +158,8 @@ class FakeCluster:
 
 
 class _Decider(LocalDecider):
-    """Decider of one limiter, which may have its own rules, over the shared counters."""
+    """Decider that one limiter uses: it may have its own rules, but it shares the counters with all
+    others."""
 
     def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
         super().__init__(rules, cluster.clock, _KEYS)

@@ -260,7 +260,8 @@ class Table:
         counter = self._find(key)
         if counter is None:
             scheme = self._scheme if limit is None else self._scheme_of(limit)
-            counter = scheme.open(now - age_ns)  # Unused since then, so it has drained since then.
+            # A bucket drains from then on, because it is unused.
+            counter = scheme.open(now - age_ns)
             counter.charge(units, now, age_ns)
             self._insert(key, counter, now)
             return

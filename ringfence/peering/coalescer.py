@@ -154,8 +154,8 @@ class PendingBatch(ABC):
             done(self._parts[at])
             return
         if self._answer is None:
-            self._late.append((at, done))  # An answer may follow, even after None.
-        if self.is_answered:  # The answer came before the late task registered `done`.
+            self._late.append((at, done))  # A real answer may follow, even after None.
+        if self.is_answered:  # The answer arrived before `done` was registered.
             self._call_back(at, done)
 
     def _call_back(self, at: int, done: ResultCallback) -> None:
@@ -223,7 +223,7 @@ class _TrioPendingBatch(PendingBatch):
         return await self._ask_again(at, answer, router, within)
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
-        tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
+        tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each task is woken once.
         shared = _SharedAnswers(answers)
         for task in tasks:
             if task is not None:
@@ -288,7 +288,7 @@ class _FuturePendingBatch(PendingBatch):
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         for future, answer in zip(self._futures, answers, strict=False):
-            if not future.done():  # Its task may have been cancelled, or have timed out.
+            if not future.done():  # The task may have been cancelled or timed out.
                 future.set_result(answer)
 
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:

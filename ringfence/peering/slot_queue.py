@@ -165,7 +165,7 @@ class SlotQueue(Generic[CallerT]):
             key = batch.keys[row]
             if results.outcomes.codes[row] != _DENIED:
                 self._remove(key, ticket)
-                self.on_released([key], now)  # Its kept slot may be free.
+                self.on_released([key], now)  # The slot reserved for it may be free.
                 continue
             limit = batch.limits[batch.which[row] - 1] if batch.which and batch.which[row] else None
             if self._can_wait(key, limit):
@@ -292,9 +292,9 @@ class SlotQueue(Generic[CallerT]):
         if queue is not None and known is not None:
             known.asked_at = waiter.asked_at
             self._count(known.caller, -1)
-            known.caller = waiter.caller  # It may have reconnected.
+            known.caller = waiter.caller  # The caller may have reconnected.
             self._count(known.caller, 1)
-            if ticket in queue.called:  # It found no slot: it stays the next one.
+            if ticket in queue.called:  # The check got no slot, so it remains the next one.
                 queue.pop(ticket)
                 queue.waiters[ticket] = known
                 queue.waiters.move_to_end(ticket, last=False)

@@ -272,7 +272,8 @@ class _Status:
         self._goes_on_in = goes_on_in
 
     def started(self, value: object = None) -> None:
-        """Make `start` return `value`; does nothing after the start was cancelled."""
+        """Make the call of `start` return `value`; this has no effect after that call was
+        cancelled."""
         if not self.is_started and not self._begins_in.cancel_scope.is_cancelled:
             self.is_started, self.value = True, value
             self._begins_in.hand_over(self._goes_on_in)

@@ -156,9 +156,8 @@ class RequestIntake:
             for answer in answers:
                 self._caller.send_payload(answer)
             if answers:
-                self._caches.revoke_denials(
-                    self._caller
-                )  # Denials in the stored answers may have been revoked meanwhile.
+                # Denials in the stored answers may have been revoked meanwhile.
+                self._caches.revoke_denials(self._caller)
             return False
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._dispatcher.was_decided_elsewhere(sender.identity[1], seq):

@@ -102,9 +102,8 @@ class Session:
     def _decode(self, payload: bytes) -> Message | None:
         """Decode a frame; end the connection and return None when it is not a message."""
         limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
-        is_member = (
-            self._role is Role.NODE
-        )  # Only members send messages with maps, for counts by data center.
+        # Only members send messages with maps, for counts by data center.
+        is_member = self._role is Role.NODE
         arrays = None if is_member else MAX_ARRAYS
         try:
             return decode(payload, limit=limit, maps=is_member, arrays=arrays)
@@ -311,7 +310,6 @@ class Session:
         self._api.counters.refused("internal")
         payload = encode(internal_refusal(seq))
         if isinstance(message, Request):
-            sender.remember(
-                seq, payload
-            )  # The request may have been charged, so it must not be decided again.
+            # The request may have been charged, so it must not be decided again.
+            sender.remember(seq, payload)
         self.send_payload(payload)

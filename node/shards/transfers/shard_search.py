@@ -51,9 +51,8 @@ class ShardSearch:
             last_receiver = ownership.transfers.receiver_of(shard)
             known = sources.of(shard)
             if last_receiver is None and (first is None or known[:1] == (first,)):
-                self._left[shard] = list(
-                    known
-                )  # The usual case for nearly all of thousands of shards.
+                # The usual case for nearly all of thousands of shards.
+                self._left[shard] = list(known)
             else:
                 members = dict.fromkeys([first, last_receiver, *known])
                 self._left[shard] = [name for name in members if name]

@@ -91,7 +91,7 @@ class BackgroundThread:
     def _run(self) -> None:
         try:
             trio.run(self._serve)
-        except BaseException as error:  # Raised in the constructor, or logged.
+        except BaseException as error:  # The constructor raises it; later it is logged.
             if self._ready.done():
                 logger.error("background thread ended", exc_info=error)
             else:

@@ -243,7 +243,7 @@ class BlockingLimiter:
             background.start(call, future)
             return future.result()
         except BaseException:
-            future.cancel()  # Without effect when the call itself has raised this.
+            future.cancel()  # No effect if the call itself raised the error.
             raise
 
     def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:

@@ -97,7 +97,7 @@ class Cluster:
             transport.report,
             datacenter=settings.datacenter,
             ask_owners=settings.ask_owners,
-            on_members=self._slot_waits.wake_all,  # Other nodes may decide now.
+            on_members=self._slot_waits.wake_all,  # Other nodes may now own the slots.
             on_rules=self._on_rules,
         )
 
@@ -245,14 +245,15 @@ class Cluster:
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
         """Log that a node became reachable or was lost, refresh members, and wake waiting tasks."""
-        node = f"node {link.name}" if link.name else "the node"  # No name before its welcome.
+        # The name is unknown before `Welcome`.
+        node = f"node {link.name}" if link.name else "the node"
         address = f"{link.address[0]}:{link.address[1]}"
         if reachable:
             logger.info("%s at %s is reachable", node, address)
         else:
             logger.warning("Ringfence: %s at %s is lost: %s", node, address, link.refusal)
         self._refresher.on_reachable()
-        self._slot_waits.wake_all()  # The queue may be at another node now.
+        self._slot_waits.wake_all()  # Another node may now have the queue.
 
     def on_slots_free(self, tickets: list[int]) -> None:
         """Wake the tasks for which the owner has reserved slots."""
@@ -260,7 +261,7 @@ class Cluster:
 
     def _on_rules(self, rules: RuleSet) -> None:
         if self.local_cache is not None:
-            self.local_cache.denials.clear()  # A limit may have been raised.
+            self.local_cache.denials.clear()  # A new rule may have a higher limit.
         self._on_new_rules(rules)
 
 

@@ -162,7 +162,7 @@ class LocalCache:
         """Add the decisions since the last call to the counts that are reported."""
         self.leases.report()
         repeated, self._uncounted = self._uncounted, []
-        self._repeatable.clear()  # Later repeats add their denial to the list again.
+        self._repeatable.clear()  # The next repetition adds the denial to the list again.
         for denial in repeated:
             if self._counts is not None:
                 self._counts.add(denial.key, _DENIED, _CACHE, denial.repeats)

@@ -26,7 +26,7 @@ class AcquireLoop:
 
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds` on the clock of the event loop."""
-        await runtime.sleep(seconds)  # The delay that the limit demands.
+        await runtime.sleep(seconds)  # The delay that the limit requires.
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
         """Wait until the owner offers a slot, for at most `seconds`."""

@@ -46,7 +46,7 @@ class SlotHolder:
         return await self._acquire_loop.take_turn(check, undo, max_wait)
 
     def require_slots(self, target: Target) -> None:
-        """Raise `ConfigError` when no concurrency limit applies."""
+        """Raise `ConfigError` when no concurrency limit applies to the request."""
         matches = target.match(self._decider.rules)
         is_known = self._decider.knows_rules or isinstance(target, AdhocTarget)
         if is_known and not any([each is not None and has_slots(each.rule) for each in matches]):

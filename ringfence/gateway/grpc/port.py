@@ -164,7 +164,7 @@ class GrpcPort:
             except OSError as error:  # For example, no free file descriptor.
                 self.on_refusal("accept_error")
                 logger.error("grpc port: accept failed, retrying: error=%s", error)
-                loop.remove_reader(listening)  # Until the next periodic check.
+                loop.remove_reader(listening)  # The next periodic check adds it again.
                 return
             if self._has_room(host):
                 connection = Connection(self, host)

@@ -250,7 +250,7 @@ def settle(state: RequestState, response: Response, owner: object) -> Steps:
         try:
             yield from spent.settle(spent, state.request, response)
         except LimiterFailed:
-            continue  # It is logged. The units come back when their period ends.
+            continue  # The failure is logged. The units become available when their period ends.
     return None
 
 

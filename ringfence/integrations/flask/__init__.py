@@ -201,7 +201,7 @@ def _after(response: Any) -> Any:
             core_response = Response(
                 code, {name.lower(): value for name, value in response.headers}
             )
-            if response.is_streamed:  # It ends when the server has sent it.
+            if response.is_streamed:  # A stream ends when the server has sent it.
                 spent = replace(state, spent=list(state.spent))
                 state.spent.clear()
                 response.call_on_close(lambda: limits.settle(spent, core_response))

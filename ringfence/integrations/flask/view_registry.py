@@ -142,7 +142,7 @@ def marks_of(
     view = None if endpoint is None else views.get(endpoint)
     view_class = getattr(view, "view_class", None)
     handler = getattr(view_class, method.lower(), None)
-    if handler is None and method == "HEAD":  # Flask calls `get` then.
+    if handler is None and method == "HEAD":  # Flask calls `get` for HEAD.
         handler = getattr(view_class, "get", None)
     for target in (view, handler):
         marks = getattr(target, _MARK, None)

@@ -262,7 +262,8 @@ class LinkConnection:
         subscribe = self._subscription.request(self._queue.take_seq)
         if subscribe is not None:
             self._connection.send(encode(subscribe))
-        self._in_flight.send_again(self._connection.send)  # The member deduplicates them.
+        # The member deduplicates repeated frames.
+        self._in_flight.send_again(self._connection.send)
         self._flush()
         self.is_lost = False
         self._notify_reachable(True)
@@ -383,7 +384,8 @@ class LinkConnection:
         self.refusal = error
         self._state = _State.LOST
         if not was_ready or isinstance(error, AccessDenied):
-            # A broken connection may be replaced at once; after a failed attempt that is unlikely.
+            # After a broken connection, a new one may follow soon; after a failed attempt that is
+            # unlikely.
             self._fail_requests()
         if self._reconnect_timer is None:
             pause = self._backoff.next_pause(was_ready=was_ready)
@@ -426,7 +428,7 @@ class LinkConnection:
             self._arm(now + _STALL_S)
             return
         if self._state is _State.CONNECTING and self._queue.first_due() <= now:
-            self._fail_requests()  # The attempt to connect goes on.
+            self._fail_requests()  # The attempt to connect continues.
             return
         is_draining = self._state is _State.DRAINING
         silent = self._queue.expire(now, self.received_at, is_draining=is_draining)
@@ -438,7 +440,7 @@ class LinkConnection:
             elif silent and not self.is_pinging:
                 self._ping()
             else:
-                self._flush()  # Expired frames have made room.
+                self._flush()  # Expired frames no longer count as in flight.
         self._watch()
 
     def _ping(self) -> None:

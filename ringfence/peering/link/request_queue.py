@@ -177,7 +177,7 @@ class RequestQueue:
         except LocalProtocolError as error:
             # Bad input of one caller must not end the task that serves all checks.
             if len(together) > 1:
-                for each in together:  # Only one of them can be at fault.
+                for each in together:  # One of them is invalid; send each one separately.
                     self._send_batches([each], now, send)
                 return
             logger.error("checks not sent: rows=%d error=%s", len(together[0].batch), error)
@@ -250,7 +250,7 @@ class RequestQueue:
         self.fail_unsent()
 
     def _fail(self, batches: Iterable[QueuedBatch], answer: Shed | None = None) -> None:
-        self._close_pending_batch()  # It may be among `batches`.
+        self._close_pending_batch()  # The pending batch may be one of `batches`.
         self.in_flight.fail_batches(batches, answer)
 
     def _due(self, queued: QueuedBatch) -> float:

@@ -201,7 +201,7 @@ class Router:
             if not pending.missing or pending.results.refusal is not None:
                 return
         if self._hedge_after is not None:
-            await pending.wait(pending.requests)  # A slow owner is better than no member.
+            await pending.wait(pending.requests)  # An answer of a slow owner is better than none.
             pending.collect()
         # This loop may not have waited at all. Other tasks, which reconnect for example, must run
         # even when a caller checks in a loop.

@@ -75,7 +75,7 @@ class UdpSocket:
         try:
             self.raw.sendto(datagram, (host, port))
         except BlockingIOError:
-            self._refusals["send_buffer_full"] += 1  # QUIC repeats it.
+            self._refusals["send_buffer_full"] += 1  # QUIC sends the data again.
         except ConnectionRefusedError:
             # The kernel reports an earlier datagram's failure here, and has not sent this one.
             with suppress(OSError):
