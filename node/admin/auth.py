@@ -27,7 +27,7 @@ _REMEDY = (
 
 def authorize(access: Access, needed: Scope, request: AdminRequest) -> None:
     """Check the headers and the token of a request. Raises `HttpProblem` when it is refused."""
-    _refuse_other_sites(access, request)
+    _refuse_cross_site(access, request)
     if access.is_open:
         return
     token = _token(request.headers.get(b"authorization", b""))
@@ -61,7 +61,7 @@ def _token(header: bytes) -> Token:
     raise HttpProblem(401, "this path needs a token", _REMEDY, headers=_CHALLENGE)
 
 
-def _refuse_other_sites(access: Access, request: AdminRequest) -> None:
+def _refuse_cross_site(access: Access, request: AdminRequest) -> None:
     """Refuse requests that a page of another web site made a browser send."""
     host = request.headers.get(b"host", b"").decode("latin-1")
     if access.is_open and not _is_this_host(host):

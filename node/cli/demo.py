@@ -102,13 +102,13 @@ async def _run_until_signal(seen: Demo, on_change: Callable[[], None]) -> DemoRe
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
 
-            async def obey() -> None:
+            async def handle_signal() -> None:
                 nonlocal result
                 async for number in signals:
                     result = number
                     nursery.cancel_scope.cancel()
 
-            nursery.start_soon(obey)
+            nursery.start_soon(handle_signal)
             result = await run_demo(seen, on_change)
             nursery.cancel_scope.cancel()
     return result
@@ -152,10 +152,12 @@ def picture(seen: Demo) -> Group:
         ProgressBar(total=max(1, seen.total), completed=total.checks, width=30),
         Text(f"{total.checks} of {seen.total} requests", no_wrap=True),
     )
-    return Group(opening(seen), progress, _news(seen), _latency(seen), _nodes_table(seen, total))
+    return Group(
+        opening(seen), progress, _latest_event(seen), _latency(seen), _nodes_table(seen, total)
+    )
 
 
-def _news(seen: Demo) -> Text:
+def _latest_event(seen: Demo) -> Text:
     if seen.killed and seen.is_over:
         return Text(f"node {seen.killed} was killed (SIGKILL) half way", style="red")
     if seen.killed:

@@ -157,7 +157,7 @@ def add_token(directory: Path, token: str, domains: tuple[str, ...], json_: bool
     file = add_token_to(directory, token, domains)
     _show_written(directory, [KeyDir(directory).tokens, file], json_)
     if not json_:
-        _say_tokens_changed()
+        _print_tokens_changed()
 
 
 @keys.command()
@@ -178,7 +178,7 @@ def revoke_token(directory: Path, name: str, json_: bool) -> None:
     click.echo(f"removed {name} from {changed[0]}")
     for path in changed[1:]:
         click.echo(f"deleted {path}")
-    _say_tokens_changed()
+    _print_tokens_changed()
 
 
 @keys.command()
@@ -235,7 +235,7 @@ def _show_written(directory: Path, written: list[Path], json_: bool) -> None:
         click.echo(f"wrote {path}")
 
 
-def _say_tokens_changed() -> None:
+def _print_tokens_changed() -> None:
     click.echo("copy tokens.toml to every node and send each a SIGHUP")
 
 

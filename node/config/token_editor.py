@@ -50,7 +50,7 @@ def without_record(text: str, name: str) -> str:
     if begin is None:
         raise ConfigError(f"token {name!r} must have a table of its own; remove it by hand")
     end = next((at for at in range(begin + 1, len(lines)) if lines[at].startswith("[")), len(lines))
-    while end > begin + 1 and end < len(lines) and _is_of_the_next(lines[end - 1]):
+    while end > begin + 1 and end < len(lines) and _belongs_to_next_entry(lines[end - 1]):
         end -= 1
     rest = "".join(lines[:begin] + lines[end:])
     if _tokens(rest) != {each: entry for each, entry in before.items() if each != name}:
@@ -58,7 +58,7 @@ def without_record(text: str, name: str) -> str:
     return rest
 
 
-def _is_of_the_next(line: str) -> bool:
+def _belongs_to_next_entry(line: str) -> bool:
     """Return whether a line before a header is a comment that belongs to the header."""
     return line.lstrip().startswith("#")
 

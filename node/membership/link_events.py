@@ -36,7 +36,7 @@ class LinkEvents:
         host, port = link.address
         if reachable:
             # A member has up to three links; only the first one is logged at level info.
-            is_known = self._links.reaches(link.address, but=link)
+            is_known = self._links.has_link_to(link.address, other_than=link)
             is_news = link in self._lost_links or not is_known
             self._lost_links.discard(link)
             level = logging.INFO if is_news else logging.DEBUG

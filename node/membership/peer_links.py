@@ -129,11 +129,11 @@ class PeerLinks:
                 self._by_address.pop(next(iter(self._by_address))).retire()
         return known
 
-    def reaches(self, address: Address, *, but: Link) -> bool:
-        """Return whether a link to this address, other than the link `but`, is ready."""
+    def has_link_to(self, address: Address, *, other_than: Link) -> bool:
+        """Return whether a link to this address, other than the link `other_than`, is ready."""
         links = [link for known in (self._links, self._bulk) for _, link in known.values()]
         return any(
-            link.address == address and link.is_ready and link is not but
+            link.address == address and link.is_ready and link is not other_than
             for link in [*links, *self._by_address.values()]
         )
 

@@ -64,7 +64,7 @@ class DecidedChecks:
     def __len__(self) -> int:
         return self._size
 
-    def has_any_of(self, session: int, seq: int) -> bool:
+    def knows_request(self, session: int, seq: int) -> bool:
         """Return whether a check of this request was decided on another path."""
         return (session, seq) in self._requests
 
@@ -86,7 +86,7 @@ class DecidedChecks:
                 found[index] = answers[request][row]
         return found
 
-    def asked(
+    def record_request(
         self,
         session: int,
         seq: int,
@@ -155,7 +155,7 @@ class DecidedChecks:
                 outcome, at = answers[request][row]
                 yield DecidedCheck(id_, key, cost, 0, outcome), at
 
-    def charges_left(self, shard: int, at: int) -> None:
+    def on_charges_transferred(self, shard: int, at: int) -> None:
         """Record that the charges of a shard's checks up to the instant `at` moved to another
         member.
 

@@ -12,7 +12,7 @@ from ringfence.limiter import CHARGED_CODES, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
 from ringfence.wire import Batch, Results, Source
 
-__all__ = ["RefundLedger", "rests_within"]
+__all__ = ["RefundLedger", "charge_lifetime_ns"]
 
 _MAX_KEYS = 16_384
 """Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
@@ -144,10 +144,10 @@ class RefundLedger:
 
 def _span(limit: Limit | None, now: int) -> int | None:
     """Return the number of the span of time that contains `now`; None without a limit."""
-    return None if limit is None else now // rests_within(limit)
+    return None if limit is None else now // charge_lifetime_ns(limit)
 
 
-def rests_within(limit: Limit) -> int:
+def charge_lifetime_ns(limit: Limit) -> int:
     """Return the time in ns after which every counter of this limit is empty again."""
     windows = 2 * limit.period_ns
     return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

@@ -153,7 +153,7 @@ class RequestDispatcher:
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
         """Return whether a check of this request was already decided on another path."""
-        return self._decided_checks.has_any_of(session, seq)
+        return self._decided_checks.knows_request(session, seq)
 
     def record_direct(
         self, sender: Sender[Caller], request: Request, batch: Batch, rows: list[int] | None
@@ -161,7 +161,7 @@ class RequestDispatcher:
         """Store the keys of checks that a client sent directly, for deduplication."""
         now, deadline_ns = self._now(), request.deadline_ms * 1_000_000
         session = sender.identity[1]
-        self._decided_checks.asked(
+        self._decided_checks.record_request(
             session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
         )
 

@@ -242,7 +242,7 @@ class CrossedTransfers:
                 del self._charged[shard]
                 if self._held[shard]:
                     self._merge.refund_log(found[1], now)
-                    self._decided_checks.charges_left(shard, found[0].at)
+                    self._decided_checks.on_charges_transferred(shard, found[0].at)
 
     def expire(self, now: int) -> None:
         """Forget crossed transfers that were not acknowledged in time."""

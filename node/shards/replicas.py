@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hashring import NodeId, shard_of
-from node.requests.refund_ledger import rests_within
+from node.requests.refund_ledger import charge_lifetime_ns
 from ringfence.limiter import Limit, Snapshot
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
@@ -106,7 +106,9 @@ class Replicas:
         """Drop unused keys from the shards that were updated least recently."""
         for shard in list(islice(self._shards, _MAX_SCANNED)):
             rows = self._shards[shard]
-            for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:
+            for key in [
+                key for key, row in rows.items() if now - row.at > charge_lifetime_ns(row.limit)
+            ]:
                 self._dropped(rows.pop(key))
             if rows:
                 self._shards.move_to_end(shard)

@@ -37,13 +37,13 @@ async def ask_member(
             return None
         async with stream:
             try:
-                return await _converse(stream, method, target, headers)
+                return await _send_request(stream, method, target, headers)
             except (trio.BrokenResourceError, h11.RemoteProtocolError):
                 return None
     return None
 
 
-async def _converse(
+async def _send_request(
     stream: trio.SocketStream, method: bytes, target: bytes, headers: Headers
 ) -> MemberResponse | None:
     talk = h11.Connection(h11.CLIENT)

@@ -68,7 +68,7 @@ class Decider(Protocol):
     def keep(self, slots: Batch, period: float) -> None:
         """Start to renew slots periodically. `slots` is the request that releases them."""
 
-    def let_go(self, slots: Batch) -> Batch:
+    def stop_renewing(self, slots: Batch) -> Batch:
         """Stop renewing slots; return the request that releases them in their current state."""
 
     def held(self) -> list[Batch]:

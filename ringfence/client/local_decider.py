@@ -100,10 +100,10 @@ class LocalDecider:
         with self._lock:
             self._held.keep(slots, period, self._clock.now() / 1e9)
 
-    def let_go(self, slots: Batch) -> Batch:
-        """Stop the renewal of slots; see `Decider.let_go`."""
+    def stop_renewing(self, slots: Batch) -> Batch:
+        """Stop the renewal of slots; see `Decider.stop_renewing`."""
         with self._lock:
-            return self._held.let_go(slots, self._clock.now() / 1e9)
+            return self._held.stop_renewing(slots, self._clock.now() / 1e9)
 
     def held(self) -> list[Batch]:
         """Return the requests that release the slots which are being renewed."""

@@ -158,7 +158,7 @@ class RateLimitMiddleware:
             self.limits = limiter
         else:
             self.limits = RateLimits(limiter, **options)
-            if not self.limits.policy.limits_something:
+            if not self.limits.policy.has_limits:
                 raise ConfigError(
                     "the middleware limits nothing: give domain='...' to limit by rules, "
                     "or limit='100/minute'"

@@ -156,7 +156,7 @@ class RateLimits(starlette.RateLimits):
         super().install(app)
         self._apps.append(app)
         bare = app.openapi
-        everywhere = self.policy.limits_something
+        everywhere = self.policy.has_limits
 
         def openapi() -> dict[str, Any]:
             document = bare()

@@ -190,9 +190,9 @@ class _Decider(LocalDecider):
         """Start to renew slots in the shared counters."""
         self._cluster.counting.keep(slots, period)
 
-    def let_go(self, slots: Batch) -> Batch:
+    def stop_renewing(self, slots: Batch) -> Batch:
         """Stop renewing slots; return the request that releases them."""
-        return self._cluster.counting.let_go(slots)
+        return self._cluster.counting.stop_renewing(slots)
 
     def held(self) -> list[Batch]:
         """Return no requests, because the shared counters renew all slots."""

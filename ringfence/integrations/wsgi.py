@@ -148,7 +148,7 @@ class RateLimitMiddleware:
         self, app: "WSGIApplication", limiter: LimiterSpec = None, **options: Unpack[Options]
     ) -> None:
         self.limits = RateLimits(limiter, **options)
-        if not self.limits.policy.limits_something:
+        if not self.limits.policy.has_limits:
             raise ConfigError(
                 "the middleware limits nothing: give domain='...' to limit by rules, "
                 "or limit='100/minute'"

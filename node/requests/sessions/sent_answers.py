@@ -64,7 +64,7 @@ class Sender(Generic[SessionT]):
         while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
             _, (forgotten, _) = self._answers.popitem(last=False)
             self.size -= sum(map(len, forgotten))
-        self._senders.grew(self, self.size - before)
+        self._senders.on_growth(self, self.size - before)
 
     def note(self, batch: Batch, results: Results) -> None:
         """Record what the sender was charged, because it may refund at most that."""
@@ -108,7 +108,7 @@ class SentAnswers(Generic[SessionT]):
         sender = self._senders.get(identity)
         if sender is None:
             sender = Sender(self, identity)
-        self.grew(sender, 0)
+        self.on_growth(sender, 0)
         return sender
 
     def find(self, session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
@@ -117,7 +117,7 @@ class SentAnswers(Generic[SessionT]):
         sender = self._by_session.get(session)
         return ((), 0) if sender is None else sender.find(seq)
 
-    def grew(self, sender: Sender[SessionT], growth: int) -> None:
+    def on_growth(self, sender: Sender[SessionT], growth: int) -> None:
         """Mark a sender as most recently active; forget the least recently active senders above the
         bounds."""
         if self._senders.setdefault(sender.identity, sender) is not sender:

@@ -140,7 +140,9 @@ class ShardSender:
             if transfer.parts[0] is NOTHING:
                 by_transfer.setdefault(transfer.number, (transfer, []))[1].append(shard)
         for transfer, again in by_transfer.values():
-            reply.add_transfer(again, self._transfers.asked(again, transfer, requester, now), 0)
+            reply.add_transfer(
+                again, self._transfers.set_receiver(again, transfer, requester, now), 0
+            )
         return [shard for _, again in by_transfer.values() for shard in again]
 
     def _add_first_part(self, reply: Reply, shard: int, requester: NodeId, now: int) -> None:
@@ -151,7 +153,9 @@ class ShardSender:
         if transfer is not None and transfer.parts and not is_receiving:
             # The first receiver has not acknowledged the transfer, so another member may receive
             # it.
-            reply.add_transfer([shard], self._transfers.asked([shard], transfer, requester, now), 0)
+            reply.add_transfer(
+                [shard], self._transfers.set_receiver([shard], transfer, requester, now), 0
+            )
             return
         # A receiver that asks again has restarted meanwhile and lost the counters.
         moved_to = transfer.to if transfer is not None and transfer.to != requester else ""
@@ -168,7 +172,7 @@ class ShardSender:
             transfer = None
         if transfer is not None and part < len(transfer.parts):
             reply.add_transfer(
-                [shard], self._transfers.asked([shard], transfer, requester, now), part
+                [shard], self._transfers.set_receiver([shard], transfer, requester, now), part
             )
             return
         sent = self._sent.get(requester, shard, pull.transfer_id, now)

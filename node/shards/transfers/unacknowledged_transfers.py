@@ -168,7 +168,7 @@ class OutgoingTransfers:
             self.add(confirmed, OutgoingTransfer(receiver, at, number, [], ""))
         return [shard for confirmed in by_time.values() for shard in confirmed]
 
-    def asked(
+    def set_receiver(
         self, shards: Sequence[int], transfer: OutgoingTransfer, requester: NodeId, now: int
     ) -> OutgoingTransfer:
         """Set the receiver of an unacknowledged transfer of `shards`; return the new transfer.

@@ -220,9 +220,9 @@ class Cluster:
         """Start to renew slots periodically; see `Decider.keep`."""
         self._renewer.keep(slots, period)
 
-    def let_go(self, slots: Batch) -> Batch:
-        """Stop the renewal of slots; see `Decider.let_go`."""
-        return self._renewer.let_go(slots)
+    def stop_renewing(self, slots: Batch) -> Batch:
+        """Stop the renewal of slots; see `Decider.stop_renewing`."""
+        return self._renewer.stop_renewing(slots)
 
     def held(self) -> list[Batch]:
         """Return the requests that release the slots which are being renewed."""

@@ -96,7 +96,7 @@ class Links:
                     return reply
         return None
 
-    def retire_all_but(self, kept: Collection[Link]) -> None:
+    def retire_others(self, kept: Collection[Link]) -> None:
         """Close all links except the given ones, once their requests are answered."""
         for address, link in list(self._links.items()):
             if not any([link is each for each in kept]):

@@ -218,7 +218,7 @@ class ViewRefresher:
             ready = self._links.ready
             first = ready[0] if ready else self._links.link_to(self._links.seeds[0])
             targets = dict.fromkeys(targets, first)
-        self._links.retire_all_but(targets.values())
+        self._links.retire_others(targets.values())
         self._misplaced = None
         self.rows = tuple(members.members)
         self.view_hash, self._routed_view = members.view, view

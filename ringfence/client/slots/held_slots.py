@@ -29,7 +29,7 @@ class Held:
     due: float
     """Time of the next renewal."""
     origin: "weakref.ref[Batch]"
-    """The first release request, which identifies the slots in `let_go`."""
+    """The first release request, which identifies the slots in `stop_renewing`."""
     is_released: bool = False
     is_lost: bool = False
     """Whether a slot has ended and none was free. Each renewal tries to take it again."""
@@ -81,7 +81,7 @@ class HeldSlots:
         held.on_renewed(now)
         self._held[id(release)] = held
 
-    def let_go(self, release: Batch, now: float) -> Batch:
+    def stop_renewing(self, release: Batch, now: float) -> Batch:
         """Stop renewing slots; return the request that releases them, with their age."""
         held = self._held.get(id(release))
         if held is None or held.origin() is not release:

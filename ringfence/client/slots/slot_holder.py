@@ -97,7 +97,7 @@ class SlotHolder:
                     await self._release(slots, None)
 
     async def _release(self, slots: Batch, timeout: float | None) -> None:  # noqa: ASYNC109
-        release = self._decider.let_go(slots)
+        release = self._decider.stop_renewing(slots)
         results = await self._decider.decide(release, is_never_denying, timeout)
         if results.refusal is not None:
             raise results.refusal

@@ -40,9 +40,9 @@ class SlotRenewer:
         self._held.keep(slots, period, self._now())
         self._changed.set()
 
-    def let_go(self, slots: Batch) -> Batch:
+    def stop_renewing(self, slots: Batch) -> Batch:
         """Stop renewing slots; return the request that releases them."""
-        return self._held.let_go(slots, self._now())
+        return self._held.stop_renewing(slots, self._now())
 
     def held(self) -> list[Batch]:
         """Return the requests that release the slots which are being renewed."""

@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
         if self._http2.is_broken:
             self._port.on_refusal("bad_http2")
         self._flush()
-        self._steer()
+        self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all calls of the closed connection."""
@@ -265,12 +265,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Pause reading from a client that does not read its responses."""
         self._full_since = self._loop.time()
-        self._steer()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         """Resume reading from a client that reads its responses again."""
         self._full_since = None
-        self._steer()
+        self._update_reading()
 
     def drain(self) -> None:
         """Refuse new calls, and close the connection after the running calls have been answered."""
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
             http2.drain()
         self._flush()
 
-    def _steer(self) -> None:
+    def _update_reading(self) -> None:
         """Pause or resume reading; it is paused while received bytes are unprocessed or the client
         does not read."""
         is_held = self._full_since is not None or self._http2.has_more

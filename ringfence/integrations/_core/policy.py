@@ -85,7 +85,7 @@ class Policy:
                 checked_cost(cost)
 
     @property
-    def limits_something(self) -> bool:
+    def has_limits(self) -> bool:
         """Whether these settings contain a domain or a limit."""
         return self.settings.domain is not None or self.settings.limit is not None
 
@@ -117,7 +117,7 @@ class Policy:
         """Create the policy of one view: these settings, with its own limit and options."""
         own = replace(self.settings, domain=None, limit=limit, scope=None)
         policy = Policy(replace(own, **options), name, is_view=True)
-        if not policy.limits_something:
+        if not policy.has_limits:
             raise ConfigError(
                 "the limit of a view must name a limit, such as '5/minute', or a domain"
             )

@@ -29,7 +29,7 @@ def check_settings(
     found: list[CheckMessage] = []
     middleware = list(settings.MIDDLEWARE)
     if MIDDLEWARE not in middleware:
-        if limits.policy.limits_something:
+        if limits.policy.has_limits:
             found.append(
                 checks.Warning(
                     "RINGFENCE has a limit on all requests, but the middleware is missing.",

@@ -36,7 +36,7 @@ class RateLimitMiddleware:
     def __init__(self, get_response: _Next) -> None:
         self._next = get_response
         self._integration = project_limits()
-        self._limits_all = self._integration.policy.limits_something
+        self._limits_all = self._integration.policy.has_limits
         self._exemptions = ExemptViews()
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:

@@ -66,23 +66,25 @@ class Integration:
         self._marked = marked
         self.limits = limits
         self._policies: dict[tuple[ViewMark, str], Policy] = {}
-        self._met: dict[tuple[str, str], tuple[Policy, ...]] = {}
-        self._has_looked = False
+        self._policies_by_endpoint: dict[tuple[str, str], tuple[Policy, ...]] = {}
+        self._is_checked = False
 
     def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
         """Return all policies for a request to `endpoint`, those of the application first."""
         if endpoint is None:  # Not cached: clients can send any number of methods.
             return tuple(self._find(None, method))
-        found = self._met.get((endpoint, method))
+        found = self._policies_by_endpoint.get((endpoint, method))
         if found is None:
-            found = self._met[endpoint, method] = tuple(self._find(endpoint, method))
+            found = self._policies_by_endpoint[endpoint, method] = tuple(
+                self._find(endpoint, method)
+            )
         return found
 
     def _find(self, endpoint: str | None, method: str) -> Iterator[Policy]:
         views = list(marks_of(self._app.view_functions, endpoint, method))
         blueprints = list(self._blueprints_above(endpoint or ""))
         if not any([each.is_exempt for each in views + [marks for _, marks in blueprints]]):
-            if self.limits.policy.limits_something:
+            if self.limits.policy.has_limits:
                 yield self.limits.policy
             for name, marks in blueprints:
                 for mark in marks.limits:
@@ -94,14 +96,14 @@ class Integration:
     def warn_of_lost_limits(self) -> None:
         """Log a warning, once, about limits on views without an endpoint and domains without
         rules."""
-        if self._has_looked:
+        if self._is_checked:
             return
         views = [marks for _, marks in self._marked.views]
         for marks in [*views, *self._marked.blueprints.values()]:
             for mark in marks.limits:
                 if mark.options.get("domain") is not None:
                     self.limits.policy_for("", mark.limit, mark.options)
-        self._has_looked = True
+        self._is_checked = True
         endpoints = self._app.view_functions
         found = {
             id(marks)

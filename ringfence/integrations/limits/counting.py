@@ -136,7 +136,7 @@ class Counting:
         Return how many keys this process has counted, at most 10 000.
         """
         decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation")
-        self._learn(decision)
+        self._set_generation(decision)
         gone = len(self._counted)
         self._counted.clear()
         return gone
@@ -160,10 +160,10 @@ class Counting:
         """Return the key of a counter, including the number of the current generation."""
         if monotonic() >= self._generation_until:
             decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
-            self._learn(decision)
+            self._set_generation(decision)
         return _NAMESPACE, str(self._generation), key
 
-    def _learn(self, decision: Decision) -> None:
+    def _set_generation(self, decision: Decision) -> None:
         if _is_counted(decision):
             self._generation = _used(decision, _GENERATIONS)
         self._generation_until = monotonic() + _GENERATION_TTL

@@ -129,7 +129,7 @@ class CompiledTable(HotTable, Table):
         one."""
         limit = store.scheme.limit
         del self._by_limit[limit]
-        self._tidy(now)
+        self._remove_expired(now)
         fresh = self.store_for(limit)
         self.last_limit = None
         if store is self.own:
@@ -162,7 +162,7 @@ class CompiledTable(HotTable, Table):
             if cost or scheme is own:  # A peek with another limit changes nothing.
                 self._keep(key, counter, now)
         if cost:
-            self._tidy(now)
+            self._remove_expired(now)
         return row
 
     def _find(self, key: bytes) -> Counter | None:
@@ -192,7 +192,7 @@ class CompiledTable(HotTable, Table):
             self.evict(1, now)
         self._keep(key, counter, now)
 
-    def _tidy(self, now: int) -> None:
+    def _remove_expired(self, now: int) -> None:
         """Remove expired entries from older stores, and drop empty stores."""
         for store in [store for store in self.stores if store is not self.own]:
             store.sweep(_MAX_SCANNED, now)

@@ -24,9 +24,9 @@ class MemberRequest:
         "_on_done",
         "batch",
         "first_row",
+        "is_collected",
         "is_done",
         "is_shed",
-        "is_taken",
         "on_late",
         "refusal",
         "results",
@@ -49,7 +49,7 @@ class MemberRequest:
         self.results: Results | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
-        self.is_taken = False
+        self.is_collected = False
         """Whether the results were added to those of the whole batch."""
         self.is_shed = False
         """Whether the member is overloaded."""
@@ -106,7 +106,7 @@ class PendingRequest:
     def results(self, results: Results) -> None:
         self._results = results
 
-    def unshed(self, rows: Sequence[int]) -> Sequence[int]:
+    def without_shed(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the given rows that no member has shed."""
         return [row for row in rows if row not in self.shed] if self.shed else rows
 
@@ -162,9 +162,9 @@ class PendingRequest:
         """Add the results that have arrived; the first result of a row is kept."""
         if len(self.requests) == 1 and len(self.requests[0].rows) == len(self.batch.keys):
             only = self.requests[0]
-            if only.results is not None and not only.is_taken:
+            if only.results is not None and not only.is_collected:
                 # By far the most frequent case: one member decided all.
-                only.is_taken = True
+                only.is_collected = True
                 self.results, self.missing = only.results, ()
                 return
         elif self._collect_all():
@@ -176,9 +176,9 @@ class PendingRequest:
             if request.is_shed:
                 self.shed.update(request.rows)
             results = request.results
-            if results is None or request.is_taken:
+            if results is None or request.is_collected:
                 continue
-            request.is_taken = True
+            request.is_collected = True
             missing = set(self.missing)
             new = [place for place, row in enumerate(request.rows) if row in missing]
             if len(new) == len(request.rows):
@@ -194,7 +194,7 @@ class PendingRequest:
         answered = [
             (request.rows, request.results)
             for request in self.requests
-            if request.results is not None and not request.is_taken
+            if request.results is not None and not request.is_collected
         ]
         if len(answered) != len(self.requests):
             return False
@@ -202,7 +202,7 @@ class PendingRequest:
         if joined is None:
             return False
         for request in self.requests:
-            request.is_taken = True
+            request.is_collected = True
         self.results, self.missing = joined, ()
         return True
 

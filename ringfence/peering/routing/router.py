@@ -187,7 +187,7 @@ class Router:
             if as_standby:
                 parts = retry_parts(routes, previous, pending)
             else:
-                self.hedging.checks += len(pending.unshed(pending.missing))
+                self.hedging.checks += len(pending.without_shed(pending.missing))
                 parts = owner_parts(routes, pending)
             previous = routes
             requests = pending.send(parts, hops)

@@ -15,7 +15,7 @@ __all__ = ["owner_parts", "retry_parts"]
 
 def owner_parts(routes: Routes, pending: PendingRequest) -> list[Part]:
     """Return the missing rows in parts, each with the owner to ask."""
-    return _parts(routes, pending.batch, pending.unshed(pending.missing), as_standby=False)
+    return _parts(routes, pending.batch, pending.without_shed(pending.missing), as_standby=False)
 
 
 def retry_parts(routes: Routes, previous: Routes | None, pending: PendingRequest) -> list[Part]:
@@ -30,7 +30,7 @@ def retry_parts(routes: Routes, previous: Routes | None, pending: PendingRequest
     rest = sorted({*missing} - {*rerouted}) if rerouted else missing
     return [
         *_parts(routes, batch, rerouted, as_standby=False),
-        *_parts(routes, batch, pending.unshed(rest), as_standby=True),
+        *_parts(routes, batch, pending.without_shed(rest), as_standby=True),
     ]
 
 

@@ -108,8 +108,8 @@ def test_an_outcome_is_found_by_the_identity_of_its_check_alone() -> None:
     checks.remember((1, 5, 2), KEY, 1, ALLOWED, NOW)
 
     assert checks.find([(2, 5, 2), (1, 6, 2), (1, 5, 3), (1, 5, 2)]) == {3: (ALLOWED, NOW)}
-    assert checks.has_any_of(1, 5)
-    assert not checks.has_any_of(1, 6)
+    assert checks.knows_request(1, 5)
+    assert not checks.knows_request(1, 6)
 
 
 def test_a_check_without_an_identity_is_neither_remembered_nor_found() -> None:
@@ -214,7 +214,7 @@ def test_checks_past_their_repeat_time_do_not_move() -> None:
 def test_only_the_newest_of_many_checks_of_a_shard_move() -> None:
     checks = memory(s2_1=([answer(ALLOWED)], NOW - 2), s2_2=([answer(ALLOWED, seq=2)], NOW))
     for seq in (1, 2):
-        checks.asked(2, seq, [KEY], [1], None, NOW, SECOND)
+        checks.record_request(2, seq, [KEY], [1], None, NOW, SECOND)
     for seq in range(1, 2501):
         checks.remember((1, seq, 0), KEY, 1, ALLOWED, NOW - 1)
 
@@ -244,7 +244,7 @@ def test_finding_the_checks_of_a_shard_skips_other_shards(
 def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request() -> None:
     answers = [answer(ALLOWED, DENIED, ALLOWED)]
     checks = memory(s1_5=(answers, NOW - 70))
-    checks.asked(1, 5, [KEY, KEY, key_of(2)], [3, 2, 1], None, NOW - 80, SECOND)
+    checks.record_request(1, 5, [KEY, KEY, key_of(2)], [3, 2, 1], None, NOW - 80, SECOND)
 
     assert checks.of_shard(SHARD, 0, NOW) == [
         DecidedCheck((1, 5, 0), KEY, 3, 70, ALLOWED),
@@ -255,22 +255,22 @@ def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request
 
 def test_direct_checks_without_a_remembered_decision_do_not_move() -> None:
     checks = memory(s1_6=([answer(ALLOWED, seq=6, source=Source.POLICY)], NOW))
-    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
-    checks.asked(1, 6, [KEY], [1], None, NOW, SECOND)
+    checks.record_request(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.record_request(1, 6, [KEY], [1], None, NOW, SECOND)
 
     assert checks.of_shard(SHARD, 0, NOW) == []
 
 
 def test_direct_checks_of_some_rows_of_a_request_move_under_these_rows() -> None:
     checks = memory(s1_5=([answer(ALLOWED, of_request=[3])], NOW))
-    checks.asked(1, 5, [KEY], [1], [3], NOW, SECOND)
+    checks.record_request(1, 5, [KEY], [1], [3], NOW, SECOND)
 
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 3)]
 
 
 def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
     checks = memory(s1_5=([answer(ALLOWED)], NOW))
-    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.record_request(1, 5, [KEY], [1], None, NOW, SECOND)
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW)
 
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
@@ -278,8 +278,8 @@ def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
 
 def test_direct_checks_do_not_move_after_twice_their_deadline() -> None:
     checks = memory(s1_5=([answer(ALLOWED)], NOW), s1_6=([answer(ALLOWED, seq=6)], NOW))
-    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
-    checks.asked(1, 6, [KEY], [1], None, NOW, 2 * SECOND)
+    checks.record_request(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.record_request(1, 6, [KEY], [1], None, NOW, 2 * SECOND)
 
     moved_at = {
         at: [each.id[1] for each in checks.of_shard(SHARD, 0, NOW + at * SECOND)]
@@ -493,7 +493,7 @@ def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
 def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
-    checks.charges_left(SHARD, NOW - 10)
+    checks.on_charges_transferred(SHARD, NOW - 10)
 
     assert checks.merge([moved(age_ns=49)], NOW) == ([], [])
     assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [])

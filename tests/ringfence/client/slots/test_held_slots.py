@@ -33,13 +33,13 @@ def test_a_release_has_the_newest_slot_ids_and_their_age():
     [due] = held.due(20.0)
     due.release = slots(9)
 
-    released = held.let_go(mine, 30.0)
+    released = held.stop_renewing(mine, 30.0)
 
     assert released.slot_ids == [9]
     assert released.ages_ns == [30 * 10**9]
     assert due.is_released
     assert held.next_due() is None
-    assert held.let_go(mine, 31.0) is mine
+    assert held.stop_renewing(mine, 31.0) is mine
 
 
 def test_slots_of_dropped_decisions_are_not_renewed():
