@@ -53,7 +53,7 @@ class Timers:
             heapify(self._heap)
 
     def cancel(self, timer: Timer) -> None:
-        """Cancel a timer if it is set."""
+        """Cancel a timer, if it is set."""
         self._current.pop(timer, None)
 
     def next_at(self) -> int | None:

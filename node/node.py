@@ -336,10 +336,12 @@ class _TooEarly:
         connection.close(ErrorCode.OVERLOADED, f"node {self._name} is starting; try again")
 
     def on_message(self, payload: bytes) -> None:
-        """Ignore the message, because the connection is being closed."""
+        """Ignore a message on a connection that arrived before `run`, because it is being
+        closed."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """Do nothing, because there is no state."""
+        """Do nothing when a connection that arrived before `run` closes, because there is no
+        state."""
 
 
 def _build_handler(

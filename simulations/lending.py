@@ -31,7 +31,7 @@ _NOTICE_NS = 2 * NS_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Units admitted at one instant."""
+    """Units that were admitted at one instant."""
 
     at: int
     units: int

@@ -72,7 +72,7 @@ class Batch:
         return [mark for mark in WANTED[self.level] if not self.marks[mark]]
 
     def add(self, run: Run) -> None:
-        """Add the result of one run."""
+        """Add the result of one run to the combined results."""
         self.runs += 1
         self.marks += run.marks
         self.virtual_s += run.virtual_s

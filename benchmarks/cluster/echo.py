@@ -207,7 +207,7 @@ def _serve(parent: PipeEnd) -> None:
 
 
 async def _serve_each(parent: PipeEnd) -> None:
-    """Serve one client after the other."""
+    """Answer the clients one after the other, until the process is stopped."""
     tls = self_signed(datetime.now(UTC))
     configuration = QuicConfiguration(
         is_client=False,

@@ -58,7 +58,7 @@ def make() -> Any:
 
 
 def serve(port: int) -> None:
-    """Run the servers until SIGTERM."""
+    """Run the HTTP and gRPC servers until SIGTERM."""
     Server(
         "bare",
         port=port,

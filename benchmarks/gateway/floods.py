@@ -126,7 +126,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Found:
-    """Results of one flood."""
+    """Latencies, memory and failures that one flood has caused."""
 
     quiet: Phase
     flooded: Phase

@@ -33,13 +33,13 @@ class Pool:
         return iter(self._names)
 
     def add(self, name: str) -> None:
-        """Add a name if it is absent."""
+        """Add a member name if it is absent."""
         if name not in self._places:
             self._places[name] = len(self._names)
             self._names.append(name)
 
     def drop(self, name: str) -> None:
-        """Remove a name if it is present."""
+        """Remove a member name if it is present."""
         place = self._places.pop(name, None)
         if place is not None:
             last = self._names.pop()

@@ -64,12 +64,12 @@ class HttpProblem(Exception):
         self.headers = headers
 
     def response(self) -> AdminResponse:
-        """Return the problem as a response."""
+        """Convert the problem to an HTTP response."""
         problem = {"status": self.status, "title": str(self), "detail": self.remedy}
         body = msgspec.json.encode(problem) + b"\n"
         return AdminResponse(body, "application/problem+json", self.status, self.headers)
 
 
 def json_response(value: object) -> AdminResponse:
-    """Return a value as a JSON response."""
+    """Create a response with a value encoded as JSON."""
     return AdminResponse(msgspec.json.encode(value) + b"\n")

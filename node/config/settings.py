@@ -110,7 +110,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def listen_at(self) -> Address:
-        """Return the address to bind."""
+        """Return the address to which the node's UDP socket is bound."""
         return parse_address(self.listen)
 
     @property

@@ -34,7 +34,7 @@ class Share:
 
 
 def total_of(shares: Mapping[str, Share]) -> Share:
-    """Return the total of all shares."""
+    """Return the sum of the checks in all shares."""
     return Share(
         sum(share.checks for share in shares.values()),
         sum(share.allowed for share in shares.values()),

@@ -43,7 +43,7 @@ _LOOK_AGAIN = 0.05
 
 @dataclass(slots=True)
 class Demo:
-    """State of the running demo."""
+    """State of the running demo, which the display shows."""
 
     speed: float
     limit: Limit | None = None

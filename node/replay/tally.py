@@ -84,7 +84,7 @@ class ThrottledClient(NamedTuple):
 
 @dataclass(slots=True)
 class RuleTally:
-    """Counts of one rule in a replay."""
+    """Checks and denials of one rule in a replay."""
 
     rule: Rule
     checks: int = 0

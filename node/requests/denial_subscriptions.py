@@ -24,7 +24,7 @@ ClientT = TypeVar("ClientT")
 
 
 class DenialSubscriptions(Generic[ClientT]):
-    """Recorded denials by client. `revoke(who, keys)` revokes the denials of keys; an empty list
+    """Recorded denials by client. The callback `revoke` revokes denials of keys; an empty list
     means all."""
 
     def __init__(self, revoke: Callable[[ClientT, list[bytes]], None], most: int = _MAX) -> None:

@@ -222,7 +222,7 @@ class RequestHandler:
             self._resumed = runtime.Event()
 
     def resume(self) -> None:
-        """Continue to decide after `suspend`."""
+        """Start to decide again after `suspend`."""
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None

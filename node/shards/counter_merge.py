@@ -85,8 +85,8 @@ class CounterMerge:
         at: int,
         now: int,
     ) -> None:
-        """Replace the slots with these numbers by those in a state that was taken at the instant
-        `at`."""
+        """Replace some slots, chosen by number, by the slots in a state that was taken at the
+        instant `at`."""
         here = self._engine.snapshot([key], now)
         limit = here.limits[0] if here.keys else limit
         if limit is None or limit.algorithm is not Algorithm.CONCURRENCY:

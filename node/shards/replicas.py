@@ -94,7 +94,7 @@ class Replicas:
         return self._senders.get(shard)
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Drop the replicas of shards."""
+        """Remove the stored replicas of these shards."""
         for shard in shards:
             self._forget(shard)
 

@@ -35,7 +35,7 @@ class HostMember:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The members of a host, in order."""
+    """All members of one host, in the order of their index."""
 
     name: str
     members: tuple[HostMember, ...]

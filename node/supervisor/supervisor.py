@@ -93,7 +93,7 @@ def _nothing() -> None:
 
 
 class _Supervisor:
-    """Runs the members of a host."""
+    """Starts, watches and stops the members of a host."""
 
     def __init__(self, host: Host, words: Sequence[str]) -> None:
         self._host = host

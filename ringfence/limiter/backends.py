@@ -57,7 +57,7 @@ class ReferenceTables:
     def table(
         self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """Create an empty table in Python."""
+        """Create an empty table that is implemented in Python."""
         return Table(limit, max_keys=max_keys, first_slot_id=first_slot_id, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:

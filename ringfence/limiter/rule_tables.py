@@ -39,7 +39,7 @@ class EngineRule:
 
 @dataclass(slots=True)
 class RuleTable:
-    """Counters of a known rule."""
+    """Table with the counters of a known rule."""
 
     table: Table
     denies_group: bool

@@ -68,7 +68,7 @@ class _Transport(Protocol):
         """Record that a connection has messages to send at the next flush."""
 
     def report(self, error: Exception) -> None:
-        """Log an internal error."""
+        """Report an internal error to the owner of the transport."""
 
 
 class MemoryConnection:

@@ -194,7 +194,7 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
 
 @dataclass(slots=True)
 class _Differences:
-    """Running mean and maximum of differences."""
+    """Running mean and maximum of the differences between counts."""
 
     most: float = 0.0
     total: float = 0.0

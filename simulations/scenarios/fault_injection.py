@@ -318,7 +318,7 @@ VERBS = {
 
 
 async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:
-    """Begin or end a fault."""
+    """Apply the beginning or the end of a fault to a world."""
     verb = VERBS[fault.verb]
     act = verb.end if is_end else verb.begin
     if act is not None:

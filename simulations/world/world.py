@@ -204,7 +204,7 @@ class World:
         self._network.set_cost(self.hosts.by_name[name].address, seconds)
 
     def move(self, name: str) -> None:
-        """Restart a stopped node on another port."""
+        """Change the port that the next node of a stopped host will use."""
         host = self.hosts.by_name[name]
         if host.node is not None:
             return

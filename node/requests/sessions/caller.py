@@ -23,7 +23,7 @@ class Caller(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection of the caller has ended."""
+        """Whether the connection of this client or member has ended."""
 
     @property
     def unsent(self) -> int:

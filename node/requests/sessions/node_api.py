@@ -18,7 +18,7 @@ __all__ = ["NodeApi"]
 
 @dataclass(frozen=True, slots=True)
 class NodeApi:
-    """Interface of a node to its sessions."""
+    """Parts of a node that its sessions use."""
 
     containment: Containment
     counters: Counters

@@ -57,5 +57,5 @@ class ClusterRules:
         return True
 
     def rule_of(self, rule_id: int) -> Rule | None:
-        """Return the rule with this id."""
+        """Return the current rule with this id; None if there is none."""
         return self.rules.by_id(rule_id)

@@ -24,7 +24,7 @@ class ReportReceiver(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the node."""
+        """Name of the node that receives the report."""
 
     def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
         """Send the message that `make` builds for a sequence number; pass the reply, or None, to

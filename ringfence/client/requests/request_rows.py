@@ -166,6 +166,6 @@ def has_slots(rule: Rule) -> bool:
 
 
 def charged(results: Results, rows: Sequence[int]) -> list[int]:
-    """Return the rows that were charged."""
+    """Return those of the rows that were charged."""
     codes = results.outcomes.codes
     return [row for row in rows if codes[row] <= Code.OVER_SOFT]

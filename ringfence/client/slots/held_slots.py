@@ -61,7 +61,7 @@ class Held:
 
 
 class HeldSlots:
-    """All slots that this process renews."""
+    """All slots that this process renews, with the times of their renewal."""
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}

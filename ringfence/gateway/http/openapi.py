@@ -162,7 +162,8 @@ def _metrics() -> _Json:
 
 
 def _envoy() -> _Json:
-    """Describe `POST /json`: `RateLimitService.ShouldRateLimit` of Envoy as JSON."""
+    """Return the description of `POST /json`, which is Envoy's method `ShouldRateLimit` in JSON
+    form."""
     answer = {JSON: {"schema": _ref("RateLimitResponse")}}
     responses: _Json = {
         "200": {"description": "It may pass.", "content": answer},

@@ -60,7 +60,7 @@ class Metrics(Collector):
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Build the metric families from the counts."""
+        """Convert the counts to metric families of Prometheus."""
         answers = CounterMetricFamily(
             "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
         )

@@ -142,4 +142,4 @@ def age_ns_of(asked_at: float, now: float) -> int:
 
 
 def _ignore(answer: Results | AccessDenied | Shed | None) -> None:
-    """Ignore the answer to a refund."""
+    """Do nothing with the answer to a refund."""

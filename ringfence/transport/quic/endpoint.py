@@ -198,7 +198,7 @@ class Endpoint:
             return None
 
     def on_closed(self, connection: QuicConnection) -> None:
-        """Record that the connection is closed."""
+        """Record in the tables that the connection is closed."""
         if self._table.set_closed(connection):
             self._failed_handshakes.count_failure()
         self.on_sendable(connection)

@@ -28,7 +28,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to a valid `Hello`."""
+    """Answer to a valid `Hello`, after which requests are accepted."""
 
     name: str
     """The node's name."""
