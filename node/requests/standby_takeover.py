@@ -1,7 +1,7 @@
 """Takeover of shards by their standby, when their owner counts as unreachable.
 
-Only this node's own view of an owner decides that: membership, or the owner's silence towards this
-node. The time-out of one caller does not.
+Only this node's own observations decide that an owner is unreachable: membership, or the owner's
+silence towards this node. The time-out of one caller does not.
 """
 
 from collections.abc import Callable, Sequence

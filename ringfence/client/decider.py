@@ -52,7 +52,7 @@ class Decider(Protocol):
         """Refund the cost of rows that were charged, without waiting for an answer."""
 
     def outage(self) -> RingfenceError | None:
-        """Return the error that a node has sent as the reason why no node decides, if any."""
+        """Return the error that explains why no node decides, if a node has sent one."""
 
     @property
     def slot_waits(self) -> SlotWaits:

@@ -133,7 +133,7 @@ class LocalDecider:
         return 0.0
 
     async def refresh_rules(self) -> None:
-        """Do nothing: the rules never change."""
+        """Do nothing, because the rules never change."""
 
     def outage(self) -> RingfenceError | None:
         """Return None, because the engine in this process is always available."""

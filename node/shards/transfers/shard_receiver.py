@@ -132,7 +132,7 @@ class ShardReceiver:
     ) -> Pulled | None:
         """Request shards from a member; return None when it does not answer in time.
 
-        For a later `part`, `gift` is the number of the transfer.
+        For a later `part`, `transfer_id` is the number of the transfer.
         """
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):

@@ -147,7 +147,7 @@ class OutgoingTransfers:
         """No transfer is forgotten before this instant."""
 
     def add(self, shards: Sequence[int], transfer: OutgoingTransfer) -> None:
-        """Store the transfer `given` for each of the shards."""
+        """Store the transfer of these shards until it is acknowledged."""
         self._transfers.update(dict.fromkeys(shards, transfer))
         self._look_at = min(self._look_at, transfer._forgotten_at)
         if transfer.parts:

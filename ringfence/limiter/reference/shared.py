@@ -319,7 +319,7 @@ class SharedBucket(Bucket, Shared):
         return super().is_expired(now) and all(n < oldest for known in cells for n in known)
 
     def state(self, now: int) -> list[int]:
-        """Return the level, then this data center's counts by period number."""
+        """Return the level of the bucket, then this data center's counts by period number."""
         return [*super().state(now), *self.local_counts(now)]
 
     def numbers(self, now: int) -> _Numbers:

@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """Answer to `Exchange`: the receiver's membership records."""
+    """Answer to `Exchange`: the membership records of the answering node."""
 
     seq: int
     packed: bytes
