@@ -56,7 +56,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         yield started
 
 
-def test_three_a_minute_pass_and_the_fourth_is_told_so(edge: Edge) -> None:
+def test_three_a_minute_pass_and_the_fourth_gets_429(edge: Edge) -> None:
     answers = [edge.get("/", "x") for _ in range(4)]
 
     assert [each.status for each in answers] == [200, 200, 200, 429]

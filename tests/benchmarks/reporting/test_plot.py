@@ -72,6 +72,6 @@ def test_all_bars_stay_on_the_page(figures: list[Figure]) -> None:
         assert x + width <= float(root.attrib["width"])
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--plot: .* cannot be written"):
         write_plot(tmp_path / "no" / "such.svg", [figure("ring.a", "ns", [1.0])], "")

@@ -5,7 +5,7 @@ from benchmarks.simulation.replay import log_lines, run
 from benchmarks.simulation.replay_loop import LIMIT, decided
 
 
-def test_a_replay_and_the_plain_loops_decide_alike_and_every_figure_is_told() -> None:
+def test_replay_and_plain_loops_decide_alike_and_report_every_figure() -> None:
     found = {figure.name: figure.value for figure in run(1, lines=12_000)}
 
     assert found.keys() == {

@@ -126,7 +126,7 @@ def test_expired_windows_are_forgotten() -> None:
 
 
 @given(st.dictionaries(st.binary(min_size=8, max_size=20), st.integers(0, 2**53), max_size=8))
-def test_sums_do_not_depend_on_order_and_tell_different_counts_apart(
+def test_sums_do_not_depend_on_order_and_differ_for_different_counts(
     counts: dict[bytes, int],
 ) -> None:
     def total(items: list[tuple[bytes, int]]) -> int:

@@ -447,7 +447,7 @@ def test_an_expired_ca_is_named_with_its_date(run: Run, tmp_path: Path) -> None:
     assert "expired on" in refused(run("check", "api", "client=x", "--cluster", url))
 
 
-def test_a_cluster_out_of_reach_is_told_apart_by_its_status(run: Run) -> None:
+def test_an_unreachable_cluster_has_its_own_exit_status(run: Run) -> None:
     message = refused(run("members", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1"), 3)
 
     assert "no node of the cluster answered" in message
@@ -457,7 +457,7 @@ def test_a_cluster_out_of_reach_is_told_apart_by_its_status(run: Run) -> None:
 # Members
 
 
-def test_members_are_listed_with_what_each_tells_of_itself(run: Run, cluster: DemoCluster) -> None:
+def test_members_are_listed_with_their_own_figures(run: Run, cluster: DemoCluster) -> None:
     ran = run("members", "--json", "--cluster", cluster.url)
     [a, b] = ran.row["members"]
 
@@ -671,7 +671,7 @@ def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: P
 # Keys
 
 
-def test_keys_are_made_and_the_next_steps_told(run: Run, tmp_path: Path) -> None:
+def test_keys_are_made_and_the_next_steps_shown(run: Run, tmp_path: Path) -> None:
     directory = tmp_path / "keys"
 
     ran = run("keys", "new", directory, "--name", "a.example.org", "--address", "10.0.0.1")

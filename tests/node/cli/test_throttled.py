@@ -113,7 +113,7 @@ def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path
     assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
 
 
-def test_a_refusal_is_told_as_the_node_says_it(serve: Serve) -> None:
+def test_a_refusal_is_shown_with_the_text_of_the_node(serve: Serve) -> None:
     body = json.dumps({"status": 401, "title": "this needs a token", "detail": "send one"})
 
     assert "this needs a token; send one" in refusal(serve(body.encode(), 401))

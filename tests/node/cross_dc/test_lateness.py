@@ -201,7 +201,7 @@ def test_after_the_last_hit_counts_are_equal_within_two_rounds_and_two_round_tri
     assert pair.used == [sum(units)] * 2
 
 
-def test_a_change_that_is_less_than_a_hundredth_is_told_after_a_second() -> None:
+def test_a_change_below_a_hundredth_is_sent_after_a_second() -> None:
     """V2's other half: what may wait, waits for a second and no longer."""
     limit = Limit(1000, 3600, Algorithm.FIXED_WINDOW)
     pair = Pair(limit, 40, (0, 0))

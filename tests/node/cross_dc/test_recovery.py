@@ -95,7 +95,7 @@ def two_empty_and_one_full(count: int) -> tuple[Host, Host, Host]:
     return a, b, us
 
 
-def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
+def test_recovered_counts_are_added_to_later_admissions() -> None:
     a, _, us = two_empty_and_one_full(100)
     a.ownership.start([SHARD])
     a.spend(20)

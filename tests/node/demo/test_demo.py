@@ -134,7 +134,7 @@ def test_at_the_end_nothing_goes_on() -> None:
     assert "go on" not in "".join(lines)
 
 
-def test_before_the_first_check_the_nodes_start_and_no_latency_is_told() -> None:
+def test_no_latency_is_shown_before_the_first_check() -> None:
     text = "\n".join(shown(Demo(12_000, total=10_000, up={"b"}), 80))
 
     assert "starting nodes: 1 of 3 are up" in text

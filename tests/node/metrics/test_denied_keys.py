@@ -37,7 +37,7 @@ def test_results_of_a_rule_are_added() -> None:
     assert joined(lists).rules == [("one", (11, 51, 33)), ("two", (0, 50, 0))]
 
 
-def test_a_key_is_told_by_names_where_its_rule_is_known() -> None:
+def test_a_key_of_a_known_rule_is_shown_by_names() -> None:
     key = encode_key(RULE.id, ["203.0.113.7"])
 
     assert values_of(RULE, key) == [["client", "203.0.113.7"]]

@@ -62,7 +62,7 @@ def test_checks_are_counted_by_rule_and_result(measures: Metrics) -> None:
     }
 
 
-def test_the_sources_are_told_apart(measures: Metrics) -> None:
+def test_decisions_are_counted_by_source(measures: Metrics) -> None:
     measures.decided(batch_of(1, 1), verdicts_of([Code.ALLOWED, Code.DENIED]), as_standby=True)
     answer = verdicts_of([Code.ALLOWED, Code.ALLOWED, Code.DENIED], Source.OWNER)
     answer.sources[1:] = [Source.POLICY, Source.LOCAL]
@@ -155,7 +155,7 @@ def test_rules_that_ask_for_it_are_counted_by_value(shown: Metrics) -> None:
     }
 
 
-def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Metrics) -> None:
+def test_the_number_of_distinct_values_is_bounded(shown: Metrics) -> None:
     for number in range(20_000):
         shown.decided(asked(f"v{number}"), verdicts_of([Code.ALLOWED]), as_standby=False)
     assert len(shown._by_key) < 5000

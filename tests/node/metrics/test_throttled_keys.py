@@ -29,7 +29,7 @@ def test_no_count_is_too_low_nor_too_high_by_more_than_its_error(frames: list[li
 
 
 @given(frames)
-def test_whoever_has_a_large_part_of_all_denials_is_told(frames: list[list[bytes]]) -> None:
+def test_a_key_with_a_large_part_of_all_denials_is_reported(frames: list[list[bytes]]) -> None:
     throttled = ThrottledKeys()
     for keys in frames:
         throttled.denied(keys)
@@ -48,7 +48,7 @@ def test_memory_is_bounded_whatever_is_denied() -> None:
     assert len(throttled.most(100_000)) <= KEPT
 
 
-def test_denials_are_told_for_a_period_and_the_one_after_it() -> None:
+def test_denials_are_reported_for_two_periods() -> None:
     throttled = ThrottledKeys()
     throttled.denied([b"x"] * 3)
 

@@ -130,7 +130,7 @@ def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
         (b"203.0.113.7, 198.51.100.1 - -", "203.0.113.7,"),  # Forwarded addresses, no host.
     ],
 )
-def test_a_virtual_host_before_the_client_is_told_from_the_client_line_by_line(
+def test_a_virtual_host_is_distinguished_from_the_client_in_each_line(
     names: bytes, client: str
 ) -> None:
     entries = list(reading(COMMON, COMMON.replace(b"203.0.113.7 - -", names), COMMON))

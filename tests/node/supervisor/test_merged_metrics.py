@@ -44,7 +44,7 @@ def test_each_sample_says_whose_it_is_and_each_name_stands_once() -> None:
     assert content_type.startswith("text/plain")
 
 
-def test_what_the_supervisor_knows_is_told_of_members_that_do_not_answer_too() -> None:
+def test_supervisor_metrics_cover_members_that_do_not_answer() -> None:
     page, content_type = merged({}, members(), "application/openmetrics-text; version=1.0.0")
 
     assert b'ringfence_process_up{member="web-0"} 1.0' in page

@@ -169,7 +169,7 @@ def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
         assert "Traceback" not in web.log
 
 
-def test_systemd_is_told_once_when_all_members_are_up(
+def test_systemd_is_notified_once_when_all_members_are_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

@@ -8,7 +8,7 @@ from node.supervisor.systemd import notify_systemd
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_systemd_is_told_by_one_datagram(tmp_path: Path, kind: str) -> None:
+def test_systemd_is_notified_by_one_datagram(tmp_path: Path, kind: str) -> None:
     named = f"@ringfence-{tmp_path}" if kind == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + named[1:] if kind == "abstract" else named)

@@ -30,7 +30,7 @@ def test_everything_but_a_host_may_be_left_out():
     assert (url.token, url.ca, url.datacenter, url.server_name, url.timeout) == (None,) * 5
 
 
-def test_options_name_the_data_center_the_certificate_and_the_patience():
+def test_options_name_the_data_center_the_certificate_and_the_timeout():
     url = parse_url("ringfence://a?datacenter=eu-1&server_name=node.example&timeout=0.25")
 
     assert (url.datacenter, url.server_name, url.timeout) == ("eu-1", "node.example", 0.25)

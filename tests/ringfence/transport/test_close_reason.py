@@ -53,7 +53,7 @@ def test_every_tls_alert_has_words_from_either_side(alert: AlertDescription) -> 
     assert "10.0.0.1:7600" in ours.reason
 
 
-def test_an_alert_nobody_knows_still_has_words() -> None:
+def test_an_unknown_alert_still_has_a_description() -> None:
     assert from_peer_close(0x1FF, False, "", PEER).reason == (
         "10.0.0.1:7600 refused the handshake: unknown (TLS alert 255)"
     )
@@ -69,7 +69,7 @@ def test_broken_rules_of_quic_name_the_side_and_the_rule(code: int) -> None:
     )
 
 
-def test_a_lost_path_is_told_from_silence() -> None:
+def test_a_lost_path_is_distinguished_from_silence() -> None:
     assert from_path_failure("Idle timeout", PEER).code == ErrorCode.IDLE
     assert from_path_failure("No validated network path", PEER).reason == (
         "lost 10.0.0.1:7600: no validated network path"

@@ -147,7 +147,7 @@ def test_a_denial_is_dropped_when_its_own_node_revokes_it():
     assert (before, w.knows(key_of("token"))) == (True, False)
 
 
-def test_a_teller_that_is_gone_takes_its_denials_along():
+def test_denials_of_a_lost_node_are_dropped():
     w = World()
     w.learn(key_of("token"), key_of("fixed"), teller="a")
     w.learn(key_of("log"), teller="b")

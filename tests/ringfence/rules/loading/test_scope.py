@@ -94,7 +94,7 @@ def test_the_others_hold_where_one_node_can_decide(keys, scope):
         ("scope: global", "unlimited: true"),
     ],
 )
-def test_only_counts_that_others_tell_need_a_long_period(keys, limit):
+def test_only_counts_of_other_data_centers_need_a_long_period(keys, limit):
     assert scope_of(keys, limit=limit) != "datacenter"
 
 

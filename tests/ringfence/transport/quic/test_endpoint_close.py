@@ -14,7 +14,7 @@ from tests.ringfence.transport.quic.simulated_network import (
 )
 
 
-def test_a_close_tells_the_peer_its_code_and_reason_after_what_was_sent_before(
+def test_a_close_sends_code_and_reason_after_earlier_messages(
     network: Network,
 ) -> None:
     connection, log = open_pair(network, handler=Log)
@@ -63,7 +63,7 @@ def test_closed_connections_leave_nothing_behind(network: Network) -> None:
         assert endpoint._table.all == {}
 
 
-def test_closing_everything_tells_every_peer(network: Network) -> None:
+def test_closing_everything_notifies_every_peer(network: Network) -> None:
     node = network.node()
     app = network.app()
     logs = [network.connect(app)[1] for _ in range(3)]
@@ -131,7 +131,7 @@ def test_resets_cannot_make_two_endpoints_talk_for_ever(network: Network) -> Non
     assert len(network.carried) < 30
 
 
-def test_nobody_answering_is_told_as_such(network: Network) -> None:
+def test_a_handshake_without_an_answer_is_reported(network: Network) -> None:
     _, log = network.connect(network.app())
 
     network.run(6)

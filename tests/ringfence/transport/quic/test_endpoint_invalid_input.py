@@ -87,7 +87,7 @@ def test_bytes_that_break_the_protocol_close_their_connection_and_no_other(
     assert_still_serves(network, good, good_log)
 
 
-def test_datagrams_that_are_not_quic_go_to_whoever_wants_them(network: Network) -> None:
+def test_datagrams_that_are_not_quic_go_to_their_handler(network: Network) -> None:
     sealed: list[tuple[bytes, Address]] = []
     network.node(on_sealed=lambda datagram, sender: sealed.append((datagram, sender)))
 

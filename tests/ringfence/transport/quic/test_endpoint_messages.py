@@ -42,7 +42,7 @@ def test_what_is_sent_before_the_handshake_is_done_arrives_after_it(network: Net
     assert connection.unsent == 0
 
 
-def test_the_accepting_side_may_speak_first_once_it_has_heard_something(network: Network) -> None:
+def test_the_accepting_side_may_send_first_after_a_received_packet(network: Network) -> None:
     connection, log = open_pair(network, handler=Log)
     served = network.accepted[0].connection
     assert served is not None

@@ -121,7 +121,7 @@ EITHER_WAY = pytest.mark.parametrize(
     datagram=st.sampled_from([1200, 8900, 16_000]),
 )
 @settings(max_examples=12, deadline=None)
-def test_everything_said_is_heard_once_and_in_order(fast_path, seed, loss, talk, datagram):
+def test_every_message_arrives_once_and_in_order(fast_path, seed, loss, talk, datagram):
     world = World(fast_path=fast_path, random=Random(seed), loss=loss, datagram=datagram)
     for by_client, size, pause in talk:
         (world.client if by_client else world.server).say(world.random.randbytes(size))

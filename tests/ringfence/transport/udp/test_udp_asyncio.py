@@ -229,7 +229,7 @@ def test_a_name_is_resolved_and_goodbyes_arrive(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_name_that_does_not_exist_is_told_as_such(backend: str) -> None:
+def test_a_name_that_does_not_exist_is_reported(backend: str) -> None:
     async def main() -> None:
         client, log = app(), Log()
         async with running(client):
@@ -320,7 +320,7 @@ def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_who_is_told_that_nobody_listens_elsewhere_hears_the_others_as_before(backend: str) -> None:
+def test_an_unreachable_peer_does_not_disturb_other_connections(backend: str) -> None:
     async def main() -> None:
         server, client = node(), app()
         received = anyio.Event()

@@ -111,7 +111,7 @@ async def test_a_host_name_is_resolved_and_each_of_its_addresses_tried() -> None
         assert connection.address == ("localhost", server.address[1])
 
 
-async def test_a_name_that_does_not_exist_is_told_as_such() -> None:
+async def test_a_name_that_does_not_exist_is_reported() -> None:
     client = app()
     async with running(client):
         log = Log()

@@ -253,7 +253,7 @@ def test_extension_types_are_refused():
 
 
 @pytest.mark.parametrize("fields", [[1, 2], [2, 2, "n1"], [1, 2, 0, "n1", b"", 1, "new field"]])
-def test_another_version_is_told_from_a_bad_message_whatever_its_layout(fields):
+def test_another_version_is_distinguished_from_a_bad_message(fields):
     with pytest.raises(WrongVersion) as caught:
         decode(packb(fields))
 
