@@ -1,4 +1,4 @@
-"""Cost of a check and of a key on the nodes, and the number of nodes that a large service needs.
+"""Cost of a check and of a key on the nodes, and the number of nodes for a large service.
 
 Measured with one node, and with two nodes, where every counter has a replica at a standby as in
 production. Processor time and memory are those of the nodes only, because clients are part of

@@ -70,7 +70,7 @@ def _resident() -> int:
 
 
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
-    """Create `keys` keys and return the bytes of each; a key of a log is used until it reaches the
+    """Create `keys` keys and return the bytes of each. A log is filled until it reaches the
     limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
     limit = Limit.of_ns(LOG_HITS if is_log else 100, MINUTE, algorithm)

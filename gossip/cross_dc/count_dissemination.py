@@ -128,7 +128,7 @@ class CountDissemination:
 
 
 def cells_sum(key: bytes, cells: Sequence[int]) -> int:
-    """Return a 64-bit hash of the counts of one key; the digest of several keys is the sum of their
+    """Return a 64-bit hash of the counts of one key. The digest of several keys is the sum of their
     hashes."""
     text = key + b"".join([number.to_bytes(8, "big") for number in cells])
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -51,7 +51,7 @@ _MODULES = {
 
 
 class _Verbs(VerbGroup):
-    """Command group that exits normally when the reader closes the pipe; Click alone reports a
+    """Command group that exits normally when the reader closes the pipe, where Click would report a
     failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

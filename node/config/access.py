@@ -126,7 +126,7 @@ class Access:
 
 
 def proof_in(hello: Hello) -> bytes:
-    """Return the part of a credential that may be stored: the proof of a node, or the digest of a
+    """Return the part of a credential that may be stored: a node's proof, or the digest of a
     token."""
     return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 

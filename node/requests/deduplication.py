@@ -169,8 +169,10 @@ class DecidedChecks:
             del elsewhere[first]
 
     def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
-        """Return whether this node has the charge of a check decided at `at`; record that it has it
-        now."""
+        """Return whether this node has the charge of a check that was decided at `at`.
+
+        If another member has the charge, it is returning now, so this node has it from now on.
+        """
         until, returned = self._charged_elsewhere.get(shard_of(check.key), (-1, set()))
         if at > until or check.id in returned:
             return True

@@ -1,4 +1,4 @@
-"""Keys whose counters changed since the standby was last sent them."""
+"""Keys whose counters have changed since they were last sent to the standby."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain

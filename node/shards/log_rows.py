@@ -31,8 +31,7 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
 
 
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-    """Add the units and slots in another member's log to a log; the other log has one row for each
-    key of `counts`."""
+    """Add another member's log to a log. The other log has one row for each key of `counts`."""
     for at, (key, row) in enumerate(zip(counts.keys, rows, strict=False)):
         units, slots = _split_row(row)
         if slots and _has_slots(counts, at):

@@ -51,8 +51,8 @@ def override_id(domain: str, keys: Sequence[str]) -> int:
 
 
 def trial_id(identity: int, salt: bytes) -> int:
-    """Return the id of a rule in a trial; it differs from the id of the real rule and from other
-    trials."""
+    """Return the id of a rule in a trial. It differs from the real rule's id and from those of
+    other trials."""
     kind = b"ringfence:trial"
     digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
     return int.from_bytes(digest.digest(), "big")

@@ -24,7 +24,8 @@ Entries: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class RuleSet:
-    """Immutable set of rules. Equality compares the domains and ignores the version.
+    """Immutable set of rules. Two sets are equal if their domains are equal, even with different
+    versions.
 
     Raises `ConfigError` when a domain or a place occurs twice, or two rules have the same id.
     """

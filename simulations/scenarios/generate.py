@@ -177,8 +177,8 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
 
 
 def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Draw which links a cut affects: those of one host, a data center, a random group, or one pair
-    of hosts."""
+    """Draw the links that a cut affects: of one host, a data center, a random group, or two
+    hosts."""
     kind = random.random()
     if scenario.datacenters > 1 and kind < 0.4:
         return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}

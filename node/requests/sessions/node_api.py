@@ -1,4 +1,4 @@
-"""Interface of a node for its sessions."""
+"""Interfaces of a node's parts that its sessions call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

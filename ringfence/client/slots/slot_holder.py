@@ -134,7 +134,7 @@ class SlotHolder:
         return decision
 
     def _has_queue(self, target: Target) -> bool:
-        """Whether a concurrency limit applies to the request, and its denial denies the request."""
+        """Whether the request matches a concurrency limit whose denial denies the whole request."""
         return any(
             [
                 has_slots(match.rule) and not (match.rule.shadow or match.rule.quota)

@@ -78,7 +78,7 @@ class LoadedRules:
 
 @dataclass(frozen=True, slots=True)
 class _Sibling:
-    """Child of a node in the descriptor tree, for comparisons with its siblings."""
+    """Child of a node in the descriptor tree, which is compared with the other children."""
 
     cursor: Cursor
     line: int

@@ -160,8 +160,8 @@ class Cursor:
             return None
 
     def choice(self, fields: Mapping[str, Item], name: str, known: Collection[str]) -> str:
-        """Return the value at this position, which must be one of a few words, in any case; empty
-        when absent or wrong."""
+        """Return the value at this position if it is one of the permitted words, in any case; empty
+        otherwise."""
         item = fields.get(name)
         if not isinstance(item, Scalar) or item.kind in _NOT_TEXT:
             return self.text(fields, name)
