@@ -272,14 +272,17 @@ class ShardOwnership:
         logs: Sequence[Sequence[int]],
         now: int,
         decided: Sequence[DecidedCheck] = (),
-    ) -> None:
+    ) -> bool:
         """Count a shard that `sender` has transferred, and merge it with any counters of this node.
 
         `group` describes the transfer. A repeated transfer has no effect. A check that both this
-        node and the sender (`decided`) have decided is counted once.
+        node and the sender (`decided`) have decided is counted once. Returns False when the shard
+        cannot be counted yet, see `_is_in_flight`; the sender then keeps its transfer.
         """
+        if group.taken_from and self._is_in_flight(shard, group, sender):
+            return False
         if not self._is_new(shard, group, sender):
-            return
+            return True
         crossed = None if group.taken_from else self._crossed.find(shard, sender, decided)
         logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
         cover = self._covers.get(shard)
@@ -294,6 +297,18 @@ class ShardOwnership:
         if replica:
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
         self._counters.add("keys_pulled", len(counts.keys))
+        return True
+
+    def _is_in_flight(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
+        """Return whether this node's own counters of a shard are in an unacknowledged transfer.
+
+        The receiver may not have all parts yet, so they must not be dropped for the counters of a
+        member that counted in this node's place. A repeated transfer drops nothing.
+        """
+        mine = self.transfers.get(shard)
+        if mine is None or mine.taken_from or not any([part.counts.keys for part in mine.parts]):
+            return False
+        return self._accepted.get(shard) != (sender, group.transfer_id)
 
     def accept_empty(
         self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int

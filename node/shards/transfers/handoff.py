@@ -219,14 +219,13 @@ class Handoff:
         return True
 
     def _adopt(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
-        """Merge a received shard into this node's counters; return whether it was a transfer."""
+        """Merge a received shard into this node's counters; return whether it was accepted."""
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
-            self._ownership.accept(
+            return self._ownership.accept(
                 shard, group, sender, counts, transfer.fallback_counts, now, transfer.decided
             )
-            return True
         cover = self._ownership.covers.get(shard)
         if cover is None or sender != cover.owner:
             self._ownership.replica_answered(shard, sender, counts, now)

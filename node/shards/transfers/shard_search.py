@@ -93,14 +93,14 @@ class ShardSearch:
             self._restart_transfer(shard, name)
 
     def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
-        """Process what a member sent of a shard; return whether it was a transfer to this node."""
+        """Process what a member sent of a shard; return whether a transfer was accepted."""
         shard, group = transfer.shard, transfer.about
         if group.hold is Holding.HELD:
+            counts, rows, now = transfer.counts, transfer.fallback_counts, self._clock()
+            if not self._ownership.accept(shard, group, name, counts, rows, now, transfer.decided):
+                self._left[shard].remove(name)
+                return False
             del self._left[shard]
-            now = self._clock()
-            self._ownership.accept(
-                shard, group, name, transfer.counts, transfer.fallback_counts, now, transfer.decided
-            )
             self._on_received((shard,))
             return True
         if group.hold is Holding.COPY:

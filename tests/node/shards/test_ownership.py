@@ -161,7 +161,10 @@ def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None
     owner.ownership.start([shard_of(KEY)])
     owner.spend(3)
     copy = owner.ownership.snapshot([KEY], NOW)
-    new_owner.take(owner, new_owner.ask(owner))
+    transfer = new_owner.ask(owner)
+    new_owner.take(owner, transfer)
+    number = transfer.groups[0].transfer_id
+    owner.ownership.acknowledge(new_owner.name, [shard_of(KEY)], number, NOW)
     cut_off.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     cut_off.spend(2)
 
@@ -169,6 +172,22 @@ def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None
     new_owner.take(owner, new_owner.ask(owner))
 
     assert new_owner.used == 5
+
+
+def test_a_return_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
+    owner, receiver, stand_in = Host("c"), Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    stand_in.stand_in_for("c")
+    stand_in.spend(2)
+    receiver.ask(owner)  # The network drops the answer.
+
+    owner.take(stand_in, owner.ask(stand_in))
+    owner.stand_in_for("a")
+    assert owner.used == 3
+    owner.take(stand_in, owner.ask(stand_in))
+
+    assert owner.used == 5
 
 
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
