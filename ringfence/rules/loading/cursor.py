@@ -74,14 +74,15 @@ class Cursor:
         return fields
 
     def table(self, item: Item, name: str) -> Table | None:
-        """Return the value at this position, which must be a map; None if it is not."""
+        """Return the value of the key `name` as a map; report an error and return None if it is not
+        a map."""
         if isinstance(item, Table):
             return item
         self.error(item.line, f"{name} is {_kind(item)}, not a map", "write `key: value` pairs")
         return None
 
     def listing(self, fields: Mapping[str, Item], name: str) -> tuple[Item, ...]:
-        """Return the items of the list at this position; empty when it is absent."""
+        """Return the items of the field `name`, a list; empty when it is absent."""
         item = fields.get(name)
         if item is None:
             return ()
@@ -91,7 +92,7 @@ class Cursor:
         return ()
 
     def text(self, fields: Mapping[str, Item], name: str) -> str:
-        """Return the text at this position; empty when absent. Whole numbers and flags count as
+        """Return the text of the field `name`; empty when absent. Whole numbers and flags count as
         text, as written."""
         item = fields.get(name)
         if item is None:
@@ -106,15 +107,15 @@ class Cursor:
         return item.text
 
     def required(self, table: Table, fields: Mapping[str, Item], name: str, fix: str) -> str:
-        """Return the text at this position; empty when it is missing or wrong, which is reported as
-        an error."""
+        """Return the text of the field `name`; empty when it is missing or wrong, which is reported
+        as an error."""
         item = fields.get(name)
         if item is None or (isinstance(item, Scalar) and not item.text):
             self.error(table.line, f"{name} is missing or empty", fix)
         return self.text(fields, name)
 
     def flag(self, fields: Mapping[str, Item], name: str) -> bool:
-        """Return the boolean at this position; False when absent."""
+        """Return the field `name` as a boolean; False when it is absent."""
         item = fields.get(name)
         if item is None:
             return False
@@ -124,7 +125,7 @@ class Cursor:
         return item.flag
 
     def whole(self, fields: Mapping[str, Item], name: str, *, least: int, most: int) -> int | None:
-        """Return the decimal whole number at this position; None when absent or wrong."""
+        """Return the field `name` as a decimal whole number; None when it is absent or wrong."""
         item = fields.get(name)
         if item is None:
             return None
@@ -144,8 +145,8 @@ class Cursor:
     def parsed(
         self, fields: Mapping[str, Item], name: str, parse: Callable[[str], int]
     ) -> int | None:
-        """Return the result of the function `parse` for the value at this position; None when
-        absent or wrong."""
+        """Return the result of the function `parse` for the field `name`; None when it is absent or
+        wrong."""
         item = fields.get(name)
         if item is None:
             return None
@@ -160,7 +161,7 @@ class Cursor:
             return None
 
     def choice(self, fields: Mapping[str, Item], name: str, known: Collection[str]) -> str:
-        """Return the value at this position if it is one of the permitted words, in any case; empty
+        """Return the field `name` if it is one of the words in `known`, in any case; empty
         otherwise."""
         item = fields.get(name)
         if not isinstance(item, Scalar) or item.kind in _NOT_TEXT:
