@@ -119,9 +119,10 @@ class FramesInFlight:
         return min([frame.due for frame in self.by_seq.values()], default=float("inf"))
 
     def sent_since(self, received_at: float) -> list[float]:
-        """Return the time since which sent frames are unanswered.
+        """Return the times of sending of frames that the member has not answered.
 
-        `received_at` is the time of the last message of the member.
+        Expired frames count only if they were sent after `received_at`, the time of the last
+        message of the member. Of the frames in flight, only the oldest counts.
         """
         sent = [each.sent_at for each in self._expired.values() if each.sent_at > received_at]
         return sent + [each.sent_at for each in islice(self.by_seq.values(), 1)]
