@@ -114,14 +114,15 @@ NODE = Node(
     NodeSettings(name="a", listen="a:7101"), ACCESS, RuleSet(), clock=_Clock(), random=Random(1)
 )
 LOOP = _Line()
-NODE._transport = LOOP  # type: ignore[assignment]
+NODE._running.transport = LOOP  # type: ignore[assignment]
 
 
 def run(data: bytes) -> int:
     """Live through the history that `data` spells; return the number of frames."""
     read = Choices(data)
     line = _Line()
-    session = Session(NODE, line, line)  # type: ignore[arg-type]  # What a session uses of each.
+    # A line has what a session uses of its transport and of its connection.
+    session = Session(NODE._api, line, line)  # type: ignore[arg-type]
     session.on_open(line)
     framer = Framer(MAX_HELLO)
     frames = 0
@@ -146,8 +147,8 @@ def run(data: bytes) -> int:
         frames += 1
     if not line.closed:
         session.on_close(0, "")
-    assert not NODE._places._strangers
-    assert not NODE._places._clients
+    assert not NODE.sessions._places._strangers
+    assert not NODE.sessions._places._clients
     return frames
 
 
