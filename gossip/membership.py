@@ -306,5 +306,5 @@ def _require_encodable(me: Record) -> None:
 
 
 def _phase(interval: float, random: Random) -> int:
-    """Draw a random start for a periodic task, so that members do not run in step."""
+    """Draw a random start for a periodic task, so that members do not act together."""
     return round(random.random() * interval * _NS)

@@ -122,10 +122,12 @@ class CountRecovery:
         held = self._ownership.held
         shards: list[int] = []
         keys: list[bytes] = []
-        for shard in message.shards:
-            if held[shard] and len(keys) < _KEYS_PER_ANSWER:
-                shards.append(shard)
-                keys += islice(remote_keys.get(shard, ()), _KEYS_PER_ANSWER)
+        for shard in [shard for shard in message.shards if held[shard]]:
+            if len(keys) >= _KEYS_PER_ANSWER:
+                break
+            shards.append(shard)
+            if shard in remote_keys:
+                keys += islice(remote_keys[shard], _KEYS_PER_ANSWER)
         cells = self._engine.remote_counts(writer, keys, self._clock())
         known = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
         return RecoverCountsReply(

@@ -98,10 +98,18 @@ class Handoff:
                     await self._wake.wait()
                 self._wake = runtime.Event()
                 # An internal error in one step does not end the other steps.
-                await self._containment.run("handoff", self._fetch_missing_shards)
-                self._containment.call("handoff", self._offer_misplaced_shards)
-                await self._containment.run("handoff", self._merge_covered_shards)
+                if not self._is_settled:
+                    await self._containment.run("handoff", self._fetch_missing_shards)
+                    self._containment.call("handoff", self._offer_misplaced_shards)
+                    await self._containment.run("handoff", self._merge_covered_shards)
                 self._containment.call("handoff", self._expire)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether every shard is where it belongs, as at an idle node."""
+        ownership = self._ownership
+        is_in_place = ownership.held == self._sources.ours and ownership.transfers.are_confirmed
+        return is_in_place and not ownership.covers
 
     def _expire(self) -> None:
         now = self._clock()

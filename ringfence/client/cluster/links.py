@@ -55,6 +55,11 @@ class Links:
         """Last connection error of each link; None for a link without an error."""
         return [link.refusal for link in self]
 
+    def are_refused(self, kinds: tuple[type[RingfenceError], ...]) -> bool:
+        """Return whether there is a link, and all links have an error of one of these kinds."""
+        links = self._links.values()
+        return bool(links) and all(isinstance(link.refusal, kinds) for link in links)
+
     def open_seeds(self) -> None:
         """Connect to the nodes at all seed addresses."""
         for seed in self.seeds:

@@ -142,9 +142,7 @@ class ViewRefresher:
         """
         with runtime.move_on_after(timeout):
             while not self._has_routes:
-                refusals = self._links.refusals
-                is_final = refusals and all(isinstance(each, _FINAL) for each in refusals)
-                if is_final or self._misplaced is not None:
+                if self._links.are_refused(_FINAL) or self._misplaced is not None:
                     break
                 await self._changed.wait()
                 self._changed = runtime.Event()

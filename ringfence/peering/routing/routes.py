@@ -52,7 +52,7 @@ class Routes:
             for name, target in self.targets.items()
             if isinstance(target, SingleCheckTarget)
         }
-        return [joinable.get(owner) for owner in owners]
+        return list(map(joinable.get, owners))
 
     def _ring_of(self, key: bytes) -> Ring:
         return self.elsewhere.get(key[:8], self.ring) if self.elsewhere else self.ring

@@ -5,7 +5,7 @@ centers. Clients also send two of them, `AskPeers` and `AskLeave`.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from hashring import SHARDS
 from ringfence.limiter.outcome import Code
@@ -50,6 +50,9 @@ from ringfence.wire.messages.request_columns import Source
 from ringfence.wire.messages.request_messages import DecidedCheck
 
 __all__ = ["PeerMessage", "PEER_READERS", "VALIDATED_WHILE_ENCODED", "encode_peer_message"]
+
+_LONG = 16
+"""Length above which an array of integers is validated by functions of C."""
 
 PeerMessage: TypeAlias = (
     Exchange
@@ -203,6 +206,10 @@ def _read_numbers(wire: object, count: int, field: str, most: int = MAX_U64) -> 
 
 
 def _checked(numbers: list[object], field: str, most: int) -> list[int]:
+    if len(numbers) > _LONG and set(map(type, numbers)) == {int}:
+        integers = cast("list[int]", numbers)
+        if min(integers) >= 0 and max(integers) <= most:
+            return integers
     for number in numbers:
         if type(number) is not int or not 0 <= number <= most:
             raise bad_field(field, f"integers from 0 to {most}")
