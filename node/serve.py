@@ -202,7 +202,8 @@ class _KeyReload:
         self._expiries = expiries(keys, node.name, *in_force[1:])
 
     def reload_keys(self) -> None:
-        """Load and apply all keys and certificates, or none if one is invalid; log the changes."""
+        """Load and apply all key and certificate files, or none if one is invalid; log the
+        changes."""
         try:
             access = load_access(self._keys, self._in_force[0].cluster)
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
@@ -225,18 +226,19 @@ class _KeyReload:
             self.log_expiries()
 
     def expiries(self) -> list[Expiry]:
-        """Return when the current certificates expire."""
+        """Return when the loaded certificates expire."""
         return self._expiries
 
     def log_expiries(self) -> None:
-        """Log when the current certificates expire."""
+        """Log when the loaded certificates expire."""
         log_expiries(self._expiries, _now())
 
 
 async def _follow(
     rulebook: RuleFiles, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
 ) -> None:
-    """Apply rules after a change or a request; look for changes every `interval` seconds.
+    """Load and apply the rule files when they change or at a request; look for changes every
+    `interval` seconds.
 
     A thread reads the files, because large files take seconds while checks continue.
     """

@@ -50,7 +50,8 @@ async def render_in_thread(render: Render) -> AdminResponse:
 
 @dataclass(frozen=True, slots=True)
 class _RouteRequest:
-    """Parsed parts of a request that a route reads."""
+    """Parts of an HTTP request to the admin port, parsed for the function that answers its
+    route."""
 
     query: list[tuple[str, str]]
     accept: str
@@ -75,8 +76,8 @@ class AdminApp:
     def __init__(
         self, node: Node, throttle: Throttle, run_render: RunRender = render_in_thread
     ) -> None:
-        """`throttle` limits requests with a token; `run_render` runs the function that renders a
-        response."""
+        """`throttle` limits the rate of requests that carry a token; `run_render` runs the function
+        that renders a response."""
         node.queries.measure()
         self._node = node
         self._throttle = throttle

@@ -230,7 +230,8 @@ class AdminConnection:
         await self._stream.send_all(b"".join([self._http.send(event) or b"" for event in events]))
 
     async def _linger(self) -> None:
-        """Close the sending side, then discard input for a short time."""
+        """Close the sending side of the connection, then discard input briefly so that the client
+        can read the last response."""
         with trio.move_on_after(_LINGER_TIME):
             if isinstance(self._stream, trio.abc.HalfCloseableStream):  # TLS has no half-close.
                 await self._stream.send_eof()

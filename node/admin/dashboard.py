@@ -1,4 +1,6 @@
-"""The dashboard: one HTML file whose policy lets a browser load and run only that file."""
+"""The dashboard page: one HTML file with a content security policy that lets browsers load only
+that file.
+"""
 
 import re
 from base64 import b64encode
@@ -15,7 +17,8 @@ _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.S)
 
 @cache
 def response() -> AdminResponse:
-    """Return the page with a content security policy made from its own scripts and styles."""
+    """Return the dashboard page with a content security policy made from its own scripts and
+    styles."""
     body = (files(__package__) / "dashboard.html").read_bytes()
     policy = ["default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'"]
     policy.append("frame-ancestors 'none'")

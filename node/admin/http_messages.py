@@ -43,7 +43,7 @@ class AdminResponse:
         ]
 
     def as_last(self) -> "AdminResponse":
-        """Return the same response, with a header that closes the connection after it."""
+        """Return a copy of this response with a header that closes the connection after it."""
         return replace(self, headers=[*self.headers, (b"connection", b"close")])
 
 

@@ -325,9 +325,10 @@ def _gauge(name: str, text: str, value: float | _Figures, counter: str = "") -> 
 
 
 def _buckets(span: Span, bounds: range, unit: float) -> list[tuple[str, int]]:
-    """Return histogram buckets with the bounds `2**n` for each n of `bounds`.
+    """Convert a histogram to cumulative Prometheus buckets, one with the bound `2**n` for each n of
+    `bounds`.
 
-    Times are below the bound. For whole numbers, the bound is the largest number in the bucket.
+    A time in a bucket is below its bound. A whole number in a bucket is at most its bound.
     """
     less = 1 if unit == 1 else 0
     found = [(_le((2**n - less) * unit), sum(span.counts[: n + 1])) for n in bounds]

@@ -200,7 +200,7 @@ class AdminPort:
 
 
 def request_throttle(limits: AdminLimits) -> Throttle:
-    """Create the rate limit of requests with a token to one admin port."""
+    """Create the rate limit for requests to one admin port that carry a token."""
     return Throttle(limits.requests_per_second, _BURST)
 
 

@@ -12,8 +12,8 @@ _Item = TypeVar("_Item")
 
 
 class Throttle:
-    """Rate limit: at most `rate` steps a second, `burst` of them together; other callers wait in
-    FIFO order."""
+    """Rate limit: at most `rate` steps of work a second, `burst` of them together; other callers
+    wait in FIFO order."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._interval = 1 / rate

@@ -114,9 +114,9 @@ def datacenters_of(node: Node) -> Datacenters | None:
 
 
 def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int]) -> Json:
-    """Return the loaded rules, each with its identity, cost and bounds.
+    """Return the loaded rules, each with its identity, memory cost and bounds on admitted units.
 
-    `keys` are the numbers of local counters by rule. Cost: about 20 us per rule.
+    `keys` has the number of keys that this node counts, by rule. Cost: about 20 us per rule.
     """
     rows: list[Json] = []
     domain = ""
@@ -157,15 +157,15 @@ def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
 
 
 def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
-    """Return the data center that decides the keys of a rule, and its ring."""
+    """Return the data center that decides the keys of a rule, and its hash ring."""
     here = node.settings.datacenter
     name = rule.home if rule.scope == "home" else here
     return name, node.cluster.rings().get(name, Ring.of(()))
 
 
 def key_view(node: Node, match: Match, results: Results | None) -> Json:
-    """Return the state and the location of one counter. `results` is the result of a peek, which
-    spends nothing."""
+    """Return the state and the location of one counter. `results` is the result of a peek: a check
+    that spends no units."""
     rule = match.rule
     shard = shard_of(match.key)
     datacenter, ring = ring_of(node, rule)
@@ -199,8 +199,8 @@ def key_view(node: Node, match: Match, results: Results | None) -> Json:
 def throttled_view(
     node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
 ) -> Json:
-    """Return the keys with the most recent denials, merged from the lists of the members that
-    answered."""
+    """Return the keys that were denied most in the last minutes, merged from the lists of the
+    members that answered."""
     found = joined(lists)
     return {
         "asked": node.name,

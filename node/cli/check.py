@@ -222,7 +222,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
 
 
 def room_left(decision: Decision) -> str:
-    """Describe the remaining units of a counter, beside the units of an unused counter."""
+    """Describe the remaining units of a counter, and how many an unused counter has."""
     limit = decision.rule.limit if decision.rule is not None else None
     if limit is None or not limit.is_bucket or decision.remaining is None:
         return f"{decision.remaining} of {_limit(decision)} left"

@@ -96,7 +96,7 @@ def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
 
 
 async def _run_until_signal(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
-    """Run the demo until it ends or a signal arrives; remove nodes and keys, and return the
+    """Run the demo until it ends or a signal arrives; remove its nodes and keys, and return the
     signal."""
     result: DemoResult | int = 0
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:

@@ -108,7 +108,8 @@ def throttled(
 
 
 def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
-    """Print the merged lists; a node that appears in the lists of two admin ports counts once."""
+    """Print the merged lists of denied keys; a node that appears in the lists of two admin ports
+    counts once."""
     totals: dict[str, int] = {}
     keys: dict[str, _Key] = {}
     for each in reports:

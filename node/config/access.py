@@ -89,17 +89,18 @@ class Access:
     """Whether there are no keys, which is allowed on loopback only."""
 
     def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
-        """Return the scopes of the sender of a `Hello` message; None when its credential is wrong.
+        """Return the scopes that the credential of a `Hello` message grants; None when the
+        credential is wrong.
 
-        `binding` is the secret of the connection that carried the hello.
+        A `Hello` is the first message of a connection; `binding` is the secret of that connection.
         """
         return self.scopes_now(hello.role, hello.name, proof_in(hello), binding)
 
     def scopes_now(
         self, role: Role, name: str, proof: bytes, binding: bytes
     ) -> frozenset[Scope] | None:
-        """Return the scopes of a credential part that `proof_in` returned; None when it is no
-        longer valid."""
+        """Return the scopes that a stored credential grants now, as `proof_in` returned it; None
+        when it is no longer valid."""
         if role is Role.NODE:
             keys = self.cluster_keys
             known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
@@ -120,14 +121,14 @@ class Access:
         return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
 
     def proof_of(self, name: str, binding: bytes = b"") -> bytes:
-        """Compute the proof of identity that the node `name` sends on the connection with this
-        `binding`."""
+        """Compute the proof that this node knows the cluster key, for its name and one connection
+        (`binding`)."""
         return node_proof(self.cluster_keys[0], name, self.cluster, binding)
 
 
 def proof_in(hello: Hello) -> bytes:
-    """Return the part of a credential that may be stored: a node's proof, or the digest of a
-    token."""
+    """Return the part of a `Hello` credential that may be stored: a node's proof, or the digest of
+    a token."""
     return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 

@@ -148,8 +148,8 @@ def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
 
 
 def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
-    """Return the certificate files of these nodes, or of all nodes. Raises `ConfigError` if one is
-    missing."""
+    """Return the certificate files of the given nodes, or of all nodes. Raises `ConfigError` if one
+    is missing."""
     found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
     if nodes:
         missing = [node for node in nodes if node_label(node) not in found]
@@ -338,7 +338,8 @@ def rotate(directory: Path, step: str) -> str:
     """Perform one step of a cluster key rotation; return a description of the new state.
 
     `add` adds a new key, `use` makes it the sealing key, and `drop` removes the old key. Copy the
-    file to every node between the steps. Raises `ConfigError` if the step does not match the file.
+    cluster key file to every node between the steps. Raises `ConfigError` if the step does not
+    match the file.
     """
     path = KeyDir(directory).cluster_key
     try:

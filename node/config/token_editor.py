@@ -59,7 +59,7 @@ def without_record(text: str, name: str) -> str:
 
 
 def _belongs_to_next_entry(line: str) -> bool:
-    """Return whether a line before a header is a comment that belongs to the header."""
+    """Return whether a line before the header of a TOML table is a comment on that table."""
     return line.lstrip().startswith("#")
 
 

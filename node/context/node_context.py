@@ -37,7 +37,8 @@ class RunningNode:
         return round((self.transport.now() - self._began) * 1e9)
 
     def held_up_ns(self) -> int:
-        """Return the time in ns for which the current datagram waited in the socket."""
+        """Return the time in ns for which the datagram that is being processed waited in the
+        socket."""
         return 0 if self.transport is None else self.transport.held_up_ns
 
     def flush(self) -> None:

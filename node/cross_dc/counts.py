@@ -52,7 +52,8 @@ _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 
 
 class CrossDcCounts:
-    """Counts of global rules at one node, of its own and of other data centers."""
+    """Counts of rules that apply across data centers, at one node: of this data center and of the
+    others."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class CrossDcCounts:
         random: Random,
         containment: Containment,
     ) -> None:
-        """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent."""
+        """`clock` returns the time from which window numbers are computed. `uptime` is monotonic,
+        in ns, and measures how long counts wait to be sent."""
         self._datacenter = datacenter
         self._engine = engine
         self._ownership = ownership
@@ -126,7 +127,8 @@ class CrossDcCounts:
             to_send[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
-        """Return, for each rule that another data center decides, the ring of that data center."""
+        """Return, for each rule that another data center decides, the hash ring of that data
+        center."""
         return {
             rule.id.to_bytes(8, "big"): self._routed.ring(rule.home)
             for rule in self._rules.rules()
@@ -138,7 +140,7 @@ class CrossDcCounts:
         return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
 
     def other_rings(self) -> dict[str, Ring]:
-        """Return the rings of the other data centers, without members that are joining."""
+        """Return the hash rings of the other data centers, without members that are joining."""
         routed = self._routed
         others = [name for name in routed.datacenters if name != self._datacenter]
         return {name: routed.ring(name) for name in others}

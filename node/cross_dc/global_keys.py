@@ -20,8 +20,8 @@ class GlobalKeys:
     """Changed, received and lost counts of keys with global rules, at one node."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
-        """`clock` returns the time that numbers the windows. `uptime` is monotonic, in ns, and
-        measures how long counts wait to be sent."""
+        """`clock` returns the time from which window numbers are computed. `uptime` is monotonic,
+        in ns, and measures how long counts wait to be sent."""
         self._engine = engine
         self._clock = clock
         self._uptime = uptime
@@ -45,7 +45,8 @@ class GlobalKeys:
         }
 
     def on_decided(self, batch: Batch, results: Results) -> None:
-        """Mark the keys of global rules that a decided batch has changed."""
+        """Mark the keys of global rules that a batch has changed, so that other data centers
+        receive their counts."""
         if not self._rules or not self.to_send or batch.op not in (Op.CHECK, Op.CHARGE):
             return
         now = self._uptime()
@@ -59,7 +60,8 @@ class GlobalKeys:
                     to_send.mark_changed(key, now)
 
     def on_arrived(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that another member counted before, so that their counts are sent again."""
+        """Mark keys that another member counted before, so that their counts are sent to other data
+        centers again."""
         if not keys:  # The usual case: most transferred shards have no keys.
             return
         now = self._uptime()
@@ -97,7 +99,8 @@ class GlobalKeys:
                     del received[shard]
 
     def _is_over(self, key: bytes, number: int, now: int) -> bool:
-        """Whether a window has ended. Calendar windows are numbered by their starting second."""
+        """Whether a window of a rate limit has ended. Calendar windows are numbered by their
+        starting second."""
         limit = self.limit_of(key)
         if limit is None:
             return True

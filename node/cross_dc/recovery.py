@@ -72,8 +72,8 @@ class CountRecovery:
                 self._ask(link, datacenter, owner, theirs)
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
-        """Request counts from one owner; an owner in this data center ("") continues the request
-        instead."""
+        """Request lost counts from a shard's owner. An owner in this data center ("") continues the
+        request instead."""
         self._asked.add(owner)
 
         def on_reply(reply: object) -> None:
@@ -91,7 +91,8 @@ class CountRecovery:
         link.call(lambda seq: RecoverCounts(seq, shards), on_reply)
 
     def _count(self, reply: RecoverCountsReply) -> None:
-        """Charge recovered counts with their age."""
+        """Charge counts that other data centers returned to the local counters, with the age of
+        their window."""
         now = self._clock()
         rows: dict[bytes, list[int]] = {}
         for key, own, remembered in zip(

@@ -43,7 +43,7 @@ class SplitBorrowing:
         """Exhausted shares, and the time until which they are not asked."""
 
     def set_rules(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
-        """Set the ids of the split rules, and the rings of other data centers."""
+        """Set the ids of the split rules, and the hash rings of other data centers."""
         self.rules, self.rings = rules, rings
 
     def can_borrow(self, batch: Batch) -> bool:
@@ -53,7 +53,8 @@ class SplitBorrowing:
         return any([key[:8] in self.rules for key in batch.keys])
 
     def rows_to_borrow(self, batch: Batch, results: Results) -> list[int]:
-        """Return the indices of denied rows that another data center may still allow.
+        """Return the indices of the denied checks in a batch that another data center may still
+        allow.
 
         Groups of several checks are excluded: one data center charges the whole group or nothing.
         """
@@ -72,7 +73,7 @@ class SplitBorrowing:
         ]
 
     async def borrow(self, batch: Batch, results: Results) -> None:
-        """Ask other data centers to allow the denied rows, and store the results."""
+        """Ask other data centers to allow denied checks of a batch, and store their results."""
         denied = self.rows_to_borrow(batch, results)
         for datacenter, ring in self.rings.items():
             now = self._clock()

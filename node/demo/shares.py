@@ -57,7 +57,7 @@ class Shares:
         self._dead, self._died_at = NodeId(name), now
 
     def add(self, decision: Decision, shard: int, received: float) -> None:
-        """Count the decision for a key of the given shard, received at the given time."""
+        """Count the decision of a check on a key of the given shard, received at the given time."""
         source = decision.source
         share = self.by_name.setdefault(self._decider(source, shard, received), Share())
         share.checks += 1

@@ -10,7 +10,8 @@ __all__ = ["ClusterTime", "ProbeStamps"]
 
 
 class ProbeStamps:
-    """Access of probes to the cluster's clock: they read it and record measured offsets."""
+    """Interface by which gossip probes read the cluster's clock and record measured clock
+    offsets."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self._host = host

@@ -97,7 +97,7 @@ class ClusterView:
         return self.gossip
 
     def rings(self) -> dict[str, Ring]:
-        """Return, by data center, the rings by which checks are sent."""
+        """Return, by data center, the hash rings by which checks are sent to owners."""
         return {name: self.view.ring(name) for name in self.view.datacenters}
 
     def peer_links(self) -> list[tuple[NodeId, Link]]:
@@ -248,7 +248,7 @@ class ClusterView:
         )
 
     def _local_ring(self) -> Ring:
-        """Return the ring by which checks are sent within this data center."""
+        """Return the hash ring by which checks are sent within this data center."""
         return self.view.ring(self._node.settings.datacenter)
 
     def _target(self, name: NodeId) -> Link | RequestHandler | None:
@@ -256,7 +256,8 @@ class ClusterView:
 
 
 class _Targets(Mapping[NodeId, Target]):
-    """Links to the members of two views; each link is created when it is first needed."""
+    """Links to the members of two views of the cluster; each link is created when it is first
+    needed."""
 
     def __init__(self, find: Callable[[NodeId], Target | None], *views: View) -> None:
         self._find = find

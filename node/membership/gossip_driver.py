@@ -150,7 +150,8 @@ class GossipDriver:
         self._perform(self._membership.left(self._now()))
 
     def set_forward_only(self, flag: bool) -> None:
-        """Leave the ring or return to it; the node answers requests in both cases."""
+        """Leave the ring or return to it; outside the ring, the node only forwards requests to
+        other members."""
         self._perform(self._membership.set_forward_only(flag, self._now()))
 
     def report_unreachable(self, name: str) -> None:
@@ -158,7 +159,7 @@ class GossipDriver:
         self._perform(self._membership.report_unreachable(name, self._now()))
 
     def exchanged(self, message: ExchangeMessage) -> Exchanged:
-        """Merge the records of a peer, and return this node's records as the answer.
+        """Merge the membership records of a peer, and return this node's records as the answer.
 
         Raises `BadDatagram` for bytes that are not valid records.
         """
@@ -233,7 +234,7 @@ class GossipDriver:
         self._perform(self._membership.merge(records, self._now()))
 
     def _plan(self) -> None:
-        """Schedule the next call of the core's `tick`."""
+        """Schedule the next `tick` of the membership core, which runs its timers."""
         deadline = self._membership.next_deadline()
         if self._timer is not None:
             if deadline == self._planned:

@@ -29,7 +29,8 @@ class LinkEvents:
         """Links that were reported as lost and are not ready again."""
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Do nothing: gossip changes the view, and each node has its own rules."""
+        """Ignore the member and rule versions of a peer: gossip updates members, and each node
+        loads its own rules."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
         """Log that a member became reachable or was lost; a lost member is probed immediately."""

@@ -47,7 +47,7 @@ class Counters:
         self._counts[name] += count
 
     def refused(self, cause: str) -> None:
-        """Count a refusal by its cause."""
+        """Count a refused request or connection, by the cause of the refusal."""
         self._counts[f"refused_{cause}"] += 1
 
     def decided(self, op: Op, results: Results, *, as_standby: bool) -> None:

@@ -73,7 +73,7 @@ class Span:
         self.sum = 0
 
     def add(self, value: int) -> None:
-        """Count one value; the last class contains all larger values."""
+        """Add one value to the histogram; its last class contains all larger values."""
         size = value.bit_length()
         counts = self.counts
         counts[size if size < len(counts) else -1] += 1
@@ -173,7 +173,8 @@ class Metrics:
             )
 
     def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:
-        """Count decisions that a client made itself: key, code, source and count of each row.
+        """Count decisions that a client made itself: `rows` has key, result code, source and count
+        of each.
 
         Only the first `named` rows have the key of a counter; the others have the id of a rule.
         """
@@ -252,7 +253,8 @@ class Metrics:
         return name
 
     def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
-        """Count rows whose code is not `ALLOWED`, and record the denied keys."""
+        """Count the checks of a batch whose result is not `ALLOWED`, and record their denied
+        keys."""
         odd = self._odd
         denied: list[bytes] = []
         for key, code in zip(keys, codes, strict=True):
@@ -265,7 +267,8 @@ class Metrics:
     def _count_each(
         self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
     ) -> None:
-        """Count rows that the failure policy or a standby decided, each with its source."""
+        """Count checks that the failure policy or a standby decided, each with the source of its
+        decision."""
         for key, code, source in zip(keys, codes, sources, strict=True):
             self._odd[key[:8], code, source] += 1
         self.throttled.denied(
@@ -299,7 +302,7 @@ class MetricsSwitch:
         self._rule_of = rule_of
 
     def turn_on(self, rules: RuleSet) -> Metrics:
-        """Start to count, by the current rules."""
+        """Turn on the detailed metrics, with the labels of the current rules."""
         if self.active is None:
             self.active = Metrics(self._rule_of)
             self.active.set_rules(rules)

@@ -31,7 +31,8 @@ class ThrottledKey:
 
 
 class _Summary:
-    """At most `_KEPT` keys, each with its count and the largest error of the count."""
+    """Bounded summary of denials: at most `_KEPT` keys, each with its count and the largest error
+    of the count."""
 
     def __init__(self) -> None:
         self.counts: dict[bytes, tuple[int, int]] = {}

@@ -98,7 +98,8 @@ class _Format(Protocol):
     name: str
 
     def parse(self, line: str) -> Entry | str:
-        """Parse a line without its end; return an error text when it is malformed."""
+        """Parse one line of an access log, given without its line end; return an error text when it
+        is malformed."""
 
 
 class LogReader(Iterator[Entry]):
@@ -259,7 +260,8 @@ def _size_of(source: io.BufferedReader) -> int | None:
 
 
 def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
-    """Yield the lines of each read as text without line ends, or as problems."""
+    """Yield the lines of a log in blocks of one file read: texts, or problems for unreadable
+    lines."""
     with source:
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=source) as unpacked:

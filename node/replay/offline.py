@@ -51,7 +51,7 @@ def replay_offline(
 
 
 class _Plan:
-    """Counters that lines with the same fields are charged to."""
+    """Limits that apply to a line of an access log, as the keys of their counters."""
 
     __slots__ = ("alone", "has_rule", "is_lone", "keys", "numbers")
 
@@ -68,7 +68,7 @@ class _Plan:
 
 
 class _Plans(dict[Values, _Plan]):
-    """Bounded cache of plans by the fields of a line; each plan is computed at its first use."""
+    """Bounded cache of the limits that apply to a line of an access log, by the line's fields."""
 
     def __init__(self, rules: RuleSet, shape: Shape) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Plans(dict[Values, _Plan]):
 
 
 class _Run:
-    """One pass over a log, with its engine and results."""
+    """One pass over an access log, with its limiter engine and results."""
 
     def __init__(self, rules: RuleSet, shape: Shape, clock: Clock | None, max_keys: int) -> None:
         self.tally = Tally.of(rules)
@@ -97,7 +97,7 @@ class _Run:
         self._has_quota = any([rule.quota for rule in rules.rules()])
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Decide a batch of lines."""
+        """Decide a batch of lines of an access log."""
         plans = [self._plans[values] for values in map(self._fields_of, entries)]
         instants = self._instants(entries)
         start = 0
@@ -125,7 +125,8 @@ class _Run:
     def _decide(
         self, entries: Sequence[Entry], plans: Sequence[_Plan], instants: list[int]
     ) -> None:
-        """Decide lines whose rules do not affect each other."""
+        """Decide the checks of several log lines in one call of the limiter engine, and count the
+        denials."""
         tally = self.tally
         clients = [entry.client for entry in entries]
         lines: Sequence[int] = range(len(plans))  # Index of the line, for each key.

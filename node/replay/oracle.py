@@ -132,16 +132,18 @@ class _MaxSumTree:
 
     @property
     def best(self) -> int:
-        """Return the largest value of all open stretches."""
+        """Return the largest value of all stretches of time in this set."""
         return self._best[1]
 
     def begin(self, place: int, value: int) -> None:
-        """Open the stretch that begins at `place` with the initial value `value`."""
+        """Add the stretch of time that begins at the start number `place`, with the initial value
+        `value`."""
         self._best[self._leaves + place] = value
         self._update_ancestors(self._leaves + place)
 
     def charge(self, place: int, cost: int) -> None:
-        """Add `cost` to every stretch that began at or before `place`."""
+        """Add the cost of a check to every stretch of time whose start number is at most
+        `place`."""
         self._charged[self._leaves + place] += cost
         self._best[self._leaves + place] += cost
         self._update_ancestors(self._leaves + place)

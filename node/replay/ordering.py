@@ -20,7 +20,7 @@ _time_of = itemgetter(Entry._fields.index("time_ns"))
 def in_order(batches: Iterable[list[Entry]], held: int = _HELD) -> Iterator[list[Entry]]:
     """Sort entries by time within a buffer of `held` lines; equal times keep their order.
 
-    It holds at most twice `held` entries and a batch.
+    It stores at most twice `held` entries and a batch.
     """
     waiting: list[Entry] = []
     for batch in batches:

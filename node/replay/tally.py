@@ -62,7 +62,7 @@ class Shape:
         return attrgetter(*[name for names in self.descriptors for name in names])
 
     def describe(self, values: Values) -> tuple[Descriptor, ...]:
-        """Return the descriptors of lines with these fields."""
+        """Return the descriptors of log lines with the given field values."""
         rest = iter((values,) if isinstance(values, str) else values)
         return tuple(
             [

@@ -28,8 +28,8 @@ def oversized(seq: int, batch: Batch) -> Refused | None:
 
 
 def overrule(batch: Batch, is_known: Callable[[int], bool]) -> int:
-    """Replace the limits that a request carries for keys of known rules; return how many were
-    replaced."""
+    """Remove limits that a request carries for keys which a rule of the node counts; return their
+    number."""
     known: dict[bytes, bool] = {}
     overruled = 0
     for row, key in enumerate(batch.keys):

@@ -46,7 +46,8 @@ class ClientCaches:
         self._subscriptions.subscribe(session)
 
     def record_denials(self, session: Caller, batch: Batch, results: Results) -> None:
-        """Record the denials of a batch if the client is subscribed."""
+        """Record the denials of a client that caches them; queue its denied checks that wait for a
+        slot."""
         now = self._now()
         self._subscriptions.on_denied(session, batch, results, now)
         if batch.slot_ids:
@@ -58,7 +59,8 @@ class ClientCaches:
             session.send(DenialRevoked([]))
 
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
-        """Grant a client a lease of a key, and settle its earlier leases."""
+        """Grant a client a lease of a key, and charge the units that it spent from its ended
+        leases."""
         lent = self._lender.lend(
             session,
             borrow,

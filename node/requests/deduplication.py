@@ -65,7 +65,8 @@ class DecidedChecks:
         return self._size
 
     def knows_request(self, session: int, seq: int) -> bool:
-        """Return whether a check of this request was decided on another path."""
+        """Return whether a check of this request was decided already, as a hedged or forwarded
+        request."""
         return (session, seq) in self._requests
 
     def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[OutcomeRow, int]]:
@@ -96,7 +97,8 @@ class DecidedChecks:
         now: int,
         deadline_ns: int,
     ) -> None:
-        """Record the checks of a direct request that is answered at `now`.
+        """Record the checks of a request that a client sent directly to this node, answered at
+        `now`.
 
         A check may be repeated until its deadline, and the repeated check has an equally long
         deadline.
@@ -142,8 +144,8 @@ class DecidedChecks:
     def _direct_of(
         self, shard: int, known: Container[CheckId], now: int
     ) -> Iterator[tuple[DecidedCheck, int]]:
-        """Yield the direct checks of a shard and the times of their decisions, without the `known`
-        ones."""
+        """Yield the directly sent checks of a shard with their decision times, except those in
+        `known`."""
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for request, row, key, cost in self._direct.of_shard(shard, now):
             id_ = (*request, row)
@@ -169,7 +171,8 @@ class DecidedChecks:
             del elsewhere[first]
 
     def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
-        """Return whether this node has the charge of a check that was decided at `at`.
+        """Return whether this node's counters include the charge of a check that was decided at
+        `at`.
 
         If another member has the charge, it is returning now, so this node has it from now on.
         """
@@ -207,7 +210,8 @@ class DecidedChecks:
         return ours_first, theirs_first
 
     def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:
-        """Return the outcomes in the answers to a request, with their times."""
+        """Return the outcomes of checks in the stored answers to a request, with the times of the
+        answers."""
         payloads, at = self._answers_to(*request)
         found: dict[int, tuple[OutcomeRow, int]] = {}
         for answer in map(decode, payloads):
@@ -257,7 +261,8 @@ class DirectChecks:
             self._size -= len(requests.popleft()[3])
 
     def of_shard(self, shard: int, now: int) -> list[tuple[tuple[int, int], int, bytes, int]]:
-        """Return the checks of a shard that may be repeated: request, row, key and cost of each.
+        """Return the directly sent checks of a shard that may be repeated: request, row, key and
+        cost of each.
 
         The first call after a new request sorts all requests by shard.
         """

@@ -122,11 +122,13 @@ class RequestHandler:
         self.borrowing.set_rules(split, rings)
 
     def waits_here(self, batch: Batch) -> bool:
-        """Whether callers that wait for slots of a decided batch belong into this node's queue."""
+        """Whether callers that wait for slots of a concurrency limit belong into this node's
+        queue."""
         return bool(batch.slot_ids) and self.placement.holds(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
-        """Decide the rows whose shards this node holds; return parts when some rows must wait."""
+        """Decide the checks whose shards this node counts; return parts when other checks of the
+        request must wait."""
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
@@ -143,10 +145,10 @@ class RequestHandler:
         return self._parts_of(request, batch)
 
     def _parts_of(self, request: Request, batch: Batch) -> list[Part] | Refused:
-        """Decide the rows whose shards this node holds, and group the others by the members they
-        wait for.
+        """Decide the checks whose shards this node counts, and group the others by the members that
+        must decide them.
 
-        A group of checks waits as a whole for all members that one of its rows waits for.
+        A group of checks that are decided together waits for the members of all its checks.
         """
         may_forward = not (request.as_standby or request.hops >= _MAX_HOPS)
         rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
@@ -175,8 +177,8 @@ class RequestHandler:
     def _sort_by_need(
         self, batch: Batch, *, may_forward: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
-        """Sort rows by the members that decide their groups; groups that this node decides need no
-        member."""
+        """Sort the checks of a batch by the set of members that must decide them; it is empty for
+        this node."""
         held, routes = self._ownership.held, self.router.routes
         elsewhere = self._elsewhere if may_forward else ()
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
@@ -228,13 +230,13 @@ class RequestHandler:
             self._resumed = None
 
     def answer_timeout(self, margin: float, longest: float) -> float:
-        """Return the longest time-out, because this `Target` is the node itself, without a
-        network."""
+        """Return the longest permitted time-out, because the asked node is this one and no network
+        is involved."""
         return longest
 
     def is_alive(self) -> bool:
-        """Return False: rows that this node does not decide wait for another member, which may be
-        silent."""
+        """Return False, because checks that this node does not decide wait for another member,
+        which may be silent."""
         return False
 
     def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
@@ -253,7 +255,7 @@ class RequestHandler:
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
-        """Decide a batch; a check that was already decided on another path gets the same
+        """Decide a batch of checks; a check that was already decided on another path gets the same
         outcome."""
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
@@ -336,8 +338,8 @@ class RequestHandler:
         return None
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Results | None:
-        """Ask the owners on behalf of a caller that could not reach them; None when one does not
-        answer."""
+        """Ask the owners of keys for a caller that could not reach them; None when an owner does
+        not answer."""
         owners = dict.fromkeys([self.placement.holder_of(shard) for shard in shards])
         if len(owners) > 1:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)

@@ -115,7 +115,8 @@ class Lender(Generic[ClientT]):
 
     @contextmanager
     def counted(self, keys: Sequence[bytes], now: int) -> Iterator[None]:
-        """Charge the lent units of keys while the block runs, and refund them afterwards.
+        """Charge the units of keys that clients hold as leases while the block runs, and refund
+        them afterwards.
 
         Both have the same instant, so they cancel exactly.
         """
@@ -134,7 +135,7 @@ class Lender(Generic[ClientT]):
     def lend(
         self, client: ClientT, request: LeaseRequest, now: int, *, is_ours: bool = True
     ) -> LeaseGrant:
-        """Settle ended leases of a client, and lend it the units that it wants, if possible.
+        """Charge what a client spent from ended leases, and grant it a new lease if possible.
 
         A lease is at most half of the remaining units, divided by the number of borrowers. So the
         last units are never lent; the first check gets them.

@@ -16,7 +16,8 @@ __all__ = ["NodeRoutes", "ShardPlacement"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoutes(Routes):
-    """Routes of a node, which also consider the shards that it counts and recent transfers."""
+    """Mapping of a key to the member that decides it, by ring, shards counted at this node, and
+    recent transfers."""
 
     me: NodeId
     is_here: Callable[[int], bool]

@@ -35,7 +35,8 @@ class _Charges:
     """When the last units were charged."""
 
     def turn(self, span: int) -> None:
-        """Start the span with this number, if it has not started."""
+        """Start the span of time with this number, unless it is the current one; keep only the
+        previous span."""
         if span != self.span:
             self.before = self.current if span == self.span + 1 else 0
             self.current, self.span = 0, span
@@ -143,7 +144,7 @@ class RefundLedger:
 
 
 def _span(limit: Limit | None, now: int) -> int | None:
-    """Return the number of the span of time that contains `now`; None without a limit."""
+    """Return the number of the span of charges that contains `now`; None without a limit."""
     return None if limit is None else now // charge_lifetime_ns(limit)
 
 

@@ -47,8 +47,8 @@ class RequestDispatcher:
         metrics: MetricsSwitch,
         notice_stall: Callable[[], int],
     ) -> None:
-        """`notice_stall` starts a recovery if the current datagram waited too long, and returns its
-        wait in ns."""
+        """`notice_stall` starts a recovery if the datagram that is being processed waited too long,
+        and returns its wait in ns."""
         self._name = node.name
         self._rules = node.rules
         self._now = node.clock.now
@@ -78,7 +78,7 @@ class RequestDispatcher:
         size.
 
         A request without limits of its own whose rows this node decides takes one call of the
-        engine.
+        limiter engine.
         """
         keys = request.batch.keys
         if request.batch.limits:
@@ -103,7 +103,7 @@ class RequestDispatcher:
         return True
 
     def _step(self) -> None:
-        """Perform one step of a waiting request, and schedule the next step."""
+        """Perform one step of a waiting request, and schedule the next step of any request."""
         assert self._running.transport is not None
         self._scheduler.step()
         if self._scheduler:
@@ -114,10 +114,10 @@ class RequestDispatcher:
     def decide(
         self, request: Request, batch: Batch, waited_ns: int | None = None
     ) -> Results | Refused | list[Part]:
-        """Decide a request now, refuse it, or return its parts because some rows must wait.
+        """Decide a request now, refuse it, or return its parts when some of its checks must wait.
 
-        `waited_ns` is the time that the request has waited; None stands for the wait of the current
-        datagram.
+        `waited_ns` is the time that the request has waited; None means the time that its datagram
+        waited in the socket.
         """
         held_up_ns = self._notice_stall() if waited_ns is None else waited_ns
         if batch.limits:
@@ -152,7 +152,8 @@ class RequestDispatcher:
         return results
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
-        """Return whether a check of this request was already decided on another path."""
+        """Return whether a check of this request was already decided as a forwarded or hedged
+        request."""
         return self._decided_checks.knows_request(session, seq)
 
     def record_direct(
@@ -172,7 +173,8 @@ class RequestDispatcher:
         part: Part,
         waited_ns: int | None = None,
     ) -> None:
-        """Decide a part of a request later, then store and send its answer."""
+        """Decide one part of a request in a task that may wait for other members, then send its
+        answer."""
         running = self._running
         assert running.transport is not None
         assert running.nursery is not None
@@ -222,7 +224,8 @@ class RequestDispatcher:
             self._running.flush()
 
     def answer(self, request: Request, results: Results, rows: list[int] | None = None) -> Answer:
-        """Create the answer message for some rows of a request; None means all rows."""
+        """Create the answer message for some checks of a request, by index; None means all
+        checks."""
         return Answer(
             request.seq,
             self._cluster.view.hash,

@@ -1,4 +1,6 @@
-"""Parts of a request: sets of rows that are answered together, immediately or later."""
+"""Parts of a request: sets of its checks (rows) that are answered together, immediately or
+later.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ __all__ = ["Part"]
 
 @dataclass(slots=True)
 class Part:
-    """Set of rows of one request that are answered together."""
+    """Set of the checks (rows) of one request that are answered together."""
 
     rows: list[int] | None
     """Their places in the request; None for all rows."""
@@ -22,11 +24,12 @@ class Part:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the rows of this part have results and can be answered now."""
+        """Whether the checks of this part of a request have results and can be answered now."""
         return self.results is not None and not self.is_short
 
     def split(self, short: Sequence[int]) -> "list[Part]":
-        """Separate the denied rows that another data center may still allow from the other rows."""
+        """Separate the denied checks that another data center may still allow from the other checks
+        of this part."""
         if not short:
             return [self]
         chosen = {*short}

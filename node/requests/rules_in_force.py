@@ -66,6 +66,6 @@ class RulesInForce:
         return None if rule is None else rule.limit
 
     def period_of(self, key: bytes) -> int:
-        """Return the period in ns of a key's limit; a day without one."""
+        """Return the period in ns of the limit of a key; a day when the key has no limit."""
         limit = self.limit_of(key)
         return _DAY_NS if limit is None else limit.period_ns

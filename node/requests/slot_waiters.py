@@ -20,8 +20,8 @@ _MIN_WAIT_S = 0.01
 
 
 class SlotWaiters:
-    """Queue of callers that wait for slots at one node. A caller is notified when its slot is
-    reserved."""
+    """Queue of callers that wait for slots of concurrency limits at one node. A caller is notified
+    when its slot is reserved."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class SlotWaiters:
         )
 
     async def run(self) -> None:
-        """Notify waiting callers whenever slots expire, until cancelled."""
+        """Notify waiting callers whenever slots of concurrency limits expire, until cancelled."""
         await self._containment.supervise("slots", self._watch_slots)
 
     async def _watch_slots(self) -> None:
-        """Notify waiting callers whenever slots expire."""
+        """Notify waiting callers whenever slots of concurrency limits expire."""
         while True:
             self._earlier = runtime.Event()
             due = self.queue.next_deadline()
@@ -60,16 +60,18 @@ class SlotWaiters:
 
 
 class ForwardedWaiters:
-    """Senders of forwarded checks that wait for a slot at another member."""
+    """Clients whose forwarded checks wait for a slot of a concurrency limit at another member."""
 
     def __init__(self, call: Callable[[Caller, list[int]], None]) -> None:
-        """`call` notifies a client that slots are reserved for its tickets."""
+        """`call` notifies a client that slots are reserved for its waiting checks, given by their
+        tickets."""
         self._call = call
         self._senders: OrderedDict[int, Sender[Caller]] = OrderedDict()
         """Senders by ticket."""
 
     def add(self, sender: Sender[Caller], tickets: Sequence[int]) -> None:
-        """Record the sender of tickets for which another member may reserve a slot."""
+        """Record the client of waiting checks (by ticket) for which another member may reserve a
+        slot."""
         for ticket in tickets:
             if ticket:
                 self._senders[ticket] = sender
@@ -78,7 +80,7 @@ class ForwardedWaiters:
             self._senders.popitem(last=False)
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Notify clients that another member has reserved slots for them."""
+        """Notify clients that another member has reserved slots for their waiting checks."""
         free_tickets: dict[Caller, list[int]] = {}
         for ticket in tickets:
             sender = self._senders.pop(ticket, None)

@@ -38,7 +38,7 @@ class PendingReply:
         self.event = runtime.Event()
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Set the reply; later ones are ignored."""
+        """Set the reply of the other member; later replies are ignored."""
         if not self.event.is_set():
             self.value = answer
             self.event.set()
@@ -60,7 +60,7 @@ class StandbyTakeover:
         lag_ns: Callable[[], int],
     ) -> None:
         """`is_suspect` returns whether membership suspects a member. `lag_ns` returns how long the
-        current datagram waited in the socket."""
+        datagram that is being processed waited in the socket."""
         self._placement = placement
         self._ownership = ownership
         self._link_to = link_to
@@ -71,7 +71,8 @@ class StandbyTakeover:
         """When each member that was stopped last asked what was taken over, in ns."""
 
     def taken_over_from(self, owner: NodeId) -> list[int]:
-        """Return the shards that this node took over from a member, which asks after a stall.
+        """Return the shards that this node took over from a member, which asks after a stall of its
+        process.
 
         The member decides again after this answer. Earlier signs that it was unreachable are
         ignored from now on: only a new silence of the member leads to another takeover.
@@ -134,8 +135,8 @@ class StandbyTakeover:
         return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
 
     def _back_for_ns(self, owner: NodeId) -> float:
-        """Return the time since a stalled member asked what was taken over; infinite if it never
-        did."""
+        """Return the time since a member, after a stall, asked which shards were taken over;
+        infinite if it never asked."""
         at = self._returned_at.get(owner)
         return inf if at is None else self._now() - at
 

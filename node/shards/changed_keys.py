@@ -14,7 +14,7 @@ MAX_FRAMES = 256
 class ChangedKeys:
     """Changed keys of one node, in the order of their first change.
 
-    The keys of a frame are merged later: merging many frames at once costs less.
+    The keys of a received frame are merged later: merging many frames at once costs less.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ChangedKeys:
             await self._notification.wait()
 
     def clear(self) -> None:
-        """Remove all keys, without sending them."""
+        """Remove all changed keys, without sending their counters."""
         self.frames.clear()
         self._keys.clear()
 

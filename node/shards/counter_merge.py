@@ -62,7 +62,8 @@ class CounterMerge:
     def charge_log(
         self, log: FallbackLog, keys: Sequence[bytes], counts: Snapshot, at: int, now: int
     ) -> None:
-        """Charge the units in a fallback log for these keys, and merge its slots.
+        """Charge the units that were admitted in place of an owner (its fallback log), and merge
+        the logged slots.
 
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
         slots with the same numbers. A slot of the log that `counts` lacks is released.
@@ -85,7 +86,7 @@ class CounterMerge:
         at: int,
         now: int,
     ) -> None:
-        """Replace some slots, chosen by number, by the slots in a state that was taken at the
+        """Replace the concurrency slots with these numbers by those in a counter state from the
         instant `at`."""
         here = self._engine.snapshot([key], now)
         limit = here.limits[0] if here.keys else limit
@@ -104,7 +105,8 @@ class CounterMerge:
         self._changed.update([key])
 
     def charge_arrived(self, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-        """Charge the units in another member's log, which has one row for each key of `counts`."""
+        """Charge the units in another member's fallback log, which has one row for each key of
+        `counts`."""
         plain: dict[bytes, Sequence[int]] = {}
         slotted: dict[bytes, Sequence[int]] = {}
         for key, row in zip(counts.keys, rows, strict=True):
@@ -118,14 +120,15 @@ class CounterMerge:
     def restore_below(
         self, log: FallbackLog, copies: Iterable[tuple[int, Snapshot]], now: int
     ) -> None:
-        """Restore snapshots, each taken at its own instant, then charge the log of this node."""
+        """Restore snapshots, each taken at its own instant, then charge the units in this node's
+        fallback log."""
         for at, counts in copies:
             mine = self._engine.snapshot([key for key in counts.keys if log.slots(key)], now)
             self.restore(counts, at)
             self.charge_log(log, counts.keys, mine, now, now)
 
     def refund_log(self, log: FallbackLog, now: int) -> None:
-        """Refund the units that `charge_log` charged for this log.
+        """Refund the units that `charge_log` charged for a fallback log.
 
         Slots are not refunded, because a merge counts each slot once.
         """
@@ -172,14 +175,15 @@ class CounterMerge:
         return log
 
     def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
-        """Restore counters from another member, and charge what this node admitted besides."""
+        """Restore counters from another member, and also charge what this node admitted itself."""
         mine = self._engine.snapshot(counts.keys, now)
         log = self.admitted(mine, regained, now)
         self.restore(counts, now)
         self.charge_log(log, mine.keys, mine, now, now)
 
     def announce(self, keys: Sequence[bytes]) -> None:
-        """Mark keys that arrived as changed, and report that this node now counts them."""
+        """Mark received keys as changed, so that they are replicated, and report that this node now
+        counts them."""
         self._changed.update(keys)
         self._on_arrived(keys)
 
@@ -226,7 +230,8 @@ class CrossedTransfers:
         return None if any([check.id in sent for check in decided]) else transfer
 
     def charge(self, shard: int, transfer: OutgoingTransfer, now: int) -> None:
-        """Charge the log of a crossed transfer on top of the owner's counters."""
+        """Charge the units of a transfer that may not have reached the owner on top of the owner's
+        counters."""
         log = FallbackLog()
         for part in transfer.parts:
             add_logs(log, part.counts, part.fallback_counts, transfer.at)
@@ -235,7 +240,8 @@ class CrossedTransfers:
         self._charged[shard] = transfer, log
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
-        """Refund the logs of crossed transfers that `receiver` has acknowledged."""
+        """Refund the units charged for crossed transfers that `receiver` has now acknowledged, and
+        so counted itself."""
         for shard in shards if self._charged else ():
             found = self._charged.get(shard)
             if found is not None and (found[0].to, found[0].number) == (receiver, number):
@@ -245,7 +251,8 @@ class CrossedTransfers:
                     self._decided_checks.on_charges_transferred(shard, found[0].at)
 
     def expire(self, now: int) -> None:
-        """Forget crossed transfers that were not acknowledged in time."""
+        """Forget transfers that crossed one in the other direction and were not acknowledged in
+        time."""
         old = [
             s for s, (transfer, _) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
         ]
@@ -254,6 +261,7 @@ class CrossedTransfers:
 
 
 def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:
-    """Return expiry and units of each slot by number, from a state at an instant."""
+    """Convert the stored state of a concurrency limit to expiry and units of each slot, by slot
+    number."""
     triples = zip(state[::3], state[1::3], state[2::3], strict=False)  # A peer may send anything.
     return {slot: (at + left, units) for slot, left, units in triples}

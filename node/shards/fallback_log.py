@@ -28,7 +28,7 @@ class FallbackLog:
         """Changed slots of each key by number, and whether no other member has had the slot."""
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
-        """Add units that were admitted or charged at `now`."""
+        """Add units to the log that were admitted or charged at `now`."""
         _, parts = self._units.setdefault(key, (period_ns, {}))
         number = now * _PARTS // period_ns
         before = parts.get(number, 0)
@@ -53,7 +53,8 @@ class FallbackLog:
             self.add(key, units, period_ns, now)
 
     def release(self, key: bytes, slot: int, units: int) -> None:
-        """Record that a slot was released; a slot that no other member knows is removed."""
+        """Record that a slot was released; a slot that no other member knows is removed from the
+        log."""
         if self._slots.get(key, {}).get(slot):
             self.remove_slots(key, [slot])
         elif not self._put(key, slot, is_new=False):

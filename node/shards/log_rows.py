@@ -16,7 +16,8 @@ __all__ = ["add_logs", "log_rows", "without_checks"]
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
-    """Convert a log to one row for each key of `counts`, the counters of the same node."""
+    """Convert a fallback log to one row of numbers for each key of `counts`, the counters of the
+    same node."""
     rows: list[list[int]] = []
     for at, key in enumerate(counts.keys):
         row, slots = log.row(key, now), log.slots(key)
@@ -31,7 +32,8 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
 
 
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
-    """Add another member's log to a log. The other log has one row for each key of `counts`."""
+    """Add another member's fallback log to a log. The other log has one row for each key of
+    `counts`."""
     for at, (key, row) in enumerate(zip(counts.keys, rows, strict=False)):
         units, slots = _split_row(row)
         if slots and _has_slots(counts, at):
@@ -60,13 +62,15 @@ def without_checks(
 
 
 def _has_slots(counts: Snapshot, at: int) -> bool:
-    """Return whether a counter belongs to a concurrency limit, or to an unused key."""
+    """Return whether a counter may have slots: it belongs to a concurrency limit, or its key is
+    unused."""
     limit = counts.limits[counts.which[at]]
     return limit.algorithm is Algorithm.CONCURRENCY or not counts.states[at]
 
 
 def _split_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split a row into its pairs with units, and the numbers of its changed slots."""
+    """Split a row of a fallback log into its pairs with units, and the numbers of its changed
+    slots."""
     pairs = list(zip(row[::2], row[1::2], strict=True))
     units = [number for pair in pairs if pair[1] for number in pair]
     return units, [slot for slot, count in pairs if not count]
@@ -80,7 +84,7 @@ def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:
 
 
 def _take_units(row: list[int], age_ns: int, units: int) -> None:
-    """Subtract units from a row, starting with the pair whose age is nearest."""
+    """Subtract units from a row of a fallback log, starting with the pair whose age is nearest."""
     # The part of the period that a check fell into is the oldest that is not older than the check.
     for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - age_ns)):
         taken = min(units, row[at + 1])

@@ -32,7 +32,7 @@ class _Row:
 
     @property
     def size(self) -> int:
-        """Estimated memory of a row and its key in bytes."""
+        """Estimated memory in bytes of one replicated counter and its key."""
         numbers = len(self.state) + sum(map(len, self.remote_counts.values()))
         return _ROW_BYTES + _NUMBER_BYTES * numbers
 
@@ -77,7 +77,7 @@ class Replicas:
             self._forget(next(iter(self._shards)))
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
-        """Return the rows of a shard's replica, grouped by their time of arrival."""
+        """Return the counters in a shard's replica, grouped by their time of arrival."""
         by_instant: dict[int, Snapshot] = {}
         for key, row in self._shards.get(shard, {}).items():
             counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))

@@ -89,7 +89,7 @@ class Replication:
             self.flush()
 
     def flush(self) -> None:
-        """Send the counters that have changed since the last round."""
+        """Send the counters that have changed since the last round of replication."""
         if len(self._ring.members) < 2:
             self._sender.index_unchanged([*self._changed.keys])
             self._changed.clear()  # There is no standby.
@@ -174,7 +174,8 @@ class Replication:
         return changed
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
-        """Mark those of `keys` that belong to the given shards, so that their state is sent."""
+        """Mark those of `keys` that belong to the given shards, so that their counters are sent to
+        the standby."""
         self._changed.update([key for key in keys if shard_of(key) in shards])
 
 

@@ -141,7 +141,8 @@ class StallWatch:
         self._recovery = recovery
 
     def notice(self) -> int:
-        """Start a recovery if the current datagram waited too long; return its wait in ns."""
+        """Start a recovery if the datagram that is being processed waited too long; return its wait
+        in ns."""
         transport = self._running.transport
         assert transport is not None
         held_up_ns = transport.held_up_ns

@@ -82,7 +82,7 @@ def check_gateway(
 def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
     """Return the address of the cluster for a client on this host.
 
-    Raises `ConfigError` when they have no token.
+    Raises `ConfigError` when the cluster has keys but this host has no token for the client.
     """
     place = ",".join([_place(each) for each in (settings, *others)])
     datacenter = f"datacenter={quote(settings.datacenter)}"

@@ -1,8 +1,8 @@
 """The admin port of a host: metrics, health and leave requests of all members.
 
-Members have their own admin ports on loopback, which check the access. A request is forwarded with
-its token and host name, and a rejection is passed back. Other requests go to the first member that
-answers.
+Members have their own admin ports on loopback, which check the caller's token. A request is
+forwarded with its token and host name, and a rejection is passed back. Other requests go to the
+first member that answers.
 """
 
 import logging
@@ -35,7 +35,7 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 
 
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> AdminPort:
-    """Bind the admin port of the host. Raises `ConfigError`."""
+    """Bind the admin port of the host, which answers for all its members. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
     name = host.members[0].name  # The port presents the certificate of this member.
     limits = AdminLimits()

@@ -89,7 +89,7 @@ async def _open_page(
 
 
 def _nothing() -> None:
-    """Do nothing, because the port has no certificate to reload."""
+    """Do nothing, because the host's admin port has no certificate to reload."""
 
 
 class _Supervisor:

@@ -29,7 +29,7 @@ class AccessControl:
 
     def prove(self, connection: Connection) -> bytes:
         """Return this node's credential for one connection to a peer, computed with the current
-        key."""
+        cluster key."""
         return self.current.proof_of(self._node.name, connection.binding)
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:

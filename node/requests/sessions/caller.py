@@ -36,7 +36,8 @@ class Caller(Protocol):
         """Send an encoded message; close the connection when too much is unacknowledged."""
 
     def spent(self, key: bytes, units: int) -> None:
-        """Record units that this client has spent from a lease, as a bound of its refunds."""
+        """Record units that this client has spent from a lease, because it may refund at most what
+        it spent."""
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Close the connection with an error code and a reason."""

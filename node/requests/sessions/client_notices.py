@@ -18,7 +18,8 @@ class ClientNotices:
         self._running = running
 
     def call_waiters(self, session: Caller, tickets: list[int]) -> None:
-        """Notify a client that slots are reserved for the waiting checks with these tickets."""
+        """Notify a client that slots are reserved for its waiting checks, which are identified by
+        tickets."""
         self._counters.add("slots_called", len(tickets))
         for start in range(0, len(tickets), MAX_KEYS):
             session.send(SlotsFree(tickets[start : start + MAX_KEYS]))

@@ -1,4 +1,4 @@
-"""Interfaces of a node's parts that its sessions call."""
+"""Interfaces of the parts of a node that its sessions (client and member connections) call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["NodeApi"]
 
 @dataclass(frozen=True, slots=True)
 class NodeApi:
-    """Parts of a node that its sessions use."""
+    """Parts of a node that its sessions (client and member connections) use."""
 
     containment: Containment
     counters: Counters

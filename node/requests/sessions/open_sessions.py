@@ -18,7 +18,7 @@ __all__ = ["OpenSession", "OpenSessions"]
 
 
 class OpenSession(Caller, Handler, Protocol):
-    """Interface of one session for its node."""
+    """Interface of one session (client or member connection) for its node."""
 
     def recheck(self, access: Access) -> bool:
         """Verify the credentials again after a change of keys; return whether the session has

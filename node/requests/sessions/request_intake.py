@@ -252,7 +252,7 @@ class RequestIntake:
         """Answer the decided parts of a request now; the other parts are decided and answered
         later.
 
-        `place` has the positions of the batch's rows in the request; None when the batch is the
+        `place` has the positions of the batch's checks in the request; None when the batch is the
         whole request.
         """
         if isinstance(decided, Results):

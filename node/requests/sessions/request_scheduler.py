@@ -47,7 +47,7 @@ class RequestScheduler(Generic[SessionT]):
         return bool(self._waiting)
 
     def has_room(self, sender: Sender[SessionT], rows: int, size: int = 0) -> bool:
-        """Return whether a request with `rows` rows and `size` undecoded bytes may be queued."""
+        """Return whether a request with `rows` checks and `size` undecoded bytes may be queued."""
         own_rows, own_size = self._loads.get(_caller_of(sender), (0, 0))
         is_small = self.size + size <= self._most_bytes and own_size + size <= self._most_bytes // 2
         return is_small and self.rows + rows <= self._most and own_rows + rows <= self._most // 2
@@ -100,9 +100,10 @@ def _caller_of(sender: Sender[SessionT]) -> tuple[str, object]:
 
 
 def steps_of(groups: Sequence[int], rows: int, cost: int) -> Iterator[range]:
-    """Divide the rows of a request into steps of limited cost; a group is not divided.
+    """Divide the checks of a request into steps of limited cost; a group of checks is not divided.
 
-    `cost` is the cost of all rows. `groups` are run lengths; empty when each row stands alone.
+    `cost` is the cost of all `rows` checks. `groups` has the number of checks in each group; empty
+    when there are no groups.
     """
     most = max(1, rows * STEP_COST // max(1, cost))
     start = end = 0

@@ -45,7 +45,8 @@ class Sender(Generic[SessionT]):
         return seq in self._answers
 
     def answers_to(self, seq: int) -> tuple[bytes, ...]:
-        """Return the answers so far to a known request; empty while all its rows wait."""
+        """Return the answers so far to a request that was received before; empty while all its
+        checks wait."""
         return self._answers[seq][0]
 
     def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
@@ -118,8 +119,8 @@ class SentAnswers(Generic[SessionT]):
         return ((), 0) if sender is None else sender.find(seq)
 
     def on_growth(self, sender: Sender[SessionT], growth: int) -> None:
-        """Mark a sender as most recently active; forget the least recently active senders above the
-        bounds."""
+        """Mark a sender as most recently active; above the memory bounds, forget the least recently
+        active ones."""
         if self._senders.setdefault(sender.identity, sender) is not sender:
             sender.forget()  # Another object replaced this one after it was dropped.
             return

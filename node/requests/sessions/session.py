@@ -170,7 +170,8 @@ class Session:
         return self._is_over
 
     def spent(self, key: bytes, units: int) -> None:
-        """Record units that this client has spent from a lease, as a bound of its refunds."""
+        """Record units that this client has spent from a lease, because it may refund at most what
+        it spent."""
         if self._sender is not None and self._sender.ledger is not None:
             self._sender.ledger.spent(key, units)
 

@@ -91,8 +91,8 @@ class ShardOwnership:
     # -- deciding ------------------------------------------------------------------------------
 
     def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        """Record the changes of a decided batch, for the standby and for owners in whose place this
-        node counts."""
+        """Record the keys that a batch has changed, for the standby, and for owners in whose place
+        this node counts."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
@@ -155,8 +155,8 @@ class ShardOwnership:
         return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return the members that may have counters of shards that this node covers, with these
-        shards.
+        """Return the members that may have counters of shards which this node counts for others,
+        with these shards.
 
         Only shards marked in `ours` are considered. Some shards belonged to this node before its
         restart. When no member has returned such a shard for a time, this node becomes its owner.
@@ -363,12 +363,12 @@ class ShardOwnership:
         self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
-        """Cover a shard for the new owner `owner`, because the previous owner has transferred it to
-        `owner`."""
+        """Count a shard in place of its new owner `owner`, because the previous owner has
+        transferred it there."""
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
-        """Use a replica from the owner of a covered shard (one counted in the owner's place).
+        """Use a replica from the owner of a shard that this node counts in its place.
 
         The owner has no counters of its own. The replica contains earlier counters of this node, or
         counters of the member `whose`.
@@ -378,7 +378,8 @@ class ShardOwnership:
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 
     def replica_answered(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
-        """Use the replica of a member that did not answer when this node took over the shard."""
+        """Use the late replica of a member that did not answer when this node took over the
+        shard."""
         cover = self._covers.get(shard)
         if cover is None or name not in cover.to_ask:
             return
@@ -443,7 +444,8 @@ class ShardOwnership:
         self.merge.announce(list(rows))
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """Return the states of keys for the standby; an unused key has an empty state."""
+        """Return the counter states of keys, to send to the standby; an unused key has an empty
+        state."""
         with nullcontext() if self._lender is None else self._lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         add_unused(counts, keys)

@@ -68,8 +68,8 @@ class Cover:
         return self.copied_at is not None and 0 <= now - self.copied_at < _RETURNED_WITHIN_NS
 
     def confirm_sent(self, receiver: NodeId, number: int) -> None:
-        """Remove the units of an acknowledged transfer from the log, because its receiver has
-        counted them."""
+        """Remove the units of an acknowledged transfer from the fallback log, because its receiver
+        has counted them."""
         if self.sent_to == (receiver, number):
             self.log.subtract(self.sent_log)
             self.sent_to, self.sent_log = None, FallbackLog()
@@ -78,7 +78,7 @@ class Cover:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Values that the actions of one transition use."""
+    """Input of one transition of a shard's state, such as received counters and their sender."""
 
     now: int
     copies: Sequence[tuple[int, Snapshot]] = ()
@@ -193,8 +193,7 @@ class ShardStates:
             self._replicas.drop([shard])
 
     def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
-        """Return data of a shard counted in place of its owner, after a transition that changes
-        this owner."""
+        """Return data for a shard that this node counts in place of another owner than before."""
         group, cover = arrival.group, self.covers.get(shard)
         if arrival.cover is not None:
             return arrival.cover

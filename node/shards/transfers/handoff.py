@@ -39,8 +39,8 @@ _INDEX_KEPT = 5.0
 
 
 class Handoff:
-    """Fetches the shards that this node should count, and offers the other shards to their
-    owners."""
+    """Fetches the shards that this node should count, and offers shards that it should not count to
+    their owners."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Handoff:
         """Apply a change of the ring; shards that now belong to this node are fetched in the
         background.
 
-        `check_ring` is the ring by which clients and nodes send checks.
+        `check_ring` is the hash ring by which clients and nodes send checks.
         """
         self._ring = new
         self._sources.on_ring_change(old, new, check_ring, self._ownership.held)
@@ -126,7 +126,7 @@ class Handoff:
             await self._all_fetched.wait()
 
     async def wait_all_transferred(self) -> None:
-        """Offer all shards to their owners in the ring until these have acknowledged them."""
+        """Offer all shards to their owners in the ring until the owners have acknowledged them."""
         while not self._ownership.is_empty:
             self._all_transferred = runtime.Event()
             self._wake.set()
@@ -203,8 +203,7 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _merge_covered_shards(self) -> None:
-        """Ask the owners of shards that are counted in their place for their counters, and merge
-        them."""
+        """Fetch and merge counters from owners in whose place this node counts their shards."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -212,7 +211,8 @@ class Handoff:
                     break
 
     async def _merge_from(self, owner: NodeId, shards: Sequence[int]) -> bool:
-        """Fetch the counters of shards from a member and merge them; False without an answer."""
+        """Fetch the counters of shards from a member and merge them; return False without an
+        answer."""
         left = dict.fromkeys(shards)
         while left:
             reply = await self._receiver.pull(owner, [*left])
@@ -249,8 +249,8 @@ class Handoff:
         return bool(self._sources.ours[shard])
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
-        """Fetch shards that the member `name` counts in this node's place; call `done`
-        afterwards."""
+        """Fetch shards back from the member `name`, which counts them in this node's place; then
+        call `done`."""
         if not shards:
             done()
             return
@@ -258,7 +258,7 @@ class Handoff:
         self._start_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _end_reclaims(self, shards: Iterable[int]) -> None:
-        """Call `done` of each reclaim whose shards have all arrived or cannot arrive."""
+        """Call `done` of each `reclaim` call whose shards have all arrived or cannot arrive."""
         for waited, done in [*self._reclaims]:
             waited.difference_update(shards)
             if not waited:

@@ -26,7 +26,8 @@ class IncomingTransfer:
     def __init__(
         self, shard: int, about: ShardGroup, counts: Snapshot, fallback_counts: list[list[int]]
     ) -> None:
-        """`about` is the group of the first part, which holds `counts` and `fallback_counts`."""
+        """`about` has the fields of the first part of the transfer; `counts` and `fallback_counts`
+        are its counters."""
         self.shard = shard
         self.about = about
         self.counts = counts

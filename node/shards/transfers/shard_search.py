@@ -19,7 +19,8 @@ _MAX_MOVES = 3
 
 
 class ShardSearch:
-    """Search for a set of shards, with the members asked so far and their answers."""
+    """Search for a set of shards at other members, with the members asked so far and their
+    answers."""
 
     def __init__(
         self,
@@ -32,8 +33,8 @@ class ShardSearch:
         shards: Sequence[int],
         first: NodeId | None,
     ) -> None:
-        """`first` is the member that is asked before all known sources. `on_received` is called
-        with shards whose search has ended."""
+        """`first` is the member that is asked before all other members that may have the shards.
+        `on_received` is called with shards whose search has ended."""
         self._me = me
         self._ownership = ownership
         self._sources = sources
@@ -66,8 +67,8 @@ class ShardSearch:
                     nursery.start_soon(self._ask, name, shards)
 
     def _next_to_ask(self) -> dict[NodeId, list[int]]:
-        """Return the next members to ask, with their shards; end the search for shards without
-        one."""
+        """Return the next members to ask, with their shards; end the search for shards with no
+        member left."""
         by_name: dict[NodeId, list[int]] = {}
         abandoned: list[int] = []
         for shard, names in self._left.items():
@@ -93,7 +94,8 @@ class ShardSearch:
             self._restart_transfer(shard, name)
 
     def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
-        """Process what a member sent of a shard; return whether a transfer was accepted."""
+        """Process the counters that a member sent of a shard; return whether a transfer was
+        accepted."""
         shard, group = transfer.shard, transfer.about
         if group.hold is Holding.HELD:
             counts, rows, now = transfer.counts, transfer.fallback_counts, self._clock()

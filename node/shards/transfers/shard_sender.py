@@ -51,7 +51,7 @@ class ShardSender:
         least_parts: int = 1,
         lender: Lender[Caller] | None = None,
     ) -> None:
-        """Transfers are numbered from `first_transfer`, above the numbers of earlier runs.
+        """Transfers are numbered from `first_transfer`, above all numbers from before a restart.
 
         A shard with at least one counter is sent in at least `least_parts` parts; tests use
         several.
@@ -85,7 +85,8 @@ class ShardSender:
             self._index.setdefault(shard_of(key), set()).add(key)
 
     def index_unchanged(self, keys: Sequence[bytes]) -> None:
-        """Add keys to the index, if there is one, before they are removed from the changed keys."""
+        """Add keys to the index by shard, if there is one, before they leave the set of changed
+        keys."""
         if self._index is not None:
             self.index(keys)
 
@@ -131,7 +132,7 @@ class ShardSender:
     def _resend_empty(
         self, reply: Reply, shards: Sequence[int], requester: NodeId, now: int
     ) -> list[int]:
-        """Repeat unacknowledged transfers of shards without counters; return these shards."""
+        """Send unacknowledged transfers of shards without counters again; return these shards."""
         by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
@@ -165,7 +166,7 @@ class ShardSender:
             reply.add_nothing(shard, moved_to)
 
     def _add_part(self, reply: Reply, requester: NodeId, pull: Pull, now: int) -> None:
-        """Add a later part of a transfer whose first part the receiver has."""
+        """Add a later part of a transfer to the answer, for a receiver that has the first part."""
         shard, part = pull.shards[0], pull.part
         transfer = self._transfers.get(shard)
         if transfer is not None and (transfer.to, transfer.number) != (requester, pull.transfer_id):
@@ -184,7 +185,8 @@ class ShardSender:
     def _add_copy(
         self, reply: Reply, requester: NodeId, shard: int, moved_to: str, now: int
     ) -> None:
-        """Add the first part of a replica, and store the other parts until they are requested."""
+        """Add the first part of a replica to the answer, and store the other parts until they are
+        requested."""
         counts = self._replica_of(shard, now)
         parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
         number = next(self._numbers) if len(parts) > 1 else 0

@@ -58,7 +58,7 @@ _NO_LIMIT = Limit.of_ns(0, 1)
 
 
 class _About(NamedTuple):
-    """Fields that all shards of one `ShardGroup` share."""
+    """Fields that all shards of one group in a transfer message (`ShardGroup`) share."""
 
     hold: Holding
     parts: int = 1
@@ -109,7 +109,7 @@ class OutgoingTransfer:
 
     @property
     def logged_since(self) -> int:
-        """Instant since which the log in this transfer is complete.
+        """Instant since which the fallback log in this transfer is complete.
 
         The log has the units that this node admitted in place of an unreachable owner. For a shard
         of this node's own, which has no log, it is the instant of the transfer.
@@ -234,7 +234,7 @@ class Reply:
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
     def add_transfer(self, shards: Sequence[int], transfer: OutgoingTransfer, part: int) -> None:
-        """Add one part of a transfer for each of its shards."""
+        """Add one part of a transfer to the answer, for each of its shards."""
         about = _About(
             Holding.HELD,
             len(transfer.parts),
@@ -246,7 +246,7 @@ class Reply:
         self._add(about, shards, transfer.parts[part])
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
-        """Add one part of the replica of a shard that another member counts."""
+        """Add one part of a replica to the answer, for a shard that another member counts."""
         about = _About(
             Holding.COPY,
             len(sent.parts),
@@ -257,7 +257,7 @@ class Reply:
         self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
-        """Add a shard of which this node has no counters, with its receiver if it was
+        """Add a shard of which this node has no counters to the answer, with its receiver if it was
         transferred."""
         about = _About(Holding.NOTHING, moved_to=moved_to)
         self._groups.setdefault(about, []).append((shard, NOTHING))
@@ -353,7 +353,8 @@ def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) 
 
 
 def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
-    """Distribute decided checks among the parts of their shard; add parts when needed."""
+    """Distribute decided checks, for deduplication, among the parts of their shard's transfer; add
+    parts when needed."""
     for number, start in enumerate(range(0, len(decided), _DECIDED_PER_PART)):
         if number == len(parts):
             parts.append(Part())
@@ -376,7 +377,8 @@ def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
 
 
 def add_unused(counts: Snapshot, keys: Iterable[bytes]) -> None:
-    """Add those of `keys` that have no counter, with the empty state of an unused key."""
+    """Add those of `keys` that have no counter to a snapshot, with the empty state of an unused
+    key."""
     known = set(counts.keys)
     unused = [key for key in keys if key not in known]
     if unused:
