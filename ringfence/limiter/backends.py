@@ -1,6 +1,6 @@
-"""Backends of the engine: factories of reference tables or compiled tables.
+"""Factories of counter tables for the engine, in Python or in compiled code.
 
-A backend creates tables, and optionally a decider for whole frames.
+A factory creates tables, and optionally a fast decider for all checks of a message.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,12 @@ __all__ = ["Frames", "ReferenceTables", "SlowGroup", "Tables"]
 
 
 class Frames(Protocol):
-    """Interface for fast decisions on frames whose checks carry no limits of their own."""
+    """Interface of a fast decider for all checks of a message, when the request carries no
+    limits."""
 
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
-        """Set the tables to use: key prefix, table, and whether its denials deny a whole group."""
+        """Set the counter tables: each with the prefix of its keys, and whether its denials deny
+        a whole group of checks."""
 
     def decide(
         self,
@@ -28,8 +30,8 @@ class Frames(Protocol):
         now: int,
         instants: list[int] | None = None,
     ) -> Outcomes | None:
-        """Decide a frame as `Engine.decide` does; return None, without any effect, when that is not
-        possible.
+        """Decide all checks of a message as `Engine.decide` does; return None, without any effect,
+        when only the engine can decide them.
 
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
@@ -40,25 +42,28 @@ SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verd
 
 
 class Tables(Protocol):
-    """Interface of a factory that creates the tables of an engine."""
+    """Interface of a factory that creates the counter tables of an engine."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """Create an empty table; with `lists_keys` the table must be able to list its keys."""
+        """Create an empty table of counters; with `lists_keys` the table must be able to list
+        its keys."""
 
     def frames(self, slow_group: SlowGroup) -> Frames | None:
-        """Create the fast decider of whole frames; None when the engine itself is as fast."""
+        """Create the fast decider for whole messages of checks; None when the engine itself is
+        as fast."""
 
 
 class ReferenceTables:
-    """Factory of tables in Python, which can always list their keys."""
+    """Factory of counter tables in Python, which can always list their keys."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_slot_id: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """Create an empty table that is implemented in Python."""
+        """Create an empty table of counters that is implemented in Python."""
         return Table(limit, max_keys=max_keys, first_slot_id=first_slot_id, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:
-        """Return None, because the engine itself is as fast for tables in Python."""
+        """Return None instead of a fast decider, because the engine is as fast for tables in
+        Python."""

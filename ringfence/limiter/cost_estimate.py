@@ -22,7 +22,7 @@ _SHORTEST_NS = {
 
 @dataclass(frozen=True, slots=True)
 class OverAdmission:
-    """Units that an algorithm admits in one period, with evenly spread and with worst-timed
+    """Most units that an algorithm admits in one period, for evenly spread and for worst-timed
     requests."""
 
     usual: int

@@ -17,7 +17,7 @@ _ENTRY_BYTES = 400
 
 
 class CounterMap:
-    """Counters by key, in the order in which the clock algorithm will examine them for eviction."""
+    """Counters by key, in the order in which the CLOCK algorithm examines them for eviction."""
 
     def __init__(self) -> None:
         self.by_key: OrderedDict[bytes, Counter] = OrderedDict()
@@ -53,7 +53,7 @@ class CounterMap:
                 del self._extra[key]
 
     def drop_expired(self, now: int) -> None:
-        """Examine the next few entries and remove expired ones."""
+        """Examine the next few counters, and remove those that have expired."""
         for key, counter in list(islice(self.by_key.items(), _MAX_SCANNED)):
             if counter.is_expired(now):
                 self.drop(key)
@@ -61,7 +61,7 @@ class CounterMap:
                 self.by_key.move_to_end(key)
 
     def evict(self, now: int) -> Counter:
-        """Remove and return the counter that matters least in a small sample."""
+        """Evict, of a small sample, the counter with the smallest part of its limit in use."""
         sample = list(islice(self.by_key.items(), _SAMPLE))
         victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
         for key, _counter in sample:

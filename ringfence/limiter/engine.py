@@ -1,4 +1,4 @@
-"""Engine: all counters of one process, and decisions on frames of checks.
+"""Rate limiting engine: all counters of one process, and decisions on checks.
 
 The caller has matched the rules and found the owners of the keys. The engine reads the rule's id
 from the first 8 bytes of a key.
@@ -63,11 +63,13 @@ class Engine:
 
     @property
     def evicted(self) -> int:
-        """Number of keys that the current tables have evicted while they were in use."""
+        """Number of keys that were evicted while their counters were in use, without those of
+        removed rules."""
         return sum(table.evicted for table in self._tables.all())
 
     def sizes(self) -> tuple[dict[int, int], int]:
-        """Return the number of keys of each known rule by id, and of checks without a rule."""
+        """Return how many keys have counters: for each known rule by id, and for checks without
+        a rule."""
         return self._tables.sizes()
 
     def set_rules(self, rules: Mapping[int, EngineRule]) -> None:
@@ -187,7 +189,7 @@ class Engine:
         which: Sequence[int],
         now: int,
     ) -> Outcomes:
-        """Refund charges as `Table.refund` does; return a peek at each key.
+        """Refund charges as `Table.refund` does; return the state of each key.
 
         Empty `ages_ns` means charges made just now; empty `slot_ids` means no slots.
         """
@@ -266,7 +268,8 @@ class Engine:
         return table is not None and table.has(key)
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """Return the states of counters; keys that are not in use are omitted."""
+        """Return the counters of `keys` as numbers, to send them to another node; unused keys
+        are omitted."""
         taken = Snapshot([], [], [], [], [])
         numbers: dict[Limit, int] = {}
         any_remote = False
@@ -359,7 +362,8 @@ class Engine:
     def merge_remote(
         self, writer: str, keys: Sequence[bytes], cells: Sequence[Sequence[int]], now: int
     ) -> int:
-        """Merge counts of another data center: per key, alternating window numbers and counts.
+        """Merge the counts that another data center sent: per key, alternating window numbers and
+        counts.
 
         Returns the number of rejected cells: future windows, or rules that are not shared.
         """

@@ -1,4 +1,4 @@
-"""Groups of checks in one frame: all-or-nothing groups, and runs of checks of one rule.
+"""Groups of checks in one message: all-or-nothing groups, and runs of checks of one rule.
 
 Decides what a group charges, and what its members get when the group is denied.
 """
@@ -31,7 +31,8 @@ _UNCHARGED = Code.UNCHARGED.value
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Check in a group, with the table of its rule; the table is None when the rule is unknown."""
+    """Check in an all-or-nothing group, with the counter table of its rule; None for an unknown
+    rule."""
 
     table: Table | None
     key: bytes
@@ -48,12 +49,12 @@ class Member:
 
 
 def carried(limits: Sequence[Limit], which: Sequence[int], at: int) -> Limit | None:
-    """Return the limit that a check carries; None when it carries no limit."""
+    """Return the limit that the request contains for a check; None when it contains none."""
     return limits[which[at] - 1] if which and which[at] else None
 
 
 def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
-    """Split a frame into groups of at least two checks, and the single checks between the
+    """Split the checks of a message into groups of at least two, and single checks between
     groups."""
     lone_from = at = 0
     for size in groups:
@@ -70,8 +71,8 @@ def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
 def runs(
     keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], start: int, end: int
 ) -> Iterator[tuple[int, int, Limit | None]]:
-    """Split single checks into runs with the same rule and limit; each run is one call of a
-    table."""
+    """Split single checks into runs with the same rule and limit, each decided by one call of a
+    counter table."""
     first = start
     while first < end:
         prefix = keys[first][:ID_BYTES]
@@ -93,19 +94,20 @@ def decide_run(
     limit: Limit | None,
     now: int,
 ) -> list[Verdict]:
-    """Decide a run of checks of one rule by one limit; the table is None for an unknown rule."""
+    """Decide consecutive checks of one rule by one limit; the counter table is None for an
+    unknown rule."""
     if table is None:
         return [UNKNOWN] * len(keys)
     return table.verdicts(keys, costs, now, limit)
 
 
 def _ask(member: Member, cost: int, now: int) -> Verdict:
-    """Check the member's key with `cost` instead of the member's own cost."""
+    """Check the key of a check in a group, with `cost` instead of the cost in the request."""
     return decide_run(member.table, (member.key,), (cost,), member.limit, now)[0]
 
 
 def peek(members: Sequence[Member], now: int) -> Outcomes:
-    """Return the state of each key without changing it."""
+    """Return the state of the counter of each key, without changing it."""
     rows = [_ask(member, 0, now) for member in members]
     return columns(rows, [member.amount for member in members])
 
@@ -115,7 +117,8 @@ def _is_admitted(row: Verdict) -> bool:
 
 
 def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
-    """Charge all members in order, or none if the denial of a member denies the group."""
+    """Charge all checks of a group in order, or none if one is denied that denies the whole
+    group."""
     rows = [_ask(member, member.cost, now) for member in members]
     blocked = any(
         member.denies_group and not _is_admitted(row)

@@ -142,12 +142,12 @@ class Limit:
 
     @property
     def ceiling(self) -> int:
-        """Maximum cost that one check can be allowed, including the soft margin."""
+        """Maximum cost that one check can be allowed, including the soft margin above the limit."""
         return self.hard_ceiling * (1000 + self.soft_permille) // 1000
 
     @property
     def hard_ceiling(self) -> int:
-        """Maximum cost that one check can be allowed, without the soft margin."""
+        """Maximum cost that one check can be allowed, without the soft margin above the limit."""
         return self.bucket_size if self.is_bucket else self.amount
 
     @property

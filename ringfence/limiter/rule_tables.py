@@ -1,5 +1,4 @@
-"""Tables of an engine, with common bounds: one table per rule, and one for checks without a known
-rule.
+"""Counter tables of an engine: one table per rule, and one for checks without a known rule.
 
 All tables together have at most `max_keys` keys and `max_bytes` bytes. The largest tables lose keys
 first.
@@ -28,7 +27,7 @@ _SLOT_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class EngineRule:
-    """Properties of a rule that the engine needs."""
+    """Properties of a rule that the rate limiting engine needs, such as its limit."""
 
     limit: Limit
     denies_group: bool = True
@@ -46,7 +45,7 @@ class RuleTable:
 
 
 class RuleTables:
-    """Tables by rule, with bounds on the total number of keys and bytes."""
+    """Counter tables by rule, with bounds on the total number of keys and bytes."""
 
     def __init__(
         self, *, max_keys: int, max_bytes: int | None, first_slot_id: int, tables: Tables | None
@@ -75,14 +74,15 @@ class RuleTables:
         return sum([table.bytes_in_use for table in self.all()])
 
     def sizes(self) -> tuple[dict[int, int], int]:
-        """Return the number of keys of each known rule by id, and of checks without a rule."""
+        """Return how many keys have counters: for each known rule by id, and for checks without
+        a rule."""
         by_rule = {
             int.from_bytes(name, "big"): len(rule.table) for name, rule in self.rules.items()
         }
         return by_rule, len(self._ruleless or ())
 
     def all(self) -> Iterator[Table]:
-        """Yield every table of the engine."""
+        """Yield every counter table of the engine."""
         for rule in self.rules.values():
             yield rule.table
         if self._ruleless is not None:
@@ -119,7 +119,7 @@ class RuleTables:
         return self._ruleless if rule is None else rule.table
 
     def ruleless(self, limit: Limit) -> Table:
-        """Return the table for checks without a known rule.
+        """Return the counter table for checks without a known rule.
 
         When it is created, `limit` is the limit of the first check.
         """
@@ -128,7 +128,7 @@ class RuleTables:
         return self._ruleless
 
     def member(self, key: bytes, cost: int, limit: Limit | None) -> Member:
-        """Return a check of a group with its table.
+        """Return a check of an all-or-nothing group, with the counter table that decides it.
 
         A check that carries a limit always has a table, and its denial denies the group.
         """
@@ -140,7 +140,8 @@ class RuleTables:
         return Member(self.ruleless(limit), key, cost, limit, True)
 
     def evict_to_bounds(self, new_keys: int, now: int) -> None:
-        """Evict keys from the largest tables when `new_keys` more may exceed the bounds."""
+        """Evict keys from the largest tables when `new_keys` more may exceed the maximum number
+        of keys or bytes."""
         self.room -= new_keys
         if self.room >= 0:
             return
@@ -179,7 +180,7 @@ def _bytes_in_use(table: Table) -> int:
 
 
 def _largest_entry(limits: Iterable[Limit]) -> int:
-    """Return the most bytes that one check can add, by these limits or by a limit in the
-    request."""
+    """Return the most bytes that one check can add to the counters, under `limits` or a limit in
+    the request."""
     slots = max([MAX_CARRIED_SLOTS, *(limit.slots for limit in limits)])
     return BYTES_PER_KEY + _SLOT_BYTES * slots

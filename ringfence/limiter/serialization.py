@@ -31,7 +31,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 class BadState(ValueError):
-    """Error for numbers that no counter of the algorithm could have written."""
+    """Error for a received counter whose numbers no counter of the algorithm could have written."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Table: the counters of one rule, with conversion between limits and eviction.
+"""Table of the counters of one rule; it converts counters when the limit changes, and evicts keys
+when full.
 
 The scheme of a limit does the arithmetic; the engine handles rules and groups. The number of keys
 is bounded, and their bytes are counted. There are no timers: each new key examines two entries and
@@ -37,8 +38,8 @@ _CODES = tuple(Code)
 class Table:
     """Counters by key under one limit, at most `max_keys` of them.
 
-    Only an admitted check creates an entry. A full table evicts the key of a small sample that
-    loses the least, so that flooding the table with keys gains little.
+    Only an admitted check creates an entry. A full table evicts, of a small sample, the key with
+    the smallest part of its limit in use, so that flooding the table with keys gains little.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Table:
 
     @property
     def limit(self) -> Limit:
-        """Limit of checks that carry no limit of their own."""
+        """Limit of the rule, for checks whose request contains no limit."""
         return self._scheme.limit
 
     @property
@@ -133,7 +134,7 @@ class Table:
         *,
         limit: Limit | None = None,
     ) -> Outcome:
-        """Refund `cost` units that were charged at most `age_ns` ago; return a peek.
+        """Refund `cost` units that were charged at most `age_ns` ago; return the state of the key.
 
         Age 0 means the newest charge: the current window, or the last hits of a log.
 
@@ -174,7 +175,7 @@ class Table:
         self._counters.drop(key)
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
-        """Apply another limit from the next check on, and keep the counts.
+        """Apply another limit to the keys from the next check on, and keep the counts.
 
         A key is converted at its next check. Used units stay used, so a change never refills a key.
         Until then the key drains by the old limit.
@@ -195,7 +196,8 @@ class Table:
         return key in self._counters.by_key
 
     def state(self, key: bytes, now: int) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
-        """Return a counter's state, limit and remote counts; None when the key is not in use."""
+        """Return a counter's state, limit and counts of other data centers; None when the key is
+        not in use."""
         counter = self._find(key)
         if counter is None or counter.is_expired(now):
             return None

@@ -1,4 +1,4 @@
-"""Client addresses as values of descriptors, and which addresses count as one client.
+"""Grouping of client addresses: which IP addresses share one counter.
 
 An IPv6 host usually has a whole network of addresses. If each address had its own counter, one host
 could create any number of counters.

@@ -86,7 +86,7 @@ def cross_dc_bounds(
 
 
 def exceeding(limit: Limit, datacenters: int, late_ns: int, demand: float) -> int:
-    """Return the units above the limit that other data centers admit before counts arrive.
+    """Return the units above the limit that other data centers admit before their counts arrive.
 
     When a data center admits its last unit, its own count is exact and the other counts are at most
     `late_ns` old. Only what the others admitted in that time exceeds the limit.
@@ -95,20 +95,22 @@ def exceeding(limit: Limit, datacenters: int, late_ns: int, demand: float) -> in
 
 
 def shortest_ns(rtt_ns: int) -> int:
-    """Return the shortest period of a limit for which counts arrive in time."""
+    """Return the shortest period of a limit for which counts of other data centers arrive in
+    time."""
     return max(SHORTEST_NS, _WINDOWS * _staleness_ns(rtt_ns))
 
 
 def _unseen(limit: Limit, datacenters: int, late_ns: int, demand: float) -> tuple[int, int]:
-    """Return the units that one data center admits in this time, and those it may not report
-    yet."""
+    """Return the units that a data center admits in `late_ns`, and those that it may not have
+    sent to others yet."""
     most = limit.ceiling
     admitted = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
     return min(most, -(-admitted.numerator // admitted.denominator)), max(1, most // _SHARE)
 
 
 def _staleness_ns(rtt_ns: int) -> int:
-    """Return the maximum age of a count: the wait for the next round, and the transfer."""
+    """Return the maximum age of another data center's count: the wait until it is sent, and the
+    transfer."""
     wait = ROUND_NS + _JITTER_NS
     answer = rtt_ns + 2 * _HOP_NS
     if answer > ROUND_NS - _JITTER_NS:

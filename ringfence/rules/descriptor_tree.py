@@ -25,8 +25,8 @@ Row = Rule | Open
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Namespace of rules: the nodes of its tree in file order, and the failure policy of request
-    limits."""
+    """Namespace of rules: the nodes of its descriptor tree in file order, and a failure policy
+    for limits in requests."""
 
     name: str
     rows: tuple[Row, ...] = ()
@@ -35,7 +35,8 @@ class Domain:
 
 
 def label(key: str, value: str | None) -> str:
-    """Format one step of a path on one line, without control characters."""
+    """Format one step of a rule's path in the descriptor tree, on one line without control
+    characters."""
     step = key if value is None else f"{key}={value}"
     return step if step.isprintable() else repr(step)
 
@@ -46,7 +47,8 @@ def place(domain: str, path: Path) -> str:
 
 
 def with_steps(domain: Domain) -> Iterator[Row]:
-    """Return the nodes of a domain, with missing inner nodes added before their children.
+    """Yield the nodes of a domain's descriptor tree, with missing inner nodes added before their
+    children.
 
     Raises `ConfigError` when a path occurs twice.
     """

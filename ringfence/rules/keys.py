@@ -42,7 +42,8 @@ def rule_id(domain: str, path: Path) -> int:
 
 
 def override_id(domain: str, keys: Sequence[str]) -> int:
-    """Return the id of a limit that is sent with requests, computed from domain and entry keys.
+    """Return the id of a limit that is sent with requests, computed from the domain and keys of the
+    descriptor.
 
     No rule of a file has such an id. All overrides for one descriptor share it, so a changed
     override keeps the counters.
@@ -51,8 +52,8 @@ def override_id(domain: str, keys: Sequence[str]) -> int:
 
 
 def trial_id(identity: int, salt: bytes) -> int:
-    """Return the id of a rule in a trial. It differs from the real rule's id and from those of
-    other trials."""
+    """Return the id of a rule for a trial run, whose counters are separate from those of real
+    requests and of other trials."""
     kind = b"ringfence:trial"
     digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
     return int.from_bytes(digest.digest(), "big")

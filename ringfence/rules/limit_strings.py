@@ -127,7 +127,8 @@ class _Reader:
         return self._limit()
 
     def _read_span(self) -> bool:
-        """Parse the period, or the word `concurrent`; return whether the limit is a rate."""
+        """Parse the period of a limit, or the word `concurrent`; return whether the limit is a
+        rate."""
         link = self._take()
         if link.lower == "concurrent":
             self._algorithm = Algorithm.CONCURRENCY

@@ -54,8 +54,8 @@ class Rule:
         return "detailed" in self.details or "value" in self.details
 
     def as_carried(self) -> "Rule":
-        """Return the same rule, marked to send its limit with checks, for owners that do not have
-        the rule."""
+        """Return a copy of the rule whose limit is sent with each check, for nodes that do not
+        have the rule."""
         return replace(self, carried=True)
 
 

@@ -27,7 +27,7 @@ class RuleSet:
     """Immutable set of rules. Two sets are equal if their domains are equal, even with different
     versions.
 
-    Raises `ConfigError` when a domain or a place occurs twice, or two rules have the same id.
+    Raises `ConfigError` when a domain or a path in it occurs twice, or two rules have the same id.
     """
 
     __slots__ = ("_by_id", "_content_hash", "_domains", "_replacing", "_roots", "_version")
@@ -83,7 +83,7 @@ class RuleSet:
         )
 
     def by_id(self, identity: int) -> Rule | None:
-        """Return the rule with this id, which is the first 8 bytes of its keys."""
+        """Return the rule with the given id, which is the first 8 bytes of its counter keys."""
         return self._by_id.get(identity)
 
     def knows_domain(self, domain: str) -> bool:
@@ -105,7 +105,8 @@ class RuleSet:
         return _without_replaced(found) if self._replacing else found
 
     def counter(self, domain: str, entries: Entries) -> tuple[Rule, bytes] | None:
-        """Return rule and key as `match` does, for a descriptor without its own limit or cost.
+        """Return rule and counter key as `match` does, for a descriptor that contains no limit and
+        no cost.
 
         Does not compute the metric name.
         """
@@ -116,12 +117,13 @@ class RuleSet:
         return node.rule, node.key_of(entries)
 
     def as_carried(self) -> "RuleSet":
-        """Return the same rules, marked to send their limits with checks, for owners that do not
-        have them."""
+        """Return a copy of the rules whose limits are sent with each check, for nodes that do
+        not have the rules."""
         return self._with_rules(Rule.as_carried)
 
     def as_trial(self, salt: bytes) -> "RuleSet":
-        """Return the same rules with other ids, so that a trial does not spend real budgets.
+        """Return a copy of the rules with other ids, so that a trial run does not spend the limits
+        of real requests.
 
         Trials with the same `salt` share counters. Limits are sent with checks, because no owner
         has these rules.
@@ -203,7 +205,8 @@ class _Node:
         """Metric name, when it contains no value of the request."""
 
     def next(self, entry: tuple[str, str]) -> "_Node | None":
-        """Return the child for an entry that no child matches exactly: a pattern, or any value."""
+        """Return the child of a tree node for an entry that no child matches exactly: a pattern,
+        or any value."""
         key, value = entry
         if key in self.patterns:
             for glob, child in self.patterns[key]:
@@ -212,7 +215,8 @@ class _Node:
         return self.bare.get(key)
 
     def child(self, key: str, value: str | None) -> "_Node":
-        """Return the child for a configured value; create it if it is missing."""
+        """Return the child of a tree node for a configured value; create the child if it is
+        missing."""
         if value is None:
             return self.bare.setdefault(key, _Node())
         if not is_pattern(value):
@@ -225,14 +229,15 @@ class _Node:
         return patterns[-1][1]
 
     def key_of(self, entries: Entries) -> bytes:
-        """Return the counter key for these entries; this node must have a rule."""
+        """Return the counter key for the entries of a descriptor; this node of the tree must
+        have a rule."""
         key = self.head
         for index in self.counted:
             key += with_length(entries[index][1])
         return key if len(key) <= MAX_KEY else bounded(key)
 
     def set_rule(self, rule: Rule) -> None:
-        """Set the rule of this node."""
+        """Set the rule of a node in the descriptor tree."""
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
         self.counted = tuple(counted_places(rule))
@@ -269,7 +274,8 @@ def _match(root: _Root, descriptor: Descriptor) -> Match | None:
 
 
 def _walk(root: _Root, entries: Entries) -> _Node | None:
-    """Follow the entries down the tree; None when an entry has no child."""
+    """Find the node of the descriptor tree for the entries of a descriptor; None when an entry
+    has no child."""
     node: _Node = root
     for entry in entries:
         child = node.exact.get(entry) or node.next(entry)
@@ -280,7 +286,8 @@ def _walk(root: _Root, entries: Entries) -> _Node | None:
 
 
 def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
-    """Match a descriptor that has its own limit; all its values are part of the key."""
+    """Create the match of a descriptor that contains a limit; all its values are part of the
+    counter key."""
     if not descriptor.entries:
         return None
     keys = [key for key, _ in descriptor.entries]
@@ -310,14 +317,16 @@ def _without_replaced(found: tuple[Match | None, ...]) -> tuple[Match | None, ..
 
 
 def counted_places(rule: Rule) -> Iterator[int]:
-    """Yield the indices of the entries whose values are part of a key, in order."""
+    """Yield the indices of the descriptor entries whose values are part of a rule's counter
+    keys, in order."""
     for index, (_, value) in enumerate(rule.path):
         if value is None or (is_pattern(value) and _detail(rule, index) != "share"):
             yield index
 
 
 def metric_name(rule: Rule, values: Sequence[str]) -> str:
-    """Return the metric name of a rule for the values of a request, as in Envoy's service.
+    """Return the metric name of a rule for the values of a request, as Envoy's rate limit service
+    does.
 
     An empty value is written without the `_` before it for `value_to_metric`. For
     `detailed_metric` this holds only when a level of the rule has `share_threshold`.
@@ -336,7 +345,8 @@ def metric_name(rule: Rule, values: Sequence[str]) -> str:
 
 
 def metric_of_key(rule: Rule, key: bytes) -> str | None:
-    """Return the metric name for a key; None when the key has only a digest of its values."""
+    """Return the metric name for a counter key; None when the key has only a digest of its
+    values."""
     _, counted = decode_key(key)
     if counted is None:
         return None

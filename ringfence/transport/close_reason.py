@@ -48,7 +48,7 @@ class TransportCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloseReason:
-    """Reason of a close: the arguments of `Handler.on_close`."""
+    """Reason of the end of a connection: the arguments of `Handler.on_close`."""
 
     code: int
     reason: str
@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 
 def from_peer_close(code: int, is_application: bool, reason: str, peer: Address) -> CloseReason:
-    """Translate the reason of a close that the peer sent."""
+    """Translate the reason that the peer sent when it closed a connection."""
     where = format_address(peer)
     reason = printable(reason)
     if is_application:
@@ -105,8 +105,8 @@ def from_local_close(code: int, reason: str, peer: Address, server_name: str | N
 
 
 def from_path_failure(reason: str, peer: Address) -> CloseReason:
-    """Translate the end of a connection that no peer has closed: silence, no path, or no common
-    version."""
+    """Translate the end of a connection that neither side closed: a silent peer, no network
+    path, or no common QUIC version."""
     where = format_address(peer)
     if reason == "Idle timeout":
         return CloseReason(ErrorCode.IDLE, f"idle timeout: {where} went silent")

@@ -105,7 +105,8 @@ class Transport(Protocol):
 
     @property
     def held_up_ns(self) -> int:
-        """Nanoseconds for which the datagram of the current handler call waited in the kernel.
+        """Nanoseconds that a datagram waited in the kernel before its handler, which is now
+        running, was called.
 
         Datagrams wait while this process is suspended or too slow. Exact from 1 ms on; below that,
         the value of the oldest datagram of the current read. 0 where the system does not report it.
@@ -144,7 +145,7 @@ class Transport(Protocol):
         """Schedule `call` for the instant `when` on the clock of `now`, followed by a flush."""
 
     def report(self, error: Exception) -> None:
-        """Report an internal error that a user of this transport has caught."""
+        """Report an internal error that code which uses this transport has caught."""
 
 
 def check_sealed(datagram: bytes) -> None:

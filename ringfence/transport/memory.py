@@ -47,7 +47,8 @@ class MemoryNetwork:
         settings: Settings | None = None,
         clock: Callable[[], float] = runtime.current_time,
     ) -> None:
-        """Set the defaults: a message takes `delay` seconds, plus a random time up to `jitter`.
+        """Set the defaults of all links: a message takes `delay` seconds, plus a random time up to
+        `jitter`.
 
         Messages stay in order. `loss` and `repeats` are the shares of datagrams that are lost or
         arrive twice. They apply to links without their own share.
@@ -196,7 +197,7 @@ class MemoryNetwork:
             target.call_at(self.arrival(link, 0.0), land)
 
     def is_cut(self, side: MemoryConnection) -> bool:
-        """Return whether the link of one side of a connection is cut; `heal` then resumes
+        """Return whether the link that carries one side's messages is cut; `heal` then resumes
         sending."""
         waiting = self._cuts.get((side.transport.address, side.address))
         if waiting is not None:
@@ -219,7 +220,7 @@ class MemoryNetwork:
         return 0.0
 
     def sides_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
-        """Return the connections of one transport that are not closed, seen from its side."""
+        """Return one transport's side of each of its connections that are not closed."""
         return [side for side in self._sides if side.transport is transport]
 
     def add(self, side: MemoryConnection) -> None:
@@ -264,7 +265,8 @@ class MemoryTransport:
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """Always empty, because there are no packets that could be invalid."""
+        """Counts of rejected datagrams: always empty, because a simulated network has no invalid
+        packets."""
         return {}
 
     async def run(

@@ -19,7 +19,7 @@ __all__ = ["MemoryConnection"]
 
 
 class _Network(Protocol):
-    """Simulated network as a connection uses it; see `MemoryNetwork`."""
+    """Interface of the simulated network that a connection uses; see `MemoryNetwork`."""
 
     def add(self, side: "MemoryConnection") -> None:
         """Register one side of a new connection."""
@@ -41,7 +41,7 @@ class _Network(Protocol):
 
 
 class _Transport(Protocol):
-    """Transport that owns a connection; see `MemoryTransport`."""
+    """Interface of the transport that owns a connection; see `MemoryTransport`."""
 
     accept: Accept | None
     held_up_ns: int
@@ -118,7 +118,8 @@ class MemoryConnection:
             self.transport.mark_unsent(self)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close after all messages sent before; the handler is not called again."""
+        """Close the connection after all queued messages are sent; its handler is not called
+        again."""
         if not self.is_closed:
             self._handler = None
             self._mark_closed()
@@ -176,7 +177,7 @@ class MemoryConnection:
             self._close_reason = None
 
     def abort(self, code: int, reason: str) -> None:
-        """End the connection because of the network or the peer."""
+        """End the connection because of a network fault or a close by the peer."""
         if self.is_closed:
             return
         self._mark_closed()

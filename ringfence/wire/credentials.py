@@ -28,7 +28,8 @@ def node_proof(cluster_key: bytes, name: str, cluster: str = "", binding: bytes 
 def proves(
     cluster_key: bytes, name: str, proof: bytes, cluster: str = "", binding: bytes = b""
 ) -> bool:
-    """Whether `proof` is valid for this cluster key, node name and connection."""
+    """Whether `proof` is the valid credential for the given cluster key, node name and
+    connection."""
     return hmac.compare_digest(node_proof(cluster_key, name, cluster, binding), proof)
 
 
@@ -41,5 +42,5 @@ def token_digest(secret: bytes) -> bytes:
 
 
 def matches(secret: bytes, digest: bytes) -> bool:
-    """Whether `digest` is the hash of this token."""
+    """Whether `digest` is the hash of the client's token."""
     return hmac.compare_digest(token_digest(secret), digest)

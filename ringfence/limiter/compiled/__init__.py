@@ -1,4 +1,5 @@
-"""Compiled tables: they give the same results as the Python reference, but are faster and smaller.
+"""Compiled tables of counters: same results as the implementation in Python, but faster and
+smaller.
 
 If there was no C compiler at installation, there are no compiled modules, and the reference is
 used.
@@ -24,12 +25,12 @@ if _why_not is None:
 
 
 def why_not_compiled() -> str | None:
-    """Return why compiled tables are not available; None when they are."""
+    """Return why compiled counter tables are not available; None when they are."""
     return _why_not
 
 
 def compiled_tables(secret: bytes, *, keeps_keys: bool) -> Tables:
-    """Return a factory of compiled tables for an engine.
+    """Return a factory of compiled counter tables for an engine.
 
     `secret`, 16 bytes, is the key of the identity hash. Anyone who knows it could create two keys
     that share a counter. An engine that transfers counters to other nodes needs `keeps_keys`.

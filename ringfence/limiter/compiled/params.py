@@ -1,7 +1,7 @@
-"""Conversion of schemes and counters of the reference to the numbers in a compiled store, and back.
+"""Conversion of limits and counters between Python objects and the numbers of compiled tables.
 
-Decides which limits have a compiled form. Rare operations use the reference: a counter is read from
-its slot, changed, and written back.
+Decides which limits have a compiled form. Rare operations use the Python implementation: a counter
+is read from its slot, changed, and written back.
 """
 
 from typing import TypeAlias
@@ -29,7 +29,8 @@ _MAX_HITS = 2**31
 
 
 def params_of(scheme: Scheme) -> Params | None:
-    """Return the parameters of a scheme; None when only the reference supports it."""
+    """Return the numbers that define a limit in compiled code; None when only Python code
+    supports it."""
     match scheme:
         case SharedBucketScheme():
             return None
@@ -47,7 +48,8 @@ def params_of(scheme: Scheme) -> Params | None:
 
 
 def numbers_of(counter: Counter) -> Numbers | None:
-    """Return the numbers that represent a counter; None when compiled stores do not support it."""
+    """Return the numbers that represent a counter in compiled code; None when only Python code
+    supports it."""
     match counter:
         case Shared():
             return None
@@ -65,7 +67,7 @@ def numbers_of(counter: Counter) -> Numbers | None:
 
 
 def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
-    """Create the counter of a scheme from the numbers that `numbers_of` returned."""
+    """Create a counter as a Python object from the numbers that `numbers_of` returned."""
     match scheme, numbers:
         case BucketScheme(), (int(tat),):
             return Bucket(scheme, tat)
@@ -113,7 +115,7 @@ def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
 
 
 def _log_params(scheme: SlidingLogScheme) -> Params:
-    """Choose the width of a log entry so that most time gaps of a full log fit."""
+    """Choose the bytes per entry of a sliding log so that most time gaps of a full log fit."""
     usual_gap_ns = 4 * scheme.period_ns // max(scheme.ceiling, 1)
     return {
         "kind": _LOG,

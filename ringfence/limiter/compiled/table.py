@@ -1,9 +1,10 @@
-"""Table of one rule on compiled stores, with the reference implementation for rare operations.
+"""Counters of one rule in compiled code; rare operations use the Python implementation.
 
-A counter is in exactly one place: in the store of the limit that last counted the key, or among
-the reference's counters when no slot can hold it. Checks by a store's own limit run entirely in
-compiled code. Rare operations (a changed limit, a refund, a transfer) read the counter from its
-slot, run the reference's code, and write the counter back. So only checks are implemented twice.
+A counter is in exactly one place: in the compiled store of the limit that last counted the key, or
+among the Python objects when compiled code cannot represent it. Checks by a store's own limit run
+entirely in compiled code. Rare operations (a changed limit, a refund, a transfer) read the counter
+from its slot, run the Python implementation, and write the counter back. So only checks are
+implemented twice.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ _MAX_SCANNED = 64
 
 
 class CompiledTable(HotTable, Table):
-    """Counters by key under one limit, at most `max_keys` of them, with 16 or 24 bytes a slot.
+    """Counters by key under one limit, at most `max_keys` of them, in compiled slots of 16 or 24
+    bytes.
 
     `secret`, 16 bytes that clients must not know, is the key of the identity hash. Tables that
     exchange counters share it. With `keeps_keys`, a slot also refers to its key, which transfers to
@@ -70,7 +72,7 @@ class CompiledTable(HotTable, Table):
         return super().bytes_in_use + sum([store.bytes_in_use for store in self.stores])
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
-        """Apply another limit from the next check on, as `Table.change_limit` does."""
+        """Apply another limit to the keys from the next check on, as `Table.change_limit` does."""
         if is_shared != self._is_shared:
             self._by_limit.clear()  # The stores are still read, but no longer used for counting.
             self.last_limit = None
@@ -103,7 +105,8 @@ class CompiledTable(HotTable, Table):
                 self.evicted += fullest.evict(now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
-        """Count `cost` as `Table.charge_now` does, without a copy of a long log."""
+        """Count `cost` even above the limit, as `Table.charge_now` does, but without copying a
+        long sliding log."""
         store = self.store_for(self.own_limit if limit is None else limit)
         used = None if store is None or cost < 0 else store.append(key, cost, now)
         if store is None or used is None:
@@ -113,7 +116,8 @@ class CompiledTable(HotTable, Table):
     # -- what compiled code cannot do by itself ------------------------------------------------
 
     def store_for(self, limit: Limit) -> Store | None:
-        """Return the store of a limit; None when only the reference supports the limit."""
+        """Return the compiled store for counters under a limit; None when only Python code
+        supports the limit."""
         store = self._by_limit.get(limit)
         if store is None and len(self.stores) < _MAX_STORES:
             scheme = self._scheme_of(limit)
@@ -125,8 +129,8 @@ class CompiledTable(HotTable, Table):
         return store
 
     def renewed(self, store: Store, now: int) -> Store | None:
-        """Replace a store whose range of numbers does not include `now`; its keys are moved one by
-        one."""
+        """Replace a compiled store that cannot represent the time `now`; its keys are moved one
+        by one."""
         limit = store.scheme.limit
         del self._by_limit[limit]
         self._remove_expired(now)
@@ -139,12 +143,13 @@ class CompiledTable(HotTable, Table):
     def slow_verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None
     ) -> list[Verdict]:
-        """Decide checks by the reference implementation, when there is no store."""
+        """Decide checks by the Python implementation, when no compiled store supports their
+        limit."""
         return Table.verdicts(self, keys, costs, now, limit)
 
     def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
-        """Decide one check by the reference implementation, and store its counter in the right
-        place."""
+        """Decide one check by the Python implementation, and store the counter in compiled form
+        if possible."""
         if not self.stores:
             return Table.verdicts(self, (key,), (cost,), now, limit)[0]
         own = self._scheme
@@ -193,7 +198,7 @@ class CompiledTable(HotTable, Table):
         self._keep(key, counter, now)
 
     def _remove_expired(self, now: int) -> None:
-        """Remove expired entries from older stores, and drop empty stores."""
+        """Remove expired counters whose limit is not the rule's limit, and drop empty stores."""
         for store in [store for store in self.stores if store is not self.own]:
             store.sweep(_MAX_SCANNED, now)
             if not len(store):

@@ -1,4 +1,4 @@
-"""Reference implementation of the algorithms, one module for each.
+"""Reference implementation of the rate limiting algorithms in Python, one module for each.
 
 It specifies the results of the compiled engine, and replaces it where there is none. A `Scheme` has
 the values derived from a limit, and a `Counter` has the usage of one key. All arithmetic uses

@@ -25,11 +25,11 @@ __all__ = ["Bucket", "BucketScheme"]
 
 
 class BucketScheme(Scheme):
-    """Scheme of a bucket that drains one unit per emission interval.
+    """Values derived from the limit of a bucket, which drains one unit per emission interval.
 
-    The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so the scheme counts time in
-    ticks of `1 / ticks_per_ns` ns. Then a unit is a whole number of ticks, and nothing is rounded
-    for any amount and period.
+    The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so time is counted in ticks
+    of `1 / ticks_per_ns` ns. Then a unit is a whole number of ticks, and nothing is rounded for any
+    amount and period.
     """
 
     __slots__ = ("capacity", "hard_capacity", "is_queue", "ticks_per_ns", "unit")
@@ -63,13 +63,13 @@ class BucketScheme(Scheme):
         return units * self.unit + ticks
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter to a bucket with the same level in units, rounded up by less than
-        a tick."""
+        """Convert a counter of another limit to a bucket with the same level in units, rounded
+        up by less than a tick."""
         return Bucket(self, self.tat_after(counter, now))
 
     def tat_after(self, counter: Counter, now: int) -> int:
-        """Return the theoretical arrival time (TAT) for a bucket with the units in use of another
-        counter."""
+        """Return the theoretical arrival time (TAT) of a bucket that contains the units in use
+        of `counter`."""
         if isinstance(counter, Bucket):
             level = -(-counter.level(now) * self.unit // counter.scheme.unit)
         else:

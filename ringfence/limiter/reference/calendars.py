@@ -16,7 +16,7 @@ __all__ = ["CalendarWindows"]
 class CalendarWindows:
     """Windows of one calendar unit, such as days or months, in one time zone.
 
-    Caches the last window, since most calls are for the current one.
+    The window of the last call is cached, since most calls are for the present time.
     """
 
     __slots__ = ("_latest", "_unit", "_zone")

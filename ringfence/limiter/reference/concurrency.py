@@ -41,14 +41,15 @@ class ConcurrencyScheme(Scheme):
         self.slot_numbers: Final = slot_numbers
 
     def open(self, now: int, used: int = 0) -> "Concurrency":
-        """Create a counter with `used` units in one slot that can only expire."""
+        """Create a counter with `used` units in flight, in one slot without a holder, which only
+        expires."""
         counter = Concurrency(self)
         if used:
             counter.grant(used, now)
         return counter
 
     def restore(self, state: Sequence[int], now: int) -> "Concurrency":
-        """Restore slots from their id, time left and units, in order of expiry."""
+        """Restore a counter from the id, time left and units of each slot, in order of expiry."""
         if len(state) % _FIELDS:
             raise BadState(f"{len(state)} numbers are no slots")
         ids, left, units = checked(state)[::3], state[1::3], units_in(state[2::3])
@@ -63,15 +64,16 @@ class ConcurrencyScheme(Scheme):
         return counter
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: its slots keep their expiry, so that holders can release
-        them."""
+        """Convert a counter of another limit: slots keep their id and expiry, so that holders
+        can release them."""
         if isinstance(counter, Concurrency):
             return counter.copy(self)
         return super().adopt(counter, now)
 
 
 class Concurrency(Counter):
-    """Slots of one key by id, in order of expiry: (expiry, units)."""
+    """Slots of one key under a concurrency limit: (expiry, units) by slot id, in order of
+    expiry."""
 
     __slots__ = ("in_flight", "scheme", "slots")
 
@@ -81,7 +83,7 @@ class Concurrency(Counter):
         self.in_flight = 0
 
     def copy(self, scheme: ConcurrencyScheme) -> "Concurrency":
-        """Return a counter with the same slots under another scheme."""
+        """Return a copy of the counter, with all its slots, under another limit."""
         counter = Concurrency(scheme)
         counter.slots, counter.in_flight = self.slots.copy(), self.in_flight
         return counter
@@ -159,7 +161,7 @@ class Concurrency(Counter):
         """Return id, time left and units of each slot, ordered by expiry.
 
         When there are too many slots for a state, the first to expire are merged into one slot
-        that can only expire.
+        without a holder, which only expires.
         """
         self._expire(now)
         most = MAX_NUMBERS // _FIELDS
@@ -174,7 +176,7 @@ class Concurrency(Counter):
         return numbers
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Put units in flight in a slot that can only expire."""
+        """Count units as in flight, in a slot without a holder, which only expires."""
         self._expire(now)
         units = fitting(units, self.in_flight)
         ends = now - age_ns + self.scheme.time_to_live_ns

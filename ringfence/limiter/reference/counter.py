@@ -1,4 +1,5 @@
-"""Interface of the algorithms: a scheme for each limit, and a counter for each key.
+"""Interface of the rate limiting algorithms: a scheme (derived values) for each limit, and a
+counter for each key.
 
 `schemes` maps limits to schemes, and each algorithm has its own module. `ringfence.limiter.table`
 decides which keys have a counter.
@@ -39,7 +40,9 @@ A bare tuple, because the hot path makes one per check and a named value costs t
 
 
 class Counter(ABC):
-    """Usage of one key under one scheme. Each counter belongs to one table and is changed in place.
+    """Units of one key that are in use under one limit.
+
+    Each counter belongs to one table and is changed in place.
 
     `now` is in nanoseconds since the Unix epoch. A `now` below an earlier one counts as the largest
     so far, so a clock that steps back never admits more.
@@ -83,7 +86,7 @@ class Counter(ABC):
         """
 
     def standing(self, now: int) -> Verdict:
-        """Return whether the units in use are within the limit; the result of a charge.
+        """Return the result of a charge: whether the units in use are within the limit.
 
         `OVERDRAWN` while more than the ceiling is in use, with the wait for cost 1. A wait of 0
         means that the cost never passes.
@@ -96,17 +99,18 @@ class Counter(ABC):
 
     @property
     def extra_bytes(self) -> int:
-        """Approximate bytes beyond the size of a small counter; computed at low cost."""
+        """Approximate bytes of this counter beyond the size of a small counter; computed at low
+        cost."""
         return 0
 
     def share_in_use(self, now: int) -> int:
-        """Return the used part of the ceiling in millionths. An eviction would make these units
+        """Return the used part of the limit in millionths, which an eviction would make
         available again."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
 
 
 class Scheme(ABC):
-    """Constants derived from a limit, which every check needs."""
+    """Values derived from a limit, which every check needs, and creation of counters."""
 
     __slots__ = ("ceiling", "hard", "limit")
     grows: ClassVar[bool] = False
@@ -127,11 +131,12 @@ class Scheme(ABC):
     def restore(self, state: Sequence[int], now: int) -> Counter:
         """Restore a counter from the numbers of `Counter.state`; its durations start at `now`.
 
-        Raises `BadState` for numbers that no counter of this scheme writes.
+        Raises `BadState` for numbers that no counter of this limit writes.
         """
 
     def standing(self, peek: Verdict, used: int) -> Verdict:
-        """Return the result of a charge, from a peek and the units in use after the charge."""
+        """Return the result of a charge, from a check of cost 0 and the units in use after the
+        charge."""
         _, remaining, retry_after, reset_after, _, _ = peek
         if used > self.ceiling:
             return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
@@ -139,7 +144,7 @@ class Scheme(ABC):
         return code, remaining, 0, reset_after, 0, 0
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert a counter of another scheme, without making more units available.
+        """Convert a counter of another limit, without making more units available.
 
         By default the units in use count as charged now.
         """
@@ -147,7 +152,7 @@ class Scheme(ABC):
 
 
 class SlotNumbers:
-    """Generator of unique slot ids."""
+    """Generator of unique ids for slots of concurrency limits."""
 
     __slots__ = ("next",)
 
@@ -156,14 +161,15 @@ class SlotNumbers:
         """Id of the next slot."""
 
     def take(self) -> int:
-        """Return the next slot id."""
+        """Return a new id for a slot of a concurrency limit."""
         slot_id = self.next
         self.next = slot_id + 1
         return slot_id
 
 
 def columns(verdicts: Sequence[Verdict], limits: list[int]) -> Outcomes:
-    """Convert result rows to columns; `limits` is the applied amount of each row."""
+    """Convert results of checks from rows to columns; `limits` has the amount of each check's
+    limit."""
     if not verdicts:
         return Outcomes()
     codes, remaining, retry_after, reset_after, delays, slot_ids = zip(*verdicts, strict=True)

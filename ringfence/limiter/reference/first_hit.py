@@ -33,8 +33,8 @@ class FirstHitWindowScheme(WindowScheme):
         return FirstHitWindow(self, *self.window(now - age_ns), count)
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep its window and count if both schemes have the same window
-        length."""
+        """Convert a counter of another limit: keep its window and count if both windows have the
+        same length."""
         if (
             isinstance(counter, FirstHitWindow)
             and counter.scheme.limit.period_ns == self.limit.period_ns

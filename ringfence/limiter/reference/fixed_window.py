@@ -56,18 +56,20 @@ class FixedWindowScheme(WindowScheme):
         return start // self._unit_ns
 
     def start_of(self, number: int) -> int:
-        """Return the start of the window with this number."""
+        """Return the start of the window with the given number."""
         return number * self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep its count if both schemes have the same windows."""
+        """Convert a counter of another limit: keep its count if both limits have the same
+        windows."""
         if isinstance(counter, FixedWindow) and counter.scheme.alignment == self.alignment:
             return FixedWindow(self, counter.start, counter.end, counter.count)
         return super().adopt(counter, now)
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Value that is equal for two schemes if and only if they have the same windows."""
+        """Value that is equal for two limits if and only if their windows start at the same
+        instants."""
         if self.limit.calendar is not None:
             return self.limit.calendar, self.limit.timezone
         return (self._period_ns,)

@@ -1,4 +1,5 @@
-"""Mapping from limits to schemes; the only module that imports all algorithms."""
+"""Choice of the algorithm's implementation for a limit; the only module that imports all
+algorithms."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -26,7 +27,9 @@ _SHARED: dict[Algorithm, Callable[[Limit], Scheme]] = {
 
 
 def scheme_of(limit: Limit, slot_numbers: SlotNumbers, *, is_shared: bool = False) -> Scheme:
-    """Return the scheme of a limit; `slot_numbers` yields the slot ids of a concurrency limit.
+    """Create the scheme of a limit: its derived values, in the class of its algorithm.
+
+    `slot_numbers` generates the slot ids of a concurrency limit.
 
     With `is_shared`, counters merge counts of other data centers if the algorithm supports it.
     """

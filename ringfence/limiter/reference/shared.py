@@ -32,7 +32,7 @@ _BEFORE = ""
 
 
 class _Numbers(NamedTuple):
-    """Window numbers that still affect decisions at an instant."""
+    """Range of the window numbers whose counts still affect decisions at an instant."""
 
     oldest: int
     """Oldest window that still counts."""
@@ -50,7 +50,7 @@ class Shared(ABC):
 
     @abstractmethod
     def numbers(self, now: int) -> _Numbers:
-        """Return the range of window or slot numbers that still affect decisions."""
+        """Return the range of window or slot numbers whose counts still affect decisions."""
 
     @abstractmethod
     def local_counts(self, now: int) -> list[int]:
@@ -63,11 +63,13 @@ class Shared(ABC):
 
     @abstractmethod
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore the remote counts of the counter that this counter replaces."""
+        """Restore another data center's counts from the counter that this counter replaces."""
 
     def remote_cells(self, now: int) -> dict[str, list[int]]:
-        """Return remote counts of windows that still affect decisions, in the format of
-        `merge_remote`."""
+        """Return the counts of each other data center for windows that still affect decisions.
+
+        Their format is that of `local_counts`.
+        """
         oldest = self.numbers(now).oldest
         cells = {
             writer: flatten_pairs({n: count for n, count in known.items() if n >= oldest})
@@ -76,8 +78,10 @@ class Shared(ABC):
         return {writer: numbers for writer, numbers in cells.items() if numbers}
 
     def _merge(self, writer: str, cells: Mapping[int, int], now: int) -> tuple[int, int]:
-        """Keep the larger of own and received counts; return the number of rejected counts and the
-        increase."""
+        """Merge the counts that a data center sent into the stored ones: the larger count is kept.
+
+        Returns the number of rejected counts, and the increase of the sum.
+        """
         numbers = self.numbers(now)
         known = {n: c for n, c in self.remote.get(writer, {}).items() if n >= numbers.oldest}
         refused = increase = 0
@@ -95,7 +99,8 @@ class Shared(ABC):
 
 
 class SharedWindowScheme(Scheme):
-    """Scheme of a fixed or sliding window that counts units of several data centers."""
+    """Values derived from the limit of a fixed or sliding window that several data centers
+    share."""
 
     __slots__ = ("inner",)
 
@@ -108,12 +113,13 @@ class SharedWindowScheme(Scheme):
         return SharedWindow(self, self.inner.open(now, used), {})
 
     def restore(self, state: Sequence[int], now: int) -> "SharedWindow":
-        """Restore the counts of this data center; remote counts are restored separately."""
+        """Restore the counts of this data center; those of other data centers are restored
+        separately."""
         return SharedWindow(self, self.inner.restore(state, now), {})
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep own and remote counts when both schemes have the same
-        windows.
+        """Convert a counter of another limit: keep the counts of all data centers if both limits
+        have the same windows.
 
         Otherwise the sum is kept without its parts. It is not sent to other data centers, because
         each of them converts its own counters.
@@ -130,7 +136,8 @@ class SharedWindowScheme(Scheme):
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Value that is equal for two schemes if and only if they have the same windows."""
+        """Value that is equal for two limits if and only if their windows start at the same
+        instants."""
         return type(self.inner), self.inner.alignment
 
 
@@ -184,7 +191,7 @@ class SharedWindow(Counter, Shared):
         self.own.charge(units, now, age_ns)
 
     def numbers(self, now: int) -> _Numbers:
-        """Return the range of slot numbers that still affect decisions."""
+        """Return the range of window slot numbers whose counts still affect decisions."""
         inner = self.scheme.inner
         if isinstance(inner, SlidingWindowScheme):
             slot = now // inner.slot_ns
@@ -207,12 +214,13 @@ class SharedWindow(Counter, Shared):
         return self._merge(writer, cells, now)[0]
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore the remote counts of the counter that this counter replaces."""
+        """Restore another data center's counts from the counter that this counter replaces."""
         self.merge_remote(writer, cells, now)
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of the own window and of the counts of other data centers."""
+        """Bytes that the counts of this data center and of other data centers need beyond a
+        small counter."""
         return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.remote.values()))
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
@@ -237,7 +245,7 @@ class SharedWindow(Counter, Shared):
 
 
 class SharedBucketScheme(BucketScheme):
-    """Scheme of a bucket to which several data centers add units."""
+    """Values derived from the limit of a bucket to which several data centers add units."""
 
     __slots__ = ("period_ns",)
 
@@ -252,7 +260,7 @@ class SharedBucketScheme(BucketScheme):
         return bucket
 
     def restore(self, state: Sequence[int], now: int) -> "SharedBucket":
-        """Restore the level and this data center's counts by period number."""
+        """Restore a bucket from its level and this data center's counts by period number."""
         if len(state) < 2:
             raise BadState("no level")
         level, cells = checked(state[:2]), pairs_of(state[2:])
@@ -263,8 +271,8 @@ class SharedBucketScheme(BucketScheme):
         return bucket
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep its level, and its counts by data center if the period is
-        the same.
+        """Convert a counter of another limit: keep its level, and its counts by data center if both
+        periods are equal.
 
         Units that only this data center counted so far are sent to the others.
         """
@@ -323,7 +331,7 @@ class SharedBucket(Bucket, Shared):
         return [*super().state(now), *self.local_counts(now)]
 
     def numbers(self, now: int) -> _Numbers:
-        """Return the range of period numbers that still affect decisions."""
+        """Return the range of period numbers whose counts still affect decisions."""
         current = now // self.scheme.limit.period_ns
         return _Numbers(current - 1, current, current + 1)
 
@@ -339,7 +347,8 @@ class SharedBucket(Bucket, Shared):
         return refused
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Restore remote counts; the level of the bucket already includes these units."""
+        """Restore another data center's counts; the level of the bucket already includes their
+        units."""
         self._merge(writer, cells, now)
 
     def note(self, units: int, now: int, age_ns: int) -> None:
@@ -354,6 +363,6 @@ class SharedBucket(Bucket, Shared):
 
 
 def _plain(counter: Counter) -> FixedWindow | SlidingWindow:
-    """Narrow the type of a counter to those of a shared window."""
+    """Return the counter after the assertion that it is a fixed or a sliding window."""
     assert isinstance(counter, FixedWindow | SlidingWindow)
     return counter

@@ -61,14 +61,15 @@ class SlidingLogScheme(Scheme):
         return log
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep its hits if both schemes have the same period."""
+        """Convert a counter of another limit: keep its hits if both limits have the same period."""
         if isinstance(counter, SlidingLog) and counter.scheme.period_ns == self.period_ns:
             return counter.copy(self)
         return super().adopt(counter, now)
 
 
 class SlidingLog(Counter):
-    """Hits of one key in `(now - period, now]`: times in order, and the hits at each time.
+    """Hits of one key in the last period: their times in order, and the number of hits at each
+    time.
 
     Entries before `first` have expired; they are removed together.
     """
@@ -83,7 +84,7 @@ class SlidingLog(Counter):
         self.total = 0
 
     def copy(self, scheme: SlidingLogScheme) -> "SlidingLog":
-        """Return a log with the same hits under another scheme."""
+        """Return a copy of the log, with all its hits, under another limit."""
         log = SlidingLog(scheme)
         log.stamps, log.counts = self.stamps[:], self.counts[:]
         log.first, log.total = self.first, self.total
@@ -210,7 +211,7 @@ class SlidingLog(Counter):
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of all entries, and the unused capacity of the arrays."""
+        """Bytes of all log entries, and of the unused capacity of their arrays."""
         return _ENTRY_BYTES * len(self.stamps)
 
     def _expire(self, now: int) -> None:

@@ -32,7 +32,7 @@ _Counts: TypeAlias = tuple[int, ...]
 
 
 class SlidingWindowScheme(Scheme):
-    """Slots of a sliding window, and the ceiling of its estimate."""
+    """Values derived from the limit of a sliding window, which is divided into slots."""
 
     __slots__ = ("blank", "extra_bytes", "slot_ns", "slots")
 
@@ -56,19 +56,21 @@ class SlidingWindowScheme(Scheme):
         return SlidingWindow(self, slot, tuple(units_in(counts)))
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert another counter: keep its counts if both schemes have the same slots."""
+        """Convert a counter of another limit: keep its counts if both windows have the same
+        slots."""
         if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Value that is equal for two schemes if and only if they have the same slots."""
+        """Value that is equal for two limits if and only if their windows have the same slots."""
         return self.slot_ns, self.slots
 
 
 class SlidingWindow(Counter):
-    """Hits of one key in the latest slot that has a charge, and in the slots before it."""
+    """Hits of one key by slot (part) of the sliding window, up to the latest slot that has a
+    charge."""
 
     __slots__ = ("counts", "scheme", "slot")
 
@@ -78,7 +80,8 @@ class SlidingWindow(Counter):
         self.counts = counts
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current slot if the estimate has room for it."""
+        """Count `cost` in the slot of `now`, if the estimated hits in the window stay within the
+        limit."""
         scheme = self.scheme
         slot_ns = scheme.slot_ns
         ceiling = scheme.ceiling
@@ -145,15 +148,16 @@ class SlidingWindow(Counter):
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes of all slots except the first."""
+        """Bytes of the counts of all window slots except the first."""
         return self.scheme.extra_bytes
 
     def rolled(self, now: int) -> "SlidingWindow":
-        """Return a counter with the same hits, whose latest slot is that of `now`."""
+        """Return a copy of the counter in which the latest slot is the slot of `now`."""
         return SlidingWindow(self.scheme, *self._rolled(now))
 
     def _rolled(self, now: int) -> tuple[int, _Counts]:
-        """Return the counts shifted so that the first one belongs to the slot of `now`."""
+        """Return the counts of all window slots, shifted so that the first one belongs to the
+        slot of `now`."""
         slot = now // self.scheme.slot_ns
         passed = slot - self.slot
         if passed <= 0:
@@ -162,15 +166,15 @@ class SlidingWindow(Counter):
 
 
 def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
-    """Return the estimate: all newer counts, and the part of the oldest that is inside the window,
-    rounded down."""
+    """Return the estimated hits in the window: the oldest slot counts by the part inside the
+    window, rounded down."""
     overlap = min((slot + 1) * slot_ns - now, slot_ns)  # min(): the clock may have gone back.
     oldest = counts[-1]
     return oldest * overlap // slot_ns + sum(counts) - oldest
 
 
 def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
-    """Return the exact time until the estimate falls to `room`.
+    """Return the exact time until the estimated hits in the window fall to `room`.
 
     Examines one slot after the other. When the counts between the current and the oldest slot fit,
     the weight of the oldest count `n` must fall to `spare`: `n * overlap < (spare + 1) * slot_ns`.
@@ -189,7 +193,7 @@ def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
 
 
 def _reset_after(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
-    """Return the time until the estimate falls to 0."""
+    """Return the time until the estimated hits in the window fall to 0."""
     current = counts[0]
     if current:  # The usual case: one step of `_wait`.
         return (slot + len(counts)) * slot_ns - (slot_ns - 1) // current - now

@@ -19,7 +19,7 @@ __all__ = ["Window", "WindowScheme"]
 
 
 class WindowScheme(Scheme):
-    """Boundaries of windows, and the ceiling of their counts."""
+    """Values derived from the limit of a window: its boundaries, and the maximum count."""
 
     __slots__ = ()
 

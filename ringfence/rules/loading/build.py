@@ -78,7 +78,8 @@ class LoadedRules:
 
 @dataclass(frozen=True, slots=True)
 class _Sibling:
-    """Child of a node in the descriptor tree, which is compared with the other children."""
+    """Child of a node in the descriptor tree, which is compared with the other children of that
+    node."""
 
     cursor: Cursor
     line: int
@@ -88,7 +89,7 @@ class _Sibling:
     has_children: bool
 
     def location_for(self, other: "_Sibling") -> str:
-        """Return the line of this sibling, for a message about the entry `other`."""
+        """Return the line of this entry in its rule file, for a message about the entry `other`."""
         return f"line {self.line}" + (
             "" if self.cursor.file == other.cursor.file else f" of {self.cursor.file}"
         )
@@ -361,7 +362,7 @@ def _check_replaces(domain: _DomainBuilder) -> None:
 
 
 def _label(table: Table) -> str:
-    """Return a descriptor's name for messages, before its keys are validated."""
+    """Return a descriptor's name for error messages, before its keys are validated."""
     found = {
         key.text: value.text
         for key, value in table.pairs

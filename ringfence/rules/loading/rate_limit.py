@@ -228,8 +228,8 @@ class _Reader:
                 self._error(key, what, fix)
 
     def _selects(self, key: str) -> bool:
-        """Whether a key is set and thereby selects an algorithm; `align: epoch` is valid for
-        all."""
+        """Whether a key of a `rate_limit` map is set and selects an algorithm; `align: epoch` is
+        valid for all."""
         return key in self._fields and (key != "align" or self._settings.calendar)
 
     def _calendar(self, unit: str) -> Calendar | None:
@@ -268,7 +268,8 @@ class _Reader:
         return tuple(names)
 
     def _require(self, key: str, fix: str) -> None:
-        """Report a missing key, unless an unknown key in the map may be a misspelling of it."""
+        """Report a key that is missing in a `rate_limit` map, unless an unknown key may be a
+        misspelling of it."""
         if key not in self._fields and not self._is_misspelt:
             self._cursor.error(self._line, f"{key} is missing", fix)
 

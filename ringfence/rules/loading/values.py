@@ -36,7 +36,7 @@ class Scalar:
 
     @property
     def flag(self) -> bool:
-        """Value of the scalar as a boolean."""
+        """Value of a rule file's scalar as a boolean."""
         return self.text.lower() in ("true", "yes", "on")
 
     @property

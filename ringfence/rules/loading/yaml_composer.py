@@ -51,7 +51,7 @@ class InvalidYaml(Exception):
 
 
 def compose(text: str) -> Item:
-    """Parse the only document in `text`. Raises `InvalidYaml`."""
+    """Parse YAML text that contains one document. Raises `InvalidYaml`."""
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if found is not None:
         line = text.count("\n", 0, found.start()) + 1

@@ -148,9 +148,10 @@ class Acceptor:
         return Admit(header.destination_cid, None)
 
     def stateless_reset(self, datagram: bytes) -> bytes | None:
-        """Create the packet that makes the sender of `datagram` end an unknown connection.
+        """Create the packet that makes the sender of `datagram` end a connection that this node
+        does not know.
 
-        That connection was made before this node restarted. The reset is always smaller than
+        Such a connection was made before this node restarted. The reset is always smaller than
         `datagram`, so two endpoints cannot exchange resets forever.
         """
         size = min(len(datagram) - 1, _RESET_SIZE)

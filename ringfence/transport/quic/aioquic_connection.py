@@ -130,13 +130,13 @@ class AioquicConnection(QuicConnection):
 
     @property
     def closing(self) -> ConnectionTerminated | None:
-        """Reason of a close, available immediately; aioquic's event comes after the drain
-        period."""
+        """Reason why the connection closes, available immediately; aioquic reports it after the
+        drain period."""
         return self._close_event
 
     @property
     def unacknowledged(self) -> int:
-        """Number of bytes of the stream that the peer has not acknowledged."""
+        """Number of sent stream bytes that the peer has not acknowledged."""
         stream = self._streams.get(STREAM)
         return 0 if stream is None else len(stream.sender._buffer)
 
@@ -189,7 +189,7 @@ class AioquicConnection(QuicConnection):
         super().handle_timer(now + _TIMER_SLACK)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether there is nothing to send before the next deadline.
+        """Whether the connection has nothing to send before its next timer is due.
 
         This cheap test avoids building an empty packet after each received datagram.
         """
@@ -306,8 +306,8 @@ class AioquicConnection(QuicConnection):
     def _write_stream_limits(
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
-        """Keep the limit of the stream (MAX_STREAM_DATA) ahead of delivered data in the same
-        way."""
+        """Keep the limit of the stream (MAX_STREAM_DATA) `window` ahead of the data delivered in
+        order."""
         if stream.stream_id != STREAM:
             return
         delivered = stream.receiver.starting_offset()

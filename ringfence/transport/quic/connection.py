@@ -57,7 +57,8 @@ class ConnectionEvents(Protocol):
         """Report that the connection may have datagrams to send."""
 
     def on_deadline_changed(self, connection: "QuicConnection") -> None:
-        """Report that the deadline may now be earlier, and that there is nothing to send."""
+        """Report that the connection's next timer may now be due earlier, and that there is
+        nothing to send."""
 
     def on_cid_added(self, cid: bytes, connection: "QuicConnection") -> None:
         """Report that datagrams for the connection id `cid` belong to the connection."""
@@ -73,7 +74,7 @@ class ConnectionEvents(Protocol):
         """Report that the connection is closed; there may be a last datagram to send."""
 
     def count_refusal(self, cause: str) -> None:
-        """Count rejected input, by cause."""
+        """Count a rejected datagram or connection, by cause."""
 
     def report(self, error: Exception) -> None:
         """Report an exception raised by Ringfence or aioquic."""
@@ -165,7 +166,8 @@ class QuicConnection:
             self._unsent_size += len(message)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close after all messages sent before; the handler is not called again."""
+        """Close the connection after all queued messages are sent; its handler is not called
+        again."""
         self._handler = None
         self.terminate(CloseReason(code, reason), notify_peer=True)
 
@@ -192,8 +194,8 @@ class QuicConnection:
             self._events.on_sendable(self)
 
     def tick(self, now: float) -> None:
-        """Run the timers that are due, except the handshake timer; has no effect when called
-        early."""
+        """Run the connection's timers that are due, except the handshake timer; has no effect
+        when called early."""
         quic = self.quic
         if quic is not None:
             due = quic.get_timer()

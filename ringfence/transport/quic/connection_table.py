@@ -1,7 +1,7 @@
 """Connections of one endpoint: by connection id, by reset token, by state, and by deadline.
 
-The heap of deadlines is its own: a connection moves its deadline with each packet, and `Timers` of
-`ringfence.runtime` would need a new call for each move.
+This module has a separate heap of deadlines: a connection moves its deadline with each packet, and
+`Timers` of `ringfence.runtime` would need a new call for each move.
 """
 
 from heapq import heapify, heappop, heappush
@@ -96,8 +96,8 @@ class ConnectionTimers:
     """Heap of the deadlines of connections, with at most a few stale entries for each."""
 
     def __init__(self, connections: dict[QuicConnection, None]) -> None:
-        """`connections` are those of the endpoint; entries of all other connections are
-        outdated."""
+        """`connections` are all connections of the endpoint; heap entries of any other
+        connection are outdated."""
         self._connections = connections
         self._heap: list[tuple[float, int, QuicConnection]] = []
         self._order = count()
@@ -114,7 +114,7 @@ class ConnectionTimers:
                 self._remove_stale()
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline; it may belong to an outdated entry."""
+        """Return the earliest deadline of a connection; it may be one that has since changed."""
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: float) -> QuicConnection | None:

@@ -128,7 +128,7 @@ class Endpoint:
             self.dialer.on_unreachable(connection, now)
 
     def tick(self, now: float) -> None:
-        """Run the timers that are due; has no effect when called early."""
+        """Run the timers of connections that are due; has no effect when called early."""
         self._table.dispose_removed()
         while (connection := self._timers.take_due(now)) is not None:
             if connection in self._sendable and connection.state is State.CLOSED:
@@ -204,7 +204,7 @@ class Endpoint:
         self.on_sendable(connection)
 
     def count_refusal(self, cause: str) -> None:
-        """Count rejected input, by cause."""
+        """Count a rejected datagram or connection, by cause."""
         self.refusals[cause] += 1
 
     def report(self, error: Exception) -> None:

@@ -161,7 +161,7 @@ def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_n
 
 
 def expires_at(certificates_pem: bytes) -> float:
-    """Return the earliest expiry of these certificates, as Unix time in seconds."""
+    """Return the earliest expiry of the given certificates, as Unix time in seconds."""
     certificates = x509.load_pem_x509_certificates(certificates_pem)
     return min([certificate.not_valid_after_utc.timestamp() for certificate in certificates])
 

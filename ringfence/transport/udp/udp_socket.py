@@ -44,7 +44,8 @@ class UdpSocket:
         refusals: Counter[str],
         on_unroutable: Callable[..., None],
     ) -> "UdpSocket":
-        """Bind the socket to the first of `rows` that works, or to any port when there are none.
+        """Bind the socket to the first address in `rows` that works, or to any port when there are
+        none.
 
         Raises `ConfigError`, which names the address and how to fix the problem.
         """

@@ -243,7 +243,8 @@ class UdpTransport(ABC):
         self._resolve(address, store)
 
     def _open(self, rows: Iterable[AddressInfo]) -> socket.socket:
-        """Open the socket, bound to the first of `rows` that works. Raises `ConfigError`."""
+        """Open the socket, bound to the first address in `rows` that works. Raises
+        `ConfigError`."""
         self._socket = UdpSocket.open(self._bind, rows, self.refusals, self._on_unroutable)
         self._has_stamps = self._delay.enable_stamps(self._socket.raw)
         return self._socket.raw

@@ -119,7 +119,8 @@ def read_request(fields: list[object]) -> Request:
 
 
 def peek_request(payload: bytes) -> tuple[int, int] | None:
-    """Return the number and the row count of an encoded request, without decoding it completely.
+    """Return the sequence number and the row count of an encoded request, without decoding it
+    completely.
 
     Returns None when the payload cannot be a request. The cost does not depend on the size of the
     payload. Other fields are not checked.
@@ -274,7 +275,8 @@ def _read_ids(wire: object, count: int) -> list[CheckId]:
 
 
 def _check_extras(batch: Batch) -> None:
-    """Raise `BadMessage` for columns that the operation does not permit, and for missing ones."""
+    """Raise `BadMessage` for columns that the request's operation does not permit, and for
+    missing columns."""
     limits, which = batch.limits, batch.which
     if len(limits) > len(batch.keys):
         raise bad_field("Request.limits", "no more than the keys")

@@ -34,7 +34,8 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Answer to `AskMembers`: the members sorted by name, and the hash of this view."""
+    """Answer to `AskMembers`: the members of the cluster sorted by name, and a hash of that
+    list."""
 
     seq: int
     view: int

@@ -32,8 +32,8 @@ class DenialRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Request for a lease: units of a key that only the sender may spend. Also returns finished
-    leases."""
+    """Request of a client for a lease: units of a key that only this client may spend. Also
+    returns finished leases."""
 
     seq: int
     key: bytes
@@ -72,7 +72,8 @@ class LeaseRecall:
 
 @dataclass(frozen=True, slots=True)
 class SlotsFree:
-    """Notice that slots are reserved for waiting checks, which must be repeated within a second."""
+    """Notice to a client: slots of concurrency limits are reserved for its waiting checks, which
+    it must repeat within a second."""
 
     tickets: list[int]
     """Tickets of the waiting checks, as in `Request.slot_ids`."""

@@ -35,7 +35,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """Anti-entropy request: the sender's full membership records; the receiver answers with its
-    own."""
+    records."""
 
     seq: int
     packed: bytes
@@ -52,7 +52,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """States of counters in columns, for transfers and replication."""
+    """States of counters in columns, for transfers and replication between nodes."""
 
     keys: list[bytes]
     states: list[list[int]]
@@ -66,7 +66,8 @@ class Counts:
 
 
 class Holding(IntEnum):
-    """What a node has of a requested shard."""
+    """Kind of data that a node has for a requested shard: nothing, a replica, or the original
+    counters."""
 
     NOTHING = 0
     COPY = 1
@@ -77,7 +78,7 @@ class Holding(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Request for the counters of shards that the sender owns in its view."""
+    """Request of a node for the counters of shards that it owns by its member list."""
 
     seq: int
     shards: list[int]
@@ -90,7 +91,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class ShardGroup:
-    """Shards in a `Pulled` message that have the same properties."""
+    """Shards in a `Pulled` message with the same transfer id, kind of data and previous owner."""
 
     shards: list[int]
     """Shards of the group in ascending order; at least one."""
@@ -117,7 +118,8 @@ class ShardGroup:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Answer to `Pull`: counters of some of the shards. The others must be requested again."""
+    """Answer to `Pull`: counters of some of the requested shards. The others must be requested
+    again."""
 
     seq: int
     groups: list[ShardGroup]
@@ -131,7 +133,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Replication message: changed counters, from the owner to its standby."""
+    """Replication message: changed counters, from the node that owns them to its standby node."""
 
     seq: int
     counts: Counts
@@ -139,7 +141,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class TransferOffer:
-    """Offer to transfer shards that the receiver owns in the sender's view."""
+    """Offer to transfer shards to the receiver, which owns them by the sender's member list."""
 
     seq: int
     shards: list[int]
@@ -147,7 +149,7 @@ class TransferOffer:
 
 @dataclass(frozen=True, slots=True)
 class AskTakenOver:
-    """Request for the shards that the receiver has taken over from the sender."""
+    """Request for the list of shards that the receiver has taken over from the sender."""
 
     seq: int
 
@@ -163,8 +165,8 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class TransferAck:
-    """Acknowledgement of a transfer: the sender has all parts, so the receiver may delete its
-    own."""
+    """Acknowledgement of a shard transfer: the sender has received all counters, so the receiver
+    may delete them."""
 
     seq: int
     shards: list[int]

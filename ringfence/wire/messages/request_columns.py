@@ -120,7 +120,7 @@ class Batch:
         return len(self.keys)
 
     def take(self, indexes: Sequence[int]) -> "Batch":
-        """Return a batch of some rows, given in ascending order; rows of one group stay one
+        """Return a batch with the rows at the ascending `indexes`; rows of one group stay one
         group."""
         return Batch(
             self.op,
@@ -135,7 +135,7 @@ class Batch:
         )
 
     def group_numbers(self) -> list[int]:
-        """Return, for each row, the number of its group."""
+        """Return, for each row of the batch, the number of its all-or-nothing group."""
         if not self.groups:
             return list(range(len(self.keys)))
         return [number for number, run in enumerate(self.groups) for _ in range(run)]
