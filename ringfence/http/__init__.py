@@ -1,8 +1,8 @@
 """HTTP parts that all integrations and the gateway share: client addresses, keys, refusals with
 429.
 
-Functions without server, framework or I/O. A client gets the same keys and the same responses from
-every integration.
+They need no server and no framework, and do no I/O. A client gets the same keys and the same
+responses from every integration.
 """
 
 from ringfence.http.addresses import ClientAddress

@@ -149,7 +149,8 @@ class ClientAddress:
         return UNKNOWN
 
     def _claims(self, header: _Header) -> Iterator[str | None]:
-        """Yield the addresses in the header, the last one first; None for an invalid address."""
+        """Yield the client and proxy addresses in the header, the last first; None for an
+        invalid one."""
         text = header(self._header)
         if text is None:
             return
@@ -184,7 +185,8 @@ class ClientAddress:
 
 
 def _forwarded_for(element: str) -> str | None:
-    """Parse the `for` value of one element: `for="[2001:db8::17]:4711";proto=https`."""
+    """Parse the address in one element of a `Forwarded` header:
+    `for="[2001:db8::17]:4711";proto=https`."""
     for pair in _split(element, ";"):
         name, _, value = pair.partition("=")
         if name.strip().lower() == "for":

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def require_plain(name: str, function: Callable[..., object]) -> None:
-    """Raise `ConfigError` for a coroutine function or a generator function."""
+    """Raise `ConfigError` for a callback that is a coroutine function or a generator function."""
     for each in (function, getattr(function, "__call__", None)):  # noqa: B004 - also of instances
         if iscoroutinefunction(each) or isasyncgenfunction(each) or isgeneratorfunction(each):
             raise ConfigError(
@@ -31,7 +31,7 @@ def require_plain(name: str, function: Callable[..., object]) -> None:
 
 
 def require_arguments(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """Raise `ConfigError` for a function that cannot be called with these positional arguments.
+    """Raise `ConfigError` for a callback that cannot be called with these positional arguments.
 
     A callable without a readable signature, such as one written in C, is accepted.
     """
@@ -53,7 +53,8 @@ def require_arguments(name: str, function: Callable[..., object], *arguments: st
 def require_arguments_of(
     name: str, function: Callable[..., object], called: Callable[..., object]
 ) -> None:
-    """Raise `ConfigError` for a function that cannot be called with the arguments of `called`."""
+    """Raise `ConfigError` for a callback that does not accept the parameters of the function
+    `called`."""
     parameters = list(signature(called).parameters.values())
     if any([each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters]):
         return  # The function accepts any arguments.
@@ -78,8 +79,7 @@ def require_arguments_of(
 
 
 def require_answer(name: str, value: object) -> object:
-    """Return the result of a callback. Raise `ConfigError` if it is an awaitable, as of an async
-    function."""
+    """Return the result of a callback; raise `ConfigError` if the result is an awaitable."""
     if isinstance(value, Awaitable):
         if hasattr(value, "close"):
             value.close()  # Otherwise Python would warn that it was never awaited.

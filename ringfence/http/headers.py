@@ -1,8 +1,9 @@
 """Rate limit header fields of HTTP responses.
 
 `RateLimit-Policy` and `RateLimit` are the structured fields of draft-ietf-httpapi-ratelimit-headers
-(version 11); `X-RateLimit-*` is the older convention. With several limits they describe the one
-that refused, or else the one with the fewest units left. They omit limits in shadow mode.
+(version 11); `X-RateLimit-*` is the older convention. If several limits apply, the fields describe
+the limit that denied the request, or else the limit with the fewest units left. They omit limits in
+shadow mode.
 """
 
 import time
@@ -208,7 +209,11 @@ def outage_of(decision: Decision) -> str | None:
 
 
 def reported_status(decision: Decision) -> Status | None:
-    """Return the status that the header fields describe; None when no counted limit applies."""
+    """Return the status of the limit that the header fields describe; None if there is no such
+    limit.
+
+    Limits in shadow mode, and statuses that no node decided, are not described.
+    """
     statuses = decision.statuses
     if len(statuses) == 1:
         return statuses[0] if _is_reliable(statuses[0]) else None
@@ -231,7 +236,7 @@ def violated_policies(decision: Decision) -> list[str]:
 
 
 def _is_reliable(status: Status) -> bool:
-    """Whether clients may rely on a status: no shadow mode, and decided by a node."""
+    """Whether clients may rely on a status: its limit is not in shadow mode, and a node decided."""
     rule = status.rule
     return (
         rule is not None

@@ -53,8 +53,10 @@ class PlainRequest(Protocol):
         """Return the framework's own request: ASGI scope, WSGI environ, or Django `HttpRequest`."""
 
     def header(self, name: str) -> str | None:
-        """Return a request header by its lower-case name, with lines joined by commas; None if
-        absent."""
+        """Return the value of a request header by its lower-case name; None if absent.
+
+        Several lines of the header are joined by commas.
+        """
 
 
 class Request(PlainRequest, Protocol):
@@ -94,7 +96,7 @@ class Keys:
         user: KeyFunction | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        """`user`, if given, replaces the user that the request states.
+        """`user`, if given, is a function that returns the user in place of `Request.user`.
 
         `only` restricts the valid names: for requests that lack some parts, and for settings that
         cannot contain functions.
@@ -121,7 +123,7 @@ class Keys:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Return the entry names of each descriptor, for comparison with the rules."""
+        """Return the entry names of each configured descriptor, for comparison with the rules."""
         return tuple([tuple([name for name, _ in entries]) for entries in self._descriptors])
 
     def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
@@ -139,7 +141,7 @@ class Keys:
         return found
 
     def parts(self, request: PlainRequest) -> list[tuple[str, ...]]:
-        """Return the same parts of the request as names and values, for limits that are in no
+        """Return the descriptors of a request as tuples of names and values, for limits in no
         rule."""
         return [
             tuple([text for entry in values.items() for text in entry])

@@ -68,7 +68,8 @@ class Refused:
 
     @classmethod
     def of(cls, decision: Decision, accept: str | None = None) -> "Refused":
-        """Collect the facts about a denial, for a client that sent this `Accept` header."""
+        """Collect the facts about a denial from its decision, for a client that sent this
+        `Accept` header."""
         wait = retry_after_seconds(decision)
         is_outage = outage_of(decision) == "deny"
         return cls(

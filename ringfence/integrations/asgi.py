@@ -105,7 +105,7 @@ class RateLimits:
         self._perform = performer(limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Create the policy of one view from these settings and its own limit and options."""
+        """Create the policy of one view: the shared settings, overridden by those of the view."""
         policy = self.policy.for_view(name, limit, options)
         if (
             self._policy_by_use.setdefault(_rule_use(policy), policy) is policy
@@ -137,7 +137,7 @@ class RateLimits:
         return await run_steps(policy.admit(state, self), self._perform, self._outages)
 
     async def settle(self, state: RequestState, response: Response) -> None:
-        """Correct the charges of a request, now that its response is known."""
+        """After the response to a request, correct its charges with refunds or further charges."""
         if self._perform is not None:
             await run_steps(settle(state, response, self), self._perform, self._outages)
 
@@ -181,8 +181,10 @@ class RateLimitMiddleware:
     async def _within(
         self, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Check the limits of a middleware inside another one. The outer middleware writes the
-        headers of both."""
+        """Check the limits of this middleware inside another rate limit middleware.
+
+        The outer middleware writes the rate limit headers of both.
+        """
         refusal = await self.limits.admit_by_defaults(state)
         if refusal is None:
             await self._app(scope, receive, send)
@@ -227,7 +229,7 @@ async def _settle(state: RequestState, response: Response) -> None:
 
 
 def _rule_use(policy: Policy) -> tuple[object, ...]:
-    """Return the settings on which the comparison with the rules depends."""
+    """Return the settings of a policy that are compared with the cluster's rules."""
     return policy.settings.domain, policy.paths, policy.settings.strict
 
 
@@ -249,7 +251,7 @@ def decision_of(scope: Scope) -> Decision | None:
 
 
 async def respond(refusal: Refusal, state: RequestState, send: Send) -> None:
-    """Send a refusal instead of the application's response."""
+    """Send a refusal with rate limit headers, in place of the application's response."""
     content = b"" if state.request.method == "HEAD" else refusal.body.content
     await send(
         {

@@ -44,7 +44,7 @@ def reported_cost(request: Request, response: Response) -> int | None:
 
 
 def _place_of(native: object) -> MutableMapping[str, Any]:
-    """Return the mapping in which the framework stores data of a request."""
+    """Return the mapping in which the web framework keeps the data of a request."""
     for found in (native, getattr(native, "scope", None), getattr(native, "environ", None)):
         if isinstance(found, MutableMapping):
             return found

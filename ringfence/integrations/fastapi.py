@@ -80,8 +80,7 @@ class ViewLimit:
         self._policy("")  # Raises for invalid settings now.
 
     async def __call__(self, request: Request) -> Decision | None:
-        """Check the request and return the decision; raise `TooManyRequests` when it is a
-        denial."""
+        """Check the request against the limit; return the decision, or raise `TooManyRequests`."""
         await self._limits.require(self._policy(_name(request)), request)
         return decision_of(request.scope)
 
@@ -232,7 +231,8 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 class _Described(Protocol):
-    """Common interface of routes, whether their path includes the prefix of a router or not."""
+    """Common interface of routes in all versions of FastAPI: path, methods, dependencies and
+    function."""
 
     path_format: str
     methods: set[str] | None
@@ -245,7 +245,8 @@ def _limited_routes(app: FastAPI) -> set[tuple[str, str]]:
 
 
 def _routes_with(app: FastAPI, has: Callable[[_Described], bool]) -> set[tuple[str, str]]:
-    """Return pattern and lower-case method of the routes for which `has` is true."""
+    """Return path pattern and lower-case method of the routes for which the function `has` is
+    true."""
     return {
         (route.path_format, method.lower())
         for route in _described(app)

@@ -51,7 +51,8 @@ def by_host(request: httpx.Request) -> str:
 
 
 class _Waiting:
-    """Common base of both transports: limits and keys of requests, pauses, and retries."""
+    """Common base of the sync and the async transport: limits and keys of requests, pauses,
+    retries."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class FakeCluster:
         return self._counting
 
     def decide(self, batch: Batch) -> Results:
-        """Decide every row of a batch immediately, in any thread."""
+        """Decide every check or other operation of a batch immediately, in any thread."""
         with self._lock:
             if not self.is_off:
                 return self._counting.decide_now(batch)
@@ -158,44 +158,48 @@ class FakeCluster:
 
 
 class _Decider(LocalDecider):
-    """Decider that one limiter uses: it may have its own rules, but it shares the counters with all
-    others."""
+    """Decides the checks of one limiter of the fake cluster.
+
+    It may have its own rules, but shares the counters with all other limiters.
+    """
 
     def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
         super().__init__(rules, cluster.clock, _KEYS)
         self._cluster = cluster
 
     def decide_now(self, batch: Batch) -> Results:
-        """Decide a batch by the shared counters."""
+        """Decide a batch of checks by the counters that all limiters of the fake cluster share."""
         return self._cluster.decide(batch)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide a single check by the shared counters."""
+        """Decide a single check by the counters that all limiters of the fake cluster share."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """Tasks that wait for slots of the shared counters."""
+        """Tasks of any limiter that wait for slots of concurrency limits in the fake cluster."""
         return self._cluster.counting.slot_waits
 
     def new_ticket(self) -> int:
-        """Return the next ticket of the shared counters."""
+        """Return the number that identifies the next task that waits for a slot of a concurrency
+        limit."""
         return self._cluster.counting.new_ticket()
 
     def slot_pause(self) -> float:
-        """Return the seconds until the next slot expires."""
+        """Return the seconds until the next slot of a concurrency limit expires."""
         return self._cluster.counting.slot_pause()
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Start to renew slots in the shared counters."""
+        """Start to renew slots of concurrency limits, so that they do not expire."""
         self._cluster.counting.keep(slots, period)
 
     def stop_renewing(self, slots: Batch) -> Batch:
-        """Stop renewing slots; return the request that releases them."""
+        """Stop renewing slots of concurrency limits; return the request that releases the slots."""
         return self._cluster.counting.stop_renewing(slots)
 
     def held(self) -> list[Batch]:
-        """Return no requests, because the shared counters renew all slots."""
+        """Return no slots to release at the end: the fake cluster renews the slots of all
+        limiters."""
         return []
 
 

@@ -119,7 +119,7 @@ class RateLimits:
         self.policy.require_rules(self.limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Create the policy of one view from these settings and its own limit and options."""
+        """Create the policy of one view: the shared settings, overridden by those of the view."""
         policy = self.policy.for_view(name, limit, options)
         policy.require_rules(self.limiter)
         return policy
@@ -131,7 +131,8 @@ class RateLimits:
         return run_steps_blocking(policy.admit(state, self), self.limiter, self.outages)
 
     def settle(self, state: RequestState, response: Response) -> None:
-        """Correct all charges of a request after its response, once."""
+        """Correct all charges of a request once after its response, by refunds or further
+        charges."""
         for limits in owners_of(state):
             assert isinstance(limits, RateLimits)
             run_steps_blocking(settle(state, response, limits), limits.limiter, limits.outages)

@@ -54,7 +54,8 @@ _of_thread = _OfThread()
 
 @contextmanager
 def run_on(runtime: Runtime) -> Iterator[None]:
-    """Use `runtime` for all calls of this thread outside trio while the block lasts."""
+    """Use `runtime` for all calls to this package from this thread, outside trio, during the
+    block."""
     before, _of_thread.runtime = _of_thread.runtime, runtime
     try:
         yield
@@ -147,7 +148,7 @@ def new_future() -> Future[Any]:
 
 
 def thread_safe_caller() -> Callable[[Callable[[], object]], object]:
-    """Return a function that any thread may call to run a callback in this runtime."""
+    """Return a function that any thread may call to run a callback in the caller's runtime."""
     if on_trio.in_trio_run():
         return on_trio.current_trio_token().run_sync_soon
     runtime = _of_thread.runtime
@@ -200,6 +201,6 @@ class Event:
 
 
 def resolve_future(future: Future[None]) -> None:
-    """Set a future and wake the task that waits for it, unless the wait has ended."""
+    """Set the result of a future and wake the task that waits for it, unless the wait has ended."""
     if not future.done():
         future.set_result(None)

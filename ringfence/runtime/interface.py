@@ -66,19 +66,19 @@ class Future(Protocol[_T]):
     """Result that one task can wait for. All runtimes except trio have futures."""
 
     def done(self) -> bool:
-        """Return whether the result is set or the wait was cancelled."""
+        """Return whether the result of the future is set or the wait for it was cancelled."""
 
     def set_result(self, result: _T, /) -> None:
-        """Set the result and wake the task."""
+        """Set the result of the future, and wake the task that waits for it."""
 
     def __await__(self) -> Generator[Any, None, _T]: ...
 
 
 class TimedCall(Protocol):
-    """Call that `TimedCalls.call_at` has scheduled."""
+    """Scheduled function call, which can be cancelled; `TimedCalls.call_at` returns it."""
 
     def cancel(self) -> None:
-        """Cancel the call; this has no effect when the call was already made."""
+        """Cancel the scheduled call; this has no effect when the call was already made."""
 
 
 class TimedCalls(Protocol):

@@ -1,7 +1,8 @@
 """Access to functions of trio, without importing trio into applications on asyncio.
 
 Trio can only run if the application has imported it. So `in_trio_run` looks for the loaded module
-and stores its functions here. The other names may be used only after it has returned True.
+and stores its functions here. The other names of this module may be used only after `in_trio_run`
+has returned True.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Timed calls in order of time: the timer heap of transports and timed calls.
+"""Heap of scheduled calls in order of time, for transports and the timed calls of a runtime.
 
 Three other modules keep timers in another way. Gossip sets its timers by name (`gossip.timers`). A
 QUIC connection moves its timer with each packet, so the connection itself has its deadline
@@ -22,7 +22,7 @@ class Planned:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Cancel the call; this has no effect when the call was already made."""
+        """Cancel the scheduled call; this has no effect when the call was already made."""
         self.call = None
 
 
@@ -43,13 +43,13 @@ class Timers:
         return planned
 
     def next_deadline(self) -> float | None:
-        """Return the instant of the earliest call."""
+        """Return the instant of the earliest scheduled call."""
         while self._heap and self._heap[0][2].call is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: float) -> list[Planned]:
-        """Remove and return the calls that are due; each can still be cancelled until it is
+        """Remove and return the scheduled calls that are due; each can be cancelled until it is
         made."""
         due = []
         while self._heap and self._heap[0][0] <= now:

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def require_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raise `ConfigError` for the first setting outside its range, which includes both ends.
+    """Raise `ConfigError` for the first setting outside its range; a range includes both ends.
 
     The upper end may be infinite.
     """
@@ -52,7 +52,7 @@ def format_address(address: Address) -> str:
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host is an IP address instead of a name."""
+    """Whether a host is given as an IP address, not as a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -40,7 +40,7 @@ class SettingsReader(Generic[_Settings]):
         flags: Mapping[str, object],
         complete: Callable[[_Settings], _Settings],
     ) -> _Settings:
-        """Read the settings from all sources.
+        """Read the settings of a program from all sources: defaults, file, environment and flags.
 
         A flag that is None or an empty list counts as absent. `complete` sets the defaults that
         depend on other settings, and checks the values. Raises `ConfigError`, which names the

@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def choices_of(kind: type[msgspec.Struct]) -> dict[str, list[str]]:
-    """Return the permitted words of each enum field, by field name."""
+    """Return the permitted words of each enum field of a msgspec struct, by field name."""
     fields = msgspec.structs.fields(kind)
     return {field.name: list(field.type) for field in fields if isinstance(field.type, EnumMeta)}
 
@@ -43,7 +43,7 @@ def describe_error(
     place: str = "the value",
     value: str | None = None,
 ) -> str:
-    """Describe an error, as in `max_keys must be a whole number, got text`.
+    """Describe a validation error, as in `max_keys must be a whole number, got text`.
 
     `fields` are the known names of a table. `choices` are the allowed words by field; the items of
     a list share the words of the list's field. `place` is the field to name when the error contains

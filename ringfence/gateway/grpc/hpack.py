@@ -1,8 +1,8 @@
 """Decoding of request headers on one HTTP/2 connection, and the connection errors of HTTP/2.
 
 Decoding a header takes longer than the rest of a request. Clients repeat the same header as
-references to the compression table of the connection. Small headers of this kind are cached until
-the table changes.
+references to the compression table of the connection. The results of decoding such headers, if
+small, are cached until the table changes.
 """
 
 import re
@@ -53,7 +53,8 @@ class Http2Error(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeaderBlock:
-    """Parsed header of a request; requests with equal headers share one object."""
+    """Parsed header block of an HTTP/2 request; requests with equal headers may share one
+    object."""
 
     method: str
     path: str
@@ -63,7 +64,7 @@ class HeaderBlock:
 
 
 class HeaderBlocks:
-    """Decoder of the headers of one connection. It must decode every header, in order."""
+    """Decoder of all header blocks of one HTTP/2 connection, in the order in which they arrive."""
 
     def __init__(self, largest: int) -> None:
         self.decoded = 0

@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(slots=True)
 class TooLarge:
-    """Event: the body of a request exceeds the maximum. The rest of the body is discarded."""
+    """Event: the body of a request exceeds the maximum size. The rest of the body is discarded."""
 
     stream: int
 
@@ -100,13 +100,14 @@ class Http2:
 
     @property
     def kept(self) -> int:
-        """Return the number of buffered bytes of this connection."""
+        """Return how many received and unsent bytes this connection buffers."""
         return len(self._rest) + self._held + self._held_header_bytes + self.out.waiting
 
     def receive(self, received: bytes, now: float) -> list[Input]:
-        """Process received bytes; return the events that they complete, in order.
+        """Process bytes from the client; return the resulting events, such as a complete request.
 
-        The work of one call is bounded: see `has_more`."""
+        One call does a bounded amount of work; `has_more` is True if unprocessed bytes remain.
+        """
         if self.is_broken:
             return []
         found: list[Input] = []
@@ -214,7 +215,8 @@ class Http2:
         # Other frame types, including unknown ones, need no action.
 
     def _charge(self) -> None:
-        """Count a frame that starts no call. Too many such frames end the connection."""
+        """Count an HTTP/2 frame that starts no gRPC call. Too many such frames end the
+        connection."""
         answers = self.out.answered
         earned = (self._now - self._frames_at) * _FRAMES_PER_SECOND
         earned += (answers - self._answers) * _FRAMES_PER_ANSWER
@@ -255,7 +257,7 @@ class Http2:
             self._drop(stream, failure, found)
 
     def _drop(self, stream: int, failure: Failure, found: list[Input]) -> None:
-        """Remove a stream and end its call."""
+        """Remove an HTTP/2 stream and end the gRPC call on it."""
         if stream in self.out.open:
             self._charge()
             self.out.reset(stream, failure)

@@ -105,7 +105,7 @@ class Outbox:
     """Open streams of a connection with their responses, and other outgoing frames."""
 
     def __init__(self, on_close: Callable[[Stream], None]) -> None:
-        """`on_close` is called with each stream that closes."""
+        """`on_close` is called with each HTTP/2 stream that closes."""
         self.answered = 0
         """Number of calls answered so far."""
         self.waiting = 0
@@ -121,17 +121,17 @@ class Outbox:
         self._window = self._initial_window = 65_535
 
     def put(self, written: bytes) -> None:
-        """Queue a frame that needs no flow control."""
+        """Queue an HTTP/2 frame for sending; its type must not be subject to flow control."""
         self._frames.append(written)
 
     def take(self) -> bytes:
-        """Return all bytes that can be sent now, and remove them."""
+        """Remove and return all queued bytes that flow control permits to send now."""
         written = b"".join(self._frames)
         self._frames.clear()
         return written
 
     def forget(self, number: int) -> None:
-        """Remove a stream that the client has reset."""
+        """Remove an HTTP/2 stream that the client has reset."""
         stream = self.open.pop(number, None)
         if stream is not None:
             if self.blocked.pop(number, None) is not None:
@@ -139,7 +139,7 @@ class Outbox:
             self._on_close(stream)
 
     def reset(self, number: int, failure: int, *, is_read: bool = False) -> None:
-        """Reset a stream, so that no more of its response is sent."""
+        """Reset an HTTP/2 stream, so that no more of its response is sent."""
         stream = self.open.get(number)
         if not (is_read or (stream is not None and stream.is_read)):
             self.dropped[number] = None

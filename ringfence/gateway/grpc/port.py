@@ -1,7 +1,7 @@
 """Listening port for gRPC over HTTP/2 on asyncio; one coroutine function answers all calls.
 
 Decides the framing of messages, the encoding of errors, and the life cycle of connections. The
-caller of `GrpcPort` supplies the methods.
+caller of `GrpcPort` supplies the gRPC methods.
 """
 
 import asyncio
@@ -83,7 +83,8 @@ class GrpcPort:
     def __init__(
         self, answer: Answerer, settings: GatewaySettings, on_refusal: Callable[[str], None]
     ) -> None:
-        """`on_refusal` is called with the cause when a call is refused before `answer` runs."""
+        """`on_refusal` is called with the cause when the port itself refuses a call or a
+        connection."""
         self.answer = answer
         self.settings = settings
         self.on_refusal = on_refusal
@@ -100,7 +101,8 @@ class GrpcPort:
         """Set when no connection is left. Meaningless while there are connections."""
 
     async def start(self, at: Address, tls: ssl.SSLContext | None) -> int:
-        """Start to listen; return the port number. Raises `ConfigError` if it cannot be bound."""
+        """Start to listen; return the port number. Raises `ConfigError` if the address cannot be
+        bound."""
         host, port = at
         self._tls = tls
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -133,21 +135,23 @@ class GrpcPort:
             each.abort()
 
     def forget(self, connection: "Connection") -> None:
-        """Remove a closed connection from the port."""
+        """Remove a closed connection from the list of the port's connections."""
         self.connections.pop(connection, None)
         if not self.connections:
             self._last_gone.set()
 
     def keep(self, more: int) -> None:
-        """Update the number of buffered bytes; above the maximum, close the connection with the
-        most."""
+        """Update the number of bytes that all connections together buffer.
+
+        If it exceeds the maximum, close the connection that buffers the most bytes.
+        """
         self.kept += more
         if self.kept > _MAX_KEPT and more > 0 and self.connections:
             self.on_refusal("memory")
             max(self.connections, key=lambda each: each.kept).abort()
 
     def take_turn(self) -> None:
-        """Process unread bytes of one connection; other such connections wait for their turn."""
+        """Process unread bytes of one connection; others with unread bytes wait for their turn."""
         self.turns[0].data_received(b"")
         self.turns.popleft()
         if self.turns:
@@ -227,7 +231,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle_since(self) -> float:
-        """Return the start of the latest call; infinity while a call is running."""
+        """Return when the latest call on this connection started; infinity while a call is
+        running."""
         return inf if len(self._tasks) > len(self._watches) else self._http2.last_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -357,7 +362,7 @@ class Connection(asyncio.Protocol):
         self._plan_flush()
 
     def _end(self, stream: int, task: asyncio.Task[None]) -> None:
-        """Finish a call that was answered or cancelled. It may not even have started."""
+        """Stop tracking a call that was answered or cancelled, possibly before its task started."""
         self._tasks.pop(stream, None)
         if stream in self._watches:
             self._watches.remove(stream)
@@ -374,7 +379,8 @@ class Connection(asyncio.Protocol):
         self._port.calls -= 1
 
     def _expire(self, stream: int) -> None:
-        """Answer a call whose `grpc-timeout` has expired, and cancel it."""
+        """Answer a call whose `grpc-timeout` has expired with DEADLINE_EXCEEDED, and cancel its
+        task."""
         self._port.on_refusal("deadline")
         self._refuse(
             stream, Refusal(Status.DEADLINE_EXCEEDED, "the deadline of the call has expired")

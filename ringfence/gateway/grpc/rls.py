@@ -73,7 +73,7 @@ class RlsSettings:
 
 
 class _Operation(Enum):
-    """Way in which a descriptor is counted."""
+    """Ways to count a descriptor of a rate limit request: check, hit, charge, refund or none."""
 
     CHECK = auto()
     """All checks of the request together, or none of them."""
@@ -101,7 +101,9 @@ class RateLimitService:
         self._late = _LATE * (inf if settings.deadline is None else settings.deadline)
 
     async def answer(self, message: bytes) -> bytes:
-        """Decide an encoded request; return the encoded response. Also raises `DecodeError`.
+        """Decide an encoded `RateLimitRequest`; return the encoded response.
+
+        Raises `DecodeError` and the errors of `should_rate_limit`.
 
         A request with text that is not UTF-8 is denied. A client of a proxy can cause such a
         request with a header, and Envoy by default lets requests pass after an error.
@@ -150,7 +152,8 @@ class RateLimitService:
     def _operations(
         self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
     ) -> list[_Operation]:
-        """Choose for each descriptor how it is counted."""
+        """Choose for each descriptor of a request how it is counted: check, hit, charge or
+        refund."""
         matches = self._limiter.rules.match(domain, asked)
         return [
             _Operation.REFUND if gives else self._operation(match, each.cost, cost)
@@ -171,7 +174,7 @@ class RateLimitService:
         return _Operation.CHECK
 
     async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
-        """Count one hit: check it, and if the check is denied, charge it."""
+        """Count the hit of a single descriptor: check it, and if the check is denied, charge it."""
         until = runtime.current_time() + (self._settings.deadline or inf)
         decision = await self._check(domain, asked, cost, self._settings.deadline)
         if not _is_uncounted(decision.statuses[0]):
@@ -182,7 +185,8 @@ class RateLimitService:
     async def _mixed(
         self, domain: str, asked: list[Descriptor], cost: int, operations: Sequence[_Operation]
     ) -> Decision:
-        """Count descriptors that are counted in different ways.
+        """Count the descriptors of a request that need different operations, such as check and
+        refund.
 
         Checks come last, because only they are all or nothing.
         """
@@ -217,7 +221,7 @@ class RateLimitService:
         return decide(statuses)
 
     async def _refund(self, domain: str, descriptor: Descriptor) -> Status:
-        """Refund units, never below zero; deny only if a fixed window remains over its limit."""
+        """Refund units of a descriptor; deny only if its fixed window still exceeds the limit."""
         if not descriptor.entries:
             return NO_RULE
         cost = descriptor.cost or 0
@@ -316,7 +320,7 @@ def _fill_status(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
 
 
 def _passes_as_quota(statuses: Sequence[Status]) -> bool:
-    """Return whether a matched limit has quota left, or no limit matched."""
+    """Return whether a request passes in quota mode: some limit has quota left, or none matched."""
     limited = [each for each in statuses if each.limit is not None]
     return not limited or any([each.allowed for each in limited])
 
@@ -334,7 +338,7 @@ def _is_fixed(rule: Rule | None) -> bool:
 
 
 def _is_uncounted(status: Status) -> bool:
-    """Return whether a node denied the hit, and so did not count it."""
+    """Return whether a node did not count a hit, because it exceeds the limit."""
     return (not status.allowed or status.over_shadow) and status.source not in BY_POLICY
 
 

@@ -16,7 +16,11 @@ __all__ = ["describe"]
 
 
 def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
-    """Return the metadata of a request and its rules. The first rule wins for a repeated name."""
+    """Return the dynamic metadata for Envoy: the request, and the metadata of the rules that
+    matched.
+
+    If several rules have metadata with the same name, the first rule applies.
+    """
     metadata: dict[str, Any] = {}
     for status in statuses:
         if status.rule is not None and status.allowed:

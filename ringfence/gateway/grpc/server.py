@@ -48,7 +48,8 @@ class GrpcServer:
         self._port = GrpcPort(self._answer, settings, self._count_refusal)
 
     async def start(self) -> int:
-        """Start to listen; return the port number. Raises `ConfigError` if it cannot be bound."""
+        """Start to listen; return the port number. Raises `ConfigError` if the address cannot be
+        bound."""
         return await self._port.start(self._at, self._tls())
 
     async def set_ready(self) -> None:

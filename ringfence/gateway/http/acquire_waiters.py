@@ -1,4 +1,4 @@
-"""Limits on waiting requests of `/v1/acquire`, in total and per client."""
+"""Maximum number of requests that wait in `/v1/acquire`, in total and per client."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ __all__ = ["Waiters"]
 
 
 class Waiters:
-    """Counters of waiting requests, with a maximum in total and for each client."""
+    """Counters of requests that wait in `/v1/acquire`, with a maximum in total and for each
+    client."""
 
     def __init__(self, most: int, most_per_caller: int) -> None:
         self._most = most

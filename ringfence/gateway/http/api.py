@@ -1,7 +1,8 @@
 """HTTP API of the gateway: routes, authorization, and error responses.
 
 The API is one function from an `Exchange` to a `Response`. Any HTTP server can carry it, and tests
-need none. `forward_auth` answers `/v1/auth`, and `rls` the messages of Envoy.
+need none. The module `forward_auth` answers `/v1/auth`, and `rls` answers Envoy's rate limit
+requests.
 """
 
 import logging
@@ -236,7 +237,8 @@ class Api:
         return await answer_json(self._rls, await exchange.body())
 
     async def _check_many(self, asked: "list[CheckRequest] | list[PeekRequest]") -> list[Decision]:
-        """Decide each check separately. Checks of one domain are sent together."""
+        """Decide each check of a request separately. Checks of one domain are sent to nodes
+        together."""
         if len(asked) > self._settings.max_checks:
             raise HttpProblem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
         places: dict[str, list[int]] = {}
@@ -282,7 +284,7 @@ class Api:
     # -- bodies --------------------------------------------------------------------------------
 
     async def _read(self, exchange: Exchange, *kinds: type[Any]) -> Any:
-        """Parse the body as the first matching type of `kinds`."""
+        """Parse the request body as the first type in `kinds` that matches it."""
         return read_body(await exchange.body(), exchange.header("content-type"), *kinds)
 
     def _one(self, exchange: Exchange, decision: Decision) -> Response:

@@ -78,20 +78,20 @@ Seconds = Annotated[float, Meta(description="Seconds.")]
 
 
 class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Request body: peek at or reset the counters of descriptors, by the rules."""
+    """Request body: peek at or reset the counters that the rules define for some descriptors."""
 
     domain: Domain
     descriptors: Descriptors
 
 
 class CheckRequest(PeekRequest, forbid_unknown_fields=True):
-    """Request body: check descriptors, by the rules."""
+    """Request body: check descriptors against the limits in the rules."""
 
     cost: Cost = 1
 
 
 class AcquireRequest(CheckRequest, forbid_unknown_fields=True):
-    """Request body: check descriptors and wait until the check is allowed, by the rules."""
+    """Request body: check descriptors against the rules, and wait until the check is allowed."""
 
     max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
 
@@ -154,8 +154,11 @@ class StatusBody(msgspec.Struct):
 
 
 class DecisionBody(StatusBody):
-    """Response body: decision of one check. With several counters, the numbers are those of the
-    decisive one."""
+    """Response body: decision of one check.
+
+    If several limits apply, the numbers are those of the denying limit with the longest wait, or
+    else of the limit with the fewest units left.
+    """
 
     permanent: bool
     """Denied, and a later retry would be denied too."""
@@ -173,7 +176,8 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
-    """Parse a body as the first type of `kinds` whose fields match. Raises `HttpProblem`."""
+    """Parse a request body as the first type in `kinds` whose fields match. Raises
+    `HttpProblem`."""
     kind = JSON if content_type == JSON else _media_type(content_type)
     if kind != JSON and kind not in (*_MSGPACKS, ""):
         raise HttpProblem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
@@ -192,7 +196,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
     """Encode a response in a format that the client accepts, otherwise in the request's format.
 
-    Returns the content type and the body.
+    Returns the encoded body and its content type.
     """
     wanted = accept if accept and ("msgpack" in accept or "json" in accept) else content_type
     if wanted and "msgpack" in wanted:
@@ -201,7 +205,7 @@ def write_body(value: object, accept: str | None, content_type: str | None) -> t
 
 
 def decision_body(decision: Decision) -> DecisionBody:
-    """Convert a decision to a response body."""
+    """Convert the decision of a check to a response body."""
     statuses = [_status_body(status) for status in decision.statuses]
     if len(statuses) == 1:  # Fast path: a single counter is the decisive one.
         alone = statuses[0]

@@ -111,7 +111,7 @@ class HttpConnections:
                 yield _Connection(each, host, idle / 1000, received)
 
     def _descriptors(self) -> dict[str, int]:
-        """Log once when file descriptors run out, and return this event as a number by cause."""
+        """Log once when file descriptors run out; return this event as a count for the metrics."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         was_short, is_short = (
             self._lacks_descriptors,

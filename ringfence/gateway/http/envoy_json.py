@@ -49,7 +49,10 @@ def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
 
 
 def _take_negative(content: dict[str, Any]) -> list[bool]:
-    """Remove the field `isNegativeHits`, which `xds-protos` lacks, and return its values."""
+    """Remove the field `isNegativeHits` from all descriptors, and return its values.
+
+    The package `xds-protos` lacks this field.
+    """
     descriptors = content.get("descriptors")
     if not isinstance(descriptors, list):
         return []

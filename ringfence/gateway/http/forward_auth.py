@@ -2,7 +2,7 @@
 
 For `auth_request` of nginx, forward authentication of Caddy and Traefik, and HAProxy. The proxy
 describes the original request by headers. This module restores that request and formats denials;
-`Keys` finds its descriptors.
+the class `Keys` reads the descriptors from the request.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _DENIALS = {"429": 429, "403": 403}
 
 
 class ForwardAuth:
-    """Handler of `/v1/auth`: answers 200, 429 or 403, with headers of the decisive limit."""
+    """Handler of `/v1/auth`: answers 200, 429 or 403, with rate limit headers."""
 
     def __init__(self, limiter: Limiter, settings: GatewaySettings, counters: Counter[str]) -> None:
         self._limiter = limiter
@@ -41,7 +41,7 @@ class ForwardAuth:
         self._keys = settings.keys
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Check the original request that the proxy describes in its headers."""
+        """Check the client's request, which the proxy describes in headers, against the rules."""
         deny_status = self._denial(exchange.query)
         uri = exchange.header(self._uri_header) or "/"
         if uri == UNREADABLE:
@@ -74,8 +74,8 @@ class ForwardAuth:
         return _Original(exchange, method.upper(), plain_path(uri))
 
     def _denial(self, query: str) -> int:
-        """Return the HTTP status of denials from the query string. Other parameters belong to the
-        client."""
+        """Return the HTTP status of denials, which the parameter `deny_status` of the query can
+        set."""
         if not query:
             return self._deny_status
         asked = dict(parse_qsl(query, keep_blank_values=True)).get("deny_status")
@@ -92,7 +92,8 @@ class ForwardAuth:
 
 
 class _Original:
-    """Original request of the client, in the form that `Keys` can read."""
+    """Request of the client, restored from the proxy's headers; `Keys` reads descriptors from
+    it."""
 
     __slots__ = ("_exchange", "method", "path")
 

@@ -73,7 +73,7 @@ _DENIALS = {
 def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
     """Generate the OpenAPI document as JSON.
 
-    With `with_tokens`, requests need a token.
+    With `with_tokens`, the document states that requests need a bearer token.
     """
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     _bound(schemas, settings)

@@ -23,10 +23,10 @@ __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
 class _Headers(Protocol):
     def get_all(self, key: str) -> list[str]:
-        """Return all ASCII values of a header."""
+        """Return all values of a request header that are ASCII."""
 
     def __contains__(self, key: str) -> bool:
-        """Return whether a header is present, even if its value is not ASCII."""
+        """Return whether a request header is present, even if its value is not ASCII."""
 
 
 class HttpScope(Protocol):
@@ -118,7 +118,7 @@ async def serve_http(
 
 
 async def _while_connected(api: Api, exchange: Exchange, protocol: HttpProtocol) -> Response | None:
-    """Answer the request, but cancel it if the client disconnects first."""
+    """Answer an HTTP request, but cancel the work on it if the client disconnects first."""
     answer = asyncio.ensure_future(api.answer(exchange))
     gone = asyncio.ensure_future(protocol.client_disconnect())
     try:

@@ -32,7 +32,7 @@ _NAMES = {
 
 
 def decided(decision: Decision) -> str:
-    """Return the name of the counter for a decision."""
+    """Return the name of the metric counter for decisions with this result and source."""
     return _NAMES[decision.allowed, decision.source]
 
 
@@ -60,7 +60,7 @@ class Metrics(Collector):
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Convert the counts to metric families of Prometheus."""
+        """Convert the counters of this gateway worker to metric families of Prometheus."""
         answers = CounterMetricFamily(
             "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
         )

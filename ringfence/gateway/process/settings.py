@@ -1,4 +1,6 @@
-"""Settings of the gateway: names, defaults and checks. `ringfence.settings` reads the sources.
+"""Settings of the gateway: names, defaults and checks.
+
+The package `ringfence.settings` reads them from the file, the environment and the flags.
 
 The defaults suit a sidecar on loopback, which needs no token.
 """
@@ -137,14 +139,16 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def addresses(self) -> ClientAddress:
-        """Return the finder of client addresses in requests."""
+        """Return the object that finds the client address of each request behind trusted
+        proxies."""
         return ClientAddress(
             self.trusted_proxies, header=self.address_header, ipv6_prefix=self.ipv6_prefix
         )
 
     @property
     def keys(self) -> Keys:
-        """Return the parser of the descriptors of `/v1/auth`. Raises `ConfigError`."""
+        """Return the object that reads descriptors from requests to `/v1/auth`. Raises
+        `ConfigError`."""
         addresses = self.addresses
         try:
             return Keys(self.auth, addresses, only=_SOURCES)

@@ -147,7 +147,7 @@ def _require_free(at: Address) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """Stop the gateway when the parent process has ended, even if it was killed."""
+    """Stop the gateway when standard input ends, which shows that the parent process has ended."""
     # Not sys.stdin: a worker forked during the read would block on its lock forever.
     while os.read(0, 4096):
         pass

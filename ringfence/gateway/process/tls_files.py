@@ -16,7 +16,7 @@ __all__ = ["check_tls_files", "tls_context"]
 
 
 def check_tls_files(certificate: str, key: str, client_ca: str, now: datetime) -> None:
-    """Validate the files; `client_ca` may be empty.
+    """Validate the files of the certificate, its key and the clients' CA; `client_ca` may be empty.
 
     Raises `ConfigError` that names the setting, the file and how to fix it.
     """

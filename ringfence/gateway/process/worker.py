@@ -61,7 +61,7 @@ class Worker:
     """RSGI application with its own client of the cluster and its own gRPC server."""
 
     def __init__(self, settings: GatewaySettings, main: int) -> None:
-        """`main` is the process ID of the main process."""
+        """`main` is the process ID of the gateway's main process."""
         self._settings = settings
         self._main = main
         self._watching: asyncio.Task[None] | None = None
@@ -181,8 +181,10 @@ class Worker:
             await self._watch(cluster, limiter)
 
     async def _watch(self, cluster: Cluster, limiter: Limiter) -> None:
-        """Report readiness when the rules have arrived. The worker stays ready if members fail
-        later."""
+        """Report this worker as ready when the rules have arrived and the nodes are connected.
+
+        It stays ready if nodes fail later.
+        """
         while not cluster.knows_rules:
             if error := cluster.outage():
                 raise error
@@ -221,8 +223,10 @@ def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
 
 
 async def warm_up(limiter: Limiter) -> None:
-    """Connect to all owners before the first check. Every standby is also an owner, so it is
-    connected too."""
+    """Connect to all nodes that own keys, before the first check of a client.
+
+    Peeks at sample keys reach every owner with high probability.
+    """
     for number in range(_WARM_UP):
         await limiter.check_limit("1/second", "ringfence:warm-up", str(number), cost=0)
 

@@ -1,3 +1,3 @@
-"""Code that all integrations share: rate limit policy, its effects and their runner, and
-settings.
+"""Code that all integrations share: the rate limit policy of an application, its execution by a
+limiter, and settings.
 """

@@ -38,7 +38,8 @@ class Refusal:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of the response body. `RequestState.headers` returns the rate limit headers."""
+        """Headers that describe the body of the refusal. `RequestState.headers` returns the rate
+        limit headers."""
         return [
             ("Content-Type", self.body.content_type),
             ("Content-Length", str(len(self.body.content))),
@@ -48,7 +49,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class RuleCheckSpec:
-    """Target of an effect: the counters of rules that match some descriptors."""
+    """Target of a limiter call: the counters of the rules that match some descriptors."""
 
     domain: str
     descriptors: dict[str, str] | list[dict[str, str]]
@@ -57,7 +58,7 @@ class RuleCheckSpec:
 
 @dataclass(slots=True)
 class LimitCheckSpec:
-    """Target of an effect: the counter of an ad-hoc limit."""
+    """Target of a limiter call: the counter of an ad-hoc limit, which is in no rule."""
 
     limit: Limit
     key: tuple[str, ...]
@@ -68,7 +69,7 @@ CheckSpec: TypeAlias = RuleCheckSpec | LimitCheckSpec
 
 @dataclass(slots=True)
 class Check:
-    """Effect that spends units if the check is allowed."""
+    """Requested limiter call: spend units of a limit if the limit allows it."""
 
     ask: CheckSpec
     cost: int
@@ -76,7 +77,7 @@ class Check:
 
 @dataclass(slots=True)
 class Charge:
-    """Effect that spends units unconditionally."""
+    """Requested limiter call: spend units even if they exceed the limit."""
 
     ask: CheckSpec
     cost: int
@@ -84,7 +85,7 @@ class Charge:
 
 @dataclass(slots=True)
 class Refund:
-    """Effect that refunds spent units."""
+    """Requested limiter call: refund units that an earlier check has spent."""
 
     ask: CheckSpec
     cost: int
@@ -92,14 +93,14 @@ class Refund:
 
 @dataclass(slots=True)
 class Release:
-    """Effect that releases the slots of a concurrency limit."""
+    """Requested limiter call: release the slots of a concurrency limit."""
 
     decision: Decision
 
 
 @dataclass(slots=True)
 class Pause:
-    """Effect that waits for the delay of a queueing limit."""
+    """Requested wait: the delay that a queueing limit imposes on an allowed request."""
 
     seconds: float
 

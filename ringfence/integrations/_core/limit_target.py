@@ -1,4 +1,4 @@
-"""Target of a call: an ad-hoc limit with a key, or descriptors that match rules; and its cost."""
+"""What a function call is counted against: an ad-hoc limit with a key, or rules; and its cost."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TargetCall = Callable[[Limiter], Awaitable[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class AdHocTarget:
-    """Ad-hoc limit, key and cost of a call."""
+    """Ad-hoc limit, key and cost against which a function call is checked."""
 
     limit: str | Limit
     key: tuple[str, ...]
@@ -32,7 +32,7 @@ class AdHocTarget:
 
 @dataclass(frozen=True, slots=True)
 class RuleTarget:
-    """Domain, descriptors and cost of a call."""
+    """Domain and descriptors, by which rules are found, and cost of a function call."""
 
     domain: str
     descriptors: Descriptors
@@ -51,7 +51,7 @@ LimitTarget = AdHocTarget | RuleTarget
 
 
 def require_one(limit: str | Limit | None, domain: str | None, descriptors: object) -> None:
-    """Raise `ConfigError` unless there is either a valid limit, or a domain with its
+    """Raise `ConfigError` unless the arguments are either a valid limit, or a domain with
     descriptors."""
     if (limit is None) == (domain is None) or (domain is None) != (descriptors is None):
         raise ConfigError("give either a limit, as in '5/minute', or a domain and its descriptors")

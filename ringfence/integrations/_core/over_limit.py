@@ -7,7 +7,7 @@ __all__ = ["OverLimit"]
 
 
 class OverLimit(RingfenceError):
-    """Error instead of a call that would exceed a limit."""
+    """Error that is raised instead of a function call that would exceed a limit."""
 
     def __init__(self, what: str, decision: Decision) -> None:
         self.decision = decision

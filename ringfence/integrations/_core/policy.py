@@ -1,8 +1,8 @@
 """Policy of an integration: checks of the limits of a request, and corrections after its response.
 
-Synchronous and without I/O: the methods are generators that yield effects and receive decisions.
-`run_steps` performs the effects, async or blocking, so all frameworks share this code. When the
-limiter fails, the generator receives `LimiterFailed` and allows the request.
+Synchronous and without I/O: the methods are generators that yield effects (requested limiter calls)
+and receive decisions. `run_steps` performs the effects, async or blocking, so all frameworks share
+this code. When the limiter fails, the generator receives `LimiterFailed` and allows the request.
 """
 
 import re
@@ -48,7 +48,8 @@ class Policy:
     invalid settings."""
 
     def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
-        """`name` is the scope of the counters, unless the settings name another one.
+        """`name` separates the counters of this policy from others, unless the settings have a
+        `scope`.
 
         A view may have several policies, each with its own counters.
         """
@@ -86,12 +87,12 @@ class Policy:
 
     @property
     def has_limits(self) -> bool:
-        """Whether these settings contain a domain or a limit."""
+        """Whether the settings of this policy contain a domain or a limit."""
         return self.settings.domain is not None or self.settings.limit is not None
 
     @property
     def needs_user(self) -> bool:
-        """Whether the keys contain the user of the request."""
+        """Whether a key of this policy contains the user of the request."""
         return self._keys.needs_user
 
     @property
@@ -114,7 +115,8 @@ class Policy:
             raise ConfigError("; ".join(problems))
 
     def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
-        """Create the policy of one view: these settings, with its own limit and options."""
+        """Create the policy of one view: this policy's settings, overridden by those of the
+        view."""
         own = replace(self.settings, domain=None, limit=limit, scope=None)
         policy = Policy(replace(own, **options), name, is_view=True)
         if not policy.has_limits:
@@ -134,7 +136,8 @@ class Policy:
     def admit(self, state: RequestState, owner: object) -> Steps:
         """Check one request. Return the refusal to send when it is denied, otherwise None.
 
-        `owner` is the object whose limiter makes this check; the same object must settle it later.
+        `owner` is the object whose limiter makes this check; its limiter must also correct the
+        charge after the response.
         """
         request = state.request
         if not self.is_enabled or self.exempts(request.method, request.path):
@@ -168,7 +171,8 @@ class Policy:
         return None
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
-        """Correct the charge of a request, now that its response is known."""
+        """After the response to a request, correct its charge: release slots, refund units or
+        charge more."""
         if spent.decision.slots is not None:
             yield Release(spent.decision)
         ask = _without_slots(spent.ask, spent.decision)
@@ -220,7 +224,7 @@ class Policy:
         ]
 
     def _scopes_of(self, limits: tuple[Limit, ...]) -> list[str]:
-        """Return the scope of the counter of each limit.
+        """Return for each limit the scope of its counter, a text that separates counters.
 
         Limits that differ only in their amounts share a counter, for example when the tier of a
         client changes. When they apply to the same request, each has its own counter.
@@ -242,7 +246,7 @@ class Policy:
 
 
 def settle(state: RequestState, response: Response, owner: object) -> Steps:
-    """Correct all charges of a request by the limiter of `owner`, after its response."""
+    """After a response, correct all charges that the limiter of `owner` made for the request."""
     for spent in state.spent:
         if spent.owner is not owner:
             continue
@@ -260,7 +264,7 @@ def owners_of(state: RequestState) -> list[object]:
 
 
 def _without_slots(ask: CheckSpec, decision: Decision) -> CheckSpec | None:
-    """Return the target without concurrency limits; None when nothing is left."""
+    """Return the checked limits except concurrency limits; None if there are no others."""
     kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
     if len(kept) == len(decision.statuses):
         return ask

@@ -48,7 +48,7 @@ class RequestState:
 
     @property
     def decision(self) -> Decision | None:
-        """One decision that combines all decisions so far; None when there is none."""
+        """Combination of all decisions about the request so far; None when there is none."""
         if not self.decisions:
             return None
         if len(self.decisions) == 1:
@@ -56,7 +56,7 @@ class RequestState:
         return decide([status for each in self.decisions for status in each.statuses])
 
     def refuse(self, template: Template | None) -> Refusal:
-        """Create the response to a denied request."""
+        """Create the refusal that is sent for the denied request."""
         refused = Refused.of(self.decisions[-1], self.request.header("accept"))
         return Refusal(refused, refused_body(refused, template))
 

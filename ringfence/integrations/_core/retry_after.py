@@ -28,7 +28,7 @@ def parse_retry_after(value: str | None) -> float | None:
 
 
 class RetryPauses:
-    """Time until which each key is paused, for the last thousand keys."""
+    """Pauses by key, which `Retry-After` headers requested, for the last thousand keys."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()

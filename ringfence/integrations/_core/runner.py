@@ -1,4 +1,4 @@
-"""Runner of policies: performs their effects with a limiter, async or blocking.
+"""Runner of rate limit policies: makes the limiter calls that they request, async or blocking.
 
 When no node answers, the limiter applies the failure policy of the rules. This module handles all
 other failures: a rejected token, an invalid certificate, an internal error. They allow the request.
@@ -73,7 +73,8 @@ class OutageTracker:
         return self._paused_until is not None and self._paused_until > self._clock()
 
     def record_failure(self, error: Exception) -> LimiterFailed:
-        """Record and log a failure; return the exception for the policy."""
+        """Record and log a failure of the limiter; return the exception to throw into the
+        policy."""
         if isinstance(error, AccessDenied | ConfigError):
             self._paused_until = self._clock() + _RETRY_AFTER_REFUSAL
         if self._should_log():
@@ -82,11 +83,12 @@ class OutageTracker:
 
     @property
     def is_out(self) -> bool:
-        """Whether an outage is in progress."""
+        """Whether an outage of the limiter is in progress."""
         return self._requests > 0
 
     def record(self, decision: Decision) -> None:
-        """Log the start or the end of an outage. In an outage the failure policy decides."""
+        """Log an outage at its first decision by the failure policy, and its end at a decision
+        by a node."""
         if decision.source in BY_POLICY:
             if self._should_log():
                 logger.warning(
@@ -122,7 +124,7 @@ class OutageTracker:
 
 
 async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> Refusal | None:
-    """Run the steps of a policy and await each effect, on trio or asyncio."""
+    """Run the steps of a policy and await each requested limiter call, on trio or asyncio."""
     try:
         effect = next(steps)
         while True:
@@ -144,7 +146,7 @@ async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> R
 
 
 def performer(limiter: Limiter) -> Perform:
-    """Return a function that performs effects in the limiter's own event loop."""
+    """Return a function that makes requested limiter calls, in the limiter's own event loop."""
 
     async def perform(effect: Effect) -> Decision | None:
         if (
@@ -168,9 +170,10 @@ def performer(limiter: Limiter) -> Perform:
 
 
 def performer_from_loop(limiter: BlockingLimiter) -> Perform:
-    """Return a function that performs effects from an asyncio loop other than the limiter's.
+    """Return a function that makes requested limiter calls from another asyncio loop than the
+    limiter's.
 
-    Only the effects run in the thread of the limiter, not the code that reads the request.
+    Only these calls run in the thread of the limiter, not the code that reads the request.
     """
 
     async def perform(effect: Effect) -> Decision | None:
@@ -182,7 +185,7 @@ def performer_from_loop(limiter: BlockingLimiter) -> Perform:
 def run_steps_blocking(
     steps: Steps, limiter: BlockingLimiter, outages: OutageTracker
 ) -> Refusal | None:
-    """Run the steps of a policy, and block at each effect."""
+    """Run the steps of a policy, and block the thread during each requested limiter call."""
     try:
         effect = next(steps)
         while True:

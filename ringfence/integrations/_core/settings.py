@@ -44,7 +44,8 @@ class Settings:
     """Settings of an integration. Raises `ConfigError` for unknown names and invalid values."""
 
     def __new__(cls, **options: object) -> Self:
-        """Validate the names before `__init__`, which would raise `TypeError` for unknown ones."""
+        """Validate the names of the settings before `__init__`, which would raise `TypeError`
+        for unknown ones."""
         check_names(options, cls.__dataclass_fields__)
         return object.__new__(cls)
 

@@ -7,7 +7,7 @@ __all__ = ["RingfenceConfig"]
 
 
 class RingfenceConfig(AppConfig):
-    """The Django application; it has no models."""
+    """Configuration of Ringfence as a Django application for `INSTALLED_APPS`; it has no models."""
 
     name = "ringfence.integrations.django"
     label = "ringfence"

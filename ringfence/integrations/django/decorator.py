@@ -57,7 +57,7 @@ def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Calla
 
 
 class _Limited:
-    """View function with its limit."""
+    """View function of Django together with its rate limit."""
 
     def __init__(
         self, view: Callable[..., Any], policy_of: Callable[[Integration, str], Policy]

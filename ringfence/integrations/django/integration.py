@@ -124,8 +124,8 @@ class Integration(wsgi.RateLimits):
             state.spent.clear()
 
     def finish(self, state: RequestState, response: HttpResponseBase) -> Response:
-        """Add the rate limit headers to a response, and return the response for the correction of
-        charges."""
+        """Add the rate limit headers to a response; return its status and headers, by which
+        charges are corrected."""
         headers = {name.lower(): value for name, value in response.items()}
         for name, value in state.headers(
             self.policy.headers, response.status_code, response.headers
@@ -166,14 +166,14 @@ def decision_of(request: HttpRequest) -> Decision | None:
 
 
 def refusal_response(refusal: Refusal) -> HttpResponse:
-    """Return the response to a denied request."""
+    """Return the Django response to a denied request."""
     return HttpResponse(
         refusal.body.content, status=refusal.refused.status, headers=dict(refusal.headers)
     )
 
 
 def is_installed() -> bool:
-    """Whether the project's settings contain the middleware."""
+    """Whether the project's settings contain the rate limit middleware."""
     return MIDDLEWARE in settings.MIDDLEWARE
 
 
@@ -201,6 +201,6 @@ def read_settings(given: Mapping[str, object]) -> Integration:
 
 @receiver(setting_changed)
 def _clear_cache(*, setting: str, **_: object) -> None:
-    """Forget the cached settings when a test has changed them."""
+    """Delete the cached Django settings of Ringfence when a test has changed them."""
     if setting == "RINGFENCE":
         project_limits.cache_clear()

@@ -28,7 +28,8 @@ _Next: TypeAlias = Callable[[HttpRequest], Any]
 
 
 class RateLimitMiddleware:
-    """Django middleware that checks each request; sync or async like the next handler."""
+    """Django middleware that checks the limits of each request, sync or async like its next
+    handler."""
 
     sync_capable = True
     async_capable = True
@@ -43,7 +44,7 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        """Check and serve one request."""
+        """Check the limits of one request, and serve it if it is allowed."""
         return self._serve_async(request) if self._is_async else self._serve(request)
 
     def _serve(self, request: HttpRequest) -> HttpResponseBase:
@@ -75,8 +76,10 @@ class RateLimitMiddleware:
 def _settle_when_streamed(
     response: HttpResponseBase, limits: Integration, state: RequestState, core_response: Response
 ) -> bool:
-    """Correct the charges after the last part of a stream; return whether the response is a
-    stream."""
+    """Correct the charges of a request after the last part of a streamed response.
+
+    Returns whether the response is a stream.
+    """
     if not isinstance(response, StreamingHttpResponse):
         return False
     parts = response.streaming_content

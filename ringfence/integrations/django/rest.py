@@ -45,7 +45,7 @@ class RingfenceThrottle(BaseThrottle):
         self._wait: float | None = None
 
     def allow_request(self, request: "Request", view: "APIView") -> bool:
-        """Check one request; return whether it is allowed."""
+        """Check the limits of one request; return whether it is allowed."""
         state, _ = request_state_of(request._request)
         limits = project_limits()
         name = f"{type(view).__module__}.{type(view).__qualname__}"

@@ -1,5 +1,4 @@
-"""Registry of the limits of Flask views: their own, those of their blueprints, and those of the
-application.
+"""Registry of the limits of Flask views: limits of the view, its blueprints and the application.
 
 A limit is an attribute of a view or blueprint; the view is not wrapped.
 """
@@ -39,7 +38,8 @@ class TargetMarks:
 
 
 class MarkedTargets:
-    """Views and blueprints with limits or exemptions of one extension."""
+    """Views and blueprints to which one `RateLimits` extension has attached limits or
+    exemptions."""
 
     def __init__(self) -> None:
         self.blueprints: dict[object, TargetMarks] = {}
@@ -70,7 +70,8 @@ class Integration:
         self._is_checked = False
 
     def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
-        """Return all policies for a request to `endpoint`, those of the application first."""
+        """Return all rate limit policies for requests to a Flask endpoint, the application's
+        first."""
         if endpoint is None:  # Not cached: clients can send any number of methods.
             return tuple(self._find(None, method))
         found = self._policies_by_endpoint.get((endpoint, method))
@@ -94,8 +95,8 @@ class Integration:
                 yield self._policy(mark, endpoint or "")
 
     def warn_of_lost_limits(self) -> None:
-        """Log a warning, once, about limits on views without an endpoint and domains without
-        rules."""
+        """Log a warning, once, about limits without effect: the view has no endpoint, or the
+        domain has no rules."""
         if self._is_checked:
             return
         views = [marks for _, marks in self._marked.views]
@@ -140,7 +141,8 @@ class Integration:
 def marks_of(
     views: Mapping[str, Callable[..., object]], endpoint: str | None, method: str
 ) -> Iterator[TargetMarks]:
-    """Return the limits of the view of an endpoint, and of the method of its view class."""
+    """Return the limits and exemptions of the view of an endpoint, and of the method of its view
+    class."""
     view = None if endpoint is None else views.get(endpoint)
     view_class = getattr(view, "view_class", None)
     handler = getattr(view_class, method.lower(), None)

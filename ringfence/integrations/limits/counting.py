@@ -59,7 +59,7 @@ class Counting:
         return _used(decision, limit) if _is_counted(decision) else amount
 
     async def window(self, limiter: Limiter, key: str) -> Window:
-        """Return the state of a key's fixed window."""
+        """Return the state of a key's fixed window by a peek at its counter."""
         expiry = self._period_of(key)
         if expiry is None:
             return Window(0, time.time())
@@ -121,7 +121,7 @@ class Counting:
     async def clear(self, limiter: Limiter, key: str) -> None:
         """Delete the fixed and the moving window of a key.
 
-        Both are deleted, because `limits` does not say which one it means.
+        Both are deleted, because the package `limits` does not state which window it means.
         """
         expiry = self._period_of(key)
         if expiry is None:
@@ -131,7 +131,8 @@ class Counting:
         await limiter.reset_limit(_log(1, expiry), *name)
 
     async def reset(self, limiter: Limiter) -> int:
-        """Start a new generation of all keys. The counters of the old one expire.
+        """Start a new generation of all keys of a storage. The counters of the old generation
+        expire.
 
         Return how many keys this process has counted, at most 10 000.
         """
@@ -157,7 +158,8 @@ class Counting:
         return decision.allowed
 
     async def _name(self, limiter: Limiter, key: str) -> tuple[str, str, str]:
-        """Return the key of a counter, including the number of the current generation."""
+        """Return the key of a counter, including the generation number, which each reset
+        increases."""
         if monotonic() >= self._generation_until:
             decision = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
             self._set_generation(decision)
