@@ -17,7 +17,7 @@ _CALLS_PER_CHECKPOINT = 32
 
 
 class _Done:
-    """Awaitable that never waits; it costs less than a coroutine."""
+    """Awaitable that completes without waiting; it costs less than a coroutine."""
 
     def __await__(self) -> Iterator[None]:
         return iter(())
@@ -40,8 +40,8 @@ class Checkpoints:
         )
 
     def take(self) -> Awaitable[object]:
-        """Count a call. The caller must await the result, which raises if the caller is
-        cancelled."""
+        """Count a call of the limiter. The caller must await the result, which raises if the
+        calling task is cancelled."""
         self._calls += 1
         if self._calls < _CALLS_PER_CHECKPOINT:
             return self._cancellation_point()

@@ -122,7 +122,7 @@ async def connect(
 
 
 def _ignore_rules(rules: RuleSet) -> None:
-    """Ignore new rules, because no callback was given."""
+    """Do nothing with new rules, because the caller gave no `on_rules` callback."""
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ class Decider(Protocol):
 
     @property
     def rules(self) -> RuleSet:
-        """Current rules by which checks are matched."""
+        """Rules against which the limiter matches its requests."""
 
     @property
     def knows_rules(self) -> bool:
@@ -28,10 +28,11 @@ class Decider(Protocol):
         denies_group: Callable[[int], bool],
         timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
-        """Decide every row; a row that no node decides in time is decided by the rule's
-        `on_failure`.
+        """Decide every check of a batch; the rule's `on_failure` decides checks that no node
+        decides in time.
 
-        `denies_group` returns whether the denial of a row denies the other rows of its group.
+        `denies_group` returns whether the denial of a row (one check) denies the other rows of its
+        group.
         """
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
@@ -49,7 +50,8 @@ class Decider(Protocol):
         """Fetch the rules again, because a node did not know the rule of a check."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the cost of rows that were charged, without waiting for an answer."""
+        """Refund the cost of some checks of a batch that were charged, without waiting for an
+        answer."""
 
     def outage(self) -> RingfenceError | None:
         """Return the error that explains why no node decides, if a node has sent one."""
@@ -66,18 +68,22 @@ class Decider(Protocol):
         """Return the seconds after which a task that waits for a slot asks again."""
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Start to renew slots periodically. `slots` is the request that releases them."""
+        """Start to renew acquired concurrency slots periodically. `slots` is the request that
+        releases them."""
 
     def stop_renewing(self, slots: Batch) -> Batch:
-        """Stop renewing slots; return the request that releases them in their current state."""
+        """Stop renewing acquired concurrency slots; return an updated request that releases
+        them."""
 
     def held(self) -> list[Batch]:
-        """Return the requests that release the slots which are being renewed."""
+        """Return the requests that would release the concurrency slots which this process still
+        renews."""
 
     async def aclose(self) -> None:
-        """Report the local decisions, and close all connections."""
+        """Report the decisions that were made in this process, and close all connections."""
 
 
 def is_never_denying(row: int) -> bool:
-    """Return False. It is used as the argument `denies_group` for batches without groups."""
+    """Return False for every row; argument `denies_group` for batches without all-or-nothing
+    groups."""
     return False

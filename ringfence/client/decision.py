@@ -229,12 +229,12 @@ def unlimited(rule: Rule) -> Status:
 
 
 def status_of(rule: Rule, results: Results, index: int) -> Status:
-    """Create the status of the row at an index of some results."""
+    """Create the status of one check of a batch from the results of the batch."""
     return status_of_row(rule, results.row(index))
 
 
 def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
-    """Create the status of one row of results."""
+    """Create the status of one check from its result."""
     code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
     is_denied = code == _DENIED or code == _NEVER or code == _OVERDRAWN  # noqa: PLR1714 - faster
     is_shadowed = is_denied and rule.shadow
@@ -260,7 +260,7 @@ def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
 
 
 def decide(statuses: Sequence[Status], slots: Batch | None = None) -> Decision:
-    """Combine the statuses of a request to a decision; without a status, no rule matched."""
+    """Combine the statuses of a request into one decision; without a status, no rule matched."""
     return Decision(None, _NO_ROW, _combine(statuses, slots))
 
 
@@ -301,8 +301,8 @@ def _combine(statuses: Sequence[Status], slots: Batch | None) -> _DecisionData:
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:
-    """Return whether a request is denied: by any rule without quota mode, or by all its quota
-    rules."""
+    """Return whether a request is denied: by any rule outside quota mode, or by all its rules in
+    quota mode."""
     return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
 
 
@@ -341,12 +341,14 @@ def _is_quota_spent(statuses: Sequence[Status]) -> bool:
 
 
 def _tightest(statuses: Sequence[Status]) -> Status:
-    """Return the status with the least remaining units, which an allowed request shows."""
+    """Return the status with the least remaining units; an allowed decision shows the numbers of
+    this status."""
     return min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
 
 
 def _slowest(statuses: Sequence[Status]) -> Status:
-    """Return the status with the longest wait, which a denied request shows."""
+    """Return the status with the longest wait; a denied decision shows the numbers of this
+    status."""
     reasons = [status for status in _plain(statuses) if not status.allowed]
     if _is_quota_spent(statuses):
         reasons.append(min(_quotas(statuses), key=_wait_of))

@@ -103,7 +103,8 @@ class Limiter:
 
     @property
     def unmatched(self) -> Mapping[str, int]:
-        """Number of checks that matched no rule, by whether their domain is `known`."""
+        """Number of checks that matched no rule: `known` counts domains that the rules define,
+        `unknown` others."""
         return self._unmatched.counts
 
     def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
@@ -295,7 +296,7 @@ class Limiter:
             yield decision
 
     def keep(self, decision: Decision) -> None:
-        """Renew the slots of a decision periodically until they are released.
+        """Renew the concurrency slots of a decision periodically until they are released.
 
         `hold` does this; call it after `acquire` for work that may exceed the limit's period. If
         the decision is dropped without `release`, its slots are free after that period.
@@ -309,7 +310,7 @@ class Limiter:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Release the slots that a decision holds, if any."""
+        """Release the slots of concurrency limits that a decision holds, if any."""
         self._require_open(timeout)
         if not isinstance(decision, Decision):
             raise ConfigError(
@@ -319,7 +320,7 @@ class Limiter:
         await self._slots.release(decision, timeout)
 
     async def release_held(self) -> None:
-        """Release all slots that are still being renewed."""
+        """Release all slots of concurrency limits that this limiter still renews."""
         await self._slots.release_all()
 
     # -- ad-hoc limits -------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class LocalDecider:
         denies_group: Callable[[int], bool],
         timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
-        """Decide every row of a batch immediately."""
+        """Decide every check of a batch immediately."""
         await self._checkpoints.take()
         return self.decide_now(batch)
 
@@ -86,7 +86,7 @@ class LocalDecider:
         )
 
     def decide_now(self, batch: Batch) -> Results:
-        """Decide every row of a batch synchronously."""
+        """Decide every check of a batch synchronously."""
         with self._lock:
             now = self._clock.now()
             self._renew(now)
@@ -96,33 +96,35 @@ class LocalDecider:
         return results
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Start to renew slots periodically; see `Decider.keep`."""
+        """Start to renew acquired concurrency slots periodically; see `Decider.keep`."""
         with self._lock:
             self._held.keep(slots, period, self._clock.now() / 1e9)
 
     def stop_renewing(self, slots: Batch) -> Batch:
-        """Stop the renewal of slots; see `Decider.stop_renewing`."""
+        """Stop the renewal of concurrency slots; see `Decider.stop_renewing`."""
         with self._lock:
             return self._held.stop_renewing(slots, self._clock.now() / 1e9)
 
     def held(self) -> list[Batch]:
-        """Return the requests that release the slots which are being renewed."""
+        """Return the requests that would release the concurrency slots which this process still
+        renews."""
         with self._lock:
             return self._held.origins()
 
     def new_ticket(self) -> int:
-        """Return the next ticket for a task that waits for a slot."""
+        """Return the next identifier for a task that waits for a slot of a concurrency limit."""
         return next(self._tickets)
 
     def slot_pause(self) -> float:
-        """Return the seconds until the next slot expires."""
+        """Return the seconds after which a task that waits for a slot asks again: at the latest
+        when the next slot expires."""
         with self._lock:
             due = self._slots.next_deadline()
             ns = ASK_AGAIN_NS if due is None else min(ASK_AGAIN_NS, due - self._clock.now())
         return max(_MIN_SLOT_PAUSE, ns / 1e9)
 
     def _renew(self, now: int) -> None:
-        """Renew slots that are due, before a decision; no other process can take them in
+        """Renew slots whose renewal is due, before a decision; no other process can take them in
         between."""
         for held in self._held.due(now / 1e9):
             decide_batch(self._engine, held.renewal(), now)
@@ -143,7 +145,7 @@ class LocalDecider:
         """Do nothing, because there are no connections to close."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the cost of rows that were just charged."""
+        """Refund the cost of some checks of a batch that were just charged."""
         taken = batch.take(rows)
         slot_ids = [results.outcomes.slot_ids[i] for i in rows]
         self.decide_now(

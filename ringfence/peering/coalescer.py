@@ -1,4 +1,5 @@
-"""Coalescing of single checks: one batch that grows until it is sent, and a task for each row.
+"""Coalescing of single checks: one batch that grows until it is sent, and a waiting task for each
+check.
 
 Every `check` takes this path, so it makes as few objects as possible. The link decides when the
 batch is sent.
@@ -36,7 +37,8 @@ _Yielded = TypeVar("_Yielded")
 
 
 class PendingBatch(ABC):
-    """Batch of single checks for one member; each row has a waiting task. Only `join` adds rows."""
+    """Batch of single checks for one member, with a waiting task for each check. Only `join`
+    adds checks."""
 
     __slots__ = (
         "_answer",
@@ -77,32 +79,32 @@ class PendingBatch(ABC):
         """Rows whose task waits for other members, too."""
 
     def join(self, key: bytes, cost: int) -> None:
-        """Add a check as a row; the caller must await `wait` before another row is added."""
+        """Add a check to the batch; the caller must await `wait` before another check is added."""
         self.keys.append(key)
         self.costs.append(cost)
 
     @abstractmethod
     async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
-        """Wait for the outcome of the row that was added last.
+        """Wait for the outcome of the check that was added last.
 
-        When the member does not decide the row in time, `router` asks again, until `within` seconds
-        have passed since the check. When the wait is cancelled, `router` refunds the charge of the
-        row, even if the charge is reported later. Raises `AccessDenied` when the member refuses to
-        decide.
+        When the member does not decide the check in time, `router` asks again, until `within`
+        seconds have passed since the check. When the wait is cancelled, `router` refunds the charge
+        of the check, even if the charge is reported later. Raises `AccessDenied` when the member
+        refuses to decide.
         """
 
     async def _ask_again(
         self, at: int, answer: CheckAnswer, router: SingleCheckRouter, within: float | None
     ) -> OutcomeRow:
-        """Let the router decide a row that its member did not decide."""
+        """Let the router decide a check that the member of this batch did not decide."""
         if isinstance(answer, AccessDenied):
             raise answer
         assert not isinstance(answer, tuple)
         return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
 
     def resolve_rows(self, rows: list[int], results: Results) -> None:
-        """Wake the tasks of some rows, whose answers arrived before those of other rows, or
-        late."""
+        """Wake the tasks of some checks of the batch, whose answers arrived before the others,
+        or late."""
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
         self._wake_rows({at: self._parts[at].row(0) for at in rows})
@@ -118,8 +120,8 @@ class PendingBatch(ABC):
         self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Wake every waiting task with its answer. After `resolve(None)`, a late answer is still
-        processed."""
+        """Wake every waiting task with the answer to its check. After `resolve(None)`, which
+        means no answer, a late answer is still processed."""
         self.is_answered = True
         if isinstance(answer, Results):
             self._results = answer
@@ -168,10 +170,11 @@ class PendingBatch(ABC):
 
     @abstractmethod
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
-        """Wake the tasks that wait for these rows, each with its answer."""
+        """Wake the tasks that wait for the given rows of the batch, each with its answer."""
 
     def _cancel(self, at: int, router: SingleCheckRouter) -> None:
-        """Refund a row whose task no longer waits, now or when its answer comes."""
+        """Refund a check whose task no longer waits, now or when the answer to the check
+        arrives."""
         if self.is_answered or at in self._parts:
             self._refund(at, router)
         else:
@@ -186,7 +189,7 @@ class PendingBatch(ABC):
             router.refund(self.batch, [at], results, self.asked_at)
 
     def _answer_at_once(self) -> CheckAnswer:
-        """Return the answer to the row that was added last, when the batch was already answered."""
+        """Return the answer to the check that was added last, if the batch was already answered."""
         if self._results is None:
             return _SHED if isinstance(self._answer, Shed) else None
         return self._results.row(len(self.keys) - 1)
@@ -246,7 +249,8 @@ class _TrioPendingBatch(PendingBatch):
 
 
 class _SharedAnswers(Outcome[_Answers]):
-    """Answers for all tasks of a batch; trio's own `Value` serves only one task."""
+    """Answers to the checks of a batch, shared by all waiting tasks; trio's `Value` serves only
+    one task."""
 
     __slots__ = ("_answers",)
 

@@ -69,10 +69,11 @@ def chosen_engine() -> EngineChoice:
 
 
 def first_slot(name: str, now: int) -> int:
-    """Return the first slot id of a node that starts at `now`, in ns.
+    """Return the first id for slots of concurrency limits that a node grants after its start at
+    `now`, in ns.
 
-    Transfers merge slots by id, so ids must differ between nodes that start at the same instant,
-    and between the lives of one node. The result has at most 63 bits.
+    When keys move to another node, slots are merged by id. So ids must differ between nodes that
+    start at the same instant, and between the runs of one node. The result has at most 63 bits.
     """
     return max(1, now) + (mmh3_32_uintdigest(name.encode()) << _SLOT_BITS)
 
@@ -85,7 +86,7 @@ def new_engine(
     secret: bytes | None = None,
     keeps_keys: bool = False,
 ) -> Engine:
-    """Create an engine of the chosen kind.
+    """Create a limiter engine of the kind that `chosen_engine` returns.
 
     `secret` is the key of the hashes that identify keys; without it, a random secret is used.
     Hashes never leave a process, so engines need no common secret. `keeps_keys` makes the engine

@@ -3,7 +3,7 @@
 Decides which waiting check gets a free slot. No later check can take it first. The waiting check is
 notified and must be repeated with its ticket; the slot is reserved for it until then. A node has
 one queue for the keys that it decides; a limiter without nodes has one, too. The queue also
-estimates when a slot will be free. It is a core: its caller passes the time and notifies the
+estimates when a slot will be free. It does no I/O: its caller passes the time and notifies the
 waiting checks.
 """
 
@@ -100,8 +100,8 @@ class _KeyQueue(Generic[CallerT]):
 
 
 class SlotQueue(Generic[CallerT]):
-    """Queue of checks that wait for slots. `call(caller, tickets)` notifies that slots are reserved
-    for tickets."""
+    """Queue of checks that wait for slots. `call(caller, tickets)` notifies a caller that slots
+    are reserved for its checks with these tickets."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SlotQueue(Generic[CallerT]):
         most: int = MAX_WAITERS,
         most_of: Callable[[CallerT], int] = lambda _: MAX_PER_CONNECTION,
     ) -> None:
-        """`decide` counts a batch; `most_of` returns the maximum number of waiting checks of one
+        """`decide` decides a batch; `most_of` returns the maximum number of waiting checks of one
         caller.
 
         `on_earlier` is called when `next_deadline` has become earlier.
@@ -138,8 +138,8 @@ class SlotQueue(Generic[CallerT]):
         return self._size
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
-        """Count a batch; a check of a key with waiting checks is denied, unless a slot is reserved
-        for it."""
+        """Decide a batch; a check of a key for which others wait is denied, unless a slot is
+        reserved for it."""
         if batch.op is not Op.CHECK:
             outcomes = self._decide(batch, now)
             if batch.op is Op.REFUND:
@@ -259,8 +259,8 @@ class SlotQueue(Generic[CallerT]):
     # -- waiters -------------------------------------------------------------------------------
 
     def _decide_in_turn(self, batch: Batch, now: int) -> Outcomes:
-        """Count a batch; a row that would take the slot of a waiting check is denied and charges
-        nothing."""
+        """Decide a batch; a check that would take the slot of a waiting check is denied and
+        charges nothing."""
         keys, costs, tickets = batch.keys, batch.costs, batch.slot_ids
         for row, ticket in enumerate(tickets):
             if ticket and not costs[row]:
@@ -395,7 +395,7 @@ class SlotQueue(Generic[CallerT]):
 
 
 def _rows_of_groups(rows: set[int], groups: Sequence[int]) -> set[int]:
-    """Return all rows of the groups that contain one of `rows`."""
+    """Return all rows of the all-or-nothing groups of a batch that contain one of `rows`."""
     if not groups:
         return rows
     found: set[int] = set()

@@ -26,8 +26,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Answer of an overloaded target. No other member is asked then, because that would add
-    load."""
+    """Answer of an overloaded target, which decides nothing. No other member is asked then,
+    because that would add load."""
 
 
 SHED = Shed()
@@ -43,9 +43,9 @@ class SentBatch(Protocol):
     """Batch that was passed to a target."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row, for a request to a second target.
+        """Return the identity of the first check of the batch, for a request to a second target.
 
-        The identities of the other rows follow in order. Returns None when the batch has not been
+        The identities of the other checks follow in order. Returns None when the batch has not been
         sent yet: then it is withdrawn and will not be sent.
         """
 
@@ -73,7 +73,7 @@ class SingleCheckRouter(Protocol):
     """Router that takes over a single check when the first target does not decide it."""
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the charges of rows of a batch, for a check that was made at the instant
+        """Refund the charges of some rows of a batch, whose checks were made at the instant
         `asked_at`."""
 
     def ask_again(
@@ -92,7 +92,7 @@ class PendingCheck(Protocol):
 
     @property
     def asked_at(self) -> float:
-        """Time of the first check in the batch."""
+        """Time at which the first check of the batch was made."""
 
     def wait(
         self, router: SingleCheckRouter, within: float | None

@@ -50,7 +50,8 @@ class BackgroundThread:
     def start(
         self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
     ) -> None:
-        """Start a call in the background event loop. Cancelling `result` cancels the call."""
+        """Start a call of the limiter in the thread's event loop; cancelling the future `result`
+        cancels it."""
 
         def begin() -> None:
             try:

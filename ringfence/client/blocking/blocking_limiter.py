@@ -81,7 +81,8 @@ def _blocking_wait(
 def _blocking_context(
     method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[Decision]],
 ) -> Callable[Concatenate[BlockingLimiter, _Params], AbstractContextManager[Decision]]:
-    """Return the blocking form of `hold`. The slot is also released when the process exits."""
+    """Return the blocking form of `Limiter.hold`, which also releases the slot when the process
+    exits."""
     name = method.__name__
 
     @wraps(method)
@@ -124,8 +125,8 @@ class BlockingLimiter:
         *,
         waits: bool = True,
     ) -> None:
-        """With `waits=False`, only `acquire` and `hold` wait, and any thread may call the
-        limiter."""
+        """With `waits=False`, all methods except `acquire` and `hold` run in the caller's
+        thread."""
         self._make = make
         self._waits = waits
         self._lock = threading.Lock()
@@ -211,7 +212,7 @@ class BlockingLimiter:
     hold_limit = _blocking_context(Limiter.hold_limit)
 
     def keep(self, decision: Decision) -> None:
-        """Renew the slots of a decision until they are released; see `Limiter.keep`."""
+        """Renew the concurrency slots of a decision periodically; see `Limiter.keep`."""
 
         async def keep(limiter: Limiter) -> None:
             limiter.keep(decision)
@@ -247,8 +248,8 @@ class BlockingLimiter:
             raise
 
     def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Call `call`, in this thread if the limiter never waits, otherwise in the background
-        thread."""
+        """Call `call` with the async limiter: in the caller's thread if the limiter never waits,
+        otherwise in the background thread."""
         if self._waits:
             return self.run(call)
         try:
@@ -288,7 +289,8 @@ _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()
 
 
 def _release_at_exit() -> None:
-    """Release the slots of daemon threads at exit, because their `finally` blocks do not run."""
+    """Release the concurrency slots of daemon threads when the process exits, because the
+    `finally` blocks of such threads do not run."""
     for limiter in list(_HOLDERS):
         if limiter.is_open:
             with suppress(Exception):  # The process ends; the slots end after their period.

@@ -49,9 +49,10 @@ class ClusterAdmin:
         return await fetch_throttled(self._links.link_of(row), count)
 
     async def ask_to_leave(self, row: MemberRow) -> bool:
-        """Ask a node to transfer its shards, leave and stop; return whether it accepted.
+        """Ask a node to transfer its keys to other nodes, leave and stop; return whether it
+        accepted.
 
-        Raises `AccessDenied` when the token lacks the scope.
+        Raises `AccessDenied` when the client's token lacks the scope for this request.
         """
         return await ask_to_leave(self._links.link_of(row))
 

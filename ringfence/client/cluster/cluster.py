@@ -43,7 +43,7 @@ _ALLOWED, _LEASE = Code.ALLOWED.value, Source.LEASE.value
 
 
 def _ignore_rules(rules: RuleSet) -> None:
-    """Ignore new rules, because no callback was given."""
+    """Do nothing with new rules, because the caller gave no `on_rules` callback."""
 
 
 class Cluster:
@@ -124,11 +124,13 @@ class Cluster:
             await self._refresher.run()
 
     async def wait_joined(self, timeout: float) -> RingfenceError | None:  # noqa: ASYNC109
-        """Wait until members and rules are known; return the error after `timeout` seconds."""
+        """Wait until a node has sent members and rules; return an error if none has after
+        `timeout` seconds."""
         return await self._refresher.wait_joined(timeout)
 
     async def aclose(self) -> None:
-        """Report the last local decisions, and close the links to all nodes."""
+        """Send the last report of decisions made in this process, and close the links to all
+        nodes."""
         await self._report_loop.flush()
         self.close()
 
@@ -163,12 +165,12 @@ class Cluster:
 
     @property
     def routes(self) -> Routes | None:
-        """Ring and links by which checks are routed; None until the members are known."""
+        """Hash ring and links by which checks are routed; None until the members are known."""
         return self._router.routes
 
     @property
     def view(self) -> int:
-        """Hash of the members as last received; 0 before that."""
+        """Hash of the member list as last received; 0 until a node has sent one."""
         return self._refresher.view_hash
 
     # -- Decider -------------------------------------------------------------------------------
@@ -179,8 +181,8 @@ class Cluster:
         denies_group: Callable[[int], bool],
         timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
-        """Decide every row of a batch: by the owner, by the standby, or by the rule's
-        `on_failure`."""
+        """Decide every check of a batch: by the owner of its key, by the standby, or by its
+        rule's `on_failure`."""
         results = await self._router.decide(batch, denies_group, within=timeout)
         if self.local_cache is not None and batch.op is not Op.CHECK:
             # The owner revokes the denials too, but later if another node forwarded the batch.
@@ -196,7 +198,7 @@ class Cluster:
         return runtime.current_time()
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the cost of rows that were charged; see `Decider.refund`."""
+        """Refund the cost of some checks of a batch that were charged; see `Decider.refund`."""
         self._router.refund(batch, rows, results, asked_at)
 
     @property
@@ -205,8 +207,8 @@ class Cluster:
         return self._slot_waits
 
     def new_ticket(self) -> int:
-        """Return a random ticket for a waiting task, because tickets of different clients must
-        differ."""
+        """Return a random identifier for a task that waits for a slot; two clients must not use
+        the same one."""
         return self._random.getrandbits(63) + 1
 
     def slot_pause(self) -> float:
@@ -217,15 +219,16 @@ class Cluster:
         return ASK_AGAIN_NS / 1e9 * (0.75 + self._random.random() / 2)
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Start to renew slots periodically; see `Decider.keep`."""
+        """Start to renew acquired concurrency slots periodically; see `Decider.keep`."""
         self._renewer.keep(slots, period)
 
     def stop_renewing(self, slots: Batch) -> Batch:
-        """Stop the renewal of slots; see `Decider.stop_renewing`."""
+        """Stop the renewal of concurrency slots; see `Decider.stop_renewing`."""
         return self._renewer.stop_renewing(slots)
 
     def held(self) -> list[Batch]:
-        """Return the requests that release the slots which are being renewed."""
+        """Return the requests that would release the concurrency slots which this process still
+        renews."""
         return self._renewer.held()
 
     async def refresh_rules(self) -> None:
@@ -233,7 +236,8 @@ class Cluster:
         await self._refresher.refresh_rules()
 
     def outage(self) -> RingfenceError | None:
-        """Return the first `AccessDenied` error of a node, if any."""
+        """Return the first `AccessDenied` error with which a node rejected this client; None
+        without one."""
         refusals = self._links.refusals
         return next((error for error in refusals if isinstance(error, AccessDenied)), None)
 
@@ -256,7 +260,7 @@ class Cluster:
         self._slot_waits.wake_all()  # Another node may now have the queue.
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Wake the tasks for which the owner has reserved slots."""
+        """Wake the waiting tasks for which a node has reserved slots of a concurrency limit."""
         self._slot_waits.wake(tickets)
 
     def _on_rules(self, rules: RuleSet) -> None:
@@ -279,7 +283,7 @@ def _new_local_cache(
 
 
 def _collect_nothing() -> None:
-    """Do nothing, because this process has no local decisions to count."""
+    """Add nothing to the counts of decisions, because this process has no local cache."""
 
 
 def _count_spent(counts: DecisionCounts, key: bytes, checks: int) -> None:

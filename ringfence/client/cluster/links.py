@@ -56,7 +56,7 @@ class Links:
         return [link.refusal for link in self]
 
     def are_refused(self, kinds: tuple[type[RingfenceError], ...]) -> bool:
-        """Return whether there is a link, and all links have an error of one of these kinds."""
+        """Return whether every link has an error of one of the given kinds; False without links."""
         links = self._links.values()
         return bool(links) and all(isinstance(link.refusal, kinds) for link in links)
 
@@ -84,7 +84,8 @@ class Links:
         return link
 
     def link_of(self, row: MemberRow) -> Link:
-        """Return a link on which this member answers, or create one to its address."""
+        """Return a link on which the given member answers, or create one to the member's
+        address."""
         for link in self:
             if link.name == row.name and link.is_ready:
                 return link

@@ -12,7 +12,7 @@ logger = logging.getLogger("ringfence.client")
 
 
 class ClusterRules:
-    """Current rules, with the versions that nodes have sent and announced."""
+    """Rules that a client uses, with the version numbers that nodes have sent and announced."""
 
     def __init__(self, rules: RuleSet | None) -> None:
         """`rules`, when given, replace the cluster's rules for this client."""
@@ -35,7 +35,8 @@ class ClusterRules:
         return not self.is_fixed and self.received_version < 0
 
     def announce(self, version: int) -> bool:
-        """Record the rules version in an answer; return whether it is newer."""
+        """Record the rules version in a node's answer; return whether newer rules than the
+        received ones exist."""
         self._announced_version = max(self._announced_version, version)
         return self.is_behind
 
@@ -57,5 +58,5 @@ class ClusterRules:
         return True
 
     def rule_of(self, rule_id: int) -> Rule | None:
-        """Return the current rule with this id; None if there is none."""
+        """Return the rule with the given id; None if the client's rules contain none."""
         return self.rules.by_id(rule_id)

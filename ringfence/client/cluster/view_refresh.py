@@ -42,7 +42,7 @@ _IDLE_PAUSE = 10.0
 
 
 class ViewRefresher:
-    """Keeps the members, rules and routes of a client current."""
+    """Task that updates the members, rules and routes of a client when they are outdated."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class ViewRefresher:
         self._changed = runtime.Event()
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Compare the versions in an answer, and schedule a refresh when this client's are
-        older."""
+        """Compare the view hash and rules version in an answer with the client's; schedule a
+        refresh when the client's are outdated."""
         self._has_versions = True
         has_newer_rules = rules > self._rules.received_version and not self._rules.is_fixed
         if view != self.view_hash or has_newer_rules:
@@ -91,7 +91,7 @@ class ViewRefresher:
             self._refresh_wanted.set()
 
     def on_reachable(self) -> None:
-        """Schedule a refresh, because a node became reachable or was lost."""
+        """Schedule a refresh of members and rules, because a node became reachable or was lost."""
         self._refresh_wanted.set()
         self._changed.set()
 
@@ -135,7 +135,8 @@ class ViewRefresher:
             await self._fetch_rules()
 
     async def wait_joined(self, timeout: float) -> RingfenceError | None:  # noqa: ASYNC109
-        """Wait until members and rules are known; return the error after `timeout` seconds.
+        """Wait until a node has sent members and rules; return an error if none has after `timeout`
+        seconds.
 
         A token that all nodes reject, invalid certificates and an unknown data center are returned
         immediately, because waiting cannot resolve them.
@@ -192,7 +193,8 @@ class ViewRefresher:
                         group.start_soon(call, link, Ping, Pong)
 
     def _adopt(self, members: Members) -> None:
-        """Route checks by these members from now on, and close the links to other nodes."""
+        """Route checks by the new list of members from now on, and close the links to other
+        nodes."""
         routed = [row for row in members.members if row.state in ROUTED_STATES]
         answering = {link.name for link in self._links.ready}
         nearby = [row.datacenter for row in routed if row.name in answering]
@@ -239,5 +241,5 @@ class ViewRefresher:
 
 
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
-    """Return the fields of members on which links depend."""
+    """Return the name, address and state of each member; links depend only on these fields."""
     return [(row.name, row.host, row.port, row.state) for row in rows]

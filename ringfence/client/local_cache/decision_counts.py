@@ -2,7 +2,7 @@
 
 Denials are counted by key, and so are rules whose metric shows values; everything else is counted
 by rule. When too many keys are kept, the keys with the fewest decisions are counted by rule: no
-decision is lost, only its key. A core: `decision_reports` sends the counts.
+decision is lost, only its key. No I/O: `decision_reports` sends the counts.
 """
 
 from collections import Counter
@@ -44,7 +44,8 @@ class Counted:
 
 
 class DecisionCounts:
-    """Counts of decisions made by this process; the number of rows is bounded."""
+    """Counts of decisions that this process made, by key or by rule; the number of counted keys
+    is bounded."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
         self._rule_of = rule_of

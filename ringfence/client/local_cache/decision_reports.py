@@ -1,8 +1,8 @@
 """Reports of decisions that this process made: which node receives them, and retries.
 
 One report is in flight at a time. A report without an answer may have been counted. So it is sent
-again with the same number to the same node, while that node is a member. A core: it gets nodes and
-time as arguments.
+again with the same number to the same node, while that node is a member. No I/O: nodes and time are
+arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,8 +111,8 @@ class DecisionReports:
         receivers: Sequence[ReportReceiver],
         member_names: Sequence[str],
     ) -> ReportReceiver | None:
-        """Choose the node that may already have counted the report, otherwise the node of the last
-        report."""
+        """Choose the receiver: the node that may already have counted this report, otherwise the
+        receiver of the report before."""
         by_name = {node.name: node for node in receivers}
         if pending.node in by_name:
             return by_name[pending.node]

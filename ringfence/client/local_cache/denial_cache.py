@@ -5,7 +5,7 @@ a refund, a reset or a raised limit ends the denial early. The owner reports tho
 connection that carried the denial, so the denial is dropped when that connection ends.
 
 The time counts from when the check was sent, before the owner read its clock. So a cached denial
-never lasts longer than on the owner. A core: it gets the time as an argument.
+never lasts longer than on the owner. No I/O: the time is an argument.
 """
 
 from collections import OrderedDict
@@ -46,7 +46,8 @@ class Denial:
     """The last decision by this denial."""
 
     def row(self, now: float) -> OutcomeRow:
-        """Create the result row of a repeated denial, with the remaining durations."""
+        """Create the result of a check that this cached denial decides, with the durations that
+        remain."""
         passed_ns = int((now - self.asked_at) * 1e9)
         retry_ns = max(1, self.retry_after_ns - passed_ns)
         reset_ns = max(retry_ns, self.reset_after_ns - passed_ns)
@@ -96,7 +97,7 @@ class DenialCache:
         self.drop([key for key in keys if _is_by(self._denials.get(key), node)])
 
     def drop(self, keys: Sequence[bytes]) -> None:
-        """Drop the cached denials of these keys."""
+        """Drop the cached denials of the given keys."""
         for key in keys:
             self._denials.pop(key, None)
         self._on_dropped()
@@ -133,8 +134,8 @@ class DenialCache:
     def _is_cacheable(self, key: bytes) -> bool:
         """Whether a denial by this key's rule depends only on time and denies the whole request.
 
-        Slots may be released at any time. Other data centers may lend units of a split limit. The
-        owner must count decisions of shadow and quota rules each time.
+        Slots may be released at any time. Other data centers may lend units of a limit that is
+        divided among them. The owner must count decisions of shadow and quota rules each time.
         """
         rule = self._rule_of(int.from_bytes(key[:_RULE_ID_BYTES], "big"))
         return (
@@ -151,7 +152,8 @@ def _is_by(denial: Denial | None, node: Hashable) -> bool:
 
 
 def _ungrouped_rows(groups: Sequence[int]) -> set[int] | None:
-    """Return the rows that are not grouped with other rows; None means all rows."""
+    """Return the rows of a batch that are in no all-or-nothing group with others; None means all
+    rows."""
     if not groups:
         return None
     alone: set[int] = set()

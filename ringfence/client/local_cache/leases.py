@@ -6,7 +6,7 @@ quarters of its time have passed since it was requested. Then the owner receives
 units, before it would count all of them as spent. The next lease is requested before the units run
 out.
 
-A core: requests are sent by a callback, and the time is an argument.
+No I/O: a callback sends the requests, and the time is an argument.
 """
 
 from collections import Counter
@@ -70,14 +70,15 @@ class Lease:
         return new
 
     def row(self) -> OutcomeRow:
-        """Create the result row of a check that this lease allows."""
+        """Create the result of a check that this lease allows."""
         remaining = self.remaining + self.left
         return (_ALLOWED, self.limit, remaining, 0, self.reset_after_ns, 0, 0, _LEASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAsk:
-    """Request to an owner: the units wanted, and the spent units of leases that have ended."""
+    """Lease request to the owner of a key: the units wanted, and the spent units of leases that
+    have ended."""
 
     key: bytes
     want: int
@@ -88,11 +89,11 @@ class LeaseAsk:
 
 
 def _ignore_spent(key: bytes, checks: int) -> None:
-    """Do nothing with the number of spent units."""
+    """Do nothing with the number of checks that a lease has decided."""
 
 
 class Leases:
-    """All leases of this process. The answer to a request is passed to `on_answer`."""
+    """All leases of this process; `on_answer` receives the answers to lease requests."""
 
     def __init__(
         self,
@@ -202,7 +203,8 @@ class Leases:
         return min(untils, default=float("inf"))
 
     def report(self) -> None:
-        """Report the number of all checks by leases that were not reported yet."""
+        """Pass to `on_spent` the number of checks that leases have decided since the last
+        report."""
         for held in (self._current, self._next):
             for lease in held.values():
                 self._report(lease)
@@ -227,7 +229,8 @@ class Leases:
             self._request_hot(key, now)
 
     def _begin_span(self, now: float) -> None:
-        """Reset the counts when the last measuring period is over, or has too many keys."""
+        """Reset the counts of checks by key when their measuring period is over, or when there
+        are too many keys."""
         if now >= self._counted_until or len(self._check_counts) >= _MAX_KEYS:
             self._check_counts.clear()
             self._counted_until = now + _HOT_SECONDS

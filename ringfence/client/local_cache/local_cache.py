@@ -56,7 +56,7 @@ class LocalCache:
         self._counts = counts
 
     def repeat(self, domain: str, descriptors: object, cost: int) -> Decision | None:
-        """Return the decision of a moment ago if it denied the same request; None otherwise."""
+        """Return the decision that denied an equal request a moment ago; None without one."""
         known = self._repeatable.get((domain, cost)) if self._repeatable else None
         if known is None or type(descriptors) is not dict or self._now() >= self._repeatable_until:
             return None
@@ -72,7 +72,8 @@ class LocalCache:
     def repeat_all(
         self, domain: str, requests: Sequence[object], costs: object
     ) -> list[Decision] | None:
-        """Return the recent denials of these requests at one cost; None unless all were denied."""
+        """Return the recent denials of many requests of equal cost; None unless each of them was
+        denied a moment ago."""
         if not self._repeatable or type(costs) is not int or self._now() >= self._repeatable_until:
             return None
         try:
@@ -93,8 +94,8 @@ class LocalCache:
         cost: int,
         now: float | None = None,
     ) -> Decision | None:
-        """Decide a request that matches one simple rule; return None when the owner must be
-        asked."""
+        """Decide a request that matches a single counter; return None when the owner of the key
+        must be asked."""
         if now is None:
             now = self._now()
         denial = self._find_denial(key, cost, now)
@@ -159,7 +160,8 @@ class LocalCache:
         return Results(Outcomes(*columns), sources)
 
     def collect(self) -> None:
-        """Add the decisions since the last call to the counts that are reported."""
+        """Add the decisions that this cache made since the last call to the counts for the next
+        report."""
         self.leases.report()
         repeated, self._uncounted = self._uncounted, []
         self._repeatable.clear()  # The next repetition adds the denial to the list again.
@@ -209,7 +211,8 @@ class LocalCache:
 
 
 def _decision(lease: Lease, rule: Rule) -> Decision:
-    """Create a decision that is reused until a sixteenth of the remaining units is spent."""
+    """Create the decision of a check that a lease allows; it is reused until a sixteenth of the
+    remaining units is spent."""
     lease.repeat_until_left = lease.left - lease.left // 16
     lease.decision = decision = Decision(rule, lease.row())
     return decision

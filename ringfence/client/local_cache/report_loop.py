@@ -23,7 +23,8 @@ class ReportLoop:
         receivers: Callable[[], Sequence[ReportReceiver]],
         member_names: Callable[[], Sequence[str]],
     ) -> None:
-        """`receivers` are the nodes that answer, `member_names` those of all current members."""
+        """`receivers` returns the nodes that answer now, `member_names` the names of all
+        members."""
         self._reports = reports
         self._transport = transport
         self._interval = interval
@@ -36,7 +37,7 @@ class ReportLoop:
         """Whether a node has counted the last report."""
 
     def start(self) -> None:
-        """Send a report now, and then one at each interval."""
+        """Send a decision report now, and then one at each interval."""
         due = self._transport.now() + self._interval
         self._timer = self._transport.call_at(due, self.start)
         self._send()
@@ -47,7 +48,7 @@ class ReportLoop:
             self._timer.cancel()
 
     async def flush(self) -> None:
-        """Report all decisions that were not reported yet, and wait a short time for the
+        """Report all decisions that were not reported yet, and wait a short time for the nodes'
         answers."""
         with runtime.move_on_after(_FINAL_TIMEOUT, shield=True):
             was_counted = True

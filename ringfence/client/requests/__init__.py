@@ -1,1 +1,2 @@
-"""Requests of a caller: descriptors, the counters that match them, and the rows of a request."""
+"""Requests of a caller: descriptors, the counters that they match, and the batches sent to
+nodes."""

@@ -55,7 +55,8 @@ class Dispatcher:
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
         ticket: int = 0,
     ) -> list[Decision]:
-        """Apply the operation `op` to each target; retry once where an owner did not know a rule.
+        """Apply the operation `op` to the counters of each target; retry once where a node did not
+        know a rule.
 
         `ticket`, if not 0, identifies a task that waits for slots.
         """
@@ -78,7 +79,8 @@ class Dispatcher:
         keys: list[bytes],
         costs: list[int],
     ) -> list[Decision]:
-        """Check requests that match one counter each, so that no row is part of a group."""
+        """Check requests that match exactly one counter each, so that none needs an
+        all-or-nothing group."""
         known: list[Decision | None] | None = None
         if self._local_cache is not None:
             known = self._local_cache.decide_all(domain, requests, rules, keys, costs)
@@ -128,7 +130,7 @@ class Dispatcher:
     async def ask_matches(
         self, op: Op, matches: Sequence[Match | None], cost: int
     ) -> list[Decision]:
-        """Apply the operation `op` to counters that were matched before."""
+        """Apply the operation `op` to the given counters, without matching rules again."""
         return (await self._decide(op, [matches], [cost], None))[0]
 
     async def _ask_owners(
@@ -236,10 +238,11 @@ class Dispatcher:
 
 
 def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:
-    """Select the counters to check again, with limits for owners that do not have these rules.
+    """Select the counters to check again, and attach the limits for owners that do not have the
+    rules.
 
     A check with an unknown rule charged nothing, so it is repeated as a whole. Charges and refunds
-    repeat only the unknown rows, because the other rows were counted.
+    repeat only the counters whose rule was unknown, because the others were counted.
     """
     return [
         Match(_with_limit(match.rule), match.key, match.metric, match.cost)
@@ -250,14 +253,16 @@ def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[
 
 
 def _with_limit(rule: Rule) -> Rule:
-    """Attach the rule's limit to a match, if nodes accept such a limit in a request."""
+    """Return the rule in the form that sends its limit with each check, if nodes accept such a
+    limit."""
     if rule.limit is not None and rule.limit.slots > MAX_CARRIED_SLOTS:
         return rule
     return rule.as_carried()
 
 
 def _merged(before: Decision, after: Decision) -> Decision:
-    """Replace the statuses of rules that were unknown in the first request."""
+    """Combine two decisions: the second one replaces the statuses of rules that owners did not
+    know at first."""
     return decide(
         [
             new if old.is_unknown else old

@@ -85,7 +85,7 @@ class MatchCache:
     def _find_cached(
         self, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Return the cached matches of requests of one form; None unless all are cached."""
+        """Return the rules and keys of many requests from the cache; None unless all are cached."""
         first = requests[0] if requests else None
         if type(first) is not dict:
             return None
@@ -101,8 +101,8 @@ class MatchCache:
 
 
 def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
-    """Return where the match of these entries is cached: the name of the table, and the key in
-    it."""
+    """Return where the rule and key of a descriptor are cached: the name of a table, and the key
+    in it."""
     if len(entries) == 1:
         ((name, value),) = entries
         return (domain, name), value
@@ -110,7 +110,8 @@ def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
 
 
 def _entries_of(descriptors: object) -> Entries | None:
-    """Return the entries of a single descriptor that has no limit or cost of its own."""
+    """Return the entries of a request with a single descriptor that sets no limit or cost; None
+    for other requests."""
     if isinstance(descriptors, list) and len(descriptors) == 1:
         descriptors = descriptors[0]
     if type(descriptors) is dict:

@@ -1,4 +1,4 @@
-"""Rows of several requests in one batch: the matched counters, and their results.
+"""Batch of several requests: one row for each counter that a request matches, and its result.
 
 Decides which rows form an all-or-nothing group. Rules find the counters; the dispatcher sends the
 batch.
@@ -54,12 +54,13 @@ class RequestRows:
             self._add_groups()
 
     def denies_group(self, row: int) -> bool:
-        """Whether a denial of this row denies its whole request."""
+        """Return whether the denial of a row, one counter of a request, denies the whole
+        request."""
         rule = self.rules[row]
         return not (rule.shadow or rule.quota)
 
     def read(self, results: Results) -> list[Decision]:
-        """Return the decision of each request from the results."""
+        """Return the decision of each request from the results of the batch."""
         decisions = []
         has_slots_taken = any(results.outcomes.slot_ids)
         start = 0
@@ -83,7 +84,7 @@ class RequestRows:
         """Return the rows that were charged although their request was denied.
 
         Owners charge such rows when the denial does not deny the group: denials of shadow and quota
-        rules, and of carried limits outside a group.
+        rules, and of limits that are sent with a check outside a group.
         """
         found: list[int] = []
         start = 0
@@ -144,7 +145,8 @@ class RequestRows:
             batch.which.append(places[limit])
 
     def _release(self, rows: range, results: Results) -> Batch | None:
-        """Create the request that releases the slots of these rows; None without slots."""
+        """Create the request that releases the slots which the given rows acquired; None without
+        slots."""
         slot_ids = results.outcomes.slot_ids
         held = [row for row in rows if slot_ids[row]]
         if not held:
@@ -166,6 +168,6 @@ def has_slots(rule: Rule) -> bool:
 
 
 def charged(results: Results, rows: Sequence[int]) -> list[int]:
-    """Return those of the rows that were charged."""
+    """Return those of the given rows whose results show that their cost was charged."""
     codes = results.outcomes.codes
     return [row for row in rows if codes[row] <= Code.OVER_SOFT]

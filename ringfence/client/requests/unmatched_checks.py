@@ -41,7 +41,8 @@ class UnmatchedChecks:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Number of checks that matched no rule, by whether their domain is `known`."""
+        """Number of checks that matched no rule: `known` counts domains that the rules define,
+        `unknown` others."""
         return {"known": self._known, "unknown": self._unknown}
 
     def expect(

@@ -29,7 +29,7 @@ class AcquireLoop:
         await runtime.sleep(seconds)  # The delay that the limit requires.
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
-        """Wait until the owner offers a slot, for at most `seconds`."""
+        """Wait until a node offers a slot of a concurrency limit, for at most `seconds`."""
         with runtime.move_on_after(seconds):
             await slot.wait()
 

@@ -2,7 +2,7 @@
 
 Slots are renewed three times a period, and sooner after a renewal without an answer. When the
 application drops a decision without releasing it, its slots are not renewed and expire after their
-period. A core: the time is an argument in seconds, and the caller sends the renewals.
+period. No I/O: the time is an argument in seconds, and the caller sends the renewals.
 """
 
 import weakref
@@ -20,7 +20,7 @@ _MIN_PAUSE = 0.02
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """Slots that one decision holds."""
+    """Slots of concurrency limits that one decision holds."""
 
     release: Batch
     """Request that releases the slots. A slot that ended and was taken again has a new id."""
@@ -45,7 +45,7 @@ class Held:
         )
 
     def on_renewed(self, now: float) -> None:
-        """Schedule the next renewal after a successful one."""
+        """Schedule the next renewal of the slots after a successful one."""
         self.is_lost = False
         self.due = now + max(_MIN_PAUSE, self.period / RENEWALS_PER_PERIOD)
 
@@ -70,7 +70,8 @@ class HeldSlots:
         return len(self._held)
 
     def origins(self) -> list[Batch]:
-        """Return, for each decision, the first request that releases its slots."""
+        """Return the release requests that decisions hold, without those of decisions that no
+        longer exist."""
         found = [held.origin() for held in self._held.values()]
         return [origin for origin in found if origin is not None]
 

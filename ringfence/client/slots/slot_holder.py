@@ -38,7 +38,7 @@ class SlotHolder:
         """Repeat `check` until it is allowed and its delay has passed, for at most `max_wait`
         seconds.
 
-        Checks for slots wait in the owner's queue instead.
+        Checks of concurrency limits wait in a queue at the owner of the key instead.
         """
         undo = partial(self._undo, target, cost)
         if checked_seconds("max_wait", max_wait) and cost and self._has_queue(target):
@@ -69,7 +69,7 @@ class SlotHolder:
                 await self.release(decision, None)
 
     def keep(self, decision: Decision) -> None:
-        """Renew the slots of a decision until they are released."""
+        """Renew the concurrency slots of a decision periodically until they are released."""
         if decision.slots is not None:
             periods = [
                 status.rule.limit.period
@@ -85,7 +85,7 @@ class SlotHolder:
         decision: Decision,
         timeout: float | None,  # noqa: ASYNC109
     ) -> None:
-        """Release the slots that a decision holds, if any."""
+        """Release the slots of concurrency limits that a decision holds, if any."""
         if decision.slots is not None:
             await self._release(decision.slots, timeout)
 
@@ -110,8 +110,8 @@ class SlotHolder:
         max_wait: float,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Decision:
-        """Wait for a slot in the owner's queue, identified by a ticket. A check of cost 0 leaves
-        the queue."""
+        """Wait for a slot in a queue at the owner of the key. A ticket identifies the waiting
+        task there, and a check of cost 0 removes the task."""
         ticket = self._decider.new_ticket()
 
         async def ask(cost: int) -> Decision:

@@ -28,7 +28,7 @@ class SlotRenewer:
         now: Callable[[], float],
         report_error: Callable[[Exception], None],
     ) -> None:
-        """`decide` sends a batch and takes a time-out in seconds."""
+        """`decide` sends a batch of renewals, and takes a time-out in seconds."""
         self._decide = decide
         self._now = now
         self._report_error = report_error
@@ -36,16 +36,17 @@ class SlotRenewer:
         self._changed = runtime.Event()
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Start to renew slots periodically."""
+        """Start to renew acquired concurrency slots periodically."""
         self._held.keep(slots, period, self._now())
         self._changed.set()
 
     def stop_renewing(self, slots: Batch) -> Batch:
-        """Stop renewing slots; return the request that releases them."""
+        """Stop renewing acquired concurrency slots; return the request that releases them."""
         return self._held.stop_renewing(slots, self._now())
 
     def held(self) -> list[Batch]:
-        """Return the requests that release the slots which are being renewed."""
+        """Return the requests that would release the concurrency slots which this process still
+        renews."""
         return self._held.origins()
 
     async def run(self) -> None:

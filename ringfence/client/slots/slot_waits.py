@@ -10,7 +10,7 @@ __all__ = ["SlotWait", "SlotWaits"]
 
 
 class SlotWait:
-    """Waiting task; any thread may wake it."""
+    """Task that waits for a slot of a concurrency limit; any thread may wake it."""
 
     def __init__(self) -> None:
         self._event = runtime.Event()
@@ -45,8 +45,8 @@ class SlotWaits:
 
     @contextmanager
     def open(self, ticket: int) -> Iterator[SlotWait]:
-        """Register the running task under a ticket while the block lasts, so that `wake` can find
-        it."""
+        """Register the running task under its ticket, a number, while the block lasts, so that
+        `wake` can find it."""
         wait = self._waits[ticket] = SlotWait()
         try:
             yield wait
@@ -54,13 +54,13 @@ class SlotWaits:
             del self._waits[ticket]
 
     def wake(self, tickets: Iterable[int]) -> None:
-        """Wake the waiting tasks with these tickets; unknown tickets are ignored."""
+        """Wake the waiting tasks that the given tickets identify; unknown tickets are ignored."""
         for ticket in tickets:
             wait = self._waits.get(ticket)
             if wait is not None:
                 wait.wake()
 
     def wake_all(self) -> None:
-        """Wake every waiting task, because another node may now decide."""
+        """Wake every waiting task, because another node may now decide about the slots."""
         for wait in list(self._waits.values()):
             wait.wake()

@@ -62,9 +62,9 @@ async def fetch_peers(link: Link) -> list[dict[str, Plain]] | None:
 
 
 async def ask_to_leave(link: Link) -> bool:
-    """Ask a member to transfer its shards and stop; return whether it accepted.
+    """Ask a member to transfer its keys to other members and stop; return whether it accepted.
 
-    Raises `AccessDenied` when the token lacks the scope.
+    Raises `AccessDenied` when the caller's token lacks the scope for this request.
     """
     reply = await call(link, AskLeave, Done)
     if reply is None and isinstance(link.refusal, AccessDenied):

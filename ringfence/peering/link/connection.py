@@ -75,7 +75,7 @@ class Destination:
     """Name of the node that must answer; empty when it is not known."""
 
     def hello_on(self, connection: Connection) -> Hello:
-        """Create the `Hello` message for one connection."""
+        """Create the `Hello` message for one connection, with the credential of this process."""
         if self.prove is None:
             return self.hello
         return replace(self.hello, credential=self.prove(connection))
@@ -105,7 +105,7 @@ class _Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """Return to the minimum pause, because the member has answered."""
+        """Return to the minimum pause between attempts, because the member has answered."""
         self._attempts = 0
 
     def next_pause(self, *, was_ready: bool) -> float:
@@ -167,7 +167,7 @@ class LinkConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is done and the member was not lost afterwards."""
+        """Whether the handshake with the member is done and the member was not lost afterwards."""
         return self._state is _State.READY
 
     def open(self) -> None:
@@ -348,7 +348,8 @@ class LinkConnection:
             self._in_flight.refuse(refused.seq)
 
     def _notify_reachable(self, reachable: bool) -> None:
-        """Notify the owner of the link; its exceptions must not stop reconnection."""
+        """Call `on_reachable` of the listener, and catch its exceptions, which must not stop
+        reconnection."""
         try:
             self._events.on_reachable(reachable)
         except Exception as error:  # noqa: BLE001
@@ -364,7 +365,7 @@ class LinkConnection:
         self._on_disconnected(self._destination.error_of(code, reason))
 
     def _drop(self, code: int, reason: str) -> None:
-        """Close the connection after a local decision, and reconnect later."""
+        """Close the connection from this side, and reconnect later."""
         self._disconnect("")
         self._on_disconnected(self._destination.error_of(code, reason))
 

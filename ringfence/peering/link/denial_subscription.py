@@ -27,7 +27,7 @@ class _Leases(Protocol):
 
 
 class LocalDecisions(Protocol):
-    """Interface of a client's local cache for messages of members."""
+    """Interface of a client's local cache: the decisions that messages of members can end."""
 
     @property
     def denials(self) -> _Denials:
@@ -88,7 +88,8 @@ class DenialSubscription:
             self._cache.leases.recall(self._member, keys, now)
 
     def cancel(self) -> None:
-        """End the subscription and remove everything that the member could have revoked."""
+        """End the subscription, and remove the cached denials and leases that the member could
+        have revoked."""
         self._seq, self.on_results = 0, None
         if self._cache is not None:
             self._cache.denials.drop_node(self._member)

@@ -115,7 +115,7 @@ class FramesInFlight:
             send(frame.payload)
 
     def first_due(self) -> float:
-        """Return the time at which the first frame expires; infinity without frames."""
+        """Return the time at which the first unanswered frame expires; infinity without frames."""
         return min([frame.due for frame in self.by_seq.values()], default=float("inf"))
 
     def sent_since(self, received_at: float) -> list[float]:
@@ -176,7 +176,8 @@ class FramesInFlight:
         return True
 
     def _answer_rows(self, frame: Frame, answer: Answer, on_results: OnResults | None) -> None:
-        """Pass a partial answer to the callers of its rows; the frame waits for the other rows.
+        """Pass a partial answer to the callers whose checks it answers; the frame waits for the
+        other answers.
 
         Raises `RemoteProtocolError` when the answer does not match the frame.
         """
@@ -227,7 +228,7 @@ class FramesInFlight:
             del self._expired[answer.seq]
 
     def reply(self, reply: Reply) -> bool:
-        """Pass a reply to the caller of its call; return whether the call was in flight.
+        """Pass a reply to the caller that waits for it; return whether such a call was in flight.
 
         Raises `RemoteProtocolError` when the frame was not a call.
         """
@@ -246,7 +247,8 @@ class FramesInFlight:
     # -- failures ------------------------------------------------------------------------------
 
     def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
-        """Fail the frames that are due; return the frames which show that the member is silent.
+        """Fail the frames that were not answered in time; return the frames which show that the
+        member is silent.
 
         `received_at` is the time of the last message of the member. While messages arrive, the
         member is busy, and frames wait longer: see `LinkSettings.slow_timeout`. When it is silent,
@@ -278,7 +280,7 @@ class FramesInFlight:
         return [] if is_busy else [*silent, *frames]
 
     def refuse(self, seq: int) -> None:
-        """Fail a frame that the member refused; rows in progress may still be answered later."""
+        """Fail a frame that the member refused; checks in progress may still be answered later."""
         frame = self.by_seq.pop(seq)
         self.fail(frame)
         if frame.parts is not None:
@@ -290,7 +292,8 @@ class FramesInFlight:
             del self._expired[next(iter(self._expired))]
 
     def fail_calls(self) -> None:
-        """Fail the calls in flight, because the member does not support one of these messages."""
+        """Fail all calls in flight, because the member does not support the message of one of
+        them."""
         for seq in [seq for seq, frame in self.by_seq.items() if frame.on_reply is not None]:
             self.fail(self.by_seq.pop(seq))
 
@@ -301,8 +304,8 @@ class FramesInFlight:
             self.fail(frame)
 
     def fail(self, frame: Frame, answer: AccessDenied | Shed | None = None) -> None:
-        """Pass `answer` instead of results to the callers of a frame that is no longer in
-        flight."""
+        """Pass `answer`, a refusal or None, instead of results to the callers of a frame that
+        has failed."""
         parts = frame.parts
         batches = frame.batches if parts is None else [each.queued for each in parts.incomplete()]
         self.fail_batches(batches, answer)
@@ -312,7 +315,8 @@ class FramesInFlight:
     def fail_batches(
         self, batches: Iterable[QueuedBatch], answer: AccessDenied | Shed | None = None
     ) -> None:
-        """Pass `answer` instead of results to the callers of some batches."""
+        """Pass `answer`, a refusal or None, instead of results to the callers of batches that
+        have failed."""
         for each in batches:
             self._limit.waiting -= len(each.batch)
             call_back(each.on_results, answer, self._report)
@@ -327,7 +331,8 @@ def call_back(callback: Callable[[_T], object], answer: _T, report: OnError) -> 
 
 
 def _rows_of(frame: Frame, answer: Answer) -> Sequence[int] | None:
-    """Return the rows of a frame that an answer contains; None when they do not match the frame."""
+    """Return which rows of a frame an answer contains; None when the answer does not match the
+    frame."""
     count = sum([len(each.batch) for each in frame.batches])
     rows = range(count) if answer.rows is None else answer.rows
     fits = count and len(answer.results.outcomes) == len(rows) and rows[-1] < count

@@ -91,7 +91,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The member's own name; empty before its first `Welcome` message."""
+        """Name that the member has sent; empty before its first `Welcome` message."""
         return self.connection.name
 
     @property
@@ -101,7 +101,7 @@ class Link:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is done and the member was not lost afterwards."""
+        """Whether the handshake with the member is done and the member was not lost afterwards."""
         return self.connection.is_ready
 
     @property
@@ -134,10 +134,10 @@ class Link:
     ) -> QueuedBatch | None:
         """Send `batch` to the member; call `done(None)` when the member does not decide in time.
 
-        Calls `done(AccessDenied(...))` when our credential lacks the scope, and `done(SHED)` when
-        the member or the send queue is overloaded.
+        Calls `done(AccessDenied(...))` when the credential of this process lacks the scope, and
+        `done(SHED)` when the member or the send queue is overloaded.
 
-        At most `MAX_KEYS` rows; the router cuts larger batches.
+        A batch has at most `MAX_KEYS` rows; the router cuts larger batches.
         """
         connection = self.connection
         if connection.is_lost or connection.is_closed:

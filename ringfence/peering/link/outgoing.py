@@ -31,8 +31,8 @@ class QueuedBatch:
     """Identity of the first row, once the batch has been sent; further rows follow in order."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row; if the batch was not sent yet, remove it from the
-        queue."""
+        """Return the identity of the first check of the batch; if the batch was not sent yet,
+        remove it from the queue."""
         if self.id is None:
             self.withdraw(self)
         return self.id
@@ -55,7 +55,7 @@ def coalesce(queue: deque[QueuedBatch]) -> list[QueuedBatch]:
 
 
 def make_request(together: list[QueuedBatch], seq: int, view: int, deadline_ms: int) -> Request:
-    """Create one request message for all of these batches."""
+    """Create one request message for several batches of checks."""
     first = together[0]
     batch = first.batch if len(together) == 1 else join_batches([each.batch for each in together])
     return Request(seq, view, deadline_ms, first.hops, first.as_standby, batch)

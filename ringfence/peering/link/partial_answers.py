@@ -1,6 +1,7 @@
 """Partial answers: answers to some rows of a frame, before the rest is answered.
 
-Finds the new rows of each answer. Most frames get one complete answer and need no instance.
+Finds the rows that each partial answer adds. Most frames get one complete answer and need no
+instance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,9 +42,9 @@ class PartialAnswers:
         return not self._missing
 
     def take(self, rows: Sequence[int], results: Results) -> list[AnsweredRows]:
-        """Add the results of a partial answer; return the new rows, batch by batch.
+        """Add the results of a partial answer; return the newly answered rows of each batch.
 
-        A row that was already answered on an earlier connection is not new.
+        A row that was already answered on an earlier connection is not returned.
         """
         new: set[int] = set()
         for at, row in enumerate(rows):

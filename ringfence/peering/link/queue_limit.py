@@ -1,4 +1,4 @@
-"""Limit of the checks that wait for one member, adapted to the time until answers."""
+"""Limit of the number of checks that wait for one member, adapted to the time that answers take."""
 
 __all__ = ["QueueLimit"]
 
@@ -8,7 +8,8 @@ _MIN_ROWS = 64
 
 
 class QueueLimit:
-    """Limit of the rows that wait or are in flight: additive increase, multiplicative decrease.
+    """Limit of the checks that wait for one member or are in flight: additive increase,
+    multiplicative decrease.
 
     With more checks than the member decides within the deadline, all answers would be late. Checks
     beyond the limit are shed immediately.
@@ -17,7 +18,7 @@ class QueueLimit:
     __slots__ = ("_cut_at", "_most", "rows", "waiting")
 
     def __init__(self, most: int) -> None:
-        """`most` is the maximum of the limit."""
+        """`most` is the highest number of checks that the limit can allow."""
         self.waiting = 0
         """Rows that wait or are in flight."""
         self.rows = most
@@ -26,7 +27,7 @@ class QueueLimit:
         self._cut_at = float("-inf")
 
     def has_room(self, rows: int) -> bool:
-        """Return whether this many more rows may wait."""
+        """Return whether the given number of additional checks may wait for the member."""
         return self.waiting + rows <= self.rows
 
     def adapt(self, share: float, answered: int, sent_at: float, now: float) -> None:

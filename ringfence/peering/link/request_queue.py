@@ -36,8 +36,8 @@ class _Call:
 
 
 class RequestQueue:
-    """Waiting batches and calls to one member. Each gets one answer, or is told that there is
-    none."""
+    """Waiting batches and calls to one member; each caller is notified once, with an answer or
+    without one."""
 
     def __init__(
         self, settings: LinkSettings, view: Callable[[], int], session: int, report: OnError
@@ -72,7 +72,7 @@ class RequestQueue:
         return not (self.in_flight.by_seq or self._queue or self._calls)
 
     def has_room(self, rows: int) -> bool:
-        """Return whether this many more rows may wait."""
+        """Return whether the given number of additional checks may wait for the member."""
         return self._limit.has_room(rows)
 
     def add(
@@ -195,7 +195,7 @@ class RequestQueue:
         send(frame.payload)
 
     def take_seq(self) -> int:
-        """Return the sequence number of the next message."""
+        """Return a new sequence number, for the next message to the member."""
         seq = self._next_seq
         self._next_seq += 1
         return seq

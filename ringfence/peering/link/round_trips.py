@@ -30,7 +30,7 @@ class RoundTrips:
         return None if self._mean < 0.0 else self._mean
 
     def sample(self, seconds: float) -> None:
-        """Add one measured round-trip time; this ends a back-off."""
+        """Add one measured round-trip time, and end the back-off that `expire` began."""
         seconds = max(0.0, seconds)
         if self._mean < 0.0:
             self._mean, self._deviation = seconds, seconds / 2
@@ -45,7 +45,8 @@ class RoundTrips:
         self._backoff = min(_MAX_BACKOFF, 2 * self._backoff)
 
     def timeout(self, margin: float, longest: float) -> float:
-        """Return the mean plus four deviations: at least `margin` above it, at most `longest`.
+        """Return the time-out: the mean round trip plus four deviations, at least `margin` above
+        the mean, at most `longest`.
 
         Before the first sample it is `longest`. As in Linux, the margin matters when all round
         trips take equally long: without it the time-out would equal the round-trip time.

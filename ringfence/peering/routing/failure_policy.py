@@ -21,7 +21,7 @@ _RETRY_NS = 1_000_000_000
 
 
 class FailurePolicy:
-    """Decides rows that no member has decided."""
+    """Decides checks that no member has decided, by the `on_failure` of their rules."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
         self._rule_of = rule_of
@@ -31,7 +31,8 @@ class FailurePolicy:
         chosen_engine()  # Report wrong settings now, not in an outage.
 
     def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
-        """Decide one row by its rule's `on_failure`; a limit without a rule allows."""
+        """Decide one check of a batch by its rule's `on_failure`; a check without a rule is
+        allowed."""
         key = batch.keys[index]
         rule = self._rule_of(int.from_bytes(key[:8], "big"))
         limit = _limit_of(batch, index, rule)

@@ -34,12 +34,13 @@ class HedgingBudget:
         self._earned_for = 0
 
     def reset(self) -> None:
-        """Set the statistics to 0 and fill the bucket."""
+        """Set the counts of checks and hedged checks to 0, and fill the token bucket."""
         self.checks = self.taken = self._earned_for = 0
         self._tokens = float(self._burst)
 
     def take(self, checks: int) -> bool:
-        """Spend one token for each of these checks; return False when there are too few."""
+        """Spend one token for each of `checks` hedged checks; return False when there are too
+        few tokens."""
         earned = (self.checks - self._earned_for) * self._share
         self._earned_for = self.checks
         self._tokens = min(float(self._burst), self._tokens + earned)
@@ -51,7 +52,7 @@ class HedgingBudget:
 
 
 def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
-    """Return the seconds to wait for these requests before their standbys are also asked."""
+    """Return the seconds to wait for answers of owners before the standbys are also asked."""
     targets = [request.target for request in requests if request.target is not None]
     delays = [target.answer_timeout(MIN_MARGIN, longest) for target in targets]
     return max(delays, default=longest)
@@ -60,7 +61,8 @@ def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
 def may_hedge(
     requests: Sequence[MemberRequest], routes: Routes | None, budget: HedgingBudget
 ) -> bool:
-    """Return whether the standbys may be asked for unanswered rows; this spends the budget."""
+    """Return whether the standbys may be asked about unanswered checks; if so, spend the hedging
+    budget."""
     open_rows = sum([len(request.rows) for request in requests if not request.is_done])
     has_standbys = routes is not None and len(routes.ring.members) > 1
     return not open_rows or not has_standbys or budget.take(open_rows)

@@ -18,7 +18,7 @@ Part: TypeAlias = tuple[Sequence[int], Target, bool]
 
 
 class MemberRequest:
-    """Request to one member for some rows of a batch, and its answer."""
+    """Request to one member about some checks of a batch, and the member's answer."""
 
     __slots__ = (
         "_on_done",
@@ -61,8 +61,8 @@ class MemberRequest:
         self._on_done = on_done
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Set the answer; None means that it did not arrive in time, but it may still arrive
-        later."""
+        """Set the member's answer; None means that no answer arrived in time, but it may still
+        arrive later."""
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
@@ -97,7 +97,8 @@ class PendingRequest:
 
     @property
     def results(self) -> Results:
-        """Results so far; their columns are created at the first use, which is rare."""
+        """Results of the batch so far; their columns are created at the first use, which is
+        rare."""
         if self._results is None:
             self._results = empty_results(len(self.batch))
         return self._results
@@ -107,20 +108,20 @@ class PendingRequest:
         self._results = results
 
     def without_shed(self, rows: Sequence[int]) -> Sequence[int]:
-        """Return those of the given rows that no member has shed."""
+        """Return the given rows without those that an overloaded member has rejected (shed)."""
         return [row for row in rows if row not in self.shed] if self.shed else rows
 
     def add_request(
         self, batch: Batch, rows: Sequence[int], target: Target | None
     ) -> MemberRequest:
-        """Add a request to one member for some rows."""
+        """Add a request to one member for some rows of the batch."""
         request = MemberRequest(batch, rows, target, self._wake)
         self.requests.append(request)
         return request
 
     def send(self, parts: Sequence[Part], hops: int) -> list[MemberRequest]:
-        """Send parts of the batch to their members, with the identities that their rows already
-        have."""
+        """Send parts of the batch to members; checks that were sent before keep their
+        identities."""
         self.is_split = self.is_split or len(parts) > 1
         earlier = [*self.requests]
         for rows, target, as_standby in parts:
@@ -133,13 +134,13 @@ class PendingRequest:
         return self.requests[len(earlier) :]
 
     def mark_refunded(self, rows: Iterable[int]) -> None:
-        """Record that the charges of some rows were refunded."""
+        """Record that the charges of some checks of the batch were refunded."""
         sources = self.results.sources
         self.refunded.update([row for row in rows if sources[row] in _BY_MEMBER])
 
     async def wait(self, requests: Sequence[MemberRequest]) -> None:
-        """Wait until these requests are done, or until all rows have been answered by any
-        requests."""
+        """Wait until the given requests to members are done, or until all checks of the batch
+        are answered."""
         while not self._is_over(requests):
             self._event = Event()
             await self._event.wait()
@@ -159,7 +160,8 @@ class PendingRequest:
             self._event.set()
 
     def collect(self) -> None:
-        """Add the results that have arrived; the first result of a row is kept."""
+        """Add the results that have arrived from members; of several results for a check, the
+        first is kept."""
         if len(self.requests) == 1 and len(self.requests[0].rows) == len(self.batch.keys):
             only = self.requests[0]
             if only.results is not None and not only.is_collected:
@@ -190,7 +192,7 @@ class PendingRequest:
             self.missing = [row for row in self.missing if row in missing]
 
     def _collect_all(self) -> bool:
-        """Join the results of several members, when all have arrived and none was added before."""
+        """Join the results of several members, if all have arrived and none was added before."""
         answered = [
             (request.rows, request.results)
             for request in self.requests
@@ -207,7 +209,8 @@ class PendingRequest:
         return True
 
     def shed_rows_of_busy_members(self) -> None:
-        """Mark rows as shed whose member is alive but has not answered."""
+        """Mark the unanswered checks of members that are alive as shed: rejected because of
+        overload."""
         for request in self.requests:
             target = request.target
             if target is not None and not request.is_done and target.is_alive():
@@ -215,7 +218,8 @@ class PendingRequest:
 
 
 def _identities(requests: Sequence[MemberRequest], rows: Sequence[int]) -> list[CheckId]:
-    """Return the identities with which `rows` were sent; empty when none was sent."""
+    """Return the identities with which the checks in `rows` were sent before; empty when none
+    was sent."""
     wanted = set(rows)
     found: dict[int, CheckId] = {}
     for request in requests:

@@ -29,14 +29,16 @@ _LATER_NS = 50_000_000
 
 
 class Refunds:
-    """Sends refunds to the member, or to the process, that made the charge."""
+    """Sender of refunds to the member, or to the engine in this process, that counted the
+    charge."""
 
     def __init__(self, fallback: Fallback, routes: Callable[[], Routes | None]) -> None:
         self._fallback = fallback
         self._routes = routes
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund the charges of `rows` that were just made, without waiting for the answer.
+        """Refund the charges that the checks in `rows` of a batch have just made, without waiting
+        for an answer.
 
         `asked_at` is the time of the check by `runtime.current_time`: the owner refunds nothing to
         a window that began after it.
@@ -107,7 +109,7 @@ class Refunds:
         self.refund_when_late(pending)
 
     def refund_when_late(self, pending: PendingRequest) -> None:
-        """Refund the charges that late answers report, see `_refund_late`."""
+        """Refund the charges that only late answers to a batch report; see `_refund_late`."""
         for request in pending.requests:
             if request.results is None and request.refusal is None:
                 request.on_late = partial(self._refund_late, pending, request)
@@ -142,4 +144,4 @@ def age_ns_of(asked_at: float, now: float) -> int:
 
 
 def _ignore(answer: Results | AccessDenied | Shed | None) -> None:
-    """Do nothing with the answer to a refund."""
+    """Do nothing with the results of a refund, which its caller does not need."""

@@ -27,7 +27,7 @@ __all__ = ["Fallback", "Router"]
 
 
 class Router:
-    """Sends each key of a batch to its member, and collects the results."""
+    """Sends each check of a batch to the member that decides its key, and collects the results."""
 
     def __init__(
         self,
@@ -133,7 +133,8 @@ class Router:
         hops: int = 0,
         within: float | None = None,
     ) -> Results:
-        """Decide every row, by the owner, its standby or the failure policy; never raises.
+        """Decide every check of a batch, by the key's owner, a standby or the failure policy; never
+        raises.
 
         When a member refuses to decide, no standby is asked and `Results.refusal` is set.
         `denies_group` returns whether the denial of a row denies the rest of its group. After
@@ -146,7 +147,8 @@ class Router:
         return pending.results
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
-        """Refund charges of `rows` that were just made, without waiting; see `Refunds.refund`."""
+        """Refund the charges that `rows` of a batch have just made, without waiting; see
+        `Refunds.refund`."""
         self._refunds.refund(batch, rows, results, asked_at)
 
     async def _decide(
@@ -174,7 +176,8 @@ class Router:
         hops: int,
         previous: Routes | None,
     ) -> None:
-        """Ask the owners; then ask the standbys, or the new owners, for the missing rows.
+        """Ask the owners of the keys; then ask the standbys, or the new owners, for the missing
+        results.
 
         `previous` are the routes by which the owners were already asked.
         """
@@ -226,7 +229,8 @@ class Router:
             await pending.wait(requests)
 
     def _complete(self, pending: PendingRequest, denies_group: Callable[[int], bool]) -> None:
-        """Decide the missing rows by the failure policy, and undo groups that one member denied."""
+        """Decide the checks without results by the failure policy, and refund groups that one
+        member denied."""
         batch = pending.batch
         pending.collect()
         results = pending.results

@@ -14,7 +14,7 @@ __all__ = ["Routes", "split_by_member"]
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Ring of a data center, with the links by which its members are reached."""
+    """Hash ring of a data center, with the links by which its members are reached."""
 
     ring: Ring
     targets: Mapping[NodeId, Target]
@@ -22,7 +22,7 @@ class Routes:
     """Rings that decide the keys of some rules, by the rule's id: the first 8 bytes of a key."""
 
     def owner(self, key: bytes) -> NodeId | None:
-        """Return the member that decides a key; None when the ring is empty."""
+        """Return the member that decides a key; None when the hash ring is empty."""
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
 
@@ -41,8 +41,8 @@ class Routes:
     def single_check_targets(self) -> list[SingleCheckTarget | None]:
         """Return, for each shard, the target to which single checks of its keys are sent.
 
-        The entry is None where no member decides the shard, or where the member also depends on the
-        rule.
+        The entry is None where no member decides the shard, or where the deciding member also
+        depends on the rule of the key.
         """
         owners = self.ring.owner_by_shard
         if self.elsewhere or not owners:
@@ -61,7 +61,8 @@ class Routes:
 def split_by_member(
     routes: Routes, batch: Batch, rows: Sequence[int], *, as_standby: bool
 ) -> list[tuple[Sequence[int], Target]]:
-    """Split rows by the owner or standby of their keys, into parts that each fit into a frame."""
+    """Split the rows of a batch by the owner or standby of their keys, into parts that fit into
+    a frame."""
     keys = batch.keys if len(rows) == len(batch.keys) else [batch.keys[row] for row in rows]
     members = [routes.standby(key) for key in keys] if as_standby else routes.owners(keys)
     first = members[0] if members else None
@@ -80,8 +81,8 @@ def split_by_member(
 
 
 def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
-    """Cut rows into parts of at most `MAX_KEYS`, but never inside a group. No group is longer than
-    that."""
+    """Cut the rows of a batch into parts of at most `MAX_KEYS`, but never inside an
+    all-or-nothing group. No group is longer than that."""
     if len(rows) <= MAX_KEYS:
         return [rows]
     chunks: list[list[int]] = [[]]

@@ -14,12 +14,12 @@ __all__ = ["owner_parts", "retry_parts"]
 
 
 def owner_parts(routes: Routes, pending: PendingRequest) -> list[Part]:
-    """Return the missing rows in parts, each with the owner to ask."""
+    """Split the rows without results into parts, each with the owner to ask."""
     return _parts(routes, pending.batch, pending.without_shed(pending.missing), as_standby=False)
 
 
 def retry_parts(routes: Routes, previous: Routes | None, pending: PendingRequest) -> list[Part]:
-    """Return the missing rows in parts, each with the new owner or the standby to ask.
+    """Split the rows without results into parts, each with the new owner or the standby to ask.
 
     `previous` are the routes by which the owners were asked; None when none was asked.
     """
@@ -42,7 +42,7 @@ def _parts(routes: Routes, batch: Batch, rows: Sequence[int], *, as_standby: boo
 def _rerouted_rows(
     previous: Routes, routes: Routes, batch: Batch, rows: Sequence[int]
 ) -> list[int]:
-    """Return the rows whose owner has changed to a reachable member."""
+    """Return the rows of a batch whose key's owner has changed to a reachable member."""
     keys = [batch.keys[row] for row in rows]
     owners = zip(rows, previous.owners(keys), routes.owners(keys), strict=True)
     return [row for row, old, new in owners if old != new and new in routes.targets]
