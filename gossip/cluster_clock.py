@@ -58,8 +58,8 @@ class ClusterClock:
         return self._last
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Add a measured offset of a member's clock from this clock; its error is up to `rtt_ns` /
-        2."""
+        """Add a measured offset of a member's clock from this clock; the measurement error is up to
+        `rtt_ns` / 2."""
         # When the host's clock was set back, this clock stands still. The sample is relative to it.
         ours = self.read(now) - now
         if name in self._samples:
@@ -90,8 +90,8 @@ class ClusterClock:
         del self._errors[bisect_left(self._errors, error)]
 
     def _update_target(self, now: int) -> None:
-        """Compute the time to approach, from the median of all offsets including this clock's
-        own."""
+        """Compute the offset that this clock approaches, from the median of the offsets of all
+        members' clocks."""
         # Samples are in order of arrival.
         while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
             self._forget(oldest)
@@ -133,6 +133,6 @@ def _median(numbers: list[int]) -> int:
 
 
 def _agree(offsets: list[int], middle: int) -> bool:
-    """Return whether more than half of the sorted offsets are close to `middle`."""
+    """Return whether more than half of the sorted clock offsets are close to `middle`."""
     near = bisect_left(offsets, middle + _SUSPECT_NS) - bisect_right(offsets, middle - _SUSPECT_NS)
     return near > len(offsets) // 2

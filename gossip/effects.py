@@ -19,7 +19,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Effect: send the member list to this address, and pass the answer to `merge`."""
+    """Effect: send the member list to an address, and pass the answer to `Membership.merge`."""
 
     with_: Address
 
@@ -34,7 +34,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Effect: report that another node uses the name of this one."""
+    """Effect: report that another node uses the name of this node."""
 
     record: Record
     """Record of the other node."""

@@ -50,11 +50,12 @@ class LocalMember:
         return self._damping.ends_at is not None and not self._is_needed
 
     def on_ring_change(self, now: int) -> None:
-        """End the flap damping early when too few other members are in the ring."""
+        """End flap damping (a pause from the ring) early when too few other members are in the
+        ring."""
         self._apply_damping(now)
 
     def end_damping(self, now: int) -> None:
-        """Return to the ring after flap damping, unless the node is set to only forward."""
+        """Return to the ring after flap damping, unless the node is set to only forward checks."""
         self._damping.end()
         self._apply_damping(now)
 
@@ -125,7 +126,8 @@ class LocalMember:
 
     @property
     def _is_needed(self) -> bool:
-        """Whether less than half of the data center would be in the ring without this node."""
+        """Whether less than half of the local data center's members would be in the ring without
+        this node."""
         local_dc = [self._table.records[name] for name in self._table.local_dc]
         routed = sum(1 for record in local_dc if record.is_routed)
         return 2 * routed < len(local_dc) + 1

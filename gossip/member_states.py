@@ -151,7 +151,7 @@ class MemberStates:
         self._adopt(replace(record, status=Status.DEAD, accuser=self._table.me.name), now)
 
     def notify_accused(self, sender: Record, message: Message, source: Address) -> None:
-        """Send a dead or suspect sender its own record from the local table, so that it can refute
+        """Send a member its record if that calls it dead or suspect, so that the member can refute
         it."""
         if isinstance(message, Ping):
             return  # The answer to a ping carries the record anyway.

@@ -41,7 +41,8 @@ class Membership:
     def __init__(
         self, me: Record, settings: Settings, random: Random, now: int, clock: ProbeClock
     ) -> None:
-        """Raises `ValueError` when the texts of `me` together do not fit into a datagram."""
+        """Raises `ValueError` when the name and the other texts of the local record `me` do not fit
+        into a datagram."""
         _require_encodable(me)
         self.counters: Counter[str] = Counter()
         """Number of events so far, by name."""
@@ -75,7 +76,7 @@ class Membership:
         return self._table.records
 
     def snapshot(self) -> list[Record]:
-        """Return all records to send in a full exchange."""
+        """Return the membership records to send in a full exchange of member lists."""
         quiet = self._states.tombstones.quiet
         return [each for name, each in self._table.records.items() if name not in quiet]
 
@@ -109,7 +110,8 @@ class Membership:
 
     @property
     def pending(self) -> int:
-        """Number of queued updates; each of the two queues has at most one update per member."""
+        """Number of membership updates in both queues; each queue has at most one update per
+        member."""
         return len(self._outbox.local_dc) + len(self._outbox.remote_dc)
 
     def rtt_ns(self, name: str) -> int | None:

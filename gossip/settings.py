@@ -11,7 +11,8 @@ __all__ = ["ProbeSettings", "Settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """Probe settings for one set of members; times in seconds."""
+    """Probe settings for members of the local data center, or for members of others; times in
+    seconds."""
 
     interval: float
     """Interval between probes, and time-out of a probe including indirect pings."""
@@ -38,12 +39,12 @@ class ProbeSettings:
 
     @classmethod
     def lan(cls) -> "ProbeSettings":
-        """Return settings for round trips of milliseconds."""
+        """Return probe settings for round trips of milliseconds."""
         return cls(interval=0.5, timeout=0.2, gossip_interval=0.1, exchange_every=60.0)
 
     @classmethod
     def wan(cls) -> "ProbeSettings":
-        """Return settings for intercontinental round trips."""
+        """Return probe settings for intercontinental round trips."""
         return cls(
             interval=2.0,
             timeout=0.8,

@@ -1,4 +1,4 @@
-"""Errors of this package: invalid members, and invalid calls of a ring."""
+"""Errors of the hash ring: invalid members, and invalid calls."""
 
 __all__ = [
     "ConflictingMembers",
@@ -11,7 +11,7 @@ __all__ = [
 
 
 class RingError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of the hash ring."""
 
 
 class InvalidMember(RingError, ValueError):

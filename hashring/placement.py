@@ -1,4 +1,5 @@
-"""Positions of the vnodes on a ring, and the first vnode after the start of each shard.
+"""Positions of the virtual nodes (vnodes) on a ring, and the first vnode after the start of each
+shard.
 
 A point is a position in the 64-bit space of the ring. The top 14 bits of a point are a shard
 number. Each member has a label: its zone, or its name when there is only one zone. An owner and its
@@ -42,11 +43,12 @@ _RANK_BITS = 32
 
 
 def points_of(member: Member) -> list[int]:
-    """Compute the points of one member's vnodes: 256 per unit of weight, halves rounded to even.
+    """Compute the ring positions of one member's virtual nodes: 256 per unit of weight, halves
+    rounded to even.
 
-    The point of vnode i is the low 64 bits of a MurmurHash3 x64_128 hash with seed 0. The input is
-    the name in UTF-8, followed by i in 4 bytes, big-endian. The fixed length of i prevents equal
-    inputs for different names.
+    The position (point) of virtual node (vnode) i is the low 64 bits of a MurmurHash3 x64_128 hash
+    with seed 0. The input is the name in UTF-8, followed by i in 4 bytes, big-endian. The fixed
+    length of i prevents equal inputs for different names.
     """
     name = member.name.encode()
     count = round(VNODES_PER_WEIGHT * member.weight)
@@ -54,8 +56,8 @@ def points_of(member: Member) -> list[int]:
 
 
 def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[int]]:
-    """Sort the vnodes of all members by point; return the points, and the rank of each vnode's
-    member.
+    """Sort the virtual nodes (vnodes) of all members by ring position; return the positions and the
+    members' ranks.
 
     A rank is the index of a member in the list sorted by name. Vnodes with equal points are all
     kept, the smaller rank first, so every host has the same order.
@@ -72,7 +74,8 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
 def update_vnodes(
     points: "array[int]", names: list[NodeId], removed: Iterable[Vnode], added: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
-    """Return the sorted vnodes without those in `removed`, and with those in `added`.
+    """Return the sorted virtual nodes (vnodes) without those in `removed`, and with those in
+    `added`.
 
     `points` and `names` are parallel lists, which are not modified. They must contain every vnode
     in `removed`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
@@ -96,7 +99,7 @@ def update_vnodes(
 
 
 def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
-    """Return the index of the first vnode at or after the start of each shard.
+    """Return the index of the first virtual node (vnode) at or after the start of each shard.
 
     The shards are in ascending order. `points` is sorted and not empty. For a shard after the last
     point the result is `len(points)`, which stands for vnode 0.
@@ -115,7 +118,7 @@ def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
 def next_distinct(
     names: Sequence[NodeId], label_of: Mapping[NodeId, Hashable], places: Sequence[int]
 ) -> list[int]:
-    """Return, for each index in a circular list, the next index whose label differs.
+    """Return, for each index of a circular list of labels, the next index whose label differs.
 
     The indexes are in ascending order. An index equal to the length stands for index 0. At least
     two different labels must occur. Cost: at most one pass over the list.
@@ -144,7 +147,8 @@ def shards_near(
     label_of: Mapping[NodeId, Hashable],
     changed: Iterable[int],
 ) -> list[int]:
-    """Return the shards whose owner or standby may differ after vnodes were removed or inserted.
+    """Return the shards whose owner or standby may differ after virtual nodes (vnodes) were removed
+    or added.
 
     `changed` are the points of these vnodes. The shards are in ascending order. A change affects a
     shard only if all vnodes between the shard and the changed point have one label. At least two

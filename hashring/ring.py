@@ -32,8 +32,9 @@ _MANY = 4
 class Ring:
     """Owners and standbys of the shards of one data center. Build it with `Ring.of`.
 
-    The owner of a shard is the member of the first vnode at or after the start of the shard. After
-    the last shard the search continues at shard 0. Rings of equal members are equal.
+    The owner of a shard is the member of the first virtual node (vnode) at or after the start of
+    the shard. After the last shard the search continues at shard 0. Rings of equal members are
+    equal.
 
     When the owner of a shard leaves, the next different member along the ring becomes the owner.
     With one zone, this is the standby, which has a copy. With several zones, the standby is always

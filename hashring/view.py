@@ -72,7 +72,7 @@ class View:
 def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
     """Return the cache entry for the ring of these members, which several views can share.
 
-    The ring does not depend on the ring from which it was built.
+    The result does not depend on the similar ring that makes building it faster.
     """
     return []
 

@@ -1,9 +1,9 @@
-"""Simulation of leases with faults: the shipped code of an owner and its borrowing clients, on
-virtual time.
+"""Simulation of leases with faults, on virtual time: a node lends units of a limit to clients.
 
-There is one hot key. Its owner has a standby with periodic replication. Messages of the clients are
-delayed, lost and reordered. The owner may crash, and the limit may change. The world records each
-admission. An oracle without leases checks them afterwards.
+The shipped code of the owner and of the clients runs. There is one hot key. Its owner has a standby
+with periodic replication. Messages of the clients are delayed, lost and reordered. The owner may
+crash, and the limit may change. The world records each admission. An oracle without leases checks
+them afterwards.
 """
 
 from collections.abc import Callable, Sequence
@@ -107,7 +107,7 @@ class LendingWorld:
             client.leases.tick(self._time_of(client))
 
     def reset(self) -> None:
-        """Reset the counter of the key at the owner."""
+        """Reset the counter of the simulated key at the owner."""
         self._owner.lender.decide(Batch(Op.RESET, [KEY], [0]), self.now)
 
     def change_limit(self, limit: Limit) -> None:
@@ -187,7 +187,7 @@ class LendingWorld:
 
 
 def replayed(limit: Limit, admitted: Sequence[Admission]) -> int:
-    """Return the units that an owner without leases would have denied at the same instants.
+    """Replay admissions on an owner without leases, and return the units that it denies.
 
     Excess units do not count against later admissions.
     """

@@ -133,9 +133,9 @@ def search(
     on_run: Callable[[Run], None],
     least_parts: int | None = None,
 ) -> Batch:
-    """Run every seed, and some of them twice; call `on_run` with each finished run.
+    """Run every seed, and some of them twice; call `on_run` with the first run of each seed.
 
-    `least_parts` replaces the scenario's minimum number of parts per transfer.
+    `least_parts` replaces the scenario's minimum number of parts per transfer of shards.
     """
     batch = Batch(level)
     again: dict[Future[Run], int] = {}
@@ -164,7 +164,8 @@ def shrink(
     run: Run,
     least_parts: int | None = None,
 ) -> Finding:
-    """Remove faults while the same invariant is still violated; return the smallest failing set."""
+    """Remove faults from a failing run while it still violates its invariant; return the remaining
+    faults."""
     original = generate_scenario(run.seed, level) if name == DRAWN else scenario_of(name)
     broken = {each for each, _ in run.violations}
     kept, best = list(range(len(original.faults))), run

@@ -48,8 +48,8 @@ _PAGE = 4096
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield costs per check and per key, then the resources that the service on the capacity page
-    needs."""
+    """Yield costs per check and per key, then the resources for the example service of
+    docs/operate/capacity.md."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -79,7 +79,8 @@ _Way: TypeAlias = Callable[[Limiter], Awaitable[int]]
 def _costs(
     nodes: DemoCluster, ways: dict[str, _Way], rounds: int
 ) -> tuple[float, dict[str, list[float]]]:
-    """Return the nodes' bytes per key, and their microseconds per check for each kind of call."""
+    """Return the nodes' memory per key in bytes, and their processor time per check for each kind
+    of call."""
     before = _resident(nodes)
     trio.run(connected, nodes.url, _batches(_KEYS))
     per_key = (_resident(nodes) - before) / _KEYS
@@ -94,8 +95,8 @@ def _costs(
 
 
 def _timed(nodes: DemoCluster, way: _Way) -> Callable[[Limiter], Awaitable[float]]:
-    """Return the nodes' processor time per check in microseconds, without the time of idle
-    nodes."""
+    """Return a function that measures the nodes' processor time per check in microseconds, minus
+    that of idle nodes."""
 
     async def measure(limiter: Limiter) -> float:
         await limiter.check_many("bench", [_user(number) for number in range(_BATCH)])
@@ -116,7 +117,8 @@ def _used_s(nodes: DemoCluster) -> float:
 
 
 def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Make single checks in several tasks, with keys from the whole table."""
+    """Return a function that makes single checks in several concurrent tasks, with keys from the
+    whole counter table."""
 
     async def measure(limiter: Limiter) -> int:
         async def work(place: int) -> None:
@@ -133,7 +135,7 @@ def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
 
 
 def _batches(checks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Make checks by `check_many`, with two batches in flight."""
+    """Return a function that makes checks by `check_many`, with two batches in flight."""
 
     async def measure(limiter: Limiter) -> int:
         numbers = iter(range(checks))

@@ -2,9 +2,10 @@
 blocking.
 
 All clients check the same keys at the same node, one after the other. The processor time of a
-single check is then split into layers. The echo is the cost of trio, the QUIC library and the
-sockets. Our client adds its share, which is negative where our transport avoids work of the
-library. Another event loop and a waiting thread add theirs.
+single check is then split into layers. The layer `echo` is the cost of trio, the QUIC library and
+the sockets. The layer `client` is the cost that our client adds. It is negative where our transport
+avoids work of the library. The other layers are the costs that another event loop and a waiting
+thread add.
 """
 
 import asyncio
@@ -73,12 +74,12 @@ def run(rounds: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Lone:
-    """Cost of single checks that run one after the other."""
+    """Elapsed time and processor time of single checks that run one after the other."""
 
     wall_us: float
-    """Median seconds of one check."""
+    """Median microseconds of one check."""
     cpu_us: float
-    """Processor seconds of this process per check."""
+    """Processor time of this process per check, in microseconds."""
 
 
 def _lone(url: str, limiter: BlockingLimiter, echo: RawEcho) -> dict[str, Callable[[], _Lone]]:
@@ -102,7 +103,7 @@ def _crowds(url: str, limiter: BlockingLimiter) -> dict[str, Callable[[], float]
 
 
 def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
-    """Return the additional cost of a single check for each layer, per round."""
+    """Yield the cost that each layer (echo, client, event loop, thread) adds to a single check."""
     yield figure("clients.layer_echo_us", "us", lone["echo"])
     for layer, with_it, without in (
         ("client", "trio", "echo"),
@@ -115,7 +116,7 @@ def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
 
 
 def _inside(rounds: int) -> Iterator[Figure]:
-    """Return the cost of the known parts of a check, in the client and in the node."""
+    """Yield the cost of three parts of a check: matching rules, counting, and encoding messages."""
     rules = load_text(RULES).rules
     table = new_table(_LIMIT, len(_KEYS))
     entries = [tuple(key.items()) for key in _KEYS]
@@ -134,7 +135,7 @@ def _inside(rounds: int) -> Iterator[Figure]:
 
 
 def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run a measurement with a new client on the event loop with this name."""
+    """Run a measurement with a new client on the event loop named `loop`."""
 
     async def work() -> _Result:
         async with connect(url, raise_on_outage=True) as limiter:
@@ -148,7 +149,8 @@ def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -
 
 
 def _echo_lone(echo: RawEcho) -> _Lone:
-    """Measure single round trips of the bare echo, without the time to connect."""
+    """Measure single round trips to an echo server without our code, without the time to
+    connect."""
     started_at = process_time()
     echo.lone(1)
     connected = process_time()

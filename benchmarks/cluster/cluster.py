@@ -1,4 +1,4 @@
-"""Cost of a check over real QUIC to a node process, beside a bare echo on the same library.
+"""Cost of a check over real QUIC to a node process, beside an echo server on the same QUIC library.
 
 Checks and echoes alternate in one run, so both have the same conditions. Every decision is
 inspected: only allowed checks count.
@@ -37,8 +37,8 @@ _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latency, idle and under load, and throughput of one client, each beside that of the
-    echo."""
+    """Yield latency, idle and under load, and throughput of one client, each beside that of an echo
+    server."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -78,7 +78,7 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
 
 
 def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
-    """Measure latency at a steady rate: a fifth of the rate that 1024 tasks reach."""
+    """Measure the latency of checks at a steady rate: a fifth of the rate that 1024 tasks reach."""
     samples = [trio.run(connected, url, paced(per_s)) for _ in range(rounds)]
     middle = [share(each, 0.5) * 1e6 for each in samples]
     slow = [share(each, 0.99) * 1e6 for each in samples]
@@ -89,7 +89,7 @@ def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
 
 
 async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
-    """Run a measurement with a newly connected client."""
+    """Connect a new client to a cluster, and run a measurement with it."""
     async with connect(url, raise_on_outage=True) as limiter:
         return await measure(limiter)
 

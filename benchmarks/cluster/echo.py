@@ -63,7 +63,8 @@ class RawEcho:
         return trio.run(_measure, self._port, os.urandom(self._size), n)
 
     def crowd(self, tasks: int, seconds: float) -> float:
-        """Return keys per second of `tasks` tasks, each of which sends one key after the other.
+        """Return echoed keys per second of `tasks` concurrent tasks; each sends one key after the
+        other.
 
         Keys of all tasks that are ready leave in one frame, as in any client that batches.
         """
@@ -82,7 +83,7 @@ class _Peer:
             self.sock.sendto(datagram, address)
 
     async def wait(self) -> tuple[bytes, tuple[str, int]] | None:
-        """Wait for a datagram; return None when a timer was due instead."""
+        """Wait for a datagram; return None when a QUIC timer was due first."""
         deadline = self.quic.get_timer()
         with trio.move_on_at(inf if deadline is None else deadline):
             await trio.lowlevel.wait_readable(self.sock)
@@ -138,7 +139,7 @@ async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
 
 
 class _Crowd:
-    """Group of tasks; each waits until the echo of its key arrives."""
+    """Group of tasks; each sends a key to the echo server and waits until the key comes back."""
 
     def __init__(self, peer: _Peer) -> None:
         self.done = 0
@@ -189,7 +190,7 @@ async def _round_trip(peer: _Peer, payload: bytes) -> float:
 
 
 async def _advance(peer: _Peer, awaited: type[HandshakeCompleted | StreamDataReceived]) -> int:
-    """Receive one datagram; count the completed echoes or their bytes."""
+    """Receive one datagram; return the number of finished handshakes or of echoed bytes in it."""
     came = await peer.wait()
     if came is None:
         return 0
@@ -207,7 +208,7 @@ def _serve(parent: PipeEnd) -> None:
 
 
 async def _serve_each(parent: PipeEnd) -> None:
-    """Answer the clients one after the other, until the process is stopped."""
+    """Echo the data of one client after the other, until the process is stopped."""
     tls = self_signed(datetime.now(UTC))
     configuration = QuicConfiguration(
         is_client=False,

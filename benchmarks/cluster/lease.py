@@ -1,8 +1,8 @@
-"""Cost and exactness of leases of one hot key: decisions per second, and units over the limit.
+"""Cost and exactness of leases, by which clients decide checks of one hot key themselves.
 
-The rate is that of a real client with a real node, in processor time of this thread. The oracle
-checks simulated histories: four clients with leases, late and lost messages, a change of the limit,
-a crash of the owner.
+The figures are decisions per second, and units over the limit. The rate is that of a real client
+with a real node, in processor time of this thread. The oracle checks simulated histories: four
+clients with leases, late and lost messages, a change of the limit, a crash of the owner.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ _WINDOW = 20 * NS_PER_SECOND
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield decisions per second for each kind of call, and the units over the limit."""
+    """Yield decisions per second by a lease for each kind of call, and units over the limit."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")

@@ -1,9 +1,9 @@
 """Test that each check is counted exactly once, although a node process is suspended.
 
 Each of three node processes in turn is stopped (SIGSTOP) for 0.1 to 2 seconds while 100 checks of
-its keys are in flight. Garbage collection and throttled containers have the same effect. The client
-asks standbys as a gateway does. After the process has resumed, the counters of the nodes are
-compared with the decisions that the client received:
+its keys are in flight. Garbage collection and throttled containers have the same effect. Like a
+gateway, the client asks a standby when the owner is late. After the process has resumed, the
+counters of the nodes are compared with the decisions that the client received:
 
 - `double_counted`: units counted beyond the checks that passed;
 - `not_counted`: checks that a node admitted and that are not counted;
@@ -168,7 +168,7 @@ async def _wait_all_in_ring(cluster: Cluster, nodes: int) -> None:
 
 
 def owned(cluster: Cluster, domain: str, key: str, owner: str, salt: str) -> str:
-    """Return a value of the entry `key` whose counter belongs to the given node."""
+    """Return a value for the descriptor key `key` such that the given node owns the counter."""
     routes = cluster.routes
     assert routes is not None
     for number in range(10_000):

@@ -93,7 +93,8 @@ def _table_many() -> Callable[[], float]:
 
 
 def _local() -> float:
-    """Measure our embedded limiter without a network: rules, keys, a task switch, a `Decision`."""
+    """Measure our embedded limiter without a network; a check includes rule matching, a task switch
+    and a `Decision`."""
 
     async def work() -> float:
         async with ringfence.local(load_text(RULES).rules) as limiter:

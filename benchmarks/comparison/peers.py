@@ -1,11 +1,11 @@
 """Comparison of Ringfence with other rate limiters: the same checks on the same machine in the same
 run.
 
-In process: `limits` and `throttled-py` in memory and a bare dict, beside our table and our embedded
-limiter. Over the network: `limits`, a Lua GCRA script and `redis-benchmark` on a Redis that the
-benchmark starts, beside one of our nodes over encrypted QUIC. Each round measures every limiter,
-and ratios are computed per round. "Per core" means per second of processor time of client and
-server together.
+In process: `limits` and `throttled-py` in memory and a bare dict, beside our counter table and our
+embedded limiter. Over the network: `limits`, a Lua GCRA script and `redis-benchmark` on a Redis
+that the benchmark starts, beside one of our nodes over encrypted QUIC. Each round measures every
+limiter, and ratios are computed per round. "Per core" means per second of processor time of client
+and server together.
 """
 
 import tempfile
@@ -101,7 +101,8 @@ def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Rate]]:
 
 
 def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -> Rate:
-    """Return the rate of checks without the time of the handshake; processor time includes it."""
+    """Return the rate of checks at one node; only the processor time includes the QUIC
+    handshake."""
     rates: list[float] = []
 
     def work() -> int:
@@ -113,7 +114,7 @@ def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -
 
 
 def _blocked(url: str, pid: int) -> Rate:
-    """Measure one thread with blocking calls, like the package `limits` without asyncio."""
+    """Measure our blocking client on one thread, like the package `limits` without asyncio."""
     with blocking.connect(url, raise_on_outage=True) as limiter:
 
         def work() -> int:

@@ -24,8 +24,8 @@ BOUNDS_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure batches in tables of each size, clients with few and many members, and a growing
-    table."""
+    """Measure batches in counter tables of each size, clients of small and large clusters, and a
+    growing table."""
     tables = {size: _filled(size) for size in SIZES}
     random = Random(1)
     found = interleaved(
@@ -56,7 +56,7 @@ def _filled(keys: int) -> Table:
 
 
 def _batch_ns(table: Table, size: int, random: Random) -> float:
-    """Check random keys; return nanoseconds per check."""
+    """Check random keys of a counter table in batches; return nanoseconds per check."""
     frames = [[key_of(random.randrange(size)) for _ in range(FRAME)] for _ in range(FRAMES)]
     ones = [1] * FRAME
     begin = thread_time_ns()

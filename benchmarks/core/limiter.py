@@ -1,8 +1,8 @@
-"""Cost of decisions in the limiter, for single checks and for frames of checks.
+"""Cost of decisions in the limiter, for single checks and for frames (batches) of checks.
 
 Every sample visits keys in an order that jumps through the table, as real callers do. Times are
 processor time of this thread, so other load on the machine has little effect. Ratios are computed
-per round, against the reference engine and the memory storage of the package `limits`.
+per round, against the reference engine in Python and the memory storage of the package `limits`.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ BUCKET = Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure both engines and the package `limits` side by side, then each algorithm, then mixed
-    frames."""
+    """Measure the compiled engine, the Python engine and the package `limits`, then each algorithm,
+    then checks of two rules."""
     engine = Asker(new_table(BUCKET, FEW), FEW)
     many = Asker(new_table(BUCKET, MANY), MANY)
     reference = Asker(Table(BUCKET, max_keys=FEW), FEW)
@@ -73,7 +73,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class Asker:
-    """Table in which all keys exist, with a clock that advances between frames."""
+    """Counter table in which all keys exist, with a clock that advances between batches."""
 
     def __init__(self, table: Table, keys: int) -> None:
         self._keys = [key_of(i * STRIDE % keys) for i in range(keys)]
@@ -85,7 +85,7 @@ class Asker:
             table.check_many(frame, [1] * len(frame), START)
 
     def _some_keys(self) -> list[bytes]:
-        """Return the keys of the next sample; each sample of a large table uses other keys."""
+        """Return the keys of the next sample; the samples rotate through all keys of the table."""
         if self._next >= len(self._keys):
             self._next = 0
         asked = self._keys[self._next : self._next + ASKED]
@@ -101,7 +101,7 @@ class Asker:
         return (thread_time_ns() - begin) / len(keys)
 
     def batch_ns(self) -> float:
-        """Check keys in frames; return nanoseconds per check."""
+        """Check keys in frames (batches); return nanoseconds per check."""
         check_many, costs, keys = self._table.check_many, [1] * FRAME, self._some_keys()
         frames = [keys[at : at + FRAME] for at in range(0, len(keys) - FRAME + 1, FRAME)]
         begin = thread_time_ns()
@@ -135,7 +135,7 @@ def limits_single_ns() -> Callable[[], float] | None:
 
 
 def _frames(rounds: int) -> Iterator[Figure]:
-    """Measure frames whose requests match two rules, as single rows and as all-or-nothing
+    """Measure batches whose requests match two rules, as independent checks and as all-or-nothing
     groups."""
     rules = {0: EngineRule(BUCKET), 1: EngineRule(Limit.of_ns(100, MINUTE))}
     reference = Engine(max_keys=MANY)

@@ -70,8 +70,8 @@ def _resident() -> int:
 
 
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
-    """Create `keys` keys and return the bytes of each. A log is filled until it reaches the
-    limit."""
+    """Create `keys` keys and return the bytes of each. A sliding-window log is filled until it
+    reaches the limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
     limit = Limit.of_ns(LOG_HITS if is_log else 100, MINUTE, algorithm)
     random, ones = Random(1), [1] * FRAME
@@ -87,7 +87,8 @@ def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> floa
 
 
 def _attack() -> tuple[int, float]:
-    """Flood a full table of throttled keys; count the throttled keys that were evicted."""
+    """Flood a counter table full of throttled keys with new keys; count the evicted throttled
+    keys."""
     table, random, ones = new_table(Limit.of_ns(10, 60 * MINUTE), MILLION), Random(2), [1] * FRAME
     throttled = [key_of(number, rule=2) for number in range(THROTTLED)]
     before = _resident()

@@ -51,8 +51,8 @@ def _members(count: int) -> list[Member]:
 
 
 def _ns_each(ask: Callable[[Question], object], questions: Collection[Question]) -> float:
-    """Measure the time of one call in a plain loop; the result includes the loop's few
-    nanoseconds."""
+    """Call a function in a plain loop; return nanoseconds per call, a few of which belong to the
+    loop."""
     start = perf_counter_ns()
     for question in questions:
         ask(question)

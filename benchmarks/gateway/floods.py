@@ -84,7 +84,7 @@ _BY_NODES = (Source.OWNER, Source.STANDBY)
 
 @dataclass
 class _Site:
-    """Running processes under attack, and their addresses."""
+    """Running nodes and gateway that are attacked, with their ports."""
 
     nodes: DemoCluster
     http: int
@@ -274,7 +274,8 @@ those that wait."""
 
 
 def _tables_bound(connections: int) -> float:
-    """Return the bound of counters, replicas, connections, held bytes and remembered answers."""
+    """Return the bound on a node's memory in bytes: counters, replicas, connections, and their
+    buffers and remembered answers."""
     return 2 * _MAX_BYTES + connections * (_CONNECTION + 2 * _MIB + 4 * _MIB)
 
 

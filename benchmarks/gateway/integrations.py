@@ -47,7 +47,7 @@ class Instant(Limiter):
         self._decision = decision
 
     async def check(self, *_: object, **__: object) -> Decision:
-        """Return the same decision for every request."""
+        """Return a constant decision, whatever the request is."""
         return self._decision
 
 
@@ -58,7 +58,7 @@ class BlockingInstant(BlockingLimiter):
         self._decision = decision
 
     def check(self, *_: object, **__: object) -> Decision:
-        """Return the same decision for every request."""
+        """Return a constant decision, whatever the request is."""
         return self._decision
 
 
@@ -117,7 +117,8 @@ def _compared(
 
 
 def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
-    """Yield the time that each kind of limiter adds, and the remaining share of the throughput."""
+    """Yield the time per request that each kind of limiter adds, and the share of the throughput
+    that remains."""
     bare = samples["bare"]
     limited = {kind: taken for kind, taken in samples.items() if kind != "bare"}
     for share, called in ((0.5, "p50"), (0.99, "p99")):

@@ -26,7 +26,7 @@ class Figure:
 
 
 def measure(name: str, unit: str, sample: Callable[[], float], rounds: int) -> Figure:
-    """Take `rounds` samples one after the other (at least 1); each sample returns a value in
+    """Take `rounds` samples of a quantity (at least 1); each call of `sample` returns a value in
     `unit`."""
     return figure(name, unit, [sample() for _ in range(rounds)])
 
@@ -48,5 +48,5 @@ def figure(name: str, unit: str, values: Sequence[float]) -> Figure:
 
 
 def ratio(name: str, part: Sequence[float], whole: Sequence[float]) -> Figure:
-    """Return the ratio of two quantities in each round; it is above 1 when `part` is larger."""
+    """Return the ratio `part` / `whole` of two quantities in each round, as a figure."""
     return figure(name, "x", [mine / other for mine, other in zip(part, whole, strict=True)])

@@ -121,7 +121,7 @@ def _row(figure: Figure, scale: _Scale, middle: float) -> list[str]:
 
 
 def _group_of(figure: Figure, figures: Sequence[Figure]) -> int:
-    """Return the index of the first figure of the same benchmark and unit."""
+    """Return the index of the first figure that has the benchmark and the unit of `figure`."""
     mine = figure.name.partition(".")[0], figure.unit
     return next(
         place

@@ -13,7 +13,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rates that one round has measured."""
+    """Decisions per second of elapsed time and of processor time, from one round of a benchmark."""
 
     per_s: float
     per_core_s: float

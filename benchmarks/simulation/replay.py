@@ -110,7 +110,8 @@ def log_lines(lines: int) -> Iterator[bytes]:
 
 
 def _parts(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Split a line into its client, the text before its time, and the text after it."""
+    """Split a line of an access log into its client, the text before its time, and the text after
+    its time."""
     head, _, rest = line.partition(b"[")
     client, _, before = head.partition(b" ")
     return client, before, rest.partition(b"]")[2]

@@ -49,7 +49,8 @@ class CountDissemination:
         return len(self._changed)
 
     def mark_changed(self, key: bytes, now: int) -> None:
-        """Mark a key whose count has risen."""
+        """Queue a key whose count has risen, so that its counts are sent to the other data
+        center."""
         self._changed.setdefault(key, now)
         if len(self._changed) > self._most_keys:
             # Nothing is lost: cells are complete counts, and the next change sends them.
@@ -58,7 +59,8 @@ class CountDissemination:
     def take_due(
         self, read: Callable[[Sequence[bytes]], Sequence[KeyCounts]], most: int, now: int
     ) -> list[tuple[bytes, list[int], int]]:
-        """Remove and return the keys to send now, the most important first.
+        """Remove and return the keys whose counts must be sent now, those nearest to their limit
+        first.
 
         Each row has the key, its counts, and the time since which it waits. The caller reports the
         result for each key by `on_acknowledged` or `on_lost`.
@@ -83,7 +85,8 @@ class CountDissemination:
         return chosen
 
     def drop_expired(self, read: Callable[[Sequence[bytes]], Sequence[Sequence[int]]]) -> None:
-        """Remove changed keys that have no active counts; each call examines only some keys.
+        """Remove queued keys that have no count in an active window; each call examines only some
+        keys.
 
         Call it for an unreachable data center; `take_due` does the same for a reachable one. `read`
         takes keys and returns their counts.
@@ -95,7 +98,7 @@ class CountDissemination:
                 self._changed[key] = since  # Examined last in the next round.
 
     def on_acknowledged(self, key: bytes, cells: Sequence[int]) -> None:
-        """Record that the other data center has received these counts of a key."""
+        """Record that the other data center has received the counts `cells` of a key."""
         self._acknowledged.pop(key, None)
         self._acknowledged[key] = tuple(cells)
         if len(self._acknowledged) > self._most_keys:
@@ -118,7 +121,7 @@ class CountDissemination:
                 self._changed.setdefault(key, now)
 
     def acknowledged(self) -> dict[bytes, tuple[int, ...]]:
-        """Return the acknowledged counts by key."""
+        """Return the counts that the other data center has acknowledged, by key."""
         return self._acknowledged
 
     def _acknowledged_units(self, key: bytes, cells: Sequence[int]) -> int:

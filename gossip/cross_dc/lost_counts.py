@@ -23,7 +23,7 @@ class LostCounts:
         """Recovered units by key and window number."""
 
     def start(self, shards: Sequence[int]) -> None:
-        """Start to recover the counts of these shards from all other data centers."""
+        """Start to recover the counts of the given shards from all other data centers."""
         self._recovering.update(dict.fromkeys(shards, False))
         for left in self._left.values():
             left.update(dict.fromkeys(shards))
@@ -36,13 +36,14 @@ class LostCounts:
                 left.pop(shard, None)
 
     def to_request(self, datacenter: str) -> list[int]:
-        """Return the shards to request from one data center, in ascending order."""
+        """Return the shards whose counts must still be requested from one data center, in ascending
+        order."""
         if datacenter not in self._left:
             self._left[datacenter] = dict.fromkeys(self._recovering)
         return sorted(self._left[datacenter])
 
     def on_answer(self, datacenter: str, shards: Iterable[int]) -> None:
-        """Record that a data center has sent all its counts of these shards."""
+        """Record that a data center has sent all its counts of the given shards."""
         left = self._left.get(datacenter, {})
         for shard in shards:
             left.pop(shard, None)
@@ -50,14 +51,15 @@ class LostCounts:
                 self._recovering[shard] = True
 
     def unanswered(self, shards: Iterable[int]) -> list[int]:
-        """Return the shards for which no data center has answered; their next owner must request
+        """Return the shards whose counts no data center has sent; the next owner must request
         them."""
         return [shard for shard in shards if self._recovering.get(shard) is False]
 
     def missing(
         self, key: bytes, own: Sequence[int], remote: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Return the units to add to the counts of a key: window number and units, oldest first.
+        """Return the lost units to add to the counts of a key, as window numbers and units, oldest
+        first.
 
         `own` holds the current counts of this data center. A larger remote count was received
         before the loss and contains none of them, so it is added. Several data centers remember

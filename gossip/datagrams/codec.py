@@ -89,7 +89,7 @@ def decode(data: bytes) -> Message:
 
 
 def room_for_updates(message: Message) -> int:
-    """Return the number of bytes left in this message for piggybacked records."""
+    """Return the number of bytes left in a gossip message for piggybacked membership records."""
     return MAX_MESSAGE - len(_head(message)) - len(_counted(MAX_MESSAGE))
 
 

@@ -52,7 +52,7 @@ class PingReq:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """Report of a helper that the third member has not answered; it also shows that the helper is
+    """Answer of a helper in an indirect probe: the probed member did not answer, but the helper is
     alive."""
 
     sender: str

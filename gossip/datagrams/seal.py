@@ -43,7 +43,8 @@ class Seal:
     """Cipher of datagrams: it encrypts with the first key, and decrypts with any of the keys."""
 
     def __init__(self, keys: Sequence[bytes], cluster: str, sender: int) -> None:
-        """`sender` is a 64-bit number drawn at boot. Raises `ValueError` without 1 or 2 keys."""
+        """`sender` is a 64-bit number drawn at boot. Raises `ValueError` unless there are 1 or 2
+        keys."""
         self._cluster = cluster.encode()
         self._sender = sender.to_bytes(_SENDER, "big")
         self._counter = 0
@@ -109,7 +110,8 @@ class Seal:
         return ChaCha20Poly1305(self._derive(key, b"sender", sender))
 
     def _derive(self, key: bytes, purpose: bytes, salt: bytes) -> bytes:
-        """Derive a 32-byte secret that does not reveal the key and differs between clusters."""
+        """Derive a 32-byte secret from a cluster key; it does not reveal the key and differs
+        between clusters."""
         material = len(self._cluster).to_bytes(4, "big") + self._cluster + salt
         return blake2b(
             material, digest_size=32, key=key[:64], person=b"ringfence " + purpose[:6]

@@ -83,7 +83,8 @@ class Exchanges:
             self._ask(self._random.choice(unknown_seeds))
 
     def on_digest(self, sender: str, digest: int, now: int) -> None:
-        """Start an exchange when digests differ for longer than updates need to arrive."""
+        """Exchange member lists with a sender whose digest has differed for longer than updates
+        need to arrive."""
         record = self._table.get(sender)
         if digest == self._table.digest:
             self._differs_since.pop(sender, None)
@@ -105,7 +106,7 @@ class Exchanges:
             self._ask(record.address)
 
     def start_regular(self, which: str, now: int) -> None:
-        """Exchange lists with a random member, to find differences that the digest does not
+        """Exchange member lists with a random member, to find differences that the digest does not
         show."""
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):

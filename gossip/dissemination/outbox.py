@@ -1,4 +1,5 @@
-"""Outgoing effects of one call, and the updates that are piggybacked on gossip messages.
+"""Effects (messages and reports) of one call of the membership state machine, and queues of
+piggybacked updates.
 
 Decides which updates a message carries. The callers choose the recipients.
 """
@@ -22,7 +23,8 @@ _NS = 1_000_000_000
 
 
 class Outbox:
-    """Effects that the current call collects, and two queues of membership updates."""
+    """Effects that a call of the membership state machine collects, and two queues of membership
+    updates."""
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Outbox:
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
-        """Return the effects collected so far, and clear them."""
+        """Return and remove the collected effects: messages to send and changes to report."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -59,7 +61,8 @@ class Outbox:
             self._schedule_gossip("remote_dc", now)
 
     def gossip(self, which: str, names: Iterable[str], probing: ProbeSettings, now: int) -> None:
-        """Send queued updates to these members, and schedule another round if updates are left."""
+        """Send queued membership updates to the named members; schedule another round if updates
+        are left."""
         queue = self.local_dc if which == "local_dc" else self.remote_dc
         self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
         me = self._table.me
@@ -77,15 +80,15 @@ class Outbox:
         self.remote_dc.drop(name)
 
     def send_to(self, member: Record, message: Message, first: Iterable[Record] = ()) -> None:
-        """Send a message to a member, with as many updates as fit."""
+        """Send a message to a member, with as many queued membership updates as fit."""
         self.send(member.address, member, message, first)
 
     def send(
         self, to: Address, member: Record | None, message: Message, first: Iterable[Record] = ()
     ) -> None:
-        """Send a message to an address, with piggybacked updates.
+        """Send a message to an address, with piggybacked membership updates.
 
-        The update `first` comes first, then an accusation of the receiving member, if any. A
+        The records `first` come first, then an accusation of the receiving member, if any. A
         suspect receives the accusation that it must refute: this is the buddy system of Lifeguard.
         """
         if member is not None and self._needs_accusation(member):
@@ -100,7 +103,7 @@ class Outbox:
         self._effects.append(Send(to, message))
 
     def send_records(self, to: Address, *records: Record) -> None:
-        """Send only these records, without other updates."""
+        """Send the given membership records to an address, without queued updates."""
         me = self._table.me
         self._effects.append(Send(to, Gossip(me.name, me.generation, records)))
 
@@ -113,7 +116,7 @@ class Outbox:
         self._effects.append(Changed(before, after))
 
     def conflict(self, other: Record, *, steps_down: bool) -> None:
-        """Report to the caller that another node uses the name of this one."""
+        """Report to the caller that another node uses the name of this node."""
         self._effects.append(Conflict(other, steps_down))
 
     def _schedule_gossip(self, which: str, now: int) -> None:

@@ -37,7 +37,8 @@ class Updates:
             del self._by_sent[sent][name]
 
     def take(self, room: int, limit: int, first: Iterable[Record] = ()) -> tuple[Record, ...]:
-        """Return updates of at most `room` bytes: `first`, then the least transmitted ones.
+        """Return updates of at most `room` bytes: the records `first`, then the least transmitted
+        updates.
 
         Counts a transmission of each update. An update leaves the queue after `limit`
         transmissions.
@@ -73,7 +74,7 @@ class Updates:
 
 
 def _choose(record: Record, room: int, chosen: dict[str, Record]) -> int:
-    """Add a record to the chosen ones if it fits; return the remaining room in bytes."""
+    """Add a record to those chosen for a message if it fits; return the remaining room in bytes."""
     size = record_size(record)
     if size > room:
         return room

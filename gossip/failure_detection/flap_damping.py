@@ -14,7 +14,8 @@ _NS = 1_000_000_000
 
 
 class FlapDamping:
-    """Accusations of the local member by other members, and the resulting pause. Times are ns."""
+    """Suspicions of the local member by other members, and its resulting pause from the ring. Times
+    are ns."""
 
     def __init__(self, settings: Settings) -> None:
         self.ends_at: int | None = None
@@ -27,7 +28,8 @@ class FlapDamping:
         self._calm_at = 0
 
     def on_accusation(self, accuser: str, now: int) -> bool:
-        """Record an accusation; return whether the member must now stay out of the ring.
+        """Record that another member suspects the local member; return whether it must now stay out
+        of the ring.
 
         A single accuser is ignored, since it may be faulty itself. Each pause is twice as long as
         the previous one, until the longest pause has passed without accusations. An accusation

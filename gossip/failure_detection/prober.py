@@ -28,7 +28,7 @@ _SET_NS = 50_000_000
 
 
 class Rounds:
-    """Round-robin order over a set of members, shuffled for each round."""
+    """Order in which a set of members is probed: round-robin, shuffled for each round."""
 
     def __init__(self, pool: Pool, random: Random) -> None:
         self._pool = pool
@@ -36,7 +36,8 @@ class Rounds:
         self._ahead: list[str] = []
 
     def add(self, name: str) -> None:
-        """Insert a new member at a random position of the current round."""
+        """Insert a new member at a random position among the members to probe in the current
+        round."""
         self._ahead.insert(self._random.randrange(len(self._ahead) + 1), name)
 
     def next(self) -> str | None:
@@ -130,7 +131,8 @@ class Prober:
         (self.local_dc if self._table.is_in_local_dc(record) else self.remote_dc).add(record.name)
 
     def probe_next(self, which: str, now: int) -> None:
-        """Probe the next member of the near or far set, and schedule the following probe."""
+        """Probe the next member of the local or of the other data centers, and schedule the
+        following probe."""
         interval = round(self._settings.probing(which).interval * _NS)
         self._timers.set((Due.PROBE, which), now + self._health.scaled(interval))
         name = (self.local_dc if which == "local_dc" else self.remote_dc).next()
@@ -138,7 +140,7 @@ class Prober:
             self.begin(name, now)
 
     def begin(self, name: str, now: int) -> None:
-        """Start a probe of a member, unless one is running."""
+        """Start a probe of a member, unless a probe of it is already running."""
         target = self._table.get(name)
         if target is None or name in self._running or len(self._probes) >= _MAX_PROBES:
             return
@@ -171,7 +173,7 @@ class Prober:
             self._outbox.send_to(self._table.records[name], request)
 
     def fail(self, seq: int) -> tuple[str, int]:
-        """End a probe without an answer; return the member's name and generation."""
+        """End a probe that had no answer; return the name and generation of the probed member."""
         probe = self._end(seq)
         self._counters["probes_failed"] += 1
         # Helpers that did not answer indicate that this member may be at fault.
@@ -179,7 +181,8 @@ class Prober:
         return probe.target, probe.generation
 
     def abandon(self) -> None:
-        """Cancel all probes without a result, after a pause of this process."""
+        """Cancel all running probes and draw no conclusion from them, because this process was
+        paused."""
         for seq in list(self._probes):
             self._end(seq)
 
@@ -195,7 +198,8 @@ class Prober:
         self._outbox.send(source, sender, ack, (me,) if is_accused else ())
 
     def on_ack(self, ack: Ack, now: int) -> None:
-        """Process an answer to a probe of this member, or forward the answer to a relayed ping."""
+        """Process an answer to a probe, or forward it to the member that requested an indirect
+        probe."""
         relay = self._relays.pop(ack.seq, None)
         if relay is not None and relay.target == ack.sender:
             self._relay_ack(relay, ack)
@@ -234,7 +238,8 @@ class Prober:
         self._outbox.send(request.address, target, ping)
 
     def send_nack(self, seq: int) -> None:
-        """Report to the requester that the third member has not answered so far."""
+        """Report to the member that requested an indirect probe that the probed member has not
+        answered."""
         relay = self._relays.get(seq)
         if relay is not None:
             me = self._table.me
@@ -265,7 +270,8 @@ class Prober:
         self._clock.sample(ack.sender, offset, rtt, now)
 
     def _helpers(self, target: Record) -> list[str]:
-        """Choose helpers near the target; if there are none, helpers near this member."""
+        """Choose helpers for an indirect probe: members of the target's data center, then of the
+        local one."""
 
         def can_help(name: str) -> bool:
             return name != target.name and self._table.records[name].status is not Status.SUSPECT

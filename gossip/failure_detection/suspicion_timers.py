@@ -37,7 +37,8 @@ class SuspicionTimers:
         self._timers.set((Due.SUSPICION, record.name), suspicion.deadline)
 
     def confirm(self, record: Record, now: int) -> bool:
-        """Add an accuser to a suspicion; return whether this shortens its time-out."""
+        """Record that one more member shares a suspicion; return whether this shortens the
+        time-out."""
         suspicion = self._running.get(record.name)
         if record.status is not Status.SUSPECT or suspicion is None:
             return False
@@ -61,7 +62,8 @@ class SuspicionTimers:
             self._timers.set((Due.SUSPICION, name), suspicion.deadline)
 
     def postpone(self, by: int, *, no_sooner: int) -> None:
-        """Extend all time-outs by the time in which no refutation could be received."""
+        """Extend the time-outs of all suspicions by the time in which no refutation could be
+        received."""
         for name, suspicion in self._running.items():
             suspicion.began += max(by, no_sooner - suspicion.deadline)
             self._timers.set((Due.SUSPICION, name), suspicion.deadline)
@@ -83,7 +85,7 @@ class Suspicion:
     def raised(
         cls, now: int, probing: ProbeSettings, settings: Settings, members: int
     ) -> "Suspicion":
-        """Create a suspicion; `members` is the size of the group, including this member and the
+        """Create a suspicion; `members` counts all members that can share it, this member and the
         suspect."""
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
         if not settings.dynamic_suspicion:
@@ -105,7 +107,8 @@ class Suspicion:
         return self.began + round(self.most - share * (self.most - self.least))
 
     def confirm(self, accuser: str) -> bool:
-        """Add an accuser; return whether it shortens the time-out."""
+        """Record that the member `accuser` shares the suspicion; return whether this shortens the
+        time-out."""
         if not accuser or accuser in self.accusers or len(self.accusers) > self.wanted:
             return False
         self.accusers[accuser] = None

@@ -105,9 +105,8 @@ class MemberTable:
                 self.remote_dc.add(record.name)
 
     def forget(self, name: str, *, keep: bool = False) -> None:
-        """Remove a member from the table.
-
-        With `keep`, its record stays until another record replaces it.
+        """Remove a member from the digest and from all sets, and also its record unless `keep` is
+        set.
         """
         before = self.records.get(name)
         if before is None:

@@ -67,7 +67,7 @@ class Record:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Precedence among records of one member."""
+        """Precedence among records of one member: the record with the larger rank wins."""
         return self.generation, self.incarnation, self.status
 
     @property

@@ -14,7 +14,7 @@ _MAX_SCANNED = 16
 
 
 class Tombstones:
-    """Dead and departed members, each with the time, and whether its record is still
+    """Members that died or left, each with the time, and whether its record is still
     disseminated."""
 
     def __init__(self, timers: Timers, settings: Settings) -> None:
@@ -40,7 +40,8 @@ class Tombstones:
             self._timers.cancel((Due.FORGET, name))
 
     def recent(self, now: int, table: MemberTable, random: Random) -> list[str]:
-        """Return one member that died recently, if any; it may be alive and refute that."""
+        """Return one member that was declared dead recently, if any; it may be alive and refute its
+        death."""
         oldest = now - round(self._settings.gossip_to_dead * _NS)
         names: list[str] = []
         for name in reversed(self._since):

@@ -40,7 +40,8 @@ class ErrorCode(IntEnum):
     HELLO_TIMEOUT = 10
     """No `Hello` arrived in time."""
     NOT_HERE = 11
-    """Another data center decides these keys."""
+    """The node cannot decide these keys and will not forward them again: its view of the members
+    differs from the sender's."""
     TOO_LATE = 12
     """The request's deadline passed before it could be decided; nothing was charged."""
     IDLE = 13

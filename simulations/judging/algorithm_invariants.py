@@ -29,10 +29,10 @@ class Breach:
 
 
 def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
-    """Find wrong decisions: checks that should have been denied, and checks that should have been
-    admitted.
+    """Find wrong decisions on one key: checks that should have been denied, and checks that should
+    have been admitted.
 
-    `began` is the zero of the times in `column`, in seconds of virtual time.
+    Times in `column` are relative to `began`, which is in seconds of virtual time.
     """
     if limit.calendar is not None or limit.queue or limit.slots != 1:
         return
@@ -48,7 +48,7 @@ def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
 
 
 class _WindowChecks:
-    """Invariants of windows that are aligned to the Unix epoch."""
+    """Check of decisions under fixed and sliding windows, which are aligned to the Unix epoch."""
 
     def __init__(self, column: Column, limit: Limit, began: float) -> None:
         self._column = column
@@ -105,7 +105,7 @@ class _WindowChecks:
         return used
 
     def _weight(self, instant: float, start: float) -> float:
-        """Return the fraction of the previous window that still counts."""
+        """Return the fraction of the previous window that still counts under a sliding window."""
         return min(1.0, max(0.0, 1.0 - (instant - start) / self._period))
 
     def _number(self, instant: float) -> int:
@@ -116,8 +116,8 @@ class _WindowChecks:
 
 
 def _log_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
-    """Check each admission of a log against the units certainly admitted in the period before
-    it."""
+    """Check each admission under a sliding-window log against the units certainly admitted in the
+    period before it."""
     period = limit.period_ns / 1e9
     for answer in column.admitted:
         if answer.is_charge:
@@ -132,8 +132,8 @@ def _log_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
 
 
 def _bucket_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
-    """Check a bucket by two replays of the admissions: at their earliest and at their latest
-    times."""
+    """Check the decisions of a token or leaky bucket by two replays, at the earliest and at the
+    latest possible times."""
     rate = limit.amount / (limit.period_ns / 1e9)
     longest = max((a.answered_at - a.asked_at for a in column.answers), default=0.0)
     spare = rate * (longest + _CLOCK_SKEW_S)

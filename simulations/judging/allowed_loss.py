@@ -142,8 +142,8 @@ def _hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
 
 
 def _has_no_replica(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
-    """Return whether, at the start of the fault, no other member of the data center can have all
-    replicas."""
+    """Return whether a fault begins when no other member of the data center can have replicas of
+    all counters."""
     if fault.verb == "crash" and len(_down_hosts(fault, others, scenario)) > 1:
         return True
     return _empties_datacenter(fault, others, scenario)
@@ -183,7 +183,8 @@ def _empties_datacenter(
 
 
 def _is_known_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenario) -> bool:
-    """Return whether another data center has received the counts and does not fail."""
+    """Return whether another data center has received the counts that a fault destroys, and does
+    not fail."""
     places = members_of(scenario)
     here = {places[name][0] for name in _hosts_of(fault, scenario)}
     away = {
@@ -195,8 +196,8 @@ def _is_known_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenari
 def _down_hosts(
     fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = _RECOVERY_S
 ) -> set[str]:
-    """Return the hosts that are down during the fault, or returned less than `lasts` seconds
-    before it."""
+    """Return the hosts that are down during a fault, or returned less than `lasts` seconds before
+    it."""
     gone = set(_hosts_of(fault, scenario))
     for other in others:
         if other.verb in ("crash", "leave") and other.at <= fault.at:
@@ -207,10 +208,11 @@ def _down_hosts(
 
 
 def _disturbed_since(fault: Fault, others: Iterable[Fault]) -> float | None:
-    """Return when the disturbances began that may delay replication at the fault, or None.
+    """Return the start of the earlier faults that may delay replication when a fault begins; None
+    without them.
 
-    Two disturbances may remove the standby and then block replication to the next one. The result
-    is then minus infinity: possibly nothing was replicated.
+    Two such faults may remove the standby and then block replication to the next one. The result is
+    then minus infinity: possibly nothing was replicated.
     """
     begin, end = fault.at, fault.at + (_TRANSFER_S if fault.verb == "leave" else 0.0)
     disturbed = 0

@@ -47,6 +47,6 @@ WANTED: dict[Level, tuple[str, ...]] = {
 
 
 def count_marks(counters: Mapping[str, int]) -> Counter[str]:
-    """Count the rare events of a run from the counters of all nodes."""
+    """Count the rare events of a run from the metric counters of all nodes."""
     found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
     return Counter({mark: count for mark, count in found.items() if count})

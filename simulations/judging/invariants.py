@@ -216,7 +216,8 @@ class Invariants:
     def _over_in_window(
         self, name: str, key: str, column: Column, limit: Limit, excess: int
     ) -> Iterator[Violation]:
-        """Yield a violation when an aligned window admitted more than the limit plus `excess`."""
+        """Yield a violation when one window of a window algorithm admitted more than the limit plus
+        `excess`."""
         has_clock_faults = any(fault.verb.startswith("clock") for fault in self._faults)
         if self._began is None or has_clock_faults or limit.algorithm not in _WINDOW_ALGORITHMS:
             return
@@ -239,8 +240,8 @@ class Invariants:
     ) -> Iterator[Violation]:
         """Check that owners count exactly the units that were admitted.
 
-        Charged units beyond the limit are included. Without charges, both numbers are capped at the
-        limit, since hits of both sides of a healed partition may add up to more.
+        Units of charges, which no limit restricts, are included. Without charges, both numbers are
+        capped at the limit, since hits of both sides of a healed partition may add up to more.
         """
         most = inf if column.has_charges else limit.ceiling
         units = int(min(column.units, most))
@@ -324,7 +325,8 @@ class Invariants:
         return rule.scope == "global" and self._datacenters > 1
 
     def _admitted_by_one(self, limit: Limit, end: float) -> int:
-        """Return the units that one owner admits in a period with this algorithm."""
+        """Return the most units that one owner admits in a period under a limit, by the limit's
+        algorithm."""
         is_exact = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
         if limit.algorithm is Algorithm.FIXED_WINDOW and self._began is not None:
             first = EPOCH_NS + round(self._began * 1e9)

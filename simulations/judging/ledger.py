@@ -55,7 +55,7 @@ class Column:
     """All answers for one key."""
 
     def __init__(self, answers: Sequence[Answered], refunded: Sequence[Answered] = ()) -> None:
-        """`refunded` are charges that were refunded later."""
+        """`refunded` are charges of units that were refunded later."""
         self.answers = answers
         self.refunded = refunded
         self.admitted = [a for a in answers if a.allowed and a.is_counted]
@@ -73,7 +73,8 @@ class Column:
 
     @property
     def unanswered(self) -> int:
-        """Return units of checks that the first asked member may have counted without answering."""
+        """Return units of checks that a member may have counted although its answer did not
+        arrive."""
         return sum(
             a.cost
             for a in self.answers
@@ -144,7 +145,8 @@ class Column:
         return self._requested_sums[last] - self._answered_sums[first] + self.refunded_at(answer)
 
     def refunded_at(self, answer: Answered) -> int:
-        """Return units that were refunded later but may have counted when `answer` was decided."""
+        """Return units of charges that were refunded later but may have counted when `answer` was
+        decided."""
         return sum(
             a.cost
             for a in self.refunded
@@ -197,7 +199,7 @@ class Ledger:
         self._by_key.setdefault((rule, answer.key), []).append(answer)
 
     def add_refunded(self, rule: str, answer: Answered) -> None:
-        """Record a charge that was refunded."""
+        """Record a charge of units that was refunded."""
         self._passing.setdefault((rule, answer.key), []).append(answer)
 
     def keys(self, rule: str) -> list[str]:

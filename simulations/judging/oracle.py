@@ -52,7 +52,7 @@ class Errors:
 
 @dataclass(slots=True)
 class Answer:
-    """Decision of an engine on one request, with its counters."""
+    """Decision of an engine on one request, with the result of each counter."""
 
     allowed: bool
     rule: Rule | None
@@ -90,7 +90,8 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
 
 
 class Recent:
-    """Demand of the recent past per data center and key, from which a bound is computed."""
+    """Units requested recently per data center and key, from which the bound on excess units is
+    computed."""
 
     def __init__(self, span_ns: int) -> None:
         self._span_ns = span_ns
@@ -98,7 +99,8 @@ class Recent:
         self._units: Counter[tuple[int, bytes]] = Counter()
 
     def add(self, at: int, keys: Sequence[bytes], costs: Sequence[int], now: int) -> None:
-        """Record a request, and drop requests that are too old."""
+        """Record the units of a request, and drop requests that are older than the observed time
+        span."""
         for key, cost in zip(keys, costs, strict=True):
             self._rows.append((now, at, key, cost))
             self._units[at, key] += cost
@@ -109,7 +111,7 @@ class Recent:
                 del self._units[place, key]
 
     def most(self, key: bytes, datacenters: int) -> int:
-        """Return the largest recent demand for a key in any one data center."""
+        """Return the most units that were recently requested for a key in any one data center."""
         return max(self._units.get((at, key), 0) for at in range(datacenters))
 
 
@@ -164,7 +166,7 @@ class Oracle:
         return right, over
 
     def errors(self) -> Errors:
-        """Return the differences for all requests so far."""
+        """Return the differences from an exact limiter for all requests so far."""
         return Errors(
             against=self._against,
             requests=self._requests,
@@ -180,7 +182,8 @@ class Oracle:
 
 
 def as_logs(rules: Sequence[Rule]) -> list[Rule]:
-    """Return the rules with exact logs instead of windows; buckets and calendar limits stay."""
+    """Return the rules with an exact log algorithm instead of windows; buckets and calendar limits
+    stay."""
     counting = (Algorithm.SLIDING_WINDOW, Algorithm.FIXED_WINDOW)
     return [
         replace(rule, limit=replace(rule.limit, algorithm=Algorithm.SLIDING_WINDOW_LOG, slots=1))
@@ -194,7 +197,8 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
 
 @dataclass(slots=True)
 class _Differences:
-    """Running mean and maximum of the differences between counts."""
+    """Running mean and maximum of the differences between counts used for decisions and exact
+    counts."""
 
     most: float = 0.0
     total: float = 0.0

@@ -48,7 +48,7 @@ class HoldLedger:
         self._by_rule: dict[str, list[HeldSlot]] = {}
 
     def add(self, rule: str, held: HeldSlot) -> None:
-        """Record a caller that has released its slot or given up."""
+        """Record a caller that has released its slot or stopped waiting for one."""
         self._by_rule.setdefault(rule, []).append(held)
 
     def rules(self) -> list[str]:
@@ -75,7 +75,7 @@ def slot_violations(
     lost_spans: Sequence[tuple[float, float]],
     is_clean: bool,
 ) -> Iterator[Violation]:
-    """Find violations of the slot invariants among the callers of one key.
+    """Find violations of the invariants about concurrency slots among the callers of one key.
 
     `sides` members may decide at the same time, each up to the limit. Slots that were taken in one
     of `lost_spans` may be lost. Only an `is_clean` run loses no releases.
@@ -112,7 +112,8 @@ def _is_in(instant: float, spans: Sequence[tuple[float, float]]) -> bool:
 
 
 def _free_since(waiter: HeldSlot, held: Sequence[HeldSlot], slots: int) -> float | None:
-    """Return when a slot became free for too long while this caller waited, or None."""
+    """Return the time since which a slot stayed free for too long while a caller waited for one, or
+    None."""
     end = waiter.answered_at - (_RESERVED_S if waiter.is_held else 0.0)
     others = [other for other in held if other is not waiter]
     edges = sorted(

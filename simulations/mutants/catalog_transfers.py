@@ -1,4 +1,5 @@
-"""Mutants (planted bugs) in shard ownership: replicas, transfers, the fallback log."""
+"""Mutants (planted bugs) in shard ownership: replicas, transfers, and the log of decisions in place
+of an owner."""
 
 from simulations.mutants.value import Edit, Mutant
 

@@ -17,7 +17,7 @@ _ENGINE = "RINGFENCE_ENGINE"
 
 
 def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[Violation]:
-    """Run a scenario with a mutant and return the violations; a crash counts as one.
+    """Run a scenario with a mutant and return the violations; a crash counts as a violation.
 
     Without a mutant, the shipped code runs.
     """

@@ -223,7 +223,7 @@ class _Child:
         self.connection.close()
 
     def _over(self, code: int | None) -> Result:
-        """Return the result of a process that ended with exit status `code`, or timed out
+        """Return the result of a mutant whose process ended with exit status `code`, or timed out
         (None)."""
         is_hanging = code is None or code == -SIGXCPU
         testbed, seed = self._task.runs[self._runs]

@@ -70,7 +70,8 @@ def build_testbed(
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
 ) -> Testbed:
-    """Create a scenario with the shared rules; by default with three nodes of one data center."""
+    """Create a scenario with the rules of all mutant scenarios; by default with three nodes of one
+    data center."""
     scenario = Scenario(
         name,
         about,

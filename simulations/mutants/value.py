@@ -85,9 +85,9 @@ def _edited(name: str, edit: Edit) -> Iterator[None]:
 
 
 def _find(name: str, edit: Edit) -> tuple[object, str, object]:
-    """Return the module or class that holds a mutant's target, the target's name, and the target.
+    """Return the function that a mutant changes, with its name and its module or class.
 
-    A target that has left its module is taken from the only other module that has it.
+    A function that has left its module is taken from the only other module that has it.
     """
     module_name, _, path = edit.target.partition(":")
     found = _target_in(module_name, path)
@@ -154,7 +154,7 @@ def _compiled(name: str, edit: Edit, owner: object, attribute: str, original: ob
 
 
 def _replaced(source: str, old: str, new: str) -> str | None:
-    """Replace `old` by `new` in the source, adapting identifiers and indentation.
+    """Replace the code `old` by `new` in a function's source, adapting identifiers and indentation.
 
     Returns None unless exactly one place matches. A place with the same identifiers is preferred to
     places where they have been renamed.
@@ -182,9 +182,10 @@ def _tokens(code: str) -> list[re.Match[str]]:
 def _renames(
     pattern: Sequence[re.Match[str]], found: Sequence[re.Match[str]]
 ) -> dict[str, str] | None:
-    """Return how identifiers of the pattern are named in the found code; None if the code differs.
+    """Return how identifiers of a mutant's quoted code are named in the found code; None if the
+    code differs.
 
-    At least half of the identifiers must be the same, so that only a renamed place matches.
+    At least half of the identifiers must be equal, so that unrelated code does not match.
     """
     renames: dict[str, str] = {}
     for one, other in zip(pattern, found, strict=True):
@@ -217,8 +218,8 @@ def _function_in(found: object) -> FunctionType | None:
 
 
 def _places(owner: object, attribute: str, original: object) -> list[object]:
-    """Return the objects in which the target must be replaced: its class, or each module that has
-    imported it."""
+    """Return the objects in which a mutant must replace a function: its class, or each module that
+    has imported it."""
     if not isinstance(owner, ModuleType):
         return [owner]
     return [

@@ -136,8 +136,8 @@ class Frame:
         return [_entry(name, swatch) for name, swatch in entries]
 
     def _shades(self, height: int) -> list[str]:
-        """Shade the times of faults, darker where several overlap; a fault without duration is a
-        line."""
+        """Shade the times of faults, darker where several overlap; draw a fault without duration as
+        a line."""
         spans = [(self.x(fault.at), self.x(_end(fault))) for fault in self.faults]
         changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
         parts, depth = [], 0
@@ -168,7 +168,7 @@ class Frame:
 
 
 def stack(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Add the lines up for a stacked plot; a missing value counts as 0."""
+    """Add several curves up for a stacked plot; a missing value counts as 0."""
     kept = {name: list(filter(_has_place, points)) for name, points in lines.items()}
     heights = dict.fromkeys(sorted({at for points in kept.values() for at, _ in points}), 0.0)
     stacked = {}

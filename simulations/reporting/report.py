@@ -161,7 +161,8 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _marks(outcome: Outcome) -> list[tuple[str, str]]:
-    """List the rare events of the run, the rarest first, because searches for seeds need those."""
+    """List the rare events of the run, the rarest first, because a search for useful seeds needs
+    those."""
     marks = sorted(outcome.marks.items(), key=lambda mark: (mark[1], mark[0]))
     return [(name, number(count)) for name, count in marks]
 

@@ -327,7 +327,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         self._note_empty()
 
     def ended(self, task: _Task, failure: BaseException | None) -> None:
-        """Record the end of a task; an error cancels the other tasks."""
+        """Record the end of a task; its error cancels the other tasks of the group."""
         scope = self._tasks.pop(task)
         if scope is not self.cancel_scope:
             scope.detach()
@@ -377,7 +377,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         return True
 
     def _left(self) -> BaseException | None:
-        """Return the exception that leaves the block, or None if the scope catches it."""
+        """Return the exception with which the block of a task group ends, or None."""
         cancelled = [Cancelled()] if self._is_cancelled else []
         if self._errors:
             return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])

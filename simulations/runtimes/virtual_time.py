@@ -52,7 +52,10 @@ class _Clock(trio.abc.Clock):
 
 
 def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:
-    """Run the async function `main` on virtual time; equal seeds give equal orders of tasks.
+    """Run `main` on virtual time: by the deterministic scheduler at the level `core`, otherwise by
+    trio.
+
+    Equal seeds give equal orders of tasks.
 
     Garbage collection is disabled during the run, since finalizers would run at unpredictable
     times.

@@ -91,10 +91,10 @@ class FaultyWorld(Protocol):
         """Set the processing time of each message on a host."""
 
     def move(self, name: str) -> None:
-        """Make the next node of a host use another port."""
+        """Make a host use another port when it starts its next node."""
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
-        """Give the next node of a host wrong or correct seed addresses."""
+        """Give a host wrong or correct seed addresses for the next start of a node."""
 
     def lower_limits(self, name: str, part: float) -> None:
         """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
@@ -338,7 +338,8 @@ def _target_hosts(world: FaultyWorld, args: Args) -> list[str]:
 
 
 def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
-    """Return the two sides of a link fault: its hosts, and the hosts of `from` or all others.
+    """Return the hosts on the two sides of a link fault: its targets, and the hosts of `from` or
+    all others.
 
     With `from`, a third group of hosts can reach both sides, so reachability is not transitive.
     """

@@ -149,7 +149,8 @@ def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
 
 
 def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
-    """Return the loads, in half of all runs with charges added."""
+    """Return the loads; in half of all runs, some checks become charges, which no limit
+    restricts."""
     if random.random() < _NO_CHARGES:
         return tuple(loads)
     parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
@@ -157,7 +158,8 @@ def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
 
 
 def _holds(random: Random) -> tuple[Holds, ...]:
-    """Return callers that wait for slots, in half of all runs; otherwise none."""
+    """Return callers that wait for slots of a concurrency limit, in half of all runs; otherwise
+    none."""
     if random.random() < 0.5:
         return ()
     return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)

@@ -107,7 +107,8 @@ class DataCenters:
             happen(at)
 
     def decider(self, at: int, rules: Sequence[Rule]) -> tuple[int, Engine]:
-        """Return the data center that decides a request to `at` under these rules, and its engine.
+        """Return the data center that decides a request received by data center `at`, and its
+        engine.
 
         Raises `ConfigError` when several data centers would decide it.
         """
@@ -204,7 +205,8 @@ def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
 def _facts(
     engine: Engine, now: int, known: dict[bytes, KeyCounts], keys: Sequence[bytes]
 ) -> list[KeyCounts]:
-    """Return the counts of keys for `CountDissemination`; `known` caches them within a round."""
+    """Return the counts of keys for `CountDissemination`; `known` caches them while one round is
+    sent."""
     for key in keys:
         if key not in known:
             cells = engine.local_counts((key,), now)[0]

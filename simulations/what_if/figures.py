@@ -46,7 +46,8 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class RuleFigures:
-    """Figures of one rule. Denials are those of this rule, even in shadow mode."""
+    """Figures of one rule. Denials include those of shadow mode, where the rule does not deny in
+    reality."""
 
     rule: str
     amount: int
@@ -57,7 +58,7 @@ class RuleFigures:
     denied_exact: int
     """Denials by one exact counter."""
     denied: int
-    """Requests allowed with eventual consistency."""
+    """Denials with eventual consistency."""
     wrongly_allowed: int
     """Requests that were admitted although exact counting denied them."""
     wrongly_denied: int
@@ -127,12 +128,14 @@ class WhatIf:
 
 
 class RuleTally:
-    """Running counts of one rule. `datacenters` is 1 when one engine counts for all."""
+    """Running counts of one rule. `datacenters` is 1 when one engine counts for all data
+    centers."""
 
     def __init__(self, rule: Rule, timing: Timing, datacenters: int) -> None:
         assert rule.limit is not None
         self.is_whole = datacenters == 1 or counted(rule) != "split"
-        """Whether each data center counts alone by design."""
+        """Whether a data center may use the whole limit; false for a limit that is split among data
+        centers."""
         self._rule, self._limit = rule, rule.limit
         self.ceiling = rule.limit.ceiling
         """Maximum number of units in use."""

@@ -180,7 +180,8 @@ class _Run:
     def _seen(
         self, engine: Engine, question: RequestRows, answer: Answer, now: int
     ) -> list[int | None]:
-        """Return the deciding data center's count before its answer; None for a split rule."""
+        """Return the deciding data center's count before the check, per rule; None for a rule of
+        scope `split`."""
         batch = question.batch
         seen: list[int | None] = []
         for row, rule in enumerate(question.rules):

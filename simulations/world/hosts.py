@@ -122,10 +122,10 @@ class Hosts:
         return [self.states(host) for host in self.running()[:_VIEWERS]]
 
     def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
-        """Return data about the age of sent counts for each running node.
+        """Return data about the age of counts sent to other data centers, for each running node.
 
         Each row has the node's data center, the identity of its process (name and number of
-        starts), and its counters.
+        starts), and its metric counters.
         """
         if self._has_one_datacenter:
             return []

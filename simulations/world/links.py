@@ -36,8 +36,8 @@ class Links:
         return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between the hosts, in both directions or in one; a client shares the
-        links of a node."""
+        """Drop all messages between the hosts, in both directions or in one; also those of clients
+        near a cut host."""
         change = self._network.cut_one_way if one_way else self._network.cut
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             change(one, other)
@@ -106,7 +106,7 @@ class Links:
     def _client_links(
         self, some: Sequence[str], others: Sequence[str]
     ) -> list[tuple[Address, Address]]:
-        """Return the client links that a cut between hosts also affects."""
+        """Return the links between clients and nodes that a cut between hosts also affects."""
         links: list[tuple[Address, Address]] = []
         for client in self._hosts.clients:
             beside = self._home_of(client)

@@ -140,7 +140,7 @@ class MembershipWatch:
                     self._add_violation("detection", text)
 
     def _trusts(self, viewer: str, name: str, generation: int) -> bool:
-        """Return whether a node considers this process of a member as running."""
+        """Return whether a node considers a member's process of the given generation as running."""
         node = self._hosts.by_name[viewer].node
         record = None if node is None else node.membership.records.get(name)
         return record is not None and record.generation == generation and not record.is_gone

@@ -100,8 +100,8 @@ class SimulatedNetwork(MemoryNetwork):
         self._spikes[frozenset((a, b))] = mean
 
     def set_cost(self, address: Address, seconds: float) -> None:
-        """Set the time that a host needs to process each message, one after the other; 0 resets
-        it."""
+        """Set the time that a host needs to process each message; 0 resets it. Messages wait for
+        each other."""
         if seconds:
             self._costs[address] = seconds
         else:

@@ -33,10 +33,10 @@ class Observed(Protocol):
         """Return, for each node, the states of all members by name, as that node sees them."""
 
     def staleness(self) -> Sequence[tuple[str, tuple[str, int], Mapping[str, int]]]:
-        """Return data about the age of sent counts for each node.
+        """Return data about the age of counts sent to other data centers, for each node.
 
         Each row has the node's data center, the identity of its process (name and number of
-        starts), and its counters.
+        starts), and its metric counters.
         """
 
     def note(self, who: str, what: str) -> None:

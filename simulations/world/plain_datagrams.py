@@ -45,7 +45,8 @@ class PlainDatagrams:
         return datagram.message
 
     def pack_records(self, records: Sequence[Record]) -> bytes:
-        """Return bytes that identify the records of an exchange."""
+        """Return bytes that identify the membership records of an exchange, instead of encoding
+        them."""
         self._count += 1
         packed = _RECORDS + self._count.to_bytes(8, "big")
         self._records[packed] = [*records]
@@ -54,7 +55,7 @@ class PlainDatagrams:
         return packed
 
     def unpack_records(self, packed: bytes) -> list[Record]:
-        """Return the records of an exchange from the bytes that identify them.
+        """Return the membership records of an exchange from the bytes that identify them.
 
         Records of an old exchange are no longer available.
         """

@@ -82,7 +82,8 @@ class World:
     # -- nodes ---------------------------------------------------------------------------------
 
     async def start_cluster(self) -> None:
-        """Start all nodes: at the same time at the level `core`, otherwise one after another."""
+        """Start all nodes: together when the scenario has the level `core`, otherwise one after
+        another."""
         if self.scenario.level == "core" and self.scenario.nodes > 1:
             await self._form_cluster()
             return
@@ -261,7 +262,7 @@ class World:
     # -- observation --------------------------------------------------------------------------
 
     def counters(self) -> Counter[str]:
-        """Return the sums of all counters over all nodes and their earlier processes."""
+        """Return the metric counters, summed over all nodes and their earlier processes."""
         found = Counter(self._past)
         for host in self.hosts.running():
             assert host.node is not None

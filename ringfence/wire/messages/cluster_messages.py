@@ -29,7 +29,7 @@ class MemberRow:
     weight: float
     state: str
     """`joining`, `alive`, `suspect`, `forwarding`, `leaving`, `dead` or `left`. The ring contains
-    members that are alive or suspect."""
+    members that are alive, suspect or leaving."""
 
 
 @dataclass(frozen=True, slots=True)
