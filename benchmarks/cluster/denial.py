@@ -102,8 +102,8 @@ async def _check(limiter: Limiter) -> float:
 
 
 async def _asked(limiter: Limiter) -> float:
-    """Measure peeks (checks that use no units): they always ask the node, so they show the cost
-    without the denial cache."""
+    """Measure peeks (checks that use no units): they always ask the node and so show the cost
+    without the cache."""
     started_at = thread_time()
     for number in range(_ASKED):
         decision = await limiter.peek("bench", _KEYS[number % len(_KEYS)])

@@ -54,8 +54,8 @@ _STARTUP = 30.0
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latencies of local checks without and with a remote check, then the effect of 20 starts
-    of a remote node."""
+    """Yield latencies of local checks without and with a remote check, and during 20 starts of a
+    remote node."""
     with tempfile.TemporaryDirectory() as directory, FarNodes(Path(directory)) as nodes:
         nodes.start_all()
         alone, beside, far = [], [], []

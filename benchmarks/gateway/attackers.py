@@ -343,8 +343,8 @@ _LARGEST = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
-    """Attack of security finding P8: requests with new keys, and with limits whose counters are as
-    large as possible."""
+    """Attack of security finding P8: requests with new keys, whose limits have the most slots per
+    window, or more."""
 
     def make(seq: int) -> bytes:
         keys = [b"attack%d-%d" % (seq, number) for number in range(_CARRIED_ROWS)]
@@ -364,8 +364,8 @@ def _request(
 
 
 async def _takeovers(target: _Target) -> None:
-    """Attack of security finding P9: checks that ask one node to decide all keys as the standby,
-    with a deadline of 1 ms."""
+    """Attack of security finding P9: one node must decide keys of all owners as a standby, within 1
+    ms."""
     limit = Limit.of_ns(1_000_000, 60 * NS_PER_SECOND)
 
     def make(seq: int) -> bytes:

@@ -110,8 +110,7 @@ def log_lines(lines: int) -> Iterator[bytes]:
 
 
 def _parts(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Split a line of an access log into its client, the text before its time, and the text after
-    its time."""
+    """Split a line of an access log into its client, and the texts before and after its time."""
     head, _, rest = line.partition(b"[")
     client, _, before = head.partition(b" ")
     return client, before, rest.partition(b"]")[2]

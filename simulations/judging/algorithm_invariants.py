@@ -132,8 +132,8 @@ def _log_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
 
 
 def _bucket_breaches(column: Column, limit: Limit) -> Iterator[Breach]:
-    """Check the decisions of a token or leaky bucket by two replays, at the earliest and at the
-    latest possible times."""
+    """Check the decisions of a token or leaky bucket by two replays, at the earliest and latest
+    possible times."""
     rate = limit.amount / (limit.period_ns / 1e9)
     longest = max((a.answered_at - a.asked_at for a in column.answers), default=0.0)
     spare = rate * (longest + _CLOCK_SKEW_S)
