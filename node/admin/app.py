@@ -244,8 +244,8 @@ class _CachedResponse:
     async def get(self, key: object, prepare: Callable[[], Render]) -> AdminResponse:
         """Return the cached response while it is fresh; otherwise compute a new one.
 
-        `prepare` reads the node. The function that it returns renders what was read, perhaps in
-        another thread, and must not touch the node.
+        `prepare` reads the state of the node. The function that it returns renders what was read,
+        perhaps in another thread, and must not touch the node.
         """
         async with self._lock:
             is_old = trio.current_time() - self._made_at >= self._fresh_for

@@ -226,7 +226,7 @@ class AdminConnection:
         await self._send(head, *body, h11.EndOfMessage())
 
     async def _send(self, *events: h11.Event) -> None:
-        """Send several h11 events in one write."""
+        """Send several HTTP events of the h11 library in one write."""
         await self._stream.send_all(b"".join([self._http.send(event) or b"" for event in events]))
 
     async def _linger(self) -> None:

@@ -138,7 +138,8 @@ class AdminPort:
             self._has_waiting.set()
 
     async def _serve_all(self, nursery: trio.Nursery) -> None:
-        """Take queued connections at the connection rate, and start to serve them."""
+        """Take queued connections at the permitted rate of new connections, and start to serve
+        them."""
         while True:
             await self._new_connections.turn()
             while (due := self._waiting.next_due()) > trio.current_time():
@@ -224,10 +225,10 @@ async def bind_port(
     containment: Containment,
     limits: AdminLimits,
 ) -> AdminPort:
-    """Bind an admin port. It uses TLS when there are keys and it listens beyond loopback. Raises
-    `ConfigError`.
+    """Bind an admin port. Raises `ConfigError`.
 
-    The port presents the certificate of the node `name`.
+    With a key folder, a port that other hosts can reach uses TLS. It presents the certificate of
+    the node `name`.
     """
     host, port = address
     try:

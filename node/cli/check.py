@@ -66,7 +66,7 @@ def check(
     cluster: str | None,
     json_: bool,
 ) -> None:
-    """Check one request at the first node of the address, which forwards keys of other owners.
+    """Check one request through a node of the cluster, which forwards keys that other nodes own.
 
     KEY=VALUE words form one descriptor, in order. They may be absent when -d gives a descriptor.
     With --limit no rule applies: `check api client=x --limit 5/s` counts by the key `api`,

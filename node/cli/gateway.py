@@ -1,4 +1,4 @@
-"""`ringfence gateway`: an embedded client with an HTTP and a gRPC port."""
+"""`ringfence gateway`: a client of the cluster that serves checks over HTTP and gRPC."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -150,7 +150,8 @@ def _count(rows: list[_Row]) -> str:
 
 
 def _fitting(screen: Console, rows: list[_Row], wanted: list[str]) -> list[str]:
-    """Choose the columns that fit, the most important first; the name is always shown."""
+    """Choose the table columns that fit on the screen, the most important first; the name is always
+    shown."""
     options = screen.options.update_width(_UNBOUNDED)
     chosen = ["name"]
     for column in sorted(wanted[1:], key=_FIRST.index):

@@ -65,7 +65,8 @@ def check(
     demand: float | None,
     json_: bool,
 ) -> None:
-    """Check FILES (or one directory) and print the tree: identity, algorithm, memory, bound."""
+    """Check FILES (or one directory) and print the rule tree: identity, algorithm, memory, admitted
+    units."""
     _refuse_repeated(files)
     where = _datacenters(datacenters, rtt, demand)
     defaults = Defaults(algorithm=Algorithm(default_algorithm))

@@ -92,7 +92,8 @@ def why(
 
 
 async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> list[_Answer]:
-    """Peek at each descriptor separately, so that each one gets its own result."""
+    """Query the counter of each descriptor separately, without spending units, so that each gets
+    its own result."""
     answers = []
     async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)

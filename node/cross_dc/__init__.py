@@ -1,1 +1,1 @@
-"""Counts between data centers: dissemination, split limits, and recovery of lost counts."""
+"""Counts between data centers: dissemination, division of limits, and recovery of lost counts."""

@@ -1,4 +1,4 @@
-"""Counts of global rules: sending them to other data centers, and merging the counts of those.
+"""Counts of global rules, which apply to all data centers together: sending and merging them.
 
 Decides when counts are sent and to which data centers. `gossip.cross_dc.count_dissemination`
 chooses the keys. Each data center is the only writer of its own counts. So a message that is
@@ -101,7 +101,8 @@ class CrossDcCounts:
         self._engine.set_rules(self._engine_rules())
 
     def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
-        """Apply a change of members; send all counts again to new owners in other data centers.
+        """Apply a change of the cluster's members; send all counts again to new owners in other
+        data centers.
 
         Checks are sent to members of `routed`. Counts are sent to members of `view`, which should
         hold the counters. `left` are data centers whose members have all left voluntarily. Only

@@ -1,5 +1,5 @@
-"""Keys of global rules at one node: counts to send to other data centers, and counts received from
-them.
+"""Counts of keys with global rules, which apply to all data centers together: counts to send, and
+received counts.
 
 Only records changes; `node.cross_dc.counts` sends and merges.
 """
@@ -17,7 +17,8 @@ __all__ = ["GlobalKeys"]
 
 
 class GlobalKeys:
-    """Changed, received and lost counts of keys with global rules, at one node."""
+    """Changed, received and lost counts of keys whose rules apply across data centers, at one
+    node."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int], uptime: Callable[[], int]) -> None:
         """`clock` returns the time from which window numbers are computed. `uptime` is monotonic,
@@ -81,7 +82,7 @@ class GlobalKeys:
         self.received.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
 
     def limit_of(self, key: bytes) -> Limit | None:
-        """Return the limit of a key; None when its rule is not global."""
+        """Return the limit of a key; None when its rule does not apply across data centers."""
         rule = self._rules.get(key[:8])
         return None if rule is None else rule.limit
 

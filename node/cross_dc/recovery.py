@@ -22,7 +22,8 @@ _KEYS_PER_ANSWER = 1000
 
 
 class CountRecovery:
-    """Requests counts of shards that started without counters, and answers such requests."""
+    """Requests lost counts of shards that started without counters from other data centers; answers
+    such requests."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class CountRecovery:
         limit_of: Callable[[bytes], Limit | None],
         lost: LostCounts,
     ) -> None:
-        """`limit_of` returns the limit of a key if its rule is global."""
+        """`limit_of` returns the limit of a key if its rule applies across data centers."""
         self._engine = engine
         self._ownership = ownership
         self._link_to = link_to
@@ -106,7 +107,8 @@ class CountRecovery:
         self._ownership.restore_lost(rows, now)
 
     def take_over_request(self, message: RecoverCounts) -> RecoverCountsReply:
-        """Continue the requests for shards that a peer in this data center has transferred here."""
+        """Continue the requests for lost counts of shards that a peer in this data center has
+        transferred here."""
         shards = [shard for shard in message.shards if self._ownership.held[shard]]
         self._lost.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])

@@ -9,8 +9,8 @@ __all__ = ["share_of"]
 
 
 def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit:
-    """Return the share of one data center. Shares are equal; the first data centers by name get the
-    remainder."""
+    """Return the share of a limit that one data center may admit. Shares are equal; the first data
+    centers by name get the remainder."""
     names = sorted({datacenter, *datacenters})
     index, count = names.index(datacenter), len(names)
     burst = limit.burst

@@ -27,7 +27,7 @@ class ProbeStamps:
 
 
 class ClusterTime:
-    """Clock by which the owners of shards count."""
+    """Clock of the cluster, by which the owners of shards count units and end windows."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self.host = host

@@ -77,7 +77,7 @@ class ClusterView:
         listener: LinkListener,
         notice_stall: Callable[[], object],
     ) -> GossipDriver:
-        """Create links and gossip on this transport, without starting to gossip.
+        """Create the links and the gossip of this node on a transport, without starting to gossip.
 
         `listener` receives the events of links. `notice_stall` is called before each datagram of a
         member, so that a stall of this process is detected.

@@ -134,7 +134,8 @@ class GossipDriver:
         self._perform(self._membership.join(seeds, self._now()))
 
     def found(self, founders: Sequence[Record]) -> None:
-        """Start a cluster with these members, which all start with the same records."""
+        """Start a cluster with the given members, which all start with the same membership
+        records."""
         self._perform(self._membership.found(founders))
 
     def become_alive(self) -> None:

@@ -1,5 +1,5 @@
-"""Handling of requests that only members send: exchanges of records, transfers, replicas, window
-counts.
+"""Handling of requests that only members send: membership records, shard transfers, replicas, and
+counts between data centers.
 """
 
 from gossip import BadDatagram, Membership

@@ -43,7 +43,7 @@ class DeniedKeys:
 
 
 def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
-    """Merge the lists of several nodes into one."""
+    """Merge the lists of denied keys of several nodes into one."""
     keys: dict[bytes, DeniedKey] = {}
     rules: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _RESULTS)
     for node, listed in sorted(lists.items()):

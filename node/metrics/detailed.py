@@ -114,7 +114,7 @@ class Metrics:
         self._by_metric: Counter[tuple[str, str]] = Counter()
 
     def set_rules(self, rules: RuleSet) -> None:
-        """Use the metrics that this rule set defines."""
+        """Keep detailed metrics for those rules of this rule set that request them."""
         self._name_metrics()
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
         self._detailed_rules = frozenset(detailed)
@@ -146,8 +146,8 @@ class Metrics:
 
     @property
     def is_timed(self) -> bool:
-        """Whether to measure the time of the next frame; only a sample is measured, because reading
-        the clock is expensive."""
+        """Whether to measure the time of the next frame of checks; only a sample is measured, for
+        speed."""
         return not self.frames % TIMED_EVERY
 
     @property
@@ -210,8 +210,8 @@ class Metrics:
         return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MAX_RULES]]
 
     def detailed_decisions(self) -> dict[tuple[str, str], int]:
-        """Return the number of decisions by metric name and result, for rules whose metrics contain
-        values."""
+        """Return the number of decisions by metric name and result, for rules whose metric names
+        contain descriptor values."""
         self._name_metrics()
         return dict(self._by_metric)
 

@@ -151,7 +151,7 @@ class NodeQueries:
         return None if link is None else await fetch_throttled(link, count)
 
     def held_shards(self) -> list[int]:
-        """Return the shards whose checks this node counts."""
+        """Return the shards that this node holds, which are those that it decides."""
         return [*compress(range(SHARDS), self._shards.ownership.held)]
 
     def used(self, key: bytes) -> int | None:

@@ -46,7 +46,8 @@ class _Summary:
         return min([count for count, _ in self.counts.values()])
 
     def add(self, news: Counter[bytes]) -> None:
-        """Add exact counts, then keep only the keys with the highest counts."""
+        """Add exact denial counts to the summary, then keep only the keys with the highest
+        counts."""
         floor = self.floor
         self.total += news.total()
         for key, count in news.items():

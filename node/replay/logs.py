@@ -168,7 +168,7 @@ class LogReader(Iterator[Entry]):
         return self._source.tell()
 
     def _detect(self) -> tuple[list[_Line], _Format]:
-        """Read up to the first line that one of the formats accepts."""
+        """Read a log up to the first line that one of the known log formats accepts."""
         head: list[_Line] = []
         formats: tuple[_Format, ...] = (_TabbedFormat(), _AccessFormat())
         for block in self._blocks:

@@ -42,7 +42,7 @@ class ClientCaches:
         self._reports = Reports()
 
     def subscribe(self, session: Caller) -> None:
-        """Subscribe a client, which caches denials, to denials that end early."""
+        """Subscribe a client that caches denials to notices of denials that end early."""
         self._subscriptions.subscribe(session)
 
     def record_denials(self, session: Caller, batch: Batch, results: Results) -> None:
@@ -73,8 +73,8 @@ class ClientCaches:
         return lent
 
     def record_report(self, name: str, report: Report) -> None:
-        """Count decisions that a client made itself, only once for each report; `name` is its
-        token."""
+        """Count decisions that a client made itself, only once for each report; `name` is the name
+        of its token."""
         counters = self._counters
         if not self._reports.is_new(name, report):
             counters.add("repeated_reports")

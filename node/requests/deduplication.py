@@ -1,10 +1,10 @@
 """Deduplication: outcomes of checks and charges by identity, so that each counts once.
 
-A check can reach a node directly, as a hedged request, and forwarded, in any order. The node
-decides the first one and repeats the outcome for the others. `sent_answers` stores the outcomes of
-direct checks, `DirectChecks` their keys. Only repeated checks, which are few, have rows in
-`DecidedChecks`.
-The number of rows is bounded: the request that was repeated first is dropped first.
+A check can reach a node directly from a client, as a hedged request, and forwarded by another node,
+in any order. The node decides the first one and repeats the outcome for the others. `sent_answers`
+stores the outcomes of checks that clients sent directly, `DirectChecks` their keys. Only repeated
+checks, which are few, have rows in `DecidedChecks`. The number of rows is bounded: the request that
+was repeated first is dropped first.
 """
 
 from collections import OrderedDict, deque
@@ -70,7 +70,7 @@ class DecidedChecks:
         return (session, seq) in self._requests
 
     def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[OutcomeRow, int]]:
-        """Return the known outcomes and the times of their decisions, by index into `ids`."""
+        """Return the stored outcomes of checks with their decision times, by index into `ids`."""
         found: dict[int, tuple[OutcomeRow, int]] = {}
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for index, (session, seq, row) in enumerate(ids):

@@ -1,8 +1,8 @@
 """Subscriptions of clients that cache denials: the node revokes a denial that ends early.
 
 Every denial for a subscribed client is recorded until its retry time. When the records are full,
-the oldest denial is revoked, and its client checks again. A core; the call that sends revocations
-is injected.
+the oldest denial is revoked, and its client checks again. This module does no I/O: the call that
+sends revocations is injected.
 """
 
 from collections import OrderedDict
@@ -82,7 +82,7 @@ class DenialSubscriptions(Generic[ClientT]):
                 self._revoke(client, keys)
 
     def end_denials(self, keys: Sequence[bytes]) -> None:
-        """Revoke the denials of keys that were refunded or reset."""
+        """Revoke the cached denials of keys that were refunded or reset."""
         if not self._expires_at:
             return
         revoked: dict[ClientT, list[bytes]] = {}

@@ -117,7 +117,8 @@ class RequestHandler:
     def set_remote_rules(
         self, elsewhere: Collection[bytes], split: Collection[bytes], rings: Mapping[str, Ring]
     ) -> None:
-        """Set the rules that other data centers decide, the split rules, and the rings."""
+        """Set the rules that other data centers decide, the rules whose limits are divided, and the
+        hash rings."""
         self._elsewhere = elsewhere
         self.borrowing.set_rules(split, rings)
 
@@ -127,7 +128,7 @@ class RequestHandler:
         return bool(batch.slot_ids) and self.placement.holds(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
-        """Decide the checks whose shards this node counts; return parts when other checks of the
+        """Decide the checks whose shards this node holds; return parts when other checks of the
         request must wait."""
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
@@ -145,7 +146,7 @@ class RequestHandler:
         return self._parts_of(request, batch)
 
     def _parts_of(self, request: Request, batch: Batch) -> list[Part] | Refused:
-        """Decide the checks whose shards this node counts, and group the others by the members that
+        """Decide the checks whose shards this node holds, and group the others by the members that
         must decide them.
 
         A group of checks that are decided together waits for the members of all its checks.
@@ -177,7 +178,7 @@ class RequestHandler:
     def _sort_by_need(
         self, batch: Batch, *, may_forward: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
-        """Sort the checks of a batch by the set of members that must decide them; it is empty for
+        """Sort the checks of a batch by the members that must decide them; no member stands for
         this node."""
         held, routes = self._ownership.held, self.router.routes
         elsewhere = self._elsewhere if may_forward else ()
@@ -240,7 +241,7 @@ class RequestHandler:
         return False
 
     def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
-        """Decide a batch of this node's own router, through the interface `Target`."""
+        """Decide a batch of checks that this node's router sends to this node itself."""
         if not self.placement.holds(batch.keys):
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)

@@ -6,8 +6,8 @@ that time, and the other units become free. A lease that expires without a repor
 full. So a unit counts from the start of its lease, and at least as long as a unit spent at the end
 of the lease. No algorithm admits more with leases than without.
 
-Decides the amount, the borrower and the duration of leases. A core; the call that recalls leases is
-injected.
+Decides the amount, the borrower and the duration of leases. This module does no I/O: the call that
+recalls leases is injected.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -203,7 +203,7 @@ class Lender(Generic[ClientT]):
         return gone
 
     def expire(self, now: int) -> None:
-        """Charge all units of expired leases that their clients have not settled."""
+        """Charge all units of expired leases whose clients have not reported what they spent."""
         while self._due and self._due[0][0] <= now:
             until, number = heappop(self._due)
             lease = self._leases.get(number)

@@ -1,6 +1,6 @@
 """Which member decides a key, as this node sees it.
 
-The answer depends on the ring, the shards that this node counts, and recent transfers.
+The answer depends on the ring, the shards that this node holds, and recent transfers.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ __all__ = ["NodeRoutes", "ShardPlacement"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoutes(Routes):
-    """Mapping of a key to the member that decides it, by ring, shards counted at this node, and
-    recent transfers."""
+    """Mapping of a key to the member that decides it, by ring, shards held at this node, and recent
+    transfers."""
 
     me: NodeId
     is_here: Callable[[int], bool]
@@ -38,7 +38,8 @@ class NodeRoutes(Routes):
 
 
 class ShardPlacement:
-    """Location of each shard as one node sees it: by the ring, and by what the node counts."""
+    """Location of each shard as one node sees it: by the ring, and by the shards that the node
+    holds."""
 
     def __init__(self, me: NodeId, ownership: ShardOwnership, now: Callable[[], int]) -> None:
         self.ring = Ring.of(())
@@ -49,7 +50,7 @@ class ShardPlacement:
         self._now = now
 
     def is_here(self, shard: int) -> bool:
-        """Whether this node counts a shard, or should count it by the ring."""
+        """Whether this node holds a shard, or should hold it by the ring."""
         return bool(self._held[shard]) or self.is_ours(shard)
 
     def holder_of(self, shard: int) -> NodeId | None:
@@ -66,25 +67,24 @@ class ShardPlacement:
         return receiver
 
     def holds(self, keys: Sequence[bytes]) -> bool:
-        """Whether this node counts the shards of all these keys."""
+        """Whether this node holds the shards of all these keys, and so decides the keys."""
         return all(pick(keys, self._held))
 
     def may_lend(self, key: bytes) -> bool:
-        """Whether this node owns a key, instead of counting it in place of another owner."""
+        """Whether this node owns a key, instead of holding its shard in place of another owner."""
         shard = shard_of(key)
         ownership = self._ownership
         is_whole = bool(ownership.held[shard]) and ownership.covers.get(shard) is None
         return is_whole and self.is_ours(shard)
 
     def missing(self, batch: Batch) -> list[int]:
-        """Return the shards of a batch that this node does not count."""
+        """Return the shards of a batch that this node does not hold."""
         held = self._held
         shards = dict.fromkeys(shards_of(batch.keys))
         return [shard for shard in shards if not held[shard]]
 
     def may_decide(self, batch: Batch) -> bool:
-        """Whether the ring assigns to this node all shards of a batch that it does not count
-        yet."""
+        """Whether the ring assigns to this node all shards of a batch that it does not hold yet."""
         return all([self.is_ours(shard) for shard in self.missing(batch)])
 
     def is_ours(self, shard: int) -> bool:

@@ -1,7 +1,7 @@
 """Recent charges of one token by key: the upper bound of its refunds.
 
 It applies to clients without the scope `refund`. Otherwise a client could empty the counters of any
-other client. A core; the clock is injected.
+other client. This module does no I/O, and its clock is injected.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class _Charges:
             self.current, self.span = 0, span
 
     def take(self, units: int) -> int:
-        """Remove up to this many units; return how many were removed."""
+        """Remove up to this many charged units of a key; return how many were removed."""
         taken = min(units, self.current + self.before)
         from_current = min(taken, self.current)
         self.current -= from_current

@@ -50,7 +50,8 @@ class RulesInForce:
         return self.current.by_id(rule_id)
 
     def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
-        """Return the rule that a key belongs to, and whether the rule is current."""
+        """Return the rule that a key belongs to, and whether that rule is current or was
+        removed."""
         number = int.from_bytes(key[:8], "big")
         rule = self.current.by_id(number)
         return (rule, True) if rule is not None else (self._removed.get(number), False)

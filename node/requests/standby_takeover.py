@@ -147,7 +147,7 @@ class StandbyTakeover:
         return reply.event.is_set()
 
     def _take_over(self, shards: Sequence[int]) -> None:
-        """Start to count shards in place of their unreachable owners."""
+        """Take over shards from their unreachable owners."""
         now = self._now()
         for shard in shards:
             if self._placement.ring.owner_by_shard and not self._placement.is_ours(shard):

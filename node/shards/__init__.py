@@ -1,1 +1,1 @@
-"""Shards that this node counts: ownership, transfers, replicas, and recovery after a stall."""
+"""Shards that this node holds: ownership, transfers, replicas, and recovery after a stall."""

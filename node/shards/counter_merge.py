@@ -29,7 +29,7 @@ class CounterMerge:
         changed: ChangedKeys,
         on_arrived: Callable[[Sequence[bytes]], None],
     ) -> None:
-        """`on_arrived` is called with keys that this node counts from now on."""
+        """`on_arrived` is called with keys whose counters this node holds from now on."""
         self._engine = engine
         self._counters = counters
         self._changed = changed
@@ -183,7 +183,7 @@ class CounterMerge:
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Mark received keys as changed, so that they are replicated, and report that this node now
-        counts them."""
+        holds them."""
         self._changed.update(keys)
         self._on_arrived(keys)
 
@@ -191,9 +191,10 @@ class CounterMerge:
 class CrossedTransfers:
     """Shard transfers from this node to the owner that crossed a transfer in the other direction.
 
-    This node had counted such a shard in place of its owner. The counters that the owner sent lack
-    the units that this node admitted. The owner may not have received this node's transfer, so its
-    log is charged here. If the owner acknowledges the transfer later, this charge is refunded.
+    This node had held such a shard in place of its owner. The counters that the owner sent lack the
+    units that this node admitted. The owner may not have received this node's transfer, so its log
+    of admitted units is charged here. If the owner acknowledges the transfer later, this charge is
+    refunded.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class FallbackLog:
                 del self._slots[key]
 
     def slots(self, key: bytes) -> Collection[int]:
-        """Return the numbers of the changed slots of a key.
+        """Return the numbers of the changed concurrency slots of a key.
 
         A slot that is not in the counters of the key any more was released or has expired.
         """
@@ -89,13 +89,13 @@ class FallbackLog:
 
     @property
     def keys(self) -> list[bytes]:
-        """Return the keys that have units or changed slots."""
+        """Return the keys in the log, with units or with changed concurrency slots."""
         units = [key for key, (_, parts) in self._units.items() if parts]
         return [*dict.fromkeys([*units, *self._slots])]
 
     @property
     def slot_keys(self) -> list[bytes]:
-        """Return the keys that have changed slots."""
+        """Return the keys in the log that have changed slots of concurrency limits."""
         return list(self._slots)
 
     def subtract(self, other: "FallbackLog") -> None:
@@ -120,8 +120,8 @@ class FallbackLog:
             self.add(key, units, period_ns, now - age_ns)
 
     def row(self, key: bytes, now: int) -> list[int]:
-        """Return the row of a key: alternating ages in ns and units, oldest first; empty without
-        units."""
+        """Return the logged units of a key: alternating ages in ns and units, oldest first; may be
+        empty."""
         period_ns, parts = self._units.get(key, (1, {}))
         row: list[int] = []
         for number in sorted(parts):

@@ -31,7 +31,7 @@ _NO_STANDBYS = (None,) * SHARDS
 
 
 class Replication:
-    """Sends changed counters of the shards that this node counts to their standbys."""
+    """Sends changed counters of the shards that this node holds to their standbys."""
 
     def __init__(
         self,

@@ -33,7 +33,8 @@ class Limits:
 
     @classmethod
     def of(cls, most: int, per_address: int, per_token: int) -> "Limits":
-        """Divide `most` connections: three quarters for clients, an eighth for strangers."""
+        """Divide `most` connections: three quarters for clients, an eighth for those without a
+        valid `Hello`."""
         strangers = min(most // 8, _MAX_STRANGERS)
         return cls(
             clients=most * 3 // 4,
@@ -45,8 +46,10 @@ class Limits:
 
 
 class ConnectionPlaces(Generic[SessionT]):
-    """Open connections by kind of caller. Each call takes constant time, except with too many
-    strangers."""
+    """Open connections by kind of caller: client, member, or stranger (without a valid `Hello`).
+
+    Adding a connection visits all strangers. The other calls take constant time.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -57,7 +60,8 @@ class ConnectionPlaces(Generic[SessionT]):
         self._by_token: Counter[str] = Counter()
 
     def arrived(self, session: SessionT, host: str) -> SessionT | None:
-        """Add a new connection as a stranger; return the stranger to close for it, if any."""
+        """Add a connection without a `Hello` yet; return an older such connection to close for it,
+        if any."""
         group = group_of(host)
         self._strangers[session] = group
         ours = [each for each, other in self._strangers.items() if other == group]
@@ -68,11 +72,11 @@ class ConnectionPlaces(Generic[SessionT]):
         return None
 
     def take_member(self, session: SessionT) -> None:
-        """Record that a stranger has proved to be a member."""
+        """Record that a connection has proved to be from a member of the cluster."""
         self._strangers.pop(session, None)
 
     def take_client(self, session: SessionT, token: str) -> str | None:
-        """Record that a stranger has a valid token; return an error text when a limit is
+        """Record that a connection has a client's valid token; return an error text when a limit is
         exceeded."""
         group = self._strangers.pop(session, "")
         limits = self._limits

@@ -13,7 +13,8 @@ __all__ = ["Permissions"]
 
 
 class Permissions:
-    """Permissions of one caller. Each check that fails also sends the refusal."""
+    """Permissions of one caller. A method that finds a permission missing also sends the
+    refusal."""
 
     def __init__(self, api: NodeApi, caller: Caller, role: Role, now: float) -> None:
         self.role = role

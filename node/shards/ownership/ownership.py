@@ -1,10 +1,10 @@
-"""Ownership of shards at one node: which shards it counts, and how their counters move.
+"""Ownership of shards at one node: which shards it holds, and how their counters move.
 
-Only a member that holds a shard decides its checks. A shard is *covered* when this node counts it
-in place of an unreachable owner. `ownership_table` has the states of a shard, the events and the
-transitions, and `shard_states` performs them. This module turns messages and calls into events.
-`handoff` decides which member is asked for a shard, and `shard_sender` answers members that ask.
-Nothing here waits.
+Only the member that holds a shard, with its counters, decides its checks. A shard is *covered* when
+this node holds it in place of an unreachable owner. `ownership_table` has the states of a shard,
+the events and the transitions, and `shard_states` performs them. This module turns messages and
+calls into events. `handoff` decides which member is asked for a shard, and `shard_sender` answers
+members that ask. Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _LAST_CHARGED = Code.OVER_SOFT.value
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Data of a shard that this node has just stopped counting."""
+    """Data of a shard that this node has just stopped holding."""
 
     cover: Cover | None
     is_blind: bool
@@ -45,7 +45,8 @@ class Released:
 
 
 class ShardOwnership:
-    """The shards that one node counts, their states and their data."""
+    """Shards that one node holds (it has their counters and decides their checks), their states and
+    data."""
 
     def __init__(
         self,
@@ -62,8 +63,8 @@ class ShardOwnership:
         changed: ChangedKeys | None = None,
         lender: Lender[Caller] | None = None,
     ) -> None:
-        """`period_of` returns the period in ns of a key's limit. `on_arrived` gets keys that are
-        counted here from now on, `on_started` shards that start without counters."""
+        """`period_of` returns the period in ns of a key's limit. `on_arrived` gets keys whose
+        counters this node holds from now on, `on_started` shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
         decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
@@ -141,21 +142,21 @@ class ShardOwnership:
 
     @property
     def count(self) -> int:
-        """Number of shards that this node counts."""
+        """Number of shards that this node holds."""
         return self.held.count(1)
 
     @property
     def is_empty(self) -> bool:
-        """Whether this node counts no shard and all its transfers were acknowledged."""
+        """Whether this node holds no shard and all its transfers were acknowledged."""
         return not self.count and self.transfers.are_confirmed
 
     @property
     def covers(self) -> Mapping[int, Cover]:
-        """Data of each shard that this node counts in place of its owner."""
+        """Data of each shard that this node holds in place of its owner."""
         return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return the members that may have counters of shards which this node counts for others,
+        """Return the members that may have counters of shards which this node holds for others,
         with these shards.
 
         Only shards marked in `ours` are considered. Some shards belonged to this node before its
@@ -179,7 +180,7 @@ class ShardOwnership:
     # -- start and takeover --------------------------------------------------------------------
 
     def start(self, shards: Iterable[int]) -> None:
-        """Start to count shards for which no member has counters."""
+        """Start to hold shards for which no member has counters."""
         started = self._states.apply_to_all(shards, Event.START)
         if started:
             self._on_started(started)
@@ -193,7 +194,7 @@ class ShardOwnership:
         silent: Sequence[NodeId] = (),
         replica_of: str = "",
     ) -> None:
-        """Count a shard in place of its unreachable owner, starting from a replica.
+        """Take over a shard from its unreachable owner, starting from a replica of its counters.
 
         `replica` has counters with their instants. When another member sent the replica,
         `replica_of` is the member whose counters it contains. `silent` members may have a replica
@@ -224,8 +225,7 @@ class ShardOwnership:
     def take_over_blind(
         self, shards: Sequence[int], owner: NodeId, now: int, silent: Sequence[NodeId]
     ) -> None:
-        """Count many shards in place of their unreachable owner, without a replica or a
-        transfer."""
+        """Take over many shards of an unreachable owner, without a replica or a transfer."""
         taken = self._states.apply_to_all(shards, Event.TAKE_OVER_BLIND)
         to_ask = others(self._me, owner, *silent)
         for shard in taken:
@@ -235,7 +235,7 @@ class ShardOwnership:
             self._counters.add("shards_taken", len(taken))
 
     def _retake(self, shard: int, transfer: OutgoingTransfer, now: int, base_of: str) -> None:
-        """Count a shard again whose transfer to another member was not acknowledged.
+        """Take back a shard whose transfer to another member was not acknowledged.
 
         The parts of the transfer are still here, and no replica can be newer.
         """
@@ -273,11 +273,12 @@ class ShardOwnership:
         now: int,
         decided: Sequence[DecidedCheck] = (),
     ) -> bool:
-        """Count a shard that `sender` has transferred, and merge it with any counters of this node.
+        """Accept a shard that `sender` has transferred, and merge it with any counters of this
+        node.
 
         `group` describes the transfer. A repeated transfer has no effect. A check that both this
         node and the sender (`decided`) have decided is counted once. Returns False when the shard
-        cannot be counted yet, see `_is_in_flight`; the sender then keeps its transfer.
+        cannot be accepted yet, see `_is_in_flight`; the sender then keeps its transfer.
         """
         if group.taken_from and self._is_in_flight(shard, group, sender):
             return False
@@ -313,9 +314,9 @@ class ShardOwnership:
     def accept_empty(
         self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
     ) -> list[int]:
-        """Count shards that their owner `sender` has transferred without any counters.
+        """Accept shards that their owner `sender` has transferred without any counters.
 
-        Returns the shards that this node did not count before; use `accept` for the others.
+        Returns the shards that this node did not hold before; use `accept` for the others.
         """
         new = [shard for shard in shards if not self.held[shard]]
         arrived = [shard for shard in new if self._is_new(shard, group, sender)]
@@ -358,17 +359,17 @@ class ShardOwnership:
     # -- answers of the owner of a covered shard -----------------------------------------------
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
-        """Become the owner of a shard that was counted for another owner, which has no counters of
+        """Become the owner of a shard that this node held for another owner without counters of
         it."""
         self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
-        """Count a shard in place of its new owner `owner`, because the previous owner has
+        """Record a new owner for a shard that this node holds, because the previous owner
         transferred it there."""
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
-        """Use a replica from the owner of a shard that this node counts in its place.
+        """Use a replica from the owner of a shard that this node holds in its place.
 
         The owner has no counters of its own. The replica contains earlier counters of this node, or
         counters of the member `whose`.
@@ -403,19 +404,19 @@ class ShardOwnership:
             self._left.add(name)
 
     def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Store the counters that an owner replicates to this node; also use them for shards
-        counted in its place."""
+        """Store the counters that an owner replicates to this node; also use them for shards held
+        in its place."""
         self.replicas.keep(sender, counts, now)
         if self._covers:
             self._follow_owner(sender, counts, now)
 
     def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Replace the base counters of shards that are counted in place of an owner which is
-        reachable again.
+        """Update the owner's part of the counters of shards that this node holds in the owner's
+        place.
 
         Skipped after a restart of the owner, because this node may have counters that the owner
-        lacks. Skipped for another member that covers the same owner, because its counters may
-        include units that this node admitted.
+        lacks. Skipped for another member that holds shards of the same owner in its place, because
+        its counters may include units that this node admitted.
         """
         theirs: dict[int, Snapshot] = {}
         for at, key in enumerate(counts.keys):
@@ -454,22 +455,21 @@ class ShardOwnership:
     # -- transfers to other members ------------------------------------------------------------
 
     def release(self, shard: int, now: int) -> Released:
-        """Stop counting a shard because it is being transferred; return its data."""
+        """Stop holding a shard because it is being transferred; return its data."""
         is_blind = self._states[shard] in BLIND
         cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
         self._states.apply(shard, Event.SEND, Arrival(now))
         return Released(cover, is_blind, regained)
 
     def release_empty(self, shards: Sequence[int]) -> None:
-        """Stop counting shards that have no counters, except shards counted in place of their
-        owner."""
+        """Stop holding shards that have no counters, except shards held in place of their owner."""
         self._states.apply_to_all(shards, Event.SEND)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:
         """Drop the stored parts of shards whose receiver has acknowledged the transfer `number`.
 
-        This node may have started to count such a shard again. Then the receiver has counted the
-        log of the transfer, so this node removes those units from its own log.
+        This node may have started to hold such a shard again. Then the receiver has counted the log
+        of the transfer, so this node removes those units from its own log.
         """
         shards = [*shards]
         for shard in shards if self._covers else ():

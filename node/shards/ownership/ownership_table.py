@@ -330,7 +330,7 @@ def arrival_of(
 ) -> Event:
     """Return the event that describes the arrival of all counters of a shard from `sender`.
 
-    `owner` is the member in whose place this node counts the shard, if any. `base_of` is the member
+    `owner` is the member in whose place this node holds the shard, if any. `base_of` is the member
     whose counters this node started from, if they were a replica.
     """
     if not group.taken_from:

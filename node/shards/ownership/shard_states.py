@@ -37,7 +37,7 @@ _NEXT = {
 
 @dataclass(slots=True)
 class Cover:
-    """Data of a shard that this node counts in place of its unreachable owner."""
+    """Data of a shard that this node holds in place of its unreachable owner."""
 
     owner: NodeId
     since: int
@@ -61,7 +61,7 @@ class Cover:
     """Instant in ns of this transfer; 0 when the log has units of other members, too."""
 
     def is_owner_counting(self, now: int) -> bool:
-        """Return whether the owner of the shard counts it at the same time.
+        """Return whether the owner of the shard also holds it at the same time.
 
         Then checks that both members decided are counted twice, until the shard is transferred.
         """
@@ -103,7 +103,7 @@ class ShardStates:
         replicas: Replicas,
         on_arrived: Callable[[Sequence[bytes]], None],
     ) -> None:
-        """`on_arrived` is called with keys that this node counts from now on."""
+        """`on_arrived` is called with keys whose counters this node holds from now on."""
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
         self.covers: dict[int, Cover] = {}
@@ -193,7 +193,7 @@ class ShardStates:
             self._replicas.drop([shard])
 
     def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
-        """Return data for a shard that this node counts in place of another owner than before."""
+        """Return data for a shard that this node holds in place of another owner than before."""
         group, cover = arrival.group, self.covers.get(shard)
         if arrival.cover is not None:
             return arrival.cover

@@ -39,8 +39,8 @@ _INDEX_KEPT = 5.0
 
 
 class Handoff:
-    """Fetches the shards that this node should count, and offers shards that it should not count to
-    their owners."""
+    """Fetches the shards that this node should hold, and offers the shards of other owners to
+    them."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Handoff:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether every shard is where it belongs, as at an idle node."""
+        """Whether every shard is where it belongs, so that nothing is left to fetch or offer."""
         ownership = self._ownership
         is_in_place = ownership.held == self._sources.ours and ownership.transfers.are_confirmed
         return is_in_place and not ownership.covers
@@ -119,7 +119,7 @@ class Handoff:
             self._sender.index(None)
 
     async def wait_all_fetched(self) -> None:
-        """Wait until this node counts all shards that the ring assigns to it."""
+        """Wait until this node holds all shards that the ring assigns to it."""
         while self._missing_shards():
             self._all_fetched = runtime.Event()
             self._wake.set()
@@ -136,7 +136,7 @@ class Handoff:
     # -- getting -------------------------------------------------------------------------------
 
     async def acquire(self, shards: Iterable[int]) -> None:
-        """Wait until this node counts the given shards. Cancelling the wait does not stop the
+        """Wait until this node holds the given shards. Cancelling the wait does not stop the
         transfer."""
         wanted = [shard for shard in shards if not self._ownership.held[shard]]
         self._start_pull([shard for shard in wanted if shard not in self._pulling])
@@ -203,7 +203,7 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _merge_covered_shards(self) -> None:
-        """Fetch and merge counters from owners in whose place this node counts their shards."""
+        """Fetch and merge counters from owners in whose place this node holds their shards."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -249,7 +249,7 @@ class Handoff:
         return bool(self._sources.ours[shard])
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
-        """Fetch shards back from the member `name`, which counts them in this node's place; then
+        """Fetch shards back from the member `name`, which holds them in this node's place; then
         call `done`."""
         if not shards:
             done()

@@ -59,7 +59,7 @@ class ShardSearch:
                 self._left[shard] = [name for name in members if name]
 
     async def run(self) -> None:
-        """Ask members until this node counts each shard, or no member is left to ask."""
+        """Ask members until this node holds each shard, or no member is left to ask."""
         while self._left:
             by_name = self._next_to_ask()
             async with runtime.open_task_group() as nursery:
@@ -112,8 +112,8 @@ class ShardSearch:
         return False
 
     def _adopt_empty(self, name: NodeId, reply: Pulled) -> None:
-        """Count all shards that arrived without counters in one step, because there are thousands
-        of them."""
+        """Accept all received shards without counters in one step, because there are thousands of
+        them."""
         for group in reply.groups:
             if group.hold is Holding.HELD and not group.taken_from and group.parts == 1:
                 empty = [
@@ -142,7 +142,7 @@ class ShardSearch:
             self._left[shard].insert(0, moved_to)
 
     def _give_up(self, shards: Sequence[int]) -> None:
-        """Start to count shards that no member has, from a replica or without counters."""
+        """Start to hold shards that no member has, from a replica or without counters."""
         if not shards:
             return
         ownership, sources = self._ownership, self._sources

@@ -1,7 +1,7 @@
 """Answers to members that request shards: transfers, replicas, or nothing.
 
-Decides what is sent of a shard, and in how many parts. When the answer returns, this node no longer
-counts a transferred shard. Its parts are stored until the receiver has acknowledged them.
+Decides what is sent of a shard, and in how many parts. When the answer is built, this node no
+longer holds a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ class ShardSender:
     def answer(
         self, requester: NodeId, pull: Pull, now: int, is_standby_for: Callable[[int], bool]
     ) -> Pulled:
-        """Transfer the requested shards that this node counts; send replicas of the others, if any.
+        """Transfer the requested shards that this node holds; send replicas of the others, if any.
 
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
@@ -206,7 +206,7 @@ class ShardSender:
     # -- transfers -----------------------------------------------------------------------------
 
     def _empty_of(self, shards: Sequence[int]) -> list[int]:
-        """Return the shards that this node counts and that have no counter and no lease."""
+        """Return the shards that this node holds and that have no counter and no lease."""
         has_leases = self._lender is not None and len(self._lender)
         if self._index is None or self._ownership.covers or has_leases:
             return []
@@ -216,7 +216,7 @@ class ShardSender:
     def _send(
         self, shard: int, to: NodeId, number: int, now: int, is_standby_for: Callable[[int], bool]
     ) -> None:
-        """Stop counting a shard, and store its counters as parts of a transfer."""
+        """Stop holding a shard, and store its counters as parts of a transfer."""
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         if self._lender is not None and len(self._lender):
@@ -254,8 +254,8 @@ class ShardSender:
         is_blind: bool,
         now: int,
     ) -> OutgoingTransfer:
-        """Build a transfer. For a shard counted in place of its owner, it includes the log of
-        admitted units."""
+        """Build a transfer. For a shard held in place of its owner, it includes the log of admitted
+        units."""
         log = FallbackLog() if cover is None else cover.log
         parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks

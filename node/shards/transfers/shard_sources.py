@@ -24,7 +24,7 @@ class ShardSources:
     def on_ring_change(
         self, old: Ring, new: Ring, check_ring: Ring, held: bytes | bytearray
     ) -> None:
-        """Apply a change of the ring; `held` marks the shards that this node counts.
+        """Apply a change of the ring; `held` marks the shards that this node holds.
 
         `check_ring` is the ring by which checks are sent. It still contains members that are
         leaving. Such a member may have the only replica if an owner fails at that time.

@@ -1,8 +1,8 @@
 """Shard transfers to other members, stored until their receivers acknowledge them.
 
 Decides how long a transfer and its receiver are remembered, how counters are divided into parts
-that fit into messages, and the structure of an answer to a `Pull`. `ownership` decides when a shard
-is transferred.
+that fit into messages, and the structure of an answer to a `Pull` (a request for shards).
+`ownership` decides when a shard is transferred.
 """
 
 from collections import OrderedDict
@@ -207,7 +207,7 @@ class OutgoingTransfers:
         return not self._unconfirmed
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Forget the transfers of shards that this node counts again."""
+        """Forget the transfers of shards that this node holds again."""
         if self._transfers:
             for shard in shards:
                 self._transfers.pop(shard, None)
@@ -225,7 +225,7 @@ class OutgoingTransfers:
 
 
 class Reply:
-    """Builder of the answer to a `Pull`."""
+    """Builder of the answer to a `Pull`, which is a request for shards."""
 
     def __init__(self) -> None:
         self.keys = 0
@@ -246,7 +246,7 @@ class Reply:
         self._add(about, shards, transfer.parts[part])
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
-        """Add one part of a replica to the answer, for a shard that another member counts."""
+        """Add one part of a replica to the answer, for a shard that another member holds."""
         about = _About(
             Holding.COPY,
             len(sent.parts),
