@@ -49,7 +49,8 @@ class Checkpoints:
         return runtime.checkpoint()
 
     def _first_call(self) -> Awaitable[object]:
-        """Choose the cancellation point of the running event loop: trio or asyncio."""
+        """At the first call, choose the cancellation point that suits the running event loop:
+        trio or asyncio."""
         if on_trio.in_trio_run():
             self._cancellation_point = on_trio.trio.lowlevel.checkpoint_if_cancelled
         else:

@@ -294,7 +294,7 @@ def rules_of(rules: RulesSource) -> RuleSet:
 
 
 def _tls_of(url: ClusterUrl) -> ClientTls:
-    """Load the certificate authority; only for a cluster on this host it may be missing."""
+    """Load the certificate authority for TLS; it may be missing only for a cluster on this host."""
     if url.ca is not None:
         return load_client_tls(url.ca, datetime.now(UTC), server_name=url.server_name or NODE_NAME)
     beyond = [host for host, _ in url.seeds if not _is_loopback(host)]

@@ -98,7 +98,7 @@ class Limiter:
 
     @property
     def rules(self) -> RuleSet:
-        """Current rules of this limiter."""
+        """Rules against which this limiter checks requests."""
         return self._decider.rules
 
     @property

@@ -116,8 +116,8 @@ class LocalDecider:
         return next(self._tickets)
 
     def slot_pause(self) -> float:
-        """Return the seconds after which a task that waits for a slot asks again: at the latest
-        when the next slot expires."""
+        """Return the seconds after which a task that waits for a slot asks again. This is when
+        the next slot expires, or earlier."""
         with self._lock:
             due = self._slots.next_deadline()
             ns = ASK_AGAIN_NS if due is None else min(ASK_AGAIN_NS, due - self._clock.now())

@@ -20,15 +20,15 @@ from ringfence.wire import Batch, Op, Results
 __all__ = ["ASK_AGAIN_NS", "MAX_PER_CONNECTION", "MAX_WAITERS", "SlotQueue"]
 
 MAX_WAITERS = 16_384
-"""Maximum number of waiters in one queue. Further checks are denied without waiting."""
+"""Maximum number of waiting checks in one queue. Further checks are denied without waiting."""
 MAX_PER_CONNECTION = 1024
-"""Maximum number of waiters of one client connection."""
+"""Maximum number of waiting checks of one client connection."""
 ASK_AGAIN_NS = 2_000_000_000
-"""Interval at which a waiter asks again without being called."""
+"""Interval at which a waiting check is repeated without a notification."""
 _SILENT_NS = 3 * ASK_AGAIN_NS
-"""Time after which a waiter that does not ask again is dropped."""
+"""Time after which a waiting check that is not repeated is removed."""
 _KEPT_NS = 1_000_000_000
-"""Time for which a free slot is kept for a called waiter."""
+"""Time for which a free slot is reserved for a notified check."""
 _UNKNOWN_HOLD_NS = 1_000_000_000
 """Estimate of the time to the next free slot before any release was observed."""
 _SHORTEST_RETRY_NS = 1_000_000
@@ -48,9 +48,9 @@ class _Waiter(Generic[CallerT]):
     caller: CallerT
     units: int
     asked_at: int
-    """Time of the last request of the waiter."""
+    """Time at which the waiting check was last repeated."""
     kept_until: int = 0
-    """Time until which a slot is kept for the waiter; 0 before it is called."""
+    """Time until which a slot is reserved for the waiting check; 0 before the notification."""
 
     def is_silent(self, now: int) -> bool:
         """Return whether the waiting check was not repeated for `_SILENT_NS`."""
@@ -64,13 +64,13 @@ class _KeyQueue(Generic[CallerT]):
     limit: Limit | None
     """The limit that the check carried; None for the rule's own."""
     sweep_at: int
-    """Time at which silent waiters are dropped."""
+    """Time at which waiting checks that are no longer repeated are removed."""
     waiters: OrderedDict[int, _Waiter[CallerT]] = field(default_factory=OrderedDict)
     called: dict[int, _Waiter[CallerT]] = field(default_factory=dict)
-    """Waiters for which a slot is kept, in the order in which they were called."""
+    """Waiting checks for which a slot is reserved, in the order of their notifications."""
     kept_units: int = 0
     check_at: int = 0
-    """Time at which a waiter can be called without a release, or is dropped."""
+    """Time at which a waiting check can be notified without a release, or is removed."""
 
     def find(self, ticket: int) -> _Waiter[CallerT] | None:
         """Return the waiting check with this ticket, whether it was notified or not."""
@@ -138,7 +138,7 @@ class SlotQueue(Generic[CallerT]):
         return self._size
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
-        """Decide a batch; a check of a key for which others wait is denied, unless a slot is
+        """Decide a batch. A check of a key for which others wait is denied, unless a slot is
         reserved for it."""
         if batch.op is not Op.CHECK:
             outcomes = self._decide(batch, now)
@@ -211,8 +211,8 @@ class SlotQueue(Generic[CallerT]):
             self._call(caller, tickets)
 
     def call_all(self) -> None:
-        """Notify every waiting check and empty the queue, because another node decides or rules
-        changed."""
+        """Notify every waiting check and empty the queue, because another node decides now, or
+        the rules changed."""
         self._has_slots.clear()
         called: dict[CallerT, list[int]] = {}
         for queue in self._queues.values():

@@ -171,7 +171,7 @@ class BlockingLimiter:
 
     @property
     def rules(self) -> RuleSet:
-        """Current rules of this limiter."""
+        """Rules against which this limiter checks requests."""
         return self._open().limiter.rules
 
     @property
@@ -222,7 +222,8 @@ class BlockingLimiter:
     def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
         """Call `call` with the async limiter in the background thread, and wait for its result.
 
-        It makes several calls with one change of thread. An interrupted wait cancels the call.
+        `call` may use the limiter several times, with only one change of thread. When the wait is
+        interrupted, the call is cancelled.
         """
         return self._run_in(self._open(), call)
 
@@ -289,8 +290,8 @@ _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()
 
 
 def _release_at_exit() -> None:
-    """Release the concurrency slots of daemon threads when the process exits, because the
-    `finally` blocks of such threads do not run."""
+    """Release the concurrency slots of daemon threads when the process exits. The `finally`
+    blocks of such threads do not run."""
     for limiter in list(_HOLDERS):
         if limiter.is_open:
             with suppress(Exception):  # The process ends; the slots end after their period.

@@ -45,7 +45,7 @@ class ClusterAdmin:
         return await fetch_peers(self._links.link_of(row))
 
     async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
-        """Fetch the keys that a node denied most."""
+        """Fetch the keys that a node denied most often."""
         return await fetch_throttled(self._links.link_of(row), count)
 
     async def ask_to_leave(self, row: MemberRow) -> bool:

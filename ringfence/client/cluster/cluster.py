@@ -116,7 +116,7 @@ class Cluster:
     async def run(
         self, *, task_status: runtime.TaskStatus[None] = runtime.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep members, rules, links and slots current until cancelled."""
+        """Update members, rules and links, and renew held concurrency slots, until cancelled."""
         async with runtime.open_task_group() as tasks:
             tasks.start_soon(self._renewer.run)
             self._report_loop.start()
@@ -135,7 +135,8 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close the links to all nodes without a last report."""
+        """Close the links to all nodes without a last report of the decisions made in this
+        process."""
         self._report_loop.stop()
         self._leases.close()
         self._links.close()
@@ -145,7 +146,8 @@ class Cluster:
 
     @property
     def rules(self) -> RuleSet:
-        """Current rules; empty until a node has sent them."""
+        """Rules of the cluster, or those that the caller gave; empty until a node has sent
+        rules."""
         return self._rules.rules
 
     @property
@@ -190,7 +192,7 @@ class Cluster:
         return results
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
-        """Decide a single check by the limit of its rule; see `Decider.ask`."""
+        """Decide a single check of a key by the limit of its rule; see `Decider.ask`."""
         return self._router.ask(key, cost, timeout)
 
     def time(self) -> float:

@@ -31,7 +31,7 @@ class Links:
         view: Callable[[], int],
         local_cache: LocalCache | None,
     ) -> None:
-        """`view` returns the hash of the members as this client knows them."""
+        """`view` returns the hash of the member list that this client uses."""
         self.seeds = tuple(seeds)
         self._transport = transport
         self._hello = hello

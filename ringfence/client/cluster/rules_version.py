@@ -26,7 +26,7 @@ class ClusterRules:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a node has announced a newer version than that of the received rules."""
+        """Whether a node has announced newer rules than those that this client has received."""
         return not self.is_fixed and self.received_version < self._announced_version
 
     @property

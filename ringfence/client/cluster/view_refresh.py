@@ -32,7 +32,7 @@ logger = logging.getLogger("ringfence.client")
 ROUTED_STATES = ("alive", "suspect", "leaving")
 """States of members that are in the ring."""
 _FINAL = (AccessDenied, UntrustedPeer, CertificateExpired)
-"""Errors that waiting does not cure. The first kind found is reported."""
+"""Errors that waiting cannot resolve. The first kind found is reported."""
 _REFRESH_PAUSE = 0.2
 """Seconds between two refreshes, however many answers show a stale view."""
 _INCOMPLETE_PAUSE = 2.0
@@ -81,8 +81,8 @@ class ViewRefresher:
         self._changed = runtime.Event()
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Compare the view hash and rules version in an answer with the client's; schedule a
-        refresh when the client's are outdated."""
+        """Schedule a refresh when the view hash or rules version in an answer shows that the
+        client's are outdated."""
         self._has_versions = True
         has_newer_rules = rules > self._rules.received_version and not self._rules.is_fixed
         if view != self.view_hash or has_newer_rules:

@@ -20,7 +20,7 @@ twice if the first node had counted it and only the answer was lost."""
 
 
 class ReportReceiver(Protocol):
-    """Interface of a node that can receive a report."""
+    """Interface of a node that can receive reports of the decisions that this process made."""
 
     @property
     def name(self) -> str:
@@ -41,8 +41,8 @@ class _Pending:
 
 
 class DecisionReports:
-    """Sender of the decision counts. It calls `collect` to complete the counts before it reads
-    them."""
+    """Sender of decision counts to nodes; it calls `collect`, which completes the counts, before
+    each report."""
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ class LocalCache:
 
 
 def _decision(lease: Lease, rule: Rule) -> Decision:
-    """Create the decision of a check that a lease allows; it is reused until a sixteenth of the
+    """Create the decision of a check that a lease allows. It is reused until a sixteenth of the
     remaining units is spent."""
     lease.repeat_until_left = lease.left - lease.left // 16
     lease.decision = decision = Decision(rule, lease.row())

@@ -39,7 +39,8 @@ _SHAPE = "give a mapping such as {'client': '203.0.113.7'}, or a list of mapping
 
 
 def described(descriptors: Descriptors) -> tuple[Descriptor, ...]:
-    """Convert the descriptors of one request to a tuple. Raises `ConfigError` for other values.
+    """Convert the descriptors of one request to a tuple. Raises `ConfigError` for values that are
+    no descriptors.
 
     One of several descriptors may be empty, as Envoy sends them; a request without any entry is an
     error.

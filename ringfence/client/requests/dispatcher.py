@@ -120,7 +120,8 @@ class Dispatcher:
         decision: Decision,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Decision:
-        """Complete a single check if no node decided it, or if its owner does not know the rule."""
+        """Repeat a single check if a node did not know its rule. With `raise_on_outage`, raise
+        an error if no node decided it."""
         if self._raise_on_outage and decision.source in BY_POLICY:
             raise self._outage(1)
         decisions = [decision]
@@ -186,7 +187,8 @@ class Dispatcher:
         timeout: float | None,  # noqa: ASYNC109
         ticket: int = 0,
     ) -> tuple[list[Decision], bool]:
-        """Decide all counters of some requests in one batch.
+        """Send the checks of several requests to the decider, in one batch with a row for each
+        counter.
 
         Returns the decision of each request, and whether an owner did not know a rule.
         """

@@ -101,8 +101,7 @@ class MatchCache:
 
 
 def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
-    """Return where the rule and key of a descriptor are cached: the name of a table, and the key
-    in it."""
+    """Return where the rule and key of a descriptor are cached: name of a table, and key in it."""
     if len(entries) == 1:
         ((name, value),) = entries
         return (domain, name), value

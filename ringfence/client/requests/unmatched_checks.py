@@ -29,7 +29,8 @@ class UnmatchedChecks:
     """Counts and reports unmatched checks of one limiter. Threads share it without a lock."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """With `strict`, it raises `ConfigError` instead of logging a warning."""
+        """With `strict`, a check that no rule can match raises `ConfigError` instead of logging
+        a warning."""
         self._strict = strict
         self._known = self._unknown = 0
         self._expected: dict[_Kind, None] = {}

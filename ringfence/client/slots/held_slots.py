@@ -50,18 +50,18 @@ class Held:
         self.due = now + max(_MIN_PAUSE, self.period / RENEWALS_PER_PERIOD)
 
     def on_unanswered(self, now: float) -> None:
-        """Schedule an early retry after a renewal without an answer."""
+        """Schedule an early retry after a renewal of the slots got no answer."""
         self.due = now + max(_MIN_PAUSE, self.period / _RETRIES_PER_PERIOD)
 
     def new_check(self) -> Batch:
-        """Create the check that acquires the slots again after they have expired."""
+        """Create a check that acquires new slots after the held ones have expired."""
         taken = self.release
         groups = [len(taken)] if len(taken) > 1 else []
         return Batch(Op.CHECK, taken.keys, taken.costs, groups, taken.limits, taken.which)
 
 
 class HeldSlots:
-    """All slots that this process renews, with the times of their renewal."""
+    """All concurrency slots that this process renews, with the times of their renewal."""
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
@@ -83,7 +83,8 @@ class HeldSlots:
         self._held[id(release)] = held
 
     def stop_renewing(self, release: Batch, now: float) -> Batch:
-        """Stop renewing slots; return the request that releases them, with their age."""
+        """Stop renewing slots; return the request that releases them and states how long they
+        were held."""
         held = self._held.get(id(release))
         if held is None or held.origin() is not release:
             return release

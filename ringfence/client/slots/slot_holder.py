@@ -90,7 +90,7 @@ class SlotHolder:
             await self._release(decision.slots, timeout)
 
     async def release_all(self) -> None:
-        """Release all slots that are being renewed, because the limiter closes."""
+        """Release all concurrency slots that are being renewed, because the limiter closes."""
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             for slots in self._decider.held():
                 with suppress(RingfenceError):

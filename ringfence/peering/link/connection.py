@@ -51,7 +51,8 @@ _STALL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvents:
-    """Callbacks of a connection: changes of the member's reachability, versions and slots."""
+    """Callbacks of a connection: for messages of the member, and when the member becomes
+    reachable or is lost."""
 
     on_versions: Callable[[int, int], None]
     """Receives the member's view hash and rules version, with each of its answers."""

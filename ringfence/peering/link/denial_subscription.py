@@ -70,8 +70,8 @@ class DenialSubscription:
         return True
 
     def reject(self) -> bool:
-        """Stop subscribing, because the member does not support it; return whether a request was
-        sent."""
+        """Send no more requests to subscribe if the member rejected the pending one; return
+        whether one was pending."""
         if not self._seq:
             return False
         self._is_supported = False

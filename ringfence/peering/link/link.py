@@ -27,7 +27,7 @@ __all__ = ["Link", "LinkListener"]
 
 
 class LinkListener(Protocol):
-    """Callbacks of a link about its member."""
+    """Interface for the user of a link: callbacks about the member at the other end."""
 
     def on_versions(self, link: "Link", view: int, rules: int) -> None:
         """Receive the member's view hash and rules version, which each answer contains."""
@@ -36,7 +36,8 @@ class LinkListener(Protocol):
         """Report that the member became reachable, or was lost."""
 
     def on_slots_free(self, tickets: list[int]) -> None:
-        """Report that the member has reserved slots for these waiting checks."""
+        """Report that the member has reserved slots for the waiting checks with the given
+        tickets."""
 
 
 class Link:

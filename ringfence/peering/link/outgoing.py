@@ -31,8 +31,8 @@ class QueuedBatch:
     """Identity of the first row, once the batch has been sent; further rows follow in order."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first check of the batch; if the batch was not sent yet,
-        remove it from the queue."""
+        """Return the identity of the batch's first check. If the batch was not sent yet, remove
+        it from the queue."""
         if self.id is None:
             self.withdraw(self)
         return self.id

@@ -61,8 +61,8 @@ class Routes:
 def split_by_member(
     routes: Routes, batch: Batch, rows: Sequence[int], *, as_standby: bool
 ) -> list[tuple[Sequence[int], Target]]:
-    """Split the rows of a batch by the owner or standby of their keys, into parts that fit into
-    a frame."""
+    """Split the rows of a batch by the owner or standby of their keys. Each part fits into a
+    frame."""
     keys = batch.keys if len(rows) == len(batch.keys) else [batch.keys[row] for row in rows]
     members = [routes.standby(key) for key in keys] if as_standby else routes.owners(keys)
     first = members[0] if members else None
