@@ -164,7 +164,8 @@ class LimitHeaders:
             fields.append(("X-RateLimit-Retry-After", str(wait)))
 
     def _policy(self, rule: Rule) -> tuple[str, str]:
-        """Return the rule's name as a structured string, and its entry in `RateLimit-Policy`."""
+        """Return a rule's public name, encoded for a header, and its entry in
+        `RateLimit-Policy`."""
         known = self._policies.get(rule.id)
         if known is None or known[0] is not rule:
             name = _structured(policy_name(rule))

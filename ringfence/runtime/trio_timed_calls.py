@@ -1,4 +1,4 @@
-"""Task that makes scheduled calls on trio. Only programs on trio import this module."""
+"""Task that runs scheduled function calls on trio. Only programs on trio import this module."""
 
 from collections.abc import Callable
 from math import inf
@@ -21,7 +21,7 @@ class TrioTimedCalls:
         self._sleeping: trio.CancelScope | None = None
 
     async def run(self) -> None:
-        """Make the scheduled calls until cancelled."""
+        """Run the scheduled calls when they are due, until this task is cancelled."""
         while True:
             deadline = self._timers.next_deadline()
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:

@@ -32,8 +32,10 @@ class Wakeup:
             reschedule(task)
 
     async def wait(self) -> None:
-        """Wait until `wake` is called, or return if it was called since the last wait; always a
-        checkpoint."""
+        """Wait until `wake` is called, unless it was called since the last wait.
+
+        Other tasks run in both cases, as at a checkpoint of trio.
+        """
         if self._woken:
             await checkpoint()
         else:

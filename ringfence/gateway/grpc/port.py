@@ -89,7 +89,7 @@ class GrpcPort:
         self.settings = settings
         self.on_refusal = on_refusal
         self.calls = self.kept = 0
-        """Number of calls in flight, and of buffered bytes of all connections."""
+        """Number of gRPC calls in flight, and of buffered bytes of all connections."""
         self.turns: deque[Connection] = deque()
         """Connections with more unread bytes than one turn can process."""
         self.connections: dict[Connection, asyncio.Task[None]] = {}

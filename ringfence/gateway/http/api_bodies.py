@@ -161,9 +161,9 @@ class DecisionBody(StatusBody):
     """
 
     permanent: bool
-    """Denied, and a later retry would be denied too."""
+    """Whether the check is denied, and a later retry would be denied too."""
     statuses: list[StatusBody]
-    """One for each descriptor, in order."""
+    """Statuses of the counters, one for each descriptor, in the order of the request."""
 
 
 class DecisionsBody(msgspec.Struct):
@@ -259,7 +259,7 @@ def _rule_place(rule: Rule | None) -> str | None:
 
 
 def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
-    """Choose the body type by a field that only this type requires."""
+    """Choose the type of a request body by a field that no other type requires."""
     for kind in kinds[1:]:
         telling = msgspec.structs.fields(kind)[0].name
         if isinstance(raw, dict) and telling in raw:

@@ -74,7 +74,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     trusted_proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.0/8", "::1/128"])
     """Addresses and networks of proxies that may state the client's address in a header."""
     address_header: str = "x-forwarded-for"
-    """Header in which trusted proxies state it; also `forwarded` or `x-real-ip`."""
+    """Header in which trusted proxies state the client's address; also `forwarded` or
+    `x-real-ip`."""
     ipv6_prefix: int = 64
     """Length of the IPv6 prefix that counts as one client."""
     uri_header: str = "x-forwarded-uri"
@@ -94,7 +95,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     deny_status: int = 429
     """Status of a denial by `/v1/auth`, 429 or 403, unless the request asks for the other."""
     grpc_headers: HeaderStyle = HeaderStyle.NONE
-    """Style of these fields on gRPC. Envoy itself can add the X-RateLimit fields."""
+    """Style of the rate limit header fields on gRPC. Envoy itself can add the X-RateLimit
+    fields."""
     shadow: bool = False
     """Whether Envoy gets OK for every request, with the true status of each descriptor."""
     quota: bool = False
@@ -116,7 +118,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     max_waiting: int = 1000
     """Maximum of requests that wait at `/v1/acquire`, per worker; more get 503."""
     max_waiting_per_caller: int = 250
-    """The same per token, or per address when no token is needed; more get 429."""
+    """Maximum of waiting requests per token, or per address when no token is needed; more get
+    429."""
     max_body: int = 65_536
     """Maximum bytes of a request body and of a gRPC message."""
     max_checks: int = 100
@@ -128,7 +131,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     max_connections: int = 1024
     """Maximum of connections per port and worker. One more closes the longest idle one."""
     max_connections_per_address: int = 256
-    """The same per address. On the HTTP port it does not apply to `trusted_proxies`."""
+    """Maximum of connections per address. On the HTTP port it does not apply to
+    `trusted_proxies`."""
     idle_timeout: float = 300.0
     """Time without a call after which a connection is closed."""
 

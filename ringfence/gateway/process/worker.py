@@ -58,7 +58,8 @@ def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
 
 
 class Worker:
-    """RSGI application with its own client of the cluster and its own gRPC server."""
+    """Gateway worker: the application that Granian serves (RSGI), a client of the cluster, a
+    gRPC server."""
 
     def __init__(self, settings: GatewaySettings, main: int) -> None:
         """`main` is the process ID of the gateway's main process."""

@@ -64,7 +64,8 @@ class AsyncRingfenceStorage(
             self._limiter.close()
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Count `amount` in the fixed window that starts with its first hit; return the count."""
+        """Count `amount` hits of a key in the fixed window that starts with its first hit;
+        return the count."""
         return await self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
 
     async def get(self, key: str) -> int:
@@ -90,14 +91,16 @@ class AsyncRingfenceStorage(
         return (await self._run(partial(self._counting.window, key=key))).ends_at
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Record `amount` hits if the limit permits them within the last `expiry` seconds."""
+        """Record `amount` hits of a key if the limit permits them within the last `expiry`
+        seconds."""
         counting = self._counting
         return await self._run(
             partial(counting.acquire_entry, key=key, limit=limit, expiry=expiry, amount=amount)
         )
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """Return the time of the oldest hit in the moving window, and the number of hits."""
+        """Return the time of the oldest hit in the moving window of a key, and the number of
+        hits."""
         return await self._run(
             partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry)
         )
@@ -105,17 +108,19 @@ class AsyncRingfenceStorage(
     async def acquire_sliding_window_entry(
         self, key: str, limit: int, expiry: int, amount: int = 1
     ) -> bool:
-        """Count `amount` if the weighted counts of two windows permit it."""
+        """Count `amount` hits of a key if the weighted counts of two windows permit them."""
         acquire = self._counting.acquire_sliding_window_entry
         return await self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return counts and times to live of two windows; all hits are in the current one (see
-        `Counting`)."""
+        """Return counts and times to live of the previous and the current window of a key.
+
+        All hits are reported in the current window; `Counting.sliding_window` explains this.
+        """
         return await self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Delete the weighted counts of a key."""
+        """Delete the weighted counts (sliding window) of a key."""
         await self._run(partial(self._counting.clear_sliding_window, key=key, expiry=expiry))
 
     async def clear(self, key: str) -> None:

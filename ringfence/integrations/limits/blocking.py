@@ -65,7 +65,8 @@ class RingfenceStorage(
             self._limiter.close()
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Count `amount` in the fixed window that starts with its first hit; return the count."""
+        """Count `amount` hits of a key in the fixed window that starts with its first hit;
+        return the count."""
         return self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
 
     def get(self, key: str) -> int:
@@ -91,30 +92,34 @@ class RingfenceStorage(
         return self._run(partial(self._counting.window, key=key)).ends_at
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Record `amount` hits if the limit permits them within the last `expiry` seconds."""
+        """Record `amount` hits of a key if the limit permits them within the last `expiry`
+        seconds."""
         counting = self._counting
         return self._run(
             partial(counting.acquire_entry, key=key, limit=limit, expiry=expiry, amount=amount)
         )
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """Return the time of the oldest hit in the moving window, and the number of hits."""
+        """Return the time of the oldest hit in the moving window of a key, and the number of
+        hits."""
         return self._run(partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry))
 
     def acquire_sliding_window_entry(
         self, key: str, limit: int, expiry: int, amount: int = 1
     ) -> bool:
-        """Count `amount` if the weighted counts of two windows permit it."""
+        """Count `amount` hits of a key if the weighted counts of two windows permit them."""
         acquire = self._counting.acquire_sliding_window_entry
         return self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return counts and times to live of two windows; all hits are in the current one (see
-        `Counting`)."""
+        """Return counts and times to live of the previous and the current window of a key.
+
+        All hits are reported in the current window; `Counting.sliding_window` explains this.
+        """
         return self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
 
     def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Delete the weighted counts of a key."""
+        """Delete the weighted counts (sliding window) of a key."""
         self._run(partial(self._counting.clear_sliding_window, key=key, expiry=expiry))
 
     def clear(self, key: str) -> None:

@@ -51,7 +51,7 @@ class Counting:
         """Keys counted here since the last reset, or the first of them when there are too many."""
 
     async def incr(self, limiter: Limiter, key: str, expiry: int, amount: int) -> int:
-        """Count hits in a fixed window without a limit; return the new count."""
+        """Count hits of a key in a fixed window without a limit; return the new count."""
         self._remember(key, expiry)
         limit = _fixed(expiry)
         decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
@@ -70,14 +70,15 @@ class Counting:
     async def acquire_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
-        """Record hits if the moving window has room for all of them."""
+        """Record hits of a key if its moving window has room for all of them."""
         self._remember(key, expiry)
         return await self._spend(limiter, _log(limit, expiry), key, amount)
 
     async def moving_window(
         self, limiter: Limiter, key: str, limit: int, expiry: int
     ) -> tuple[float, int]:
-        """Return the time of the oldest hit in the moving window, and the number of hits."""
+        """Return the time of the oldest hit in the moving window of a key, and the number of
+        hits."""
         name = await self._name(limiter, key)
         asked = _log(limit, expiry)
         decision = await limiter.check_limit(asked, *name, cost=0)
@@ -92,18 +93,20 @@ class Counting:
     async def acquire_sliding_window_entry(
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
-        """Count hits if the weighted counts of the previous and the current window permit it."""
+        """Count hits of a key if the weighted counts of its previous and current window permit
+        them."""
         self._remember(key, expiry)
         return await self._spend(limiter, _sliding(limit, expiry), key, amount)
 
     async def sliding_window(
         self, limiter: Limiter, key: str, expiry: int
     ) -> tuple[int, float, int, float]:
-        """Return count and time to live of the previous window, then those of the current one.
+        """Return count and time to live of a key's previous window, then those of its current
+        window.
 
-        An owner returns the weighted count and the time of its next decrease, not the two parts. So
-        all hits are reported as current, in a window that ends at that time. The strategy computes
-        the same remaining amount and reset time from it.
+        A node returns the weighted count and the time of its next decrease, not the counts of both
+        windows. So all hits are reported as current, in a window that ends at that time. The
+        strategy computes the same remaining amount and reset time from it.
         """
         name = await self._name(limiter, key)
         asked = _sliding(_UNREACHED, expiry)
@@ -115,7 +118,7 @@ class Counting:
         return 0, 0.0, used, expiry + falls_after
 
     async def clear_sliding_window(self, limiter: Limiter, key: str, expiry: int) -> None:
-        """Delete the weighted counts of a key."""
+        """Delete the weighted counts (sliding window) of a key."""
         await limiter.reset_limit(_sliding(1, expiry), *await self._name(limiter, key))
 
     async def clear(self, limiter: Limiter, key: str) -> None:
@@ -131,8 +134,7 @@ class Counting:
         await limiter.reset_limit(_log(1, expiry), *name)
 
     async def reset(self, limiter: Limiter) -> int:
-        """Start a new generation of all keys of a storage. The counters of the old generation
-        expire.
+        """Reset all keys of a storage by a new generation number; the old counters expire.
 
         Return how many keys this process has counted, at most 10 000.
         """
