@@ -1,5 +1,5 @@
-"""HTTP parts that all integrations and the gateway share: client addresses, keys, refusals with
-429.
+"""HTTP functions that all integrations and the gateway share: client addresses, keys, 429
+responses.
 
 They need no server and no framework, and do no I/O. A client gets the same keys and the same
 responses from every integration.

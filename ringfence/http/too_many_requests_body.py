@@ -112,8 +112,8 @@ Template: TypeAlias = Callable[[Refused], Body | str | None]
 def refused_body(refused: Refused, template: Template | None = None) -> Body:
     """Create the body of a refusal.
 
-    It is the application's template if there is one, otherwise HTML for browsers and problem
-    details for programs.
+    The application's template makes the body if there is one. Otherwise browsers get HTML, and
+    programs get problem details.
     """
     made = None if template is None else template(refused)
     if isinstance(made, Body):

@@ -115,7 +115,7 @@ class RateLimits:
         return policy
 
     async def admit_by_defaults(self, state: RequestState) -> Refusal | None:
-        """Check one request against the limits for all requests, unless its endpoint is exempt."""
+        """Check one request against the default limits, unless its endpoint is exempt."""
         if self.is_exempt(state):
             return None
         return await self.admit(self.policy, state)
@@ -125,7 +125,8 @@ class RateLimits:
         return False
 
     async def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request against a policy. Return the refusal to send when it is denied."""
+        """Check one request against the limits of a policy. Return the refusal to send when it
+        is denied."""
         if not self.policy.is_enabled:
             return None
         if self._perform is None:
@@ -234,7 +235,8 @@ def _rule_use(policy: Policy) -> tuple[object, ...]:
 
 
 def request_state_of(scope: Scope) -> RequestState:
-    """Return the rate limit state of a request from its scope. Raises `ConfigError` without one."""
+    """Return the rate limit state of a request from its scope. Raises `ConfigError` if it has
+    none."""
     state = scope.get(_STATE_KEY)
     if not isinstance(state, RequestState):
         raise ConfigError(

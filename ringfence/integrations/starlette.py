@@ -127,7 +127,8 @@ class RateLimits(asgi.RateLimits):
         return self in getattr(endpoint, _EXEMPT, ())
 
     async def require(self, policy: Policy, connection: HTTPConnection) -> None:
-        """Check a request against a policy; raise `TooManyRequests` when it is denied."""
+        """Check a request against the limits of a policy; raise `TooManyRequests` when it is
+        denied."""
         state = request_state_of(connection.scope)
         refusal = await self.admit(policy, state)
         if refusal is not None:

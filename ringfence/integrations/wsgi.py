@@ -44,7 +44,7 @@ _WAIT = 1.0
 
 
 class WsgiRequest:
-    """Adapter from a WSGI environ to the request that key functions read."""
+    """Adapter from a WSGI environ to the request from which the keys of counters are read."""
 
     __slots__ = ("_environ",)
 
@@ -125,7 +125,8 @@ class RateLimits:
         return policy
 
     def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request against a policy. Return the refusal to send when it is denied."""
+        """Check one request against the limits of a policy. Return the refusal to send when it
+        is denied."""
         if not self.policy.is_enabled:
             return None
         return run_steps_blocking(policy.admit(state, self), self.limiter, self.outages)

@@ -44,7 +44,7 @@ class Failure(IntEnum):
 
 
 class Http2Error(Exception):
-    """Error that requires the connection to be closed, with its HTTP/2 error code."""
+    """Protocol error, with an HTTP/2 error code, after which the connection must be closed."""
 
     def __init__(self, failure: Failure, why: str) -> None:
         super().__init__(why)

@@ -158,7 +158,7 @@ class GrpcPort:
             asyncio.get_running_loop().call_soon(self.take_turn)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept a bounded number of waiting connections, then yield to other work."""
+        """Accept a bounded number of waiting connections, then let other tasks run."""
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_AT_ONCE):
             try:

@@ -343,7 +343,7 @@ def _is_uncounted(status: Status) -> bool:
 
 
 def _left(until: float) -> float | None:
-    """Return the remaining seconds until a deadline; None without a deadline."""
+    """Return the remaining seconds until the deadline `until`; None if it is infinite."""
     return None if until == inf else max(0.0, until - runtime.current_time())
 
 

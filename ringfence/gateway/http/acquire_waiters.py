@@ -20,8 +20,8 @@ class Waiters:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count one waiting request during the block. Raises `HttpProblem` if too many wait
-        already."""
+        """Count one waiting request while a `with` block runs. Raises `HttpProblem` if too many
+        wait."""
         if self._waiting.get(caller, 0) >= self._most_per_caller:
             raise _refusal(429, f"{self._most_per_caller} requests of this caller wait already")
         if self._waiting.total() >= self._most:

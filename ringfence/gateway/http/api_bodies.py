@@ -283,7 +283,7 @@ def _reword_error(why: str) -> str:
 
 
 def _whole(raw: Any) -> Any:
-    """Convert floats without a fraction, such as 3.0, to integers, as JSON Schema does."""
+    """Convert floats without a fraction to integers, because 3.0 is an integer in JSON Schema."""
     if isinstance(raw, float) and raw.is_integer():
         return int(raw)
     if isinstance(raw, list):

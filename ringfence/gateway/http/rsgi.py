@@ -30,7 +30,7 @@ class _Headers(Protocol):
 
 
 class HttpScope(Protocol):
-    """Request data that Granian supplies."""
+    """Data of an HTTP request that the server Granian supplies."""
 
     @property
     def proto(self) -> str:
@@ -58,7 +58,7 @@ class HttpScope(Protocol):
 
 
 class HttpProtocol(Body, Protocol):
-    """Methods of Granian that read the request body and send the response."""
+    """Methods of the server Granian that read the request body and send the response."""
 
     async def client_disconnect(self) -> None:
         """Wait until the client disconnects."""
@@ -76,7 +76,7 @@ class HttpProtocol(Body, Protocol):
 async def serve_http(
     api: Api, scope: HttpScope, protocol: HttpProtocol, max_body: int, body_timeout: float
 ) -> None:
-    """Answer one HTTP request that Granian has received."""
+    """Answer one HTTP request that the server Granian has received."""
     if scope.proto != "http":
         protocol.close(403)
         return

@@ -32,7 +32,7 @@ _NAMES = {
 
 
 def decided(decision: Decision) -> str:
-    """Return the name of the metric counter for decisions with this result and source."""
+    """Return the name of the metric counter for the result and the source of a decision."""
     return _NAMES[decision.allowed, decision.source]
 
 

@@ -246,7 +246,7 @@ def _validate_ports(settings: GatewaySettings) -> None:
 
 
 def _require_port(name: str, text: str) -> Address:
-    """Parse an address that must include a port, because the default is the port of nodes."""
+    """Parse a gateway address that must include a port; the default port would be that of nodes."""
     address = require_address(name, text)
     if not (text.strip().isdecimal() or text.rpartition("]")[2].count(":") == 1):
         raise ConfigError(f"{name} must have a port, got {text!r}; write HOST:PORT")

@@ -94,7 +94,7 @@ class Worker:
         loop.run_until_complete(self._stop())
 
     async def __rsgi__(self, scope: HttpScope, protocol: HttpProtocol) -> None:
-        """Answer one HTTP request that Granian has received."""
+        """Answer one HTTP request that the server Granian has received."""
         if self._api is None:
             response = HttpProblem(
                 503, "the gateway is starting", [("retry-after", "1")]

@@ -1,4 +1,4 @@
-"""Adapter from an ASGI scope to the request that key functions read."""
+"""Adapter from an ASGI scope to the request from which the keys of counters are read."""
 
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
@@ -26,7 +26,7 @@ class _Match(Protocol):
 
 
 class AsgiRequest:
-    """HTTP request of an ASGI server, in the form that key functions read."""
+    """HTTP request of an ASGI server, in the form from which the keys of counters are read."""
 
     __slots__ = ("_scope",)
 

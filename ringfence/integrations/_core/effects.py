@@ -111,5 +111,5 @@ Steps: TypeAlias = Generator[Effect, Decision | None, Refusal | None]
 
 
 class LimiterFailed(Exception):
-    """Exception that the runner throws into a policy when the limiter failed, instead of sending a
-    decision."""
+    """Exception that a policy (a generator) receives in place of a decision when the limiter
+    failed."""

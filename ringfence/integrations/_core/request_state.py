@@ -1,4 +1,5 @@
-"""State of one request: the decisions about it so far, the charges to correct, and its headers.
+"""State of one request: the decisions about it so far, the charges to correct, and the rate limit
+headers.
 
 Several limits may apply to a request: those of the middleware and of its view. Each adds its
 decision here, so that the response gets one set of headers.

@@ -45,7 +45,7 @@ _NO_ROUTE = "(no route)"
 
 
 class DjangoRequest:
-    """Django request in the form that key functions read."""
+    """Django request in the form from which the keys of counters are read."""
 
     __slots__ = ("fetched_user", "native")
 
@@ -100,7 +100,7 @@ class Integration(wsgi.RateLimits):
     """Limiter and settings of a Django project, for sync and async code."""
 
     async def admit_async(self, policy: Policy, state: RequestState) -> Refusal | None:
-        """Check one request against a policy, in an event loop."""
+        """Check one request against the limits of a policy, in an event loop."""
         if not self.policy.is_enabled:
             return None
         request = state.request
@@ -143,7 +143,7 @@ class Integration(wsgi.RateLimits):
 def request_state_of(request: HttpRequest) -> tuple[RequestState, bool]:
     """Return the rate limit state of a request, and whether this call created it.
 
-    The code that created the state writes the headers.
+    The code that created the state writes the rate limit headers of the response.
     """
     native = getattr(request, "_request", request)  # REST framework's requests wrap Django's.
     if not isinstance(native, HttpRequest):

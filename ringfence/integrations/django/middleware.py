@@ -1,4 +1,4 @@
-"""Django middleware: limits all requests by the project's settings, and writes the headers.
+"""Django middleware: limits all requests by the project's settings, and writes rate limit headers.
 
 Place it after `AuthenticationMiddleware` when the keys include the user. `EXEMPT_PATHS`, or
 `exempt` on a view, exempt requests.

@@ -133,7 +133,7 @@ class RateLimits:
 
 
 class _Request(WsgiRequest):
-    """Flask request in the form that key functions read."""
+    """Flask request in the form from which the keys of counters are read."""
 
     __slots__ = ("_native",)
 
