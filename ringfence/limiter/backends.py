@@ -19,8 +19,8 @@ class Frames(Protocol):
     limits."""
 
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
-        """Set the counter tables: each with the prefix of its keys, and whether its denials deny
-        a whole group of checks."""
+        """Set the counter tables: each with its key prefix, and whether its denials deny a whole
+        group."""
 
     def decide(
         self,
@@ -30,8 +30,10 @@ class Frames(Protocol):
         now: int,
         instants: list[int] | None = None,
     ) -> Outcomes | None:
-        """Decide all checks of a message as `Engine.decide` does; return None, without any effect,
-        when only the engine can decide them.
+        """Decide all checks of a message as `Engine.decide` does; return None when only the
+        engine can decide them.
+
+        None means that no check was decided or charged.
 
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """

@@ -28,7 +28,8 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Counters of one process, at most `max_keys` keys and `max_bytes` bytes in total.
+    """Decisions on checks, and all counters of one process: at most `max_keys` keys and `max_bytes`
+    bytes.
 
     A request may carry limits that replace the limits of rules: `which[i]` is 0 for the rule's own
     limit, or 1 + an index into `limits`. Both lists are empty when no check carries a limit. A
@@ -93,7 +94,8 @@ class Engine:
         which: Sequence[int],
         now: int,
     ) -> Outcomes:
-        """Decide checks in order; `groups` are run lengths of all-or-nothing groups.
+        """Decide checks in order; `groups` are the lengths of all-or-nothing groups of consecutive
+        checks.
 
         A group is not charged at all when a rule with `denies_group` denies a member, or when the
         rule of a member is unknown. Members that would have passed get `UNCHARGED`. Empty `groups`
@@ -209,7 +211,8 @@ class Engine:
         which: Sequence[int],
         now: int,
     ) -> Outcomes:
-        """Count costs without regard to the ceilings; return whether keys are within their limits.
+        """Count costs of keys even above their limits; return whether the keys are within their
+        limits.
 
         A charge of 0 counts nothing. Concurrency limits cannot be charged: for them, as for an
         unknown rule, nothing is counted and the code is `UNKNOWN_RULE`.
@@ -292,7 +295,8 @@ class Engine:
         return taken
 
     def restore(self, snapshot: Snapshot, now: int) -> int:
-        """Replace counters by those of a snapshot; their durations start at `now`.
+        """Replace counters by those of a snapshot from another node; durations in it start at
+        `now`.
 
         An empty state removes its key. Returns the number of rejected states, which no counter
         could have written.
@@ -337,7 +341,7 @@ class Engine:
         limits: Sequence[Limit] = (),
         which: Sequence[int] = (),
     ) -> None:
-        """Count units that were spent `ages_ns` ago, without regard to the ceilings.
+        """Count units of keys that were spent `ages_ns` ago, even above the limits.
 
         Skips keys without a known rule, a counter or a limit in the request. The units of one key
         must be in order, oldest first, because a bucket drains in between.

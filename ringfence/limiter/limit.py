@@ -1,4 +1,4 @@
-"""Limit: an amount per period, counted by an algorithm."""
+"""Rate limit: an amount of units per period, counted by an algorithm."""
 
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
@@ -261,7 +261,7 @@ class Limit:
 
 
 def _named(kind: type[_Name], name: str, value: str) -> _Name:
-    """Return the algorithm or calendar with this name. Raises `InvalidLimit` for an unknown
+    """Return the algorithm or calendar with the given name. Raises `InvalidLimit` for an unknown
     name."""
     try:
         return kind(value)

@@ -72,7 +72,7 @@ class Outcomes:
         return len(self.codes)
 
     def extend(self, other: "Outcomes") -> None:
-        """Append the results of the checks in `other`."""
+        """Append the results of further checks, which `other` contains."""
         self.codes += other.codes
         self.limits += other.limits
         self.remaining += other.remaining

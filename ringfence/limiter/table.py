@@ -236,7 +236,7 @@ class Table:
             self._insert(key, counter, now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
-        """Count `cost` even above the ceiling; return whether the key is within its limit.
+        """Count `cost` even above the limit; return whether the key is within its limit.
 
         Cost 0 changes nothing. `limit`, when given, replaces the table's own limit.
         """
@@ -253,7 +253,7 @@ class Table:
     def charge(
         self, key: bytes, units: int, now: int, age_ns: int, limit: Limit | None = None
     ) -> None:
-        """Count units that were spent `age_ns` ago, even above the ceiling.
+        """Count units of a key that were spent `age_ns` ago, even above the limit.
 
         The default of `limit` is the one that last counted the key.
         """

@@ -101,8 +101,8 @@ def shortest_ns(rtt_ns: int) -> int:
 
 
 def _unseen(limit: Limit, datacenters: int, late_ns: int, demand: float) -> tuple[int, int]:
-    """Return the units that a data center admits in `late_ns`, and those that it may not have
-    sent to others yet."""
+    """Return how many units a data center admits in `late_ns`, and how many it may not have sent
+    yet."""
     most = limit.ceiling
     admitted = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
     return min(most, -(-admitted.numerator // admitted.denominator)), max(1, most // _SHARE)

@@ -9,7 +9,7 @@ __all__ = ["Glob", "is_pattern"]
 
 
 def is_pattern(value: str) -> bool:
-    """Whether a configured value is a pattern."""
+    """Whether a value in a rule file is a pattern with `*`."""
     return "*" in value
 
 

@@ -52,8 +52,8 @@ def override_id(domain: str, keys: Sequence[str]) -> int:
 
 
 def trial_id(identity: int, salt: bytes) -> int:
-    """Return the id of a rule for a trial run, whose counters are separate from those of real
-    requests and of other trials."""
+    """Return the id of a rule for a trial run, which has separate counters from real requests
+    and other trials."""
     kind = b"ringfence:trial"
     digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
     return int.from_bytes(digest.digest(), "big")

@@ -54,8 +54,8 @@ class Rule:
         return "detailed" in self.details or "value" in self.details
 
     def as_carried(self) -> "Rule":
-        """Return a copy of the rule whose limit is sent with each check, for nodes that do not
-        have the rule."""
+        """Return a copy of the rule whose limit is sent with each check, for nodes without this
+        rule."""
         return replace(self, carried=True)
 
 
@@ -72,7 +72,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Rule that matches a descriptor, and the key of its counter."""
+    """Rule that matches a request's descriptor, and the key of the counter to check."""
 
     rule: Rule
     key: bytes

@@ -89,7 +89,8 @@ def describe(
 
 
 def too_short(loaded: LoadedRules, where: Datacenters) -> list[Problem]:
-    """Return the rules whose period is too short for the delay between the data centers."""
+    """Return a problem for each global rule whose period is too short for the delay between data
+    centers."""
     least = -(-shortest_ns(where.rtt_ns) * 10 // NS_PER_SECOND) / 10
     return [
         Problem(

@@ -73,11 +73,12 @@ class RuleSet:
 
     @property
     def contents(self) -> tuple[Domain, ...]:
-        """All domains with all nodes of their trees, including those without a limit."""
+        """All domains with all nodes of their descriptor trees, including nodes without a limit."""
         return self._domains
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return all nodes with a limit or `unlimited`, in file order."""
+        """Return all rules in file order: the nodes of the descriptor trees with a limit or
+        `unlimited`."""
         return tuple(
             row for domain in self._domains for row in domain.rows if isinstance(row, Rule)
         )
@@ -91,7 +92,8 @@ class RuleSet:
         return domain in self._roots
 
     def match(self, domain: str, descriptors: Sequence[Descriptor]) -> tuple[Match | None, ...]:
-        """Return the match of each descriptor of one request, None where no rule applies.
+        """Return the rule and counter key for each descriptor of a request, None where no rule
+        applies.
 
         A match is also None when another match of the same request replaces it by name. Cost: one
         or two look-ups per entry, and one text search per pattern tried.
@@ -117,13 +119,12 @@ class RuleSet:
         return node.rule, node.key_of(entries)
 
     def as_carried(self) -> "RuleSet":
-        """Return a copy of the rules whose limits are sent with each check, for nodes that do
-        not have the rules."""
+        """Return a copy of the rules whose limits are sent with each check, for nodes without
+        these rules."""
         return self._with_rules(Rule.as_carried)
 
     def as_trial(self, salt: bytes) -> "RuleSet":
-        """Return a copy of the rules with other ids, so that a trial run does not spend the limits
-        of real requests.
+        """Return a copy of the rules with other ids, so that a trial run has counters of its own.
 
         Trials with the same `salt` share counters. Limits are sent with checks, because no owner
         has these rules.

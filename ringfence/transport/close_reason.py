@@ -105,8 +105,8 @@ def from_local_close(code: int, reason: str, peer: Address, server_name: str | N
 
 
 def from_path_failure(reason: str, peer: Address) -> CloseReason:
-    """Translate the end of a connection that neither side closed: a silent peer, no network
-    path, or no common QUIC version."""
+    """Translate the end of a connection that neither side closed: silent peer, no path, or no
+    common version."""
     where = format_address(peer)
     if reason == "Idle timeout":
         return CloseReason(ErrorCode.IDLE, f"idle timeout: {where} went silent")

@@ -129,7 +129,8 @@ class Transport(Protocol):
         """Return monotonic seconds; only differences between two values have a meaning."""
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Start to connect to an address; the handler is never called before this method returns.
+        """Start to connect to an address; the connection's handler is never called before this
+        method returns.
 
         `node` is the name of the node that must answer, empty when it is unknown. It is verified
         where each node has a certificate of its own.

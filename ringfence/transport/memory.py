@@ -331,7 +331,7 @@ class MemoryTransport:
         return planned
 
     def hold_call(self, call: "_Call") -> None:
-        """Keep a due call until the paused host resumes."""
+        """Keep a scheduled call that is now due, until the paused host resumes."""
         self._held.append(call)
 
     def run_held_calls(self) -> None:
@@ -374,7 +374,7 @@ class MemoryTransport:
 
 
 class _Call:
-    """Scheduled call of one transport."""
+    """Call that a simulated transport has scheduled for an instant."""
 
     __slots__ = ("_call", "_transport", "_when", "timer")
 

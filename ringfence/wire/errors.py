@@ -49,7 +49,8 @@ class ErrorCode(IntEnum):
 
 
 class Cause(StrEnum):
-    """Kinds of `BadMessage`; there are few, so each can be a label of a metric."""
+    """Kinds of invalid messages (`BadMessage`); there are few, so each can be a label of a
+    metric."""
 
     EMPTY = "empty"
     """A frame, or a message, of no bytes."""

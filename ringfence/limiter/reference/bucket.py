@@ -63,8 +63,8 @@ class BucketScheme(Scheme):
         return units * self.unit + ticks
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Convert a counter of another limit to a bucket with the same level in units, rounded
-        up by less than a tick."""
+        """Convert a counter of another limit to a bucket with an equal level, rounded up by less
+        than a tick."""
         return Bucket(self, self.tat_after(counter, now))
 
     def tat_after(self, counter: Counter, now: int) -> int:
@@ -88,7 +88,7 @@ class Bucket(Counter):
         self.tat = tat
 
     def level(self, now: int) -> int:
-        """Return the level of the bucket as the ticks until it is empty."""
+        """Return the level of the bucket, measured as the ticks until it is empty."""
         return max(self.tat - now * self.scheme.ticks_per_ns, 0)
 
     def check(self, cost: int, now: int) -> Verdict:

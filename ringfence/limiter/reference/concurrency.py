@@ -211,7 +211,8 @@ class Concurrency(Counter):
             self.in_flight -= units
 
     def _wait(self, excess: int, now: int) -> int:
-        """Return the time until slots with `excess` units in flight have expired."""
+        """Return the time until so many slots have expired that `excess` units are no longer in
+        flight."""
         ends = now
         for slot_ends, units in self.slots.values():
             if excess <= 0:

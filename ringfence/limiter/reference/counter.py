@@ -79,7 +79,7 @@ class Counter(ABC):
 
     @abstractmethod
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that were spent `age_ns` ago, even above the ceiling.
+        """Count units that were spent `age_ns` ago, even above the limit.
 
         Units that would have expired by now are ignored, and so are units beyond a total of
         `MAX_UNITS`.
@@ -125,7 +125,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def open(self, now: int, used: int = 0) -> Counter:
-        """Create a counter with `used` units charged at `now`, even above the ceiling."""
+        """Create a counter with `used` units charged at `now`, even above the limit."""
 
     @abstractmethod
     def restore(self, state: Sequence[int], now: int) -> Counter:

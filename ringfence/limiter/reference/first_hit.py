@@ -14,12 +14,13 @@ __all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
 
 
 class FirstHitWindowScheme(WindowScheme):
-    """Length of a window that starts with the first hit, and the ceiling of its count."""
+    """Values derived from the limit of a window that starts with the first hit of a key."""
 
     __slots__ = ()
 
     def window(self, now: int) -> tuple[int, int]:
-        """Return a window that starts now: its first instant, and the first instant after it."""
+        """Return a window that starts at `now`: its first instant, and the first instant after
+        it."""
         return now, now + self.limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "FirstHitWindow":

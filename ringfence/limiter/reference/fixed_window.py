@@ -17,7 +17,7 @@ __all__ = ["FixedWindow", "FixedWindowScheme"]
 
 
 class FixedWindowScheme(WindowScheme):
-    """Boundaries of fixed windows, and the ceiling of their counts."""
+    """Values derived from the limit of a fixed window: its boundaries, and the maximum count."""
 
     __slots__ = ("_calendar", "_period_ns", "_unit_ns")
 
@@ -86,7 +86,7 @@ class FixedWindow(Window):
         return [self.scheme.number(self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units in the window of their time, unless a newer window has started."""
+        """Count units in the window in which they were spent, unless a newer window has started."""
         start, end = self.scheme.window(now)
         if start > self.start:
             self.start, self.end, self.count = start, end, 0

@@ -32,7 +32,8 @@ _TRIM_AT = 32
 
 
 class SlidingLogScheme(Scheme):
-    """Time for which a hit counts, and the maximum number of hits."""
+    """Values derived from the limit of a sliding log: the period of a hit, and the maximum
+    number of hits."""
 
     __slots__ = ("period_ns",)
     grows = True

@@ -132,7 +132,7 @@ class SlidingWindow(Counter):
         return [self.slot, *self.counts]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units in the slot of their time, if that slot is still in the window."""
+        """Count units in the slot in which they were spent, if that slot is still in the window."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns
         index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns

@@ -1,4 +1,4 @@
-"""Base of windows whose count restarts from zero: a count, and the end of its window.
+"""Base classes for windows whose count restarts from zero: a count, and the end of its window.
 
 The subclasses in `fixed_window` and `first_hit` define when a window starts.
 """
@@ -41,7 +41,7 @@ class Window(Counter):
         self.count = count
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current window if it fits within the limit."""
+        """Count `cost` in the window of `now` if it fits within the limit."""
         scheme = self.scheme
         start, end, used = self.start, self.end, self.count
         if now >= end:
@@ -72,7 +72,7 @@ class Window(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
-        """Refund units from the current window, if the charge was certainly made in it."""
+        """Refund units from the window of `now`, if the charge was certainly made in it."""
         if max(now, self.start) - age_ns >= self.start:
             self.count = max(self.count - cost, 0)
 

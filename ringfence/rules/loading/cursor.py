@@ -31,11 +31,11 @@ class Cursor:
         return Cursor(self.findings, self.file, (*self.trail, step))
 
     def error(self, line: int, what: str, fix: str) -> None:
-        """Add an error at this position: the file cannot be used."""
+        """Add an error at this position of a rule file: the file cannot be used."""
         self.findings.errors.append(self._problem(line, what, fix))
 
     def warn(self, line: int, what: str, fix: str) -> None:
-        """Add a warning at this position: legal, but probably a mistake."""
+        """Add a warning at this position of a rule file: legal, but probably a mistake."""
         self.findings.warnings.append(self._problem(line, what, fix))
 
     def fields(
@@ -74,8 +74,8 @@ class Cursor:
         return fields
 
     def table(self, item: Item, name: str) -> Table | None:
-        """Return the value of the key `name` as a map; report an error and return None if it is not
-        a map."""
+        """Return the value of the key `name` as a map; for any other value, report an error and
+        return None."""
         if isinstance(item, Table):
             return item
         self.error(item.line, f"{name} is {_kind(item)}, not a map", "write `key: value` pairs")

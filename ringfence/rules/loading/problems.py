@@ -43,7 +43,7 @@ class RuleFileError(ConfigError):
 
 @dataclass(slots=True)
 class Findings:
-    """Errors and warnings of one load, in the order of their discovery."""
+    """Errors and warnings of one load of rule files, in the order of their discovery."""
 
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)

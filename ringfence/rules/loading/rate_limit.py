@@ -69,7 +69,7 @@ _REFUSED_IN_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values for keys that are absent in a rule and in its file. Each is used only where it is
+    """Values for keys that are absent in a `rate_limit` map, for limits for which the key is
     valid."""
 
     algorithm: Algorithm = Algorithm.SLIDING_WINDOW

@@ -90,7 +90,8 @@ def load_path(path: Path, *, defaults: Defaults | None = None, merge: bool = Fal
 
 
 def _latest_change(paths: Sequence[Path]) -> int:
-    """Return the time of the latest change of these files, in ms; missing files are ignored."""
+    """Return the time of the latest change of the files in `paths`, in ms; missing files are
+    ignored."""
     times = [0]
     for path in paths:
         try:

@@ -214,7 +214,7 @@ class QuicConnection:
         return min(inf if due is None else due, self.attempt_deadline, self._ping_at)
 
     def datagrams_to_send(self, now: float) -> Datagrams:
-        """Return the datagrams that can be sent now."""
+        """Return the datagrams that the connection can send now."""
         if self.quic is None:
             return []
         datagrams: Datagrams = []

@@ -31,8 +31,8 @@ class NameCache:
         self._entries: OrderedDict[Address, _Entry] = OrderedDict()
 
     def lookup(self, address: Address, now: float) -> Address | None:
-        """Return the last known numeric address of a host name; start to resolve the name again
-        when the address has expired."""
+        """Return the last known address of a host name; start to resolve the name again after
+        expiry."""
         entry = self._entries.get(address)
         if entry is None:
             entry = self._entries[address] = _Entry(now, None)

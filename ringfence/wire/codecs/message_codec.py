@@ -127,7 +127,8 @@ class PackedRules:
         self._rest: bytes = packb(version) + packb(plain)
 
     def to(self, seq: int) -> bytes:
-        """Return the message payload that answers the request `seq` with these rules."""
+        """Return the message payload that answers the request number `seq` with the encoded
+        rules."""
         head: bytes = packb([_RULES, seq, None, None])
         return head[:-2] + self._rest
 

@@ -72,8 +72,10 @@ class LeaseRecall:
 
 @dataclass(frozen=True, slots=True)
 class SlotsFree:
-    """Notice to a client: slots of concurrency limits are reserved for its waiting checks, which
-    it must repeat within a second."""
+    """Notice to a client: slots of concurrency limits are reserved for its waiting checks.
+
+    The client must repeat these checks within a second.
+    """
 
     tickets: list[int]
     """Tickets of the waiting checks, as in `Request.slot_ids`."""

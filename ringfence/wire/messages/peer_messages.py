@@ -209,7 +209,7 @@ class DigestMismatch:
 
 @dataclass(frozen=True, slots=True)
 class RecoverCounts:
-    """Request of a node without counters for the window counts that its data center sent
+    """Request of a node without counters for the counts that its data center sent to others
     earlier."""
 
     seq: int
@@ -231,7 +231,7 @@ class RecoverCountsReply:
 
 @dataclass(frozen=True, slots=True)
 class AskPeers:
-    """Request of an operator for everything that a node knows about the other members."""
+    """Request of an operator for all data that a node has about other members of the cluster."""
 
     seq: int
 

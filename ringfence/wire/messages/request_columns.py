@@ -238,7 +238,7 @@ class Results:
         ) = row
 
     def scatter(self, indexes: Sequence[int], rows: "Results") -> None:
-        """Set the results of the rows at `indexes` to those in `rows`, in order."""
+        """Set the results of the rows at `indexes` to the results in `rows`, in order."""
         mine, theirs = self.outcomes, rows.outcomes
         for column, other in (
             (mine.codes, theirs.codes),

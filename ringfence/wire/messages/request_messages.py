@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """Results of the request with the same `seq`, or of some of its rows, in the order of the
+    """Results of the request that `seq` identifies, or of some of its rows, in the order of the
     request.
 
     Not frozen, since one is created per frame. No code changes one.

@@ -68,7 +68,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """Notice that the sender is draining: it accepts no new requests."""
+    """Notice that the sending node is draining: it accepts no new requests."""
 
     reason: str
     """Text for operators, at most 500 characters."""

@@ -36,7 +36,8 @@ class FastPath:
         return None if state is None else cls(state)
 
     def next_deadline(self) -> float | None:
-        """Return the connection's deadline; None when `get_timer` of aioquic must compute it."""
+        """Return when the connection's next timer is due; None when `get_timer` of aioquic must
+        compute it."""
         state = self._state
         quic, space, loss = state.quic, state.space, state.loss
         at = quic._close_at

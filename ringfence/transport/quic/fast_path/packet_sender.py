@@ -58,7 +58,7 @@ class FastSender:
                 return datagrams
 
     def _needs_only_data_and_acks(self, window: int) -> bool:
-        """Whether only stream data and acknowledgements are to be sent."""
+        """Whether the connection needs to send only stream data and acknowledgements."""
         quic, stream = self._state.quic, self._state.stream
         sender, receiver = stream.sender, stream.receiver
         limit, delivered = quic._local_max_data, receiver._buffer_start
