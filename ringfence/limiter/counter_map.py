@@ -53,7 +53,8 @@ class CounterMap:
                 del self._extra[key]
 
     def drop_expired(self, now: int) -> None:
-        """Examine the next few counters, and remove those that have expired."""
+        """Examine the next few counters in the order of eviction, and remove those that have
+        expired."""
         for key, counter in list(islice(self.by_key.items(), _MAX_SCANNED)):
             if counter.is_expired(now):
                 self.drop(key)

@@ -343,9 +343,9 @@ class Engine:
     ) -> None:
         """Count units of keys that were spent `ages_ns` ago, even above the limits.
 
-        Skips keys without a known rule, a counter or a limit in the request. The units of one key
-        must be in order, oldest first, because a bucket drains in between.
-        Raises `ValueError` when the lengths differ or a number is negative.
+        Skips keys that have no known rule, no counter and no limit in the request. The units of one
+        key must be in order, oldest first, because a bucket drains in between. Raises `ValueError`
+        when the lengths differ or a number is negative.
         """
         rows = list(zip(keys, units, ages_ns, strict=True))
         for at, (key, count, age_ns) in enumerate(rows):

@@ -42,7 +42,7 @@ class Member:
 
     @property
     def amount(self) -> int:
-        """Amount of the limit that applies to this check; 0 when the rule is unknown."""
+        """Amount of the limit that applies to the check; 0 when the rule is unknown."""
         if self.limit is not None:
             return self.limit.amount
         return 0 if self.table is None else self.table.limit.amount

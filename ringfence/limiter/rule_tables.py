@@ -114,7 +114,7 @@ class RuleTables:
         self.room = min(self.room, 0)
 
     def find(self, key: bytes) -> Table | None:
-        """Return the table in which a key is counted; None when it does not exist yet."""
+        """Return the table in which a key is counted; None when this table does not exist yet."""
         rule = self.rules.get(key[:ID_BYTES])
         return self._ruleless if rule is None else rule.table
 

@@ -77,7 +77,7 @@ class Table:
     def check_many(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> Outcomes:
-        """Decide checks in order, as `check` does; cost 0 peeks.
+        """Decide checks in order, as `check` does; cost 0 only returns the state of a key.
 
         `limit`, when given, replaces the table's own limit.
         Raises `ValueError` when a cost is negative or the lengths differ.
@@ -115,7 +115,7 @@ class Table:
         return rows
 
     def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome:
-        """Spend `cost` units of a key if they fit; cost 0 peeks."""
+        """Spend `cost` units of a key if its limit permits; cost 0 only returns the state."""
         code, *rest = self.verdicts((key,), (cost,), now, limit)[0]
         amount = self.limit.amount if limit is None else limit.amount
         return Outcome(_CODES[code], amount, *rest)
@@ -255,7 +255,7 @@ class Table:
     ) -> None:
         """Count units of a key that were spent `age_ns` ago, even above the limit.
 
-        The default of `limit` is the one that last counted the key.
+        By default, `limit` is the limit that last counted the key.
         """
         if units < 0 or age_ns < 0:
             raise ValueError(f"charge and age must not be negative, got {units} and {age_ns}")

@@ -49,8 +49,8 @@ class Connection(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Number of bytes that `send` accepted and the peer has not acknowledged; the sender must
-        limit them."""
+        """Number of bytes that `send` accepted and the peer has not acknowledged; callers must
+        limit it."""
 
     def send(self, payload: bytes) -> None:
         """Queue one message of at most `MAX_MESSAGE` bytes; a closed connection drops it.

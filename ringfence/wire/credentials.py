@@ -16,7 +16,7 @@ _NODE_CONTEXT = b"ringfence wire 1: node\x00"
 
 
 def node_proof(cluster_key: bytes, name: str, cluster: str = "", binding: bytes = b"") -> bytes:
-    """Compute the credential of the node `name`: 32 bytes that require the cluster key.
+    """Compute the credential of the node `name`: 32 bytes that prove knowledge of the cluster key.
 
     `binding` is the secret of the connection on which the node sends it.
     """

@@ -1,8 +1,8 @@
 """Compiled tables of counters: same results as the implementation in Python, but faster and
 smaller.
 
-If there was no C compiler at installation, there are no compiled modules, and the reference is
-used.
+If there was no C compiler at installation, there are no compiled modules, and the Python
+implementation is used.
 """
 
 import sys

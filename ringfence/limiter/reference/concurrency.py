@@ -89,7 +89,7 @@ class Concurrency(Counter):
         return counter
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Grant a slot of `cost` units if they fit."""
+        """Grant a slot of `cost` units if the limit permits so many units in flight."""
         scheme = self.scheme
         ceiling = scheme.ceiling
         self._expire(now)

@@ -53,10 +53,11 @@ class Counter(ABC):
 
     @abstractmethod
     def check(self, cost: int, now: int) -> Verdict:
-        """Spend `cost` units if they fit; a denied check changes nothing.
+        """Spend `cost` units of a key if its limit permits; a denied check changes nothing.
 
-        Cost 0 peeks and charges nothing. It is denied exactly when nothing remains, with the wait
-        for cost 1. It returns `OVER_SOFT` while more than the hard limit is in use.
+        Cost 0 charges nothing and only returns the state. It is denied exactly when nothing
+        remains, with the wait for cost 1. It returns `OVER_SOFT` while more than the hard limit is
+        in use.
         """
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""Counters of global rules: counts of this data center, and counts received from other data
-centers.
+"""Counters of rules that several data centers share: local counts, and counts received from the
+others.
 
 Each data center is the only writer of its own count in a numbered window. A merge takes the larger
 count, so repeated, late and reordered messages have no effect. Windows decide on the sum of all
@@ -54,7 +54,8 @@ class Shared(ABC):
 
     @abstractmethod
     def local_counts(self, now: int) -> list[int]:
-        """Return this data center's counts: alternating window numbers and counts, oldest first."""
+        """Return this data center's counts of a key: alternating window numbers and counts,
+        oldest first."""
 
     @abstractmethod
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
@@ -109,7 +110,7 @@ class SharedWindowScheme(Scheme):
         self.inner: Final = inner
 
     def open(self, now: int, used: int = 0) -> "SharedWindow":
-        """Create a counter with `used` units of this data center."""
+        """Create a counter with `used` units that this data center charged."""
         return SharedWindow(self, self.inner.open(now, used), {})
 
     def restore(self, state: Sequence[int], now: int) -> "SharedWindow":
@@ -142,7 +143,7 @@ class SharedWindowScheme(Scheme):
 
 
 class SharedWindow(Counter, Shared):
-    """Window counter of this data center, together with the counts of other data centers."""
+    """Counter of one key: its window in this data center, and the counts of other data centers."""
 
     __slots__ = ("own", "remote", "scheme")
 
@@ -157,7 +158,8 @@ class SharedWindow(Counter, Shared):
         self.remote = remote
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Decide on the sum of all data centers; charge the count of this data center."""
+        """Decide a check by the units in use in all data centers; charge an admitted cost to
+        this one."""
         row = self._sum(now).check(cost, now)
         if cost and row[0] <= OVER_SOFT:
             self.own.charge(cost, now, 0)
@@ -176,7 +178,10 @@ class SharedWindow(Counter, Shared):
         return self._sum(now).used(now)
 
     def is_expired(self, now: int) -> bool:
-        """Whether no count affects decisions any more; counts below one unit may add up to one."""
+        """Whether no count of any data center affects decisions any more.
+
+        A sum may affect them even if each count is below one unit.
+        """
         oldest = self.numbers(now).oldest
         return not self.local_counts(now) and all(
             n < oldest for known in self.remote.values() for n in known
@@ -200,7 +205,7 @@ class SharedWindow(Counter, Shared):
         return _Numbers(inner.number(start), inner.number(start), inner.number(end))
 
     def local_counts(self, now: int) -> list[int]:
-        """Return this data center's counts: alternating window numbers and counts."""
+        """Return this data center's counts of a key: alternating window numbers and counts."""
         own = self.own
         if isinstance(own, FixedWindow):
             return own.state(now) if own.used(now) else []
@@ -224,7 +229,7 @@ class SharedWindow(Counter, Shared):
         return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.remote.values()))
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
-        """Return a counter with the total of all data centers."""
+        """Return a counter whose counts are the sums over all data centers."""
         own = self.own
         if isinstance(own, FixedWindow):
             start, end, count = own.start, own.end, own.count
@@ -254,7 +259,7 @@ class SharedBucketScheme(BucketScheme):
         self.period_ns: Final = limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "SharedBucket":
-        """Create a bucket with `used` units of this data center."""
+        """Create a bucket with `used` units that this data center charged."""
         bucket = SharedBucket(self, super().open(now, used).tat)
         bucket.note(used, now, 0)
         return bucket
@@ -274,7 +279,7 @@ class SharedBucketScheme(BucketScheme):
         """Convert a counter of another limit: keep its level, and its counts by data center if both
         periods are equal.
 
-        Units that only this data center counted so far are sent to the others.
+        Units that only this data center counted so far are sent to the other data centers.
         """
         bucket = SharedBucket(self, self.tat_after(counter, now))
         if isinstance(counter, SharedBucket):
@@ -301,7 +306,7 @@ class SharedBucket(Bucket, Shared):
         self.remote: dict[str, dict[int, int]] = {}
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Decide a check, and record an admitted cost for the other data centers."""
+        """Decide a check; record an admitted cost, to send it to the other data centers."""
         row = super().check(cost, now)
         if cost and row[0] <= OVER_SOFT:
             self.note(cost, now, 0)
@@ -336,7 +341,7 @@ class SharedBucket(Bucket, Shared):
         return _Numbers(current - 1, current, current + 1)
 
     def local_counts(self, now: int) -> list[int]:
-        """Return this data center's counts: alternating period numbers and counts."""
+        """Return this data center's counts of a key: alternating period numbers and counts."""
         oldest = self.numbers(now).oldest
         return flatten_pairs({n: units for n, units in self.admitted.items() if n >= oldest})
 

@@ -61,7 +61,7 @@ class ConnectionEvents(Protocol):
         nothing to send."""
 
     def on_cid_added(self, cid: bytes, connection: "QuicConnection") -> None:
-        """Report that datagrams for the connection id `cid` belong to the connection."""
+        """Report that datagrams with the connection id `cid` belong to a connection."""
 
     def on_cid_removed(self, cid: bytes) -> None:
         """Report that the connection id `cid` is no longer in use."""

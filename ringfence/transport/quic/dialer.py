@@ -17,7 +17,8 @@ __all__ = ["Dialer"]
 
 
 class Dialer:
-    """Starts outgoing handshakes; each address of a peer gets an equal share of the time."""
+    """Starter of outgoing connections; each address of a peer gets an equal share of the
+    handshake time."""
 
     def __init__(
         self, settings: Settings, tls: ClientTls, table: ConnectionTable, events: ConnectionEvents

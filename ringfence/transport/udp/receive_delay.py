@@ -19,7 +19,7 @@ STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") el
 
 
 class ReceiveDelay:
-    """Measures receive delays; steps of the wall clock do not affect the result."""
+    """Measurement of receive delays; steps of the wall clock do not affect the result."""
 
     def __init__(self) -> None:
         self._wall_offset_ns = time.time_ns() - time.monotonic_ns()

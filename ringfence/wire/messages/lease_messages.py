@@ -47,7 +47,8 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """Answer to `LeaseRequest`: units that the client may spend without asking the owner."""
+    """Answer to `LeaseRequest`: units of a key that the client may spend without asking the
+    key's owner."""
 
     seq: int
     lease: int

@@ -156,7 +156,7 @@ class AskTakenOver:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Answer to `AskTakenOver`: shards that the answering node counts instead of the asking
+    """Answer to `AskTakenOver`: shards that the answering node has taken over from the asking
     node."""
 
     seq: int

@@ -198,7 +198,7 @@ class Results:
         )
 
     def row(self, index: int) -> OutcomeRow:
-        """Return the result of one row."""
+        """Return the result of one row of a batch."""
         all_ = self.outcomes
         return (
             all_.codes[index],
@@ -212,7 +212,7 @@ class Results:
         )
 
     def put(self, index: int, outcome: Outcome, source: Source) -> None:
-        """Set the result of one row."""
+        """Set the result of one row of a batch."""
         columns = self.outcomes
         columns.codes[index] = outcome.code
         columns.limits[index] = outcome.limit
