@@ -43,7 +43,7 @@ class Timers:
         return planned
 
     def next_deadline(self) -> float | None:
-        """Return the instant of the earliest scheduled call."""
+        """Return the instant of the earliest scheduled call; None if there is none."""
         while self._heap and self._heap[0][2].call is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None

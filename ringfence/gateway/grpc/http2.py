@@ -119,8 +119,11 @@ class Http2:
         return found
 
     def give_up_before(self, instant: float) -> list[int]:
-        """Reset calls that started before an instant and whose request or response is still
-        incomplete."""
+        """Reset calls that are incomplete since before `instant`; return the numbers of their
+        streams.
+
+        If a frame or header is incomplete since before then, end the connection.
+        """
         if self._stuck_since is not None and self._stuck_since < instant:
             self._break(Failure.ENHANCE_YOUR_CALM, "too slow")
         old = [(each, stream) for each, stream in self.out.open.items() if stream.began < instant]

@@ -121,7 +121,7 @@ class Outbox:
         self._window = self._initial_window = 65_535
 
     def put(self, written: bytes) -> None:
-        """Queue an HTTP/2 frame for sending; its type must not be subject to flow control."""
+        """Queue an HTTP/2 frame for sending, without a check of the flow-control windows."""
         self._frames.append(written)
 
     def take(self) -> bytes:

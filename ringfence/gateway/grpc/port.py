@@ -188,8 +188,10 @@ class GrpcPort:
             self.forget(connection)
 
     def _has_room(self, host: str) -> bool:
-        """Make room for a connection by closing the connection that was idle longest; False if none
-        is idle."""
+        """Return whether a new connection fits the limits on connections.
+
+        At a limit, close the connection that was idle longest; return False if none is idle.
+        """
         rivals = [each for each in self.connections if each.host == host]
         if len(rivals) < self.settings.max_connections_per_address:
             rivals = list(self.connections)
@@ -288,7 +290,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def give_up_slow(self, now: float) -> None:
-        """Reset slow calls and responses; close the connection if it is idle or too old."""
+        """Reset slow calls; close the connection if it is idle or too old, or the client reads
+        nothing."""
         http2, slow = self._http2, now - self._port.settings.body_timeout
         is_stuck = self._full_since is not None and self._full_since < slow
         if is_stuck or (self._transport is not None and self._transport.is_closing()):

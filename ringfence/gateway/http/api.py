@@ -100,7 +100,7 @@ class Api:
         }
 
     async def answer(self, exchange: Exchange) -> Response:
-        """Answer one HTTP request. Only an internal error has the status 500."""
+        """Answer one HTTP request; every error becomes a response with problem details."""
         try:
             response = await self._answer(exchange)
         except HttpProblem as problem:

@@ -119,7 +119,7 @@ def _chosen(scope: Scope) -> str | None:
 
 
 def _routes_of(scope: Scope) -> list[_Route] | None:
-    """Return the routes of the application; None if the framework is unknown."""
+    """Return the routes of an application in Starlette or FastAPI; None in other frameworks."""
     routes = getattr(scope.get("app"), "routes", None)
     return routes if routes and isinstance(routes[0], _Route) else None
 
