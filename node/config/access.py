@@ -38,7 +38,7 @@ class KeyDir:
 
     @property
     def certificate(self) -> Path:
-        """The certificate that all nodes without their own share."""
+        """The certificate that is shared by all nodes without a certificate of their own."""
         return self.path / "node.pem"
 
     @property

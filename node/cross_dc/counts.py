@@ -272,8 +272,8 @@ class CrossDcCounts:
     def receive_recovery_request(
         self, sender: str, message: RecoverCounts
     ) -> RecoverCountsReply | Refused:
-        """Answer a data center that requests its lost counts, and send it the counts of this one
-        again."""
+        """Answer a data center that requests the counts that it lost, and send it this data
+        center's counts again."""
         if not sender:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)

@@ -38,7 +38,7 @@ class GlobalKeys:
         """Shards that started without counters."""
 
     def set_rules(self, rules: RuleSet) -> None:
-        """Record the keys of these rules from now on, instead of earlier rules."""
+        """Set the rules across data centers whose changed keys are recorded from now on."""
         self._rules = {
             rule.id.to_bytes(8, "big"): rule
             for rule in rules.rules()

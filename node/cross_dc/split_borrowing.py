@@ -1,4 +1,4 @@
-"""Borrowing of units from other data centers when the local share of a split limit is used up.
+"""Borrowing of units from other data centers when the local share of a divided limit is used up.
 
 Each data center counts only its own share, so all shares together never exceed the limit. Unused
 units of one data center are available to the others.
@@ -43,7 +43,8 @@ class SplitBorrowing:
         """Exhausted shares, and the time until which they are not asked."""
 
     def set_rules(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
-        """Set the ids of the split rules, and the hash rings of other data centers."""
+        """Set the ids of rules whose limits are divided among data centers, and the hash rings of
+        those."""
         self.rules, self.rings = rules, rings
 
     def can_borrow(self, batch: Batch) -> bool:

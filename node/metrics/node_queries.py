@@ -156,7 +156,7 @@ class NodeQueries:
 
     def used(self, key: bytes) -> int | None:
         """Return the used units of a key, including those above its limit; None when another node
-        counts it."""
+        holds its shard."""
         is_here = self._shards.ownership.held[shard_of(key)]
         return self._shards.engine.used(key, self._node.clock.now()) if is_here else None
 

@@ -261,8 +261,8 @@ class DirectChecks:
             self._size -= len(requests.popleft()[3])
 
     def of_shard(self, shard: int, now: int) -> list[tuple[tuple[int, int], int, bytes, int]]:
-        """Return the directly sent checks of a shard that may be repeated: request, row, key and
-        cost of each.
+        """Return the directly sent checks of a shard that may be repeated: request, index in it,
+        key and cost.
 
         The first call after a new request sorts all requests by shard.
         """

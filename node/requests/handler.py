@@ -256,8 +256,8 @@ class RequestHandler:
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
-        """Decide a batch of checks; a check that was already decided on another path gets the same
-        outcome."""
+        """Decide a batch of checks; a check that was already decided, hedged or forwarded, gets the
+        same outcome."""
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)

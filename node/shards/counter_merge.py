@@ -86,7 +86,7 @@ class CounterMerge:
         at: int,
         now: int,
     ) -> None:
-        """Replace the concurrency slots with these numbers by those in a counter state from the
+        """Replace concurrency slots with the given numbers by the slots in a counter state from the
         instant `at`."""
         here = self._engine.snapshot([key], now)
         limit = here.limits[0] if here.keys else limit

@@ -48,7 +48,8 @@ class FallbackLog:
                 del parts[number]
 
     def grant(self, key: bytes, slot: int, units: int, period_ns: int, now: int) -> None:
-        """Add a slot that was granted at `now`. If there are too many slots, add only its units."""
+        """Add a slot of a concurrency limit that was granted at `now`. If there are too many slots,
+        add only its units."""
         if not self._put(key, slot, is_new=True):
             self.add(key, units, period_ns, now)
 
@@ -61,7 +62,8 @@ class FallbackLog:
             self.take_back(key, units)
 
     def add_slot(self, key: bytes, slot: int) -> bool:
-        """Add a changed slot that other members know; return False if there are too many slots."""
+        """Add a changed concurrency slot that other members know; return False if there are too
+        many slots."""
         return self._put(key, slot, is_new=False)
 
     def _put(self, key: bytes, slot: int, *, is_new: bool) -> bool:
@@ -72,7 +74,7 @@ class FallbackLog:
         return True
 
     def remove_slots(self, key: bytes, slots: Iterable[int]) -> None:
-        """Remove the slots of a key with these numbers, if they are in the log."""
+        """Remove the concurrency slots of a key with the given numbers, if they are in the log."""
         known = self._slots.get(key)
         if known is not None:
             for slot in slots:
@@ -115,7 +117,7 @@ class FallbackLog:
         self._slots.pop(key, None)
 
     def restore(self, key: bytes, row: Sequence[int], period_ns: int, now: int) -> None:
-        """Add one row of a log that another node sent."""
+        """Add the ages and units of one key, a row of a fallback log that another node sent."""
         for age_ns, units in zip(row[::2], row[1::2], strict=True):
             self.add(key, units, period_ns, now - age_ns)
 

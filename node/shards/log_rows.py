@@ -48,7 +48,8 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
 def without_checks(
     keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
 ) -> list[list[int]]:
-    """Subtract the units of checks that both members admitted from the other member's log."""
+    """Subtract the units of checks that both members admitted from the fallback log of the other
+    member."""
     by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
     for check in checks:
         units, slots = by_key.get(check.key, ([], []))

@@ -156,8 +156,8 @@ class ShardOwnership:
         return self._covers
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return the members that may have counters of shards which this node holds for others,
-        with these shards.
+        """Return members that may have counters of shards held in an owner's place, each with its
+        shards.
 
         Only shards marked in `ours` are considered. Some shards belonged to this node before its
         restart. When no member has returned such a shard for a time, this node becomes its owner.
@@ -359,8 +359,8 @@ class ShardOwnership:
     # -- answers of the owner of a covered shard -----------------------------------------------
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
-        """Become the owner of a shard that this node held for another owner without counters of
-        it."""
+        """Become the owner of a shard, because the owner in whose place this node held it has no
+        counters."""
         self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:

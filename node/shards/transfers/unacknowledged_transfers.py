@@ -366,7 +366,7 @@ def _remote_size(remote_counts: dict[str, list[int]]) -> int:
 
 
 def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
-    """Append one row of a snapshot to another snapshot."""
+    """Append one row (a key and its counter) of a snapshot to another snapshot."""
     limit = source.limits[source.which[at]]
     if limit not in target.limits:
         target.limits.append(limit)
