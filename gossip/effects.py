@@ -46,7 +46,8 @@ Effect: TypeAlias = Send | Exchange | Changed | Conflict
 
 
 class ProbeClock(Protocol):
-    """Cluster clock for probes, which read it and record measured offsets."""
+    """Interface of the cluster clock that probes read, and in which they record measured
+    offsets."""
 
     def read(self, now: int) -> int:
         """Return the cluster time in ns."""

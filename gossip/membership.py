@@ -132,7 +132,7 @@ class Membership:
         return self._outbox.take()
 
     def join(self, seeds: Sequence[Address], now: int) -> list[Effect]:
-        """Contact members at these addresses, repeatedly until another member is known."""
+        """Contact members at the given addresses, repeatedly until another member is known."""
         self._exchanges.join(seeds, now)
         return self._outbox.take()
 

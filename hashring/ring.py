@@ -171,7 +171,8 @@ class Ring:
         return (*foremost.values(), *others)[:wanted]
 
     def _has_same_labels(self, sorted_members: Sequence[Member]) -> bool:
-        """Whether these members would have the same labels (zones or names) as in this ring."""
+        """Whether the given members would get the labels (zones or names) that they have in this
+        ring."""
         are_several = len(self.members) > 1 and len(sorted_members) > 1
         return are_several and _is_zoned(self.members) == _is_zoned(sorted_members)
 

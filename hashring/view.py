@@ -70,7 +70,7 @@ class View:
 
 @lru_cache(_RINGS_KEPT)
 def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
-    """Return the cache entry for the ring of these members, which several views can share.
+    """Return the cache entry for the ring of the given members, which several views can share.
 
     The result does not depend on the similar ring that makes building it faster.
     """

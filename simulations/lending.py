@@ -76,12 +76,12 @@ class LendingWorld:
 
     @property
     def limit(self) -> Limit:
-        """Return the current limit of the key."""
+        """Return the current limit of the simulated key."""
         assert self._rule.limit is not None
         return self._rule.limit
 
     def lent(self) -> int:
-        """Return the units of all current leases."""
+        """Return the units in all leases that clients hold."""
         return self._owner.lender.lent_units(KEY)
 
     def check(self, borrower: int, cost: int = 1) -> bool:

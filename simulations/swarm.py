@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Seed that violated an invariant, with the smallest set of faults that still violates it."""
+    """Seed that violated an invariant, with the few faults that still violate it."""
 
     run: Run
     faults: tuple[Fault, ...]

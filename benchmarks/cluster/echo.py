@@ -72,7 +72,7 @@ class RawEcho:
 
 
 class _Peer:
-    """QUIC connection on its own socket."""
+    """QUIC connection with a socket that no other connection uses."""
 
     def __init__(self, sock: socket.socket, quic: QuicConnection) -> None:
         self.sock = sock

@@ -82,8 +82,8 @@ class OverRedis:
             return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
 
     def limits_async(self, implementation: str) -> Rate:
-        """Measure the package `limits` with 64 asyncio tasks, over the Redis client with this
-        name."""
+        """Measure the package `limits` with 64 asyncio tasks, over the Redis client
+        `implementation`."""
         return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
 
     async def _crowd(self, implementation: str) -> int:
@@ -118,7 +118,7 @@ class OverRedis:
         return done
 
     def evalsha(self, pipeline: int) -> Rate:
-        """Measure the same GCRA script with `redis-benchmark` over 50 connections."""
+        """Measure a GCRA script in Redis, called by `redis-benchmark` over 50 connections."""
         requests = _REQUESTS * (3 if pipeline > 1 else 1)
         words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
         words += ["-n", str(requests), "-r", str(_KEYS), "-P", str(pipeline)]

@@ -1,5 +1,5 @@
-"""Servers that send a constant answer with the gateway's server libraries: the lower bound of its
-cost.
+"""Servers that send a constant answer with the gateway's server libraries: the lower bound of the
+gateway's cost.
 
 `python -m benchmarks.gateway.baseline_servers PORT GRPC_PORT` starts them.
 """

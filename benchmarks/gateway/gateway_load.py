@@ -53,7 +53,7 @@ METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
 class _Load(NamedTuple):
-    """Result of one load on the gateway."""
+    """Call times, failures and decisions of the gateway under one number of callers."""
 
     took: list[float]
     """Call times in seconds, sorted."""
@@ -86,7 +86,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _loaded(http: int, port: int, level: int) -> _Load:
-    """Put one load on the gateway, and read its counters before and after."""
+    """Put one load on the gateway, and read the gateway's metric counters before and after."""
     before = counted(http)
     took, failed = asyncio.run(_call(port, level, _SECONDS))
     after = counted(http)

@@ -174,7 +174,8 @@ def _fastapi_app(limiter: Limiter | None) -> AsgiApp:
 
 
 def _slowapi_app() -> AsgiApp:
-    """Return an application that `slowapi` limits, counting in this process."""
+    """Return an application whose requests the package `slowapi` limits by counts in this
+    process."""
     from fastapi import FastAPI
     from slowapi import Limiter as SlowLimiter
     from slowapi.middleware import SlowAPIASGIMiddleware

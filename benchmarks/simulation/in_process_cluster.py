@@ -1,4 +1,4 @@
-"""Cluster of any size in this process: real clients, frames and counters over a memory network.
+"""Cluster of any size in this process: real clients, frames and counters over an in-memory network.
 
 Members decide every check that they receive. They know each other from the start and do not gossip.
 A check costs the work of client, frames and decision, without sockets and encryption.

@@ -175,7 +175,7 @@ class World:
         self.now = end
 
     def share_holding(self, name: str, status: Status) -> float:
-        """Return the share of running members that see one member in this state."""
+        """Return the share of running members that see one member in the given state."""
         views = [host.core.records for host in self.hosts if host.is_up]
         return sum(view[name].status is status for view in views) / len(views)
 

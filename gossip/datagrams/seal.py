@@ -130,8 +130,8 @@ class _Window:
         """One bit per counter; the lowest bit is the highest counter."""
 
     def take(self, counter: int) -> bool:
-        """Accept the counter of a datagram; return False when it was used before or is too old to
-        check."""
+        """Accept the sequence number of a datagram; return False when it was used before or is too
+        old to check."""
         if counter > self._highest:
             shift = min(counter - self._highest, _WINDOW)
             self._received_bits = (self._received_bits << shift | 1) & ((1 << _WINDOW) - 1)

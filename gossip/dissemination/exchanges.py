@@ -54,7 +54,7 @@ class Exchanges:
             self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
 
     def join(self, seeds: Sequence[Address], now: int) -> None:
-        """Contact these addresses now, and again until a member answers."""
+        """Contact the given addresses now, and again until a member answers."""
         self.set_seeds(seeds)
         self._join_pause = self._settings.join_pause
         self.contact_seeds(now)
@@ -64,8 +64,8 @@ class Exchanges:
         self.seeds = tuple(dict.fromkeys(seeds))
 
     def contact_seeds(self, now: int) -> None:
-        """Contact all seeds while no other member is known, otherwise one seed that is not a known
-        member."""
+        """Contact all seed addresses while no other member is known, otherwise one seed of an
+        unknown member."""
         if not self.seeds:
             return
         if self._table.is_alone:

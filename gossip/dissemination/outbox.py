@@ -75,7 +75,7 @@ class Outbox:
             self._schedule_gossip(which, now)
 
     def drop(self, name: str) -> None:
-        """Stop sending the record of a member to others."""
+        """Stop sending the record of a member to other members."""
         self.local_dc.drop(name)
         self.remote_dc.drop(name)
 

@@ -85,7 +85,7 @@ class Suspicion:
     def raised(
         cls, now: int, probing: ProbeSettings, settings: Settings, members: int
     ) -> "Suspicion":
-        """Create a suspicion; `members` counts all members that can share it, this member and the
+        """Create a suspicion in a group of `members` members, including this member and the
         suspect."""
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
         if not settings.dynamic_suspicion:

@@ -1,4 +1,5 @@
-"""Hits that a run may lose: the time spans in which faults leave an owner's hits without a replica.
+"""Hits (admitted units) that a run may lose: the time spans in which faults leave them without a
+replica.
 
 Without faults, the replica at the standby is a tenth of a second old. After a network fault it is
 older. Without a standby there is no replica. The functions are pure: they map a scenario to spans
@@ -150,7 +151,7 @@ def _has_no_replica(fault: Fault, others: Iterable[Fault], scenario: Scenario) -
 
 
 def _is_replica_unreachable(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
-    """Return whether the only replicas may be unreachable when they are needed.
+    """Return whether the only replicas of counters may be unreachable when the owner fails.
 
     A standby covers one failure at a time. Until replication has caught up after a failure, another
     unreachable member of the data center may hold the only replica.

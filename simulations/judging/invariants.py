@@ -216,7 +216,7 @@ class Invariants:
     def _over_in_window(
         self, name: str, key: str, column: Column, limit: Limit, excess: int
     ) -> Iterator[Violation]:
-        """Yield a violation when one window of a window algorithm admitted more than the limit plus
+        """Yield a violation when a fixed or sliding window admitted more than the limit plus
         `excess`."""
         has_clock_faults = any(fault.verb.startswith("clock") for fault in self._faults)
         if self._began is None or has_clock_faults or limit.algorithm not in _WINDOW_ALGORITHMS:
@@ -321,7 +321,7 @@ class Invariants:
         return rule.scope == "home" or self._datacenters == 1
 
     def _is_shared(self, rule: Rule) -> bool:
-        """Return whether data centers share the counts of this rule."""
+        """Return whether data centers share the counts of a rule."""
         return rule.scope == "global" and self._datacenters > 1
 
     def _admitted_by_one(self, limit: Limit, end: float) -> int:

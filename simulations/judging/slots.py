@@ -25,8 +25,8 @@ _DEADLINE_S = 4.5
 
 @dataclass(frozen=True, slots=True)
 class HeldSlot:
-    """Caller that requested a slot, with the times of the request. Times are seconds since the
-    start of the load."""
+    """Caller that requested a slot of a concurrency limit, with the times of the request. Times are
+    seconds since the start of the load."""
 
     asked_at: float
     answered_at: float

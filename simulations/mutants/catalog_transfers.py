@@ -1,5 +1,5 @@
-"""Mutants (planted bugs) in shard ownership: replicas, transfers, and the log of decisions in place
-of an owner."""
+"""Mutants (planted bugs) in shard ownership: replicas, transfers, and decisions in place of an
+unreachable owner."""
 
 from simulations.mutants.value import Edit, Mutant
 

@@ -144,8 +144,8 @@ def as_row(result: Result) -> dict[str, object]:
 
 
 def summary(results: Sequence[Result]) -> dict[str, object]:
-    """Return the last row: numbers of planted, detected and surviving mutants, and violations of
-    the shipped code."""
+    """Return the last row of the report: numbers of planted, detected and surviving mutants, and
+    violations without mutants."""
     tried = [result for result in results if result.mutant is not None]
     return {
         "applied": len(tried),

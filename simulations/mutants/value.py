@@ -116,7 +116,7 @@ def _target_in(module_name: str, path: str) -> tuple[object, str, object] | None
 
 
 def _modules_with(function: str) -> list[str]:
-    """Return the names of the shipped modules that define a function of this name."""
+    """Return the names of the shipped modules that define a function with the given name."""
     root = Path(__file__).parents[2]
     definition = re.compile(rf"def {re.escape(function)}\(")
     return [

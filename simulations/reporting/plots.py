@@ -126,7 +126,8 @@ class Frame:
         return "\n".join(parts)
 
     def legend(self) -> list[str]:
-        """Return the legend of the parts that `draw` adds to every plot."""
+        """Return the legend of the marks in every plot: faults, violations and the end of the
+        load."""
         entries = [("end of the load", '<path class="load-end" d="M9 0V10"/>')]
         if self.faults:
             shade = '<rect class="shade" width="18" height="10" opacity="0.2"/>'

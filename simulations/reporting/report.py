@@ -174,8 +174,8 @@ def _faults(outcome: Outcome) -> str:
 
 
 def _frame(outcome: Outcome) -> Frame:
-    """Return a frame for the plots that covers all instants, and the planned end if the run reached
-    it."""
+    """Return the common frame of the plots; it covers all recorded times, and the planned end if
+    reached."""
     series, scenario = outcome.series, outcome.scenario
     lines = chain(
         series.admitted.values(),
@@ -321,7 +321,8 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
 
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
-    """Choose the members to draw, in order; also return a text about the omitted ones."""
+    """Choose the members whose states are drawn; return their names and a text about the omitted
+    members."""
     if len(rows) <= _MAX_MEMBERS:
         return sorted(rows, key=_by_number), ""
     troubled = {

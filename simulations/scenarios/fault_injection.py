@@ -31,37 +31,39 @@ class FaultyLinks(Protocol):
     sides."""
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between the hosts, in both directions or in one."""
+        """Drop all messages between two groups of hosts, in both directions or in one."""
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
         """Undo `cut`, so that messages arrive again."""
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are lost."""
+        """Set the share of datagrams between two groups of hosts that are lost."""
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that arrive twice."""
+        """Set the share of datagrams between two groups of hosts that arrive twice."""
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a fixed delay, in seconds, to all messages between the hosts."""
+        """Add a fixed delay, in seconds, to all messages between two groups of hosts."""
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are lost in bursts."""
+        """Set the share of datagrams between two groups of hosts that are lost in bursts."""
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are corrupted."""
+        """Set the share of datagrams between two groups of hosts that are corrupted."""
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Repeat old datagrams between the hosts; `share` is their number per new datagram."""
+        """Repeat old datagrams between two groups of hosts; `share` is their number per new
+        datagram."""
 
     def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a random delay, `mean` seconds on average, to all messages between the hosts."""
+        """Add a random delay, `mean` seconds on average, to all messages between two groups of
+        hosts."""
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold all messages between the hosts, or deliver the held messages together."""
+        """Hold all messages between two groups of hosts, or deliver the held messages together."""
 
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Close all connections between the hosts."""
+        """Close all connections between two groups of hosts."""
 
 
 class FaultyWorld(Protocol):

@@ -94,7 +94,8 @@ def what_if(
 
 
 def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
-    """Spread the requests of one second evenly over it, when time-stamps are whole seconds.
+    """Spread the requests of each second evenly over the second, when time-stamps are whole
+    seconds.
 
     Otherwise all requests of a second would have the same time, and no counts could travel between
     them. The order is kept. Logs with finer time-stamps are not changed.

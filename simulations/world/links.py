@@ -36,8 +36,8 @@ class Links:
         return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between the hosts, in both directions or in one; also those of clients
-        near a cut host."""
+        """Drop all messages between two groups of hosts, in both directions or in one; also those
+        of clients near a cut host."""
         change = self._network.cut_one_way if one_way else self._network.cut
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             change(one, other)
@@ -48,48 +48,49 @@ class Links:
             self._network.heal(one, other)
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are lost."""
+        """Set the share of datagrams between two groups of hosts that are lost."""
         for one, other in self._each(some, others):
             self._network.set_loss(one, other, max(share, self._links.loss))
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that arrive twice."""
+        """Set the share of datagrams between two groups of hosts that arrive twice."""
         for one, other in self._each(some, others):
             self._network.set_repeats(one, other, max(share, self._links.repeats))
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are lost in bursts."""
+        """Set the share of datagrams between two groups of hosts that are lost in bursts."""
         for one, other in self._both_ways(some, others):
             self._network.set_bursts(one, other, share)
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Set the share of datagrams between the hosts that are corrupted."""
+        """Set the share of datagrams between two groups of hosts that are corrupted."""
         for one, other in self._both_ways(some, others):
             self._network.set_corrupt(one, other, share)
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Repeat old datagrams between the hosts; `share` is their number per new datagram."""
+        """Repeat old datagrams between two groups of hosts; `share` is their number per new
+        datagram."""
         for one, other in self._both_ways(some, others):
             self._network.set_replay(one, other, share)
 
     def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a random delay of `mean` seconds on average between the hosts."""
+        """Add a random delay of `mean` seconds on average between two groups of hosts."""
         for one, other in self._each(some, others):
             self._network.set_spikes(one, other, mean)
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold all messages between the hosts, or deliver the held messages together."""
+        """Hold all messages between two groups of hosts, or deliver the held messages together."""
         change = self._network.clog if is_on else self._network.unclog
         for one, other in self._each(some, others):
             change(one, other)
 
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Close all connections between the hosts."""
+        """Close all connections between two groups of hosts."""
         for one, other in self._each(some, others):
             self._network.reset(one, other)
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Add a fixed delay, in seconds, to all messages between the hosts."""
+        """Add a fixed delay, in seconds, to all messages between two groups of hosts."""
         for one, other in self._each(some, others):
             self._network.set_extra_delay(one, other, extra)
 

@@ -91,7 +91,8 @@ class MembershipWatch:
             self._record_detection(key, name)
 
     def changed(self, name: NodeId, changes: Sequence[Changed]) -> None:
-        """Check the changes in the member table of one node."""
+        """Check the changes in the member table of one node against the invariants of
+        membership."""
         for change in changes:
             before, after = change.before, change.after
             if before is not None and before.name != name and not after.replaces(before):
