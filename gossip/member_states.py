@@ -138,7 +138,8 @@ class MemberStates:
             self._prober.begin(name, now)
 
     def _start_indirect_probe(self, record: Record, now: int) -> None:
-        """Probe a suspect with a probability such that a few members of the data center do so."""
+        """Probe a suspected member at random, such that only a few members of the data center probe
+        it."""
         if not self._settings.dynamic_suspicion or record.accuser == self._table.me.name:
             return
         probability = 2 * self._settings.confirmations / max(1, len(self._table.pool_of(record)))

@@ -121,7 +121,8 @@ class Membership:
     # -- requests of the local node ------------------------------------------------------------
 
     def found(self, records: Iterable[Record]) -> list[Effect]:
-        """Start a cluster together with other members, which all get the same records.
+        """Start with the records of all members of a new cluster; each member gets the same
+        records.
 
         No record is disseminated, because no member lacks any. The members must be running.
         """
@@ -154,7 +155,7 @@ class Membership:
         return self._outbox.take()
 
     def left(self, now: int) -> list[Effect]:
-        """Announce that this node has left. It sends nothing afterwards."""
+        """Announce that this node has left the cluster. It sends nothing afterwards."""
         if not self._local_member.has_left:
             self._local_member.update(now, status=Status.LEFT)
             self._send_own_record()

@@ -128,7 +128,7 @@ class Settings:
         return self.local_dc if which == "local_dc" else self.remote_dc
 
     def without_lifeguard(self) -> "Settings":
-        """Return these settings without Lifeguard's extensions, for comparisons."""
+        """Return a copy of the settings without Lifeguard's extensions, for comparisons."""
         return replace(
             self, local_health=False, dynamic_suspicion=False, buddy=False, own_pauses=False
         )

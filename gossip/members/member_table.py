@@ -118,8 +118,8 @@ class MemberTable:
             del self.records[name]
 
     def pool_of(self, record: Record) -> Pool:
-        """Return the other members of the record's data center that are not dead and have not
-        left."""
+        """Return the members of the record's data center that are not dead and have not left,
+        without this one."""
         return self._datacenters.setdefault(record.datacenter, Pool())
 
     def is_in_local_dc(self, record: Record) -> bool:

@@ -144,7 +144,7 @@ class _Task:
             self.make_ready()
 
     def step(self) -> None:
-        """Run the task until it waits again."""
+        """Run the task until it waits or ends."""
         self._scheduler.task = self
         error, self._error = self._error, None
         try:
@@ -293,7 +293,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         self._empty: _Future[None] | None = None
 
     def start_soon(self, task: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
-        """Start a task in this group."""
+        """Start a task in this task group."""
         self._start(task(*args), self.cancel_scope)
 
     async def start(self, task: Callable[..., Awaitable[object]], *args: object) -> Any:
@@ -318,7 +318,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         task.make_ready()
 
     def hand_over(self, other: "_TaskGroup") -> None:
-        """Move the only task of this group to another group."""
+        """Move the only task of this task group to another task group."""
         task, scope = self._tasks.popitem()
         scope.detach()
         scope.attach(other.cancel_scope)
@@ -377,7 +377,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         return True
 
     def _left(self) -> BaseException | None:
-        """Return the exception with which the block of a task group ends, or None."""
+        """Return the exception with which the block of a task group ends; None if there is none."""
         cancelled = [Cancelled()] if self._is_cancelled else []
         if self._errors:
             return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])

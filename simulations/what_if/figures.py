@@ -72,7 +72,7 @@ class RuleFigures:
 
     @property
     def allowed(self) -> int:
-        """Number of checks of this rule that were allowed with eventual consistency."""
+        """Number of checks of a rule that were allowed with eventual consistency."""
         return self.checks - self.denied
 
 
@@ -147,7 +147,8 @@ class RuleTally:
         self._worst: Worst | None = None
 
     def add(self, code: int, right: int) -> None:
-        """Count one check: its result code, and the code of exact counting."""
+        """Count one check of the rule: the result code `code`, and the code `right` of exact
+        counting."""
         is_denied = code in _REFUSED
         is_rightly = right in _REFUSED
         self._checks += 1
@@ -217,7 +218,7 @@ class ClientTally:
     rules: Counter[str] = field(default_factory=Counter)
 
     def add(self, answer: Answer, right: Answer, now: int) -> None:
-        """Count one request: its decision, and the decision of exact counting."""
+        """Count one request of the client: its decision, and the decision of exact counting."""
         self.checks += 1
         if answer.allowed and right.allowed:
             return

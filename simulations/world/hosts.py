@@ -117,8 +117,8 @@ class Hosts:
         return {name: _state_of(record) for name, record in records.items()}
 
     def views(self) -> list[dict[str, str]]:
-        """Return the member states in the tables of some nodes; in large clusters most tables are
-        equal."""
+        """Return the member states in the member tables of some nodes; in large clusters most
+        tables are equal."""
         return [self.states(host) for host in self.running()[:_VIEWERS]]
 
     def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
