@@ -17,7 +17,7 @@ from hashring.ring import Ring
 __all__ = ["View"]
 
 _RINGS_KEPT = 32
-"""Cache of rings for all views: a restarted member gives the same ring again."""
+"""Number of cached rings, shared by all views: a restarted member gives the same ring again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ MAX_KEYS = 10_000_000
 """Keys that one engine holds; no log that fits in memory has more."""
 
 _KEYS_PER_ROUND = 4000
-"""Interval of a node's rounds."""
+"""Maximum number of keys whose counts one data center sends to another in a round."""
 
 Counted: TypeAlias = Literal["shared", "split", "home", "alone"]
 """How a rule is counted: together, split, in a home data center, or in each data center alone

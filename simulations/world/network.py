@@ -70,8 +70,9 @@ class SimulatedNetwork(MemoryNetwork):
         self._spikes: dict[frozenset[Address], float] = {}
         self._costs: dict[Address, float] = {}
         self._busy: dict[Address, float] = {}
-        self._queued: dict[Address, float] = {}
         """Time at which each host finishes its earlier messages."""
+        self._queued: dict[Address, float] = {}
+        """Queueing delay of the latest message at each host, in seconds."""
 
     def place(self, address: Address, place: Place) -> None:
         """Set the data center and zone of a host or client; they determine the delay of its
