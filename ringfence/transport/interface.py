@@ -113,8 +113,8 @@ class Transport(Protocol):
         """
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Pass each received sealed (encrypted) datagram to `handler` from now on; None refuses
-        them."""
+        """Pass each received sealed (encrypted) datagram to `handler`; with None, refuse such
+        datagrams."""
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """Send one sealed (encrypted) datagram without a connection: it may be lost, repeated or

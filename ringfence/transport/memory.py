@@ -301,7 +301,8 @@ class MemoryTransport:
         return side
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Pass each received sealed datagram to `handler`; None refuses them."""
+        """Pass each received sealed (encrypted) datagram to `handler`; with None, refuse such
+        datagrams."""
         self._on_sealed = handler
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:

@@ -188,7 +188,7 @@ class SharedWindow(Counter, Shared):
         )
 
     def state(self, now: int) -> list[int]:
-        """Return the state of this data center's counter."""
+        """Return this data center's count as numbers, to restore it on another node."""
         return self.own.state(now)
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
@@ -215,7 +215,7 @@ class SharedWindow(Counter, Shared):
         )
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Merge another data center's counts; return the number of rejected counts."""
+        """Merge another data center's counts of the key; return the number of rejected counts."""
         return self._merge(writer, cells, now)[0]
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
@@ -346,7 +346,7 @@ class SharedBucket(Bucket, Shared):
         return flatten_pairs({n: units for n, units in self.admitted.items() if n >= oldest})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Merge another data center's counts; return the number of rejected counts."""
+        """Merge another data center's counts of the key; return the number of rejected counts."""
         refused, increase = self._merge(writer, cells, now)
         super().charge(increase, now, 0)
         return refused

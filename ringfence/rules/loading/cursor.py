@@ -27,7 +27,7 @@ class Cursor:
     trail: tuple[str, ...] = ()
 
     def below(self, step: str) -> "Cursor":
-        """Return the cursor of a child of this position."""
+        """Return the cursor of a child of the map or list at this position."""
         return Cursor(self.findings, self.file, (*self.trail, step))
 
     def error(self, line: int, what: str, fix: str) -> None:

@@ -115,8 +115,8 @@ class _Converted(NamedTuple):
 
 
 class _Converter:
-    """Converter of YAML nodes to values. Targets of aliases are shared, but each use counts for the
-    bound."""
+    """Converter of YAML nodes to values. Targets of aliases are shared, but each use counts
+    toward the maximum number of values."""
 
     def __init__(self) -> None:
         self._done: dict[int, _Converted] = {}

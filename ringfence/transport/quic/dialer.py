@@ -68,7 +68,7 @@ class Dialer:
         connection.terminate(reason, notify_peer=False)
 
     def try_next(self, connection: QuicConnection, now: float) -> None:
-        """Start the handshake with the next numeric address."""
+        """Start the handshake with the peer's next numeric address."""
         path, *later = connection.candidates
         connection.candidates = later
         remaining = max(0.0, connection.connect_deadline - now)
@@ -83,7 +83,8 @@ class Dialer:
         connection.start(quic, path)
 
     def on_attempt_timeout(self, connection: QuicConnection, now: float) -> None:
-        """Try the next address after a time-out, or close the connection when there is none."""
+        """Try the peer's next address after a time-out, or close the connection when there is
+        none."""
         if connection.candidates:
             self.try_next(connection, now)
         else:

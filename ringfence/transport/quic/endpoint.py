@@ -106,7 +106,7 @@ class Endpoint:
                 self._deliver(connection, data, addr, now)
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Pass each datagram that is not QUIC to `handler`; None refuses them."""
+        """Pass each datagram that is not QUIC to `handler`; with None, refuse such datagrams."""
         self._on_sealed = handler
 
     def is_handshake(self, data: bytes) -> bool:
@@ -198,7 +198,7 @@ class Endpoint:
             return None
 
     def on_closed(self, connection: QuicConnection) -> None:
-        """Record in the tables that the connection is closed."""
+        """Record in the connection table that a connection is closed."""
         if self._table.set_closed(connection):
             self._failed_handshakes.count_failure()
         self.on_sendable(connection)

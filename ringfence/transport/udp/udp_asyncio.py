@@ -35,7 +35,7 @@ class AsyncioUdp(UdpTransport):
     _is_flush_scheduled: bool = False
 
     async def run(self, *, task_status: TaskStatus[Address] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Send and receive until cancelled, then close every connection.
+        """Send and receive datagrams until cancelled, then close every connection.
 
         Calls `task_status.started(address)` when messages can be sent. Raises `ConfigError` when
         the address cannot be bound.

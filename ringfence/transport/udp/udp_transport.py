@@ -130,7 +130,8 @@ class UdpTransport(ABC):
         self._endpoint.change_tls(client, server)
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
-        """Start to connect. A host name is resolved first, and its addresses are tried in order."""
+        """Start to connect to an address. A host name is resolved first, and its addresses are
+        tried in order."""
         if self._socket is None:
             raise LocalProtocolError("the transport must be running; start `run` first")
         dialer = self._endpoint.dialer
@@ -144,7 +145,8 @@ class UdpTransport(ABC):
         return connection
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
-        """Pass each received sealed datagram to `handler`; None refuses them."""
+        """Pass each received sealed (encrypted) datagram to `handler`; with None, refuse such
+        datagrams."""
         self._endpoint.receive_sealed(handler)
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:

@@ -30,7 +30,7 @@ class TrioUdp(UdpTransport):
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Send and receive until cancelled, then close every connection.
+        """Send and receive datagrams until cancelled, then close every connection.
 
         Calls `task_status.started(address)` when peers can reach the transport. Raises
         `ConfigError` when it cannot listen.

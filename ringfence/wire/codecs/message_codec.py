@@ -136,7 +136,7 @@ class PackedRules:
 def decode(
     payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True, arrays: int | None = None
 ) -> Message:
-    """Decode the payload of one frame.
+    """Decode a message from the payload of one frame.
 
     `limit` is the maximum size in bytes. `arrays`, if given, is the maximum number of arrays, which
     only long messages enforce. Without `maps`, a map is refused: no client sends one to a node, and
