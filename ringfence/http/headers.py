@@ -213,7 +213,7 @@ def reported_status(decision: Decision) -> Status | None:
     """Return the status of the limit that the header fields describe; None if there is no such
     limit.
 
-    Limits in shadow mode, and statuses that no node decided, are not described.
+    The fields describe no limit that is in shadow mode or that the failure policy decided.
     """
     statuses = decision.statuses
     if len(statuses) == 1:
@@ -237,7 +237,7 @@ def violated_policies(decision: Decision) -> list[str]:
 
 
 def _is_reliable(status: Status) -> bool:
-    """Whether clients may rely on a status: its limit is not in shadow mode, and a node decided."""
+    """Whether clients may rely on the status of a limit: not in shadow mode, decided by a node."""
     rule = status.rule
     return (
         rule is not None

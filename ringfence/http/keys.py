@@ -123,7 +123,8 @@ class Keys:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Return the entry names of each configured descriptor, for comparison with the rules."""
+        """Return the names of the entries of each configured descriptor, for comparison with the
+        rules."""
         return tuple([tuple([name for name, _ in entries]) for entries in self._descriptors])
 
     def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:

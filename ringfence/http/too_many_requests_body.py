@@ -84,7 +84,7 @@ class Refused:
         )
 
     def as_problem(self) -> dict[str, object]:
-        """Return the fields of the problem details object."""
+        """Return the refusal as the fields of a problem details object (RFC 9457)."""
         problem: dict[str, object] = {
             "type": self.problem_type,
             "title": self.title,

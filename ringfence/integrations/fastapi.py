@@ -124,7 +124,8 @@ class RateLimits(starlette.RateLimits):
     async def opened(self) -> AsyncIterator[Limiter]:
         """Open the limiter for a `with` block, unless it is open already.
 
-        Raises `ConfigError` for a limit above the decorator of its route.
+        Raises `ConfigError` if `@limits.limit` is written above the route decorator, such as
+        `@app.get`.
         """
         for route in [each for app in self._apps for each in _described(app)]:
             if route.endpoint in self._decorated:
@@ -175,7 +176,7 @@ class RateLimits(starlette.RateLimits):
 
 
 def _depending(function: _Route, view_limit: ViewLimit) -> _Route:
-    """Return a route function with one more dependency: the limit."""
+    """Return a route function with an additional FastAPI dependency, which checks the limit."""
     if not inspect.isroutine(function) or _yields(function):
         raise ConfigError(
             f"@limits.limit must stand above a plain or async function, got {function!r}; limit "

@@ -46,7 +46,7 @@ class TurnTooLate(OverLimit, httpx.TransportError):
 
 
 def by_host(request: httpx.Request) -> str:
-    """Return the called host: the default key, with one counter per host."""
+    """Return the host that a request calls: the default key, with one counter per host."""
     return request.url.host
 
 

@@ -46,7 +46,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward by some seconds."""
+        """Move the fake clock forward by some seconds."""
         if seconds < 0:
             raise ValueError(f"the clock cannot go back by {-seconds} s")
         self._now += round(seconds * 1e9)
@@ -74,7 +74,8 @@ class _FakeAcquireLoop(AcquireLoop):
 
 
 class FakeCluster:
-    """Counters in this process in place of a cluster; `rules` as for `ringfence.local`."""
+    """Counters in this process in place of a cluster; `rules` are given as for
+    `ringfence.local`."""
 
     def __init__(self, rules: RuleSet | Mapping[str, object] | str | Path) -> None:
         self.rules = rules_of(rules) if rules else RuleSet()
@@ -91,7 +92,7 @@ class FakeCluster:
         self.clock.advance(seconds)
 
     def reset(self) -> None:
-        """Delete all counters; the clock keeps its time."""
+        """Delete all counters of the fake cluster; its clock keeps its time."""
         with self._lock:
             self._counting = self._fresh()
 
@@ -158,7 +159,7 @@ class FakeCluster:
 
 
 class _Decider(LocalDecider):
-    """Decides the checks of one limiter of the fake cluster.
+    """Object that decides the checks of one limiter of the fake cluster.
 
     It may have its own rules, but shares the counters with all other limiters.
     """

@@ -103,7 +103,7 @@ class WsgiRequest:
 
 
 class RateLimits:
-    """Blocking limiter and settings of a WSGI application. Threads share it, and it survives a
+    """Blocking limiter and settings of a WSGI application, for all threads and also after a
     fork."""
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
@@ -160,7 +160,7 @@ class RateLimitMiddleware:
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Check and serve one request."""
+        """Check the limits of one request, and serve it if it is allowed."""
         if (
             _STATE_KEY in environ
         ):  # Inside another middleware of this class, which writes the headers.
@@ -219,7 +219,8 @@ class _SettlingBody:
         return iter(self._chunks)
 
     def close(self) -> None:
-        """Close the body and correct the charges. The server always calls it."""
+        """Close the response body and correct the charges of the request. WSGI servers always
+        call it."""
         try:
             close: Callable[[], object] | None = getattr(self._chunks, "close", None)
             if close is not None:
@@ -235,7 +236,7 @@ def decision_of(environ: "WSGIEnvironment") -> Decision | None:
 
 
 def _require_address(url: str | None) -> None:
-    """Raise `ConfigError` at the start for an address that would fail at the first request."""
+    """Raise `ConfigError` at the start for an invalid cluster address, before a request uses it."""
     address = url or os.environ.get(ENVIRONMENT)
     if not address:
         raise ConfigError(

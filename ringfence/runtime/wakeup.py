@@ -24,7 +24,7 @@ class Wakeup:
     _woken = False
 
     def wake(self) -> None:
-        """Resume the waiting task, after all tasks that are ready now."""
+        """Resume the task that waits; it runs after all tasks that are ready now."""
         task, self._task = self._task, None
         if task is None:
             self._woken = True

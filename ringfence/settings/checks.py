@@ -66,5 +66,5 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether a host means all addresses of this host, as 0.0.0.0 does."""
+    """Whether a host, such as 0.0.0.0, means all network addresses of this machine."""
     return is_ip(host) and ip_address(host).is_unspecified

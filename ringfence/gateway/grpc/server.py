@@ -53,7 +53,7 @@ class GrpcServer:
         return await self._port.start(self._at, self._tls())
 
     async def set_ready(self) -> None:
-        """Set the health status to SERVING."""
+        """Set the health status of the gRPC server to SERVING."""
         self._health.set_serving()
 
     async def stop(self) -> None:

@@ -53,7 +53,7 @@ class HttpConnections:
         self._lacks_descriptors = False
 
     def close_excess(self) -> dict[str, int]:
-        """Shut down connections that exceed a limit; return their number by cause.
+        """Shut down connections that exceed a limit; return by cause how many were shut down.
 
         This call may block.
         """

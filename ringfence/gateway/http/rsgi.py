@@ -140,6 +140,7 @@ def _send(protocol: HttpProtocol, response: Response) -> None:
 
 
 def _host_of(client: str) -> str:
-    """Remove the port of `127.0.0.1:4711`, `[::1]:4711` and Granian's form `::1:4711`."""
+    """Return the host of an address: `127.0.0.1:4711`, `[::1]:4711` or Granian's form
+    `::1:4711`."""
     host = client.rpartition(":")[0]
     return host.strip("[]")

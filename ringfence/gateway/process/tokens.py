@@ -65,13 +65,15 @@ class TokenReload:
     """Reload of a changed token file. A file with an error is ignored."""
 
     def __init__(self, path: Path, tokens: Tokens) -> None:
-        """`tokens` were read from `path`; a reload changes this object in place."""
+        """`tokens` were read from `path`; a reload of the file changes the object `tokens` in
+        place."""
         self._path = path
         self._tokens = tokens
         self._seen: tuple[int, ...] = ()
 
     def reload_if_changed(self) -> None:
-        """Load the file again if it has changed, and log which tokens were added or revoked."""
+        """Load the token file again if it has changed, and log which tokens were added or
+        revoked."""
         try:
             now = self._path.stat()
         except OSError:

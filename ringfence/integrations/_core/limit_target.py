@@ -22,11 +22,11 @@ class AdHocTarget:
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Check the call against the ad-hoc limit without waiting."""
+        """Check a function call against the ad-hoc limit without waiting."""
         return await limiter.check_limit(self.limit, *self.key, cost=self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait until the ad-hoc limit allows the call, at most `max_wait` seconds."""
+        """Wait until the ad-hoc limit allows a function call, at most `max_wait` seconds."""
         return await limiter.acquire_limit(self.limit, *self.key, cost=self.cost, max_wait=max_wait)
 
 
@@ -39,11 +39,11 @@ class RuleTarget:
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Check the call against the rules without waiting."""
+        """Check a function call against the rules without waiting."""
         return await limiter.check(self.domain, self.descriptors, self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait until the rules allow the call, at most `max_wait` seconds."""
+        """Wait until the rules allow a function call, at most `max_wait` seconds."""
         return await limiter.acquire(self.domain, self.descriptors, self.cost, max_wait=max_wait)
 
 

@@ -97,7 +97,7 @@ class Policy:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Entry names of each descriptor that requests can have."""
+        """Names of the entries of each descriptor that the keys of this policy can produce."""
         return self._keys.paths
 
     def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:

@@ -1,4 +1,5 @@
-"""`Retry-After` header of other servers: a parser, and pauses by key."""
+"""Parser of the `Retry-After` headers of other servers, and the pauses of requests that they ask
+for."""
 
 import time
 from collections import OrderedDict

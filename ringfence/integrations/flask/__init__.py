@@ -64,8 +64,11 @@ class TooManyRequests(werkzeug.exceptions.TooManyRequests):
 
 
 class LimiterUnavailable(werkzeug.exceptions.ServiceUnavailable):
-    """Exception when no node could decide and the rule's `on_failure` denies; see
-    `@app.errorhandler(503)`."""
+    """Exception for a request that is refused because no node could decide and the rule has
+    `on_failure: deny`.
+
+    `@app.errorhandler(503)` may send another response.
+    """
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.refused.detail, _answer(refusal))

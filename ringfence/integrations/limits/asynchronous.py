@@ -28,7 +28,8 @@ _last_window: ContextVar[tuple[object, str, float] | None] = ContextVar(
 class AsyncRingfenceStorage(
     Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
 ):
-    """Storage that counts each key at its owner in the cluster. It works in several event loops.
+    """Storage that counts each key at the cluster node that owns it. It works in several event
+    loops.
 
     Connections are in a background thread, and the options are those of `RingfenceStorage`. With a
     `limiter` of the current event loop, no thread is involved.
@@ -129,7 +130,7 @@ class AsyncRingfenceStorage(
         await self._run(partial(self._counting.clear, key=key))
 
     async def reset(self) -> int | None:
-        """Delete all keys that storages of this kind have counted on the cluster.
+        """Delete all keys that storages of the package `limits` have counted on the cluster.
 
         Returns how many of them this process has counted, at most 10 000. The reset takes effect in
         other processes within a second.

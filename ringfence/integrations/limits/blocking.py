@@ -1,4 +1,4 @@
-"""Storage for blocking code: Flask-Limiter, slowapi, the strategies of `limits`."""
+"""Storage of the package `limits` for blocking code, such as Flask-Limiter and slowapi."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -27,8 +27,9 @@ _last_window: ContextVar[tuple[object, str, float] | None] = ContextVar(
 class RingfenceStorage(
     Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
 ):
-    """Storage that counts each key at its owner in the cluster. Threads can share it, and it
-    survives a fork.
+    """Storage that counts each key at the cluster node that owns it.
+
+    Threads can share it, and it can be used after a fork.
 
     `raise_on_outage=True` raises `PeerUnavailable` when no node decides, for the fallbacks of
     Flask-Limiter and slowapi; by default requests are allowed then. `connect_timeout` is the
@@ -128,7 +129,7 @@ class RingfenceStorage(
         self._run(partial(self._counting.clear, key=key))
 
     def reset(self) -> int | None:
-        """Delete all keys that storages of this kind have counted on the cluster.
+        """Delete all keys that storages of the package `limits` have counted on the cluster.
 
         Returns how many of them this process has counted, at most 10 000. The reset takes effect in
         other processes within a second.
