@@ -27,7 +27,7 @@ _MAX_SHRINK_RUNS = 60
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of one run, in a form that can be sent between processes."""
+    """Result of one simulation run, in a form that can be sent between processes."""
 
     seed: int
     event_hash: str

@@ -172,7 +172,7 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
 
 
 def share(samples: list[float], part: float) -> float:
-    """Return the quantile `part` of some samples."""
+    """Return the quantile `part` (from 0 to 1) of some samples."""
     ordered = sorted(samples)
     return ordered[int(part * (len(ordered) - 1))]
 

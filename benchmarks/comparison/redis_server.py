@@ -27,7 +27,7 @@ class RedisServer:
 
 
 def redis_program(name: str) -> str:
-    """Find a program of Debian's Redis package.
+    """Return the path of a program of Debian's Redis package.
 
     Raises `ConfigError` with the install command when it is missing."""
     found = shutil.which(name)

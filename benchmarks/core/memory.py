@@ -70,8 +70,8 @@ def _resident() -> int:
 
 
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
-    """Create `keys` keys and return the bytes of each. A sliding-window log is filled until it
-    reaches the limit."""
+    """Create `keys` keys and return the memory of each in bytes. A sliding-window log is filled
+    until it reaches the limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
     limit = Limit.of_ns(LOG_HITS if is_log else 100, MINUTE, algorithm)
     random, ones = Random(1), [1] * FRAME

@@ -15,7 +15,7 @@ def key_of(number: int, *, rule: int = 1) -> bytes:
 
 
 def new_table(limit: Limit, max_keys: int, *, keeps_keys: bool = False) -> Table:
-    """Create a compiled table, or a reference table if the compiled module is missing."""
+    """Create a compiled counter table, or one in Python if the compiled module is missing."""
     if why_not_compiled() is not None:
         return Table(limit, max_keys=max_keys)
     return compiled_tables(bytes(SECRET_BYTES), keeps_keys=keeps_keys).table(

@@ -343,8 +343,8 @@ _LARGEST = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
-    """Attack of security finding P8: requests with new keys, whose limits have the most slots per
-    window, or more."""
+    """Attack of security finding P8: requests with new keys, whose limits have the maximum number
+    of slots or too many."""
 
     def make(seq: int) -> bytes:
         keys = [b"attack%d-%d" % (seq, number) for number in range(_CARRIED_ROWS)]

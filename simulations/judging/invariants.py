@@ -66,7 +66,7 @@ class Final:
 
 
 class Invariants:
-    """Checks all invariants of one run."""
+    """Checker of all invariants of one run."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Errors:
 
 @dataclass(slots=True)
 class Answer:
-    """Decision of an engine on one request, with the result of each counter."""
+    """Decision of a limiter engine on one request, with the result of each counter."""
 
     allowed: bool
     rule: Rule | None
@@ -64,7 +64,8 @@ class Answer:
 
 
 def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
-    """Check one request by an engine as a client does; refund the charges of a denied request."""
+    """Check one request by a limiter engine as a client does; refund the charges of a denied
+    request."""
     batch = question.batch
     if not batch.keys:
         return Answer(True, None, [], [])

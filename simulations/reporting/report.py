@@ -48,12 +48,12 @@ _STATES = {
 
 
 def write_report(outcome: Outcome, path: Path) -> None:
-    """Write the report page to `path`, whose folder must exist."""
+    """Write the report page of a run to `path`, whose folder must exist."""
     path.write_text(render(outcome), encoding="utf-8", newline="\n")
 
 
 def render(outcome: Outcome) -> str:
-    """Return the report page as HTML that is also valid XML."""
+    """Return the report page of a run as HTML that is also valid XML."""
     scenario = outcome.scenario
     frame = _frame(outcome)
     plots = (

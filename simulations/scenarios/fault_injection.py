@@ -340,8 +340,8 @@ def _target_hosts(world: FaultyWorld, args: Args) -> list[str]:
 
 
 def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
-    """Return the hosts on both sides of a link fault: its targets, and the hosts of `from` or all
-    others.
+    """Return the hosts on both sides of a link fault: its targets, and the hosts in argument `from`
+    or all others.
 
     With `from`, a third group of hosts can reach both sides, so reachability is not transitive.
     """

@@ -55,7 +55,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Center:
-    """One data center with its engine and its received counts."""
+    """One data center with its limiter engine and the counts received from other data centers."""
 
     name: str
     engine: Engine
@@ -75,7 +75,7 @@ class DataCenters:
     def __init__(
         self, rules: Sequence[Rule], count: int, timing: Timing, random: Random, *, exact: bool
     ) -> None:
-        """With `exact`, all data centers share one engine, so no counts are sent."""
+        """With `exact`, all data centers share one limiter engine, so no counts are sent."""
         self._timing = timing
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
         """Heap of instant, number and call; equal instants are ordered by number."""
@@ -186,7 +186,7 @@ def counted(rule: Rule) -> Counted:
 
 
 def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
-    """Create the engine of one data center, configured as `node.cross_dc.counts` does."""
+    """Create the limiter engine of one data center, configured as `node.cross_dc.counts` does."""
     engine = Engine(max_keys=MAX_KEYS)
     engine.set_rules(
         {

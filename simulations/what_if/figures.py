@@ -1,4 +1,5 @@
-"""Figures of a what-if report: per rule, per client and in total."""
+"""Figures of a what-if report (effect of rules on an access log): per rule, per client and in
+total."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -78,7 +79,7 @@ class RuleFigures:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Client with denials, either by eventual or by exact counting."""
+    """Client whose requests were denied, either by eventually consistent or by exact counting."""
 
     client: str
     checks: int

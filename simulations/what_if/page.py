@@ -1,4 +1,5 @@
-"""HTML page of a what-if report: denials by rule and client, and the effect of late counts.
+"""HTML page on the effect of rules on an access log: denials by rule and client, effect of late
+counts.
 
 The page needs no script and no other file.
 """
@@ -15,12 +16,12 @@ __all__ = ["render_what_if", "write_what_if"]
 
 
 def write_what_if(answer: WhatIf, log: str, path: Path) -> None:
-    """Write the report page to `path`, whose folder must exist."""
+    """Write the what-if report page to `path`, whose folder must exist."""
     path.write_text(render_what_if(answer, log), encoding="utf-8", newline="\n")
 
 
 def render_what_if(answer: WhatIf, log: str) -> str:
-    """Return the report page as HTML that is also valid XML."""
+    """Return the what-if report page as HTML that is also valid XML."""
     places = "one data center" if answer.datacenters == 1 else f"{answer.datacenters} data centers"
     where = "one engine" if answer.exact else places
     late = ""

@@ -1,4 +1,4 @@
-"""Effect of rules on the clients of a log, decided in several data centers.
+"""Effect of rules on the clients of an access log, decided in several data centers.
 
 Every line is decided by one data center. Counts reach the other data centers late (`data_centers`),
 so some requests are admitted beyond the limit; `oracle` finds them. Time is that of the log.
@@ -54,7 +54,8 @@ def what_if(
     top: int = 10,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
-    """Decide every line of a log by simulated data centers; `entries` must be in order of time.
+    """Decide every line of an access log by simulated data centers; `entries` must be in order of
+    time.
 
     `delay_ms` is the one-way delay between two data centers, and `interval_ms` the interval of
     their rounds. `exact` gives all data centers one engine. Then, and with one data center, the
@@ -113,7 +114,7 @@ def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class _Run:
-    """One pass over a log, with the data centers, the oracle and the results."""
+    """One pass over an access log, with the data centers, the exact limiter and the results."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Run:
         self._question_of = question_of
 
     def take(self, entry: Entry) -> None:
-        """Decide one line of the log."""
+        """Decide one line of the access log by a data center and by the exact limiter."""
         self.same_instant += entry.time_ns <= self._now
         now = self._now = max(self._now, entry.time_ns)
         question, meets_rule = self._question_of(self._shape.of(entry))
