@@ -136,8 +136,8 @@ class _MaxSumTree:
         return self._best[1]
 
     def begin(self, place: int, value: int) -> None:
-        """Add the stretch of time that begins at the start number `place`, with the initial value
-        `value`."""
+        """Add the period that begins at index `place` of the list of period starts, with `value` as
+        its first value."""
         self._best[self._leaves + place] = value
         self._update_ancestors(self._leaves + place)
 

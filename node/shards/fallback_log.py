@@ -91,7 +91,7 @@ class FallbackLog:
 
     @property
     def keys(self) -> list[bytes]:
-        """Return the keys in the log, with units or with changed concurrency slots."""
+        """Return the keys for which the log holds charged units or changed concurrency slots."""
         units = [key for key, (_, parts) in self._units.items() if parts]
         return [*dict.fromkeys([*units, *self._slots])]
 

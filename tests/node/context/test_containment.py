@@ -139,7 +139,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
     [
         ("replication", "shards.replication", "flush"),
         ("cross_dc", "shards.cross_dc", "flush"),
-        ("handoff", "shards.handoff", "_offer_misplaced_shards"),
+        ("handoff", "shards.handoff", "_expire"),
         ("gossip", "membership", "tick"),
         ("gossip", "membership", "receive"),
     ],
