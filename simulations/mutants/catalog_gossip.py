@@ -182,4 +182,16 @@ GOSSIP = (
         ),
         ("long-pause",),
     ),
+    Mutant(
+        "clock-never-trusted-again",
+        "a member whose clock was wrong stays suspect although its clock is right again",
+        (
+            Edit(
+                "gossip.cluster_clock:ClusterClock._update_trust",
+                "elif difference_ns < _TRUST_NS:",
+                "elif False:",
+            ),
+        ),
+        ("clock-wrong",),
+    ),
 )

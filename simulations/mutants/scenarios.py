@@ -159,6 +159,15 @@ _ALL: tuple[Testbed, ...] = (
         ),
     ),
     build_testbed(
+        "clock-wrong",
+        "a host's clock is an hour wrong; its node leaves the ring and later returns",
+        seconds=8,
+        calm=12,
+        loads=(_DAY,),
+        faults=(Fault(2, "clock_step", None, {"node": "n3", "by_s": 3600}),),
+        wanted=("clock_suspect",),
+    ),
+    build_testbed(
         "pause",
         "a host stalls for a second, and no member is declared dead",
         seconds=8,

@@ -1,7 +1,8 @@
 """Hosts and clients of a run: their locations, and the membership state of their nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from gossip import Record, Status
 from node.node import Node
@@ -15,10 +16,12 @@ from simulations.scenarios.faulty_containment import FaultyContainment
 from simulations.scenarios.latency import Place
 from simulations.scenarios.scenario import Scenario
 
-__all__ = ["PORT", "Client", "Host", "Hosts"]
+__all__ = ["PORT", "Client", "Host", "Hosts", "is_majority_close"]
 
 PORT = 7101
 _VIEWERS = 9
+_CLOSE_NS = 1_000_000_000
+"""Difference below which two clocks agree."""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,14 @@ class Host:
         """Return whether flap damping keeps the host's node out of the ring after too many
         suspicions."""
         return self.node is not None and self.node.membership.is_damped
+
+    @property
+    def is_distrusted(self) -> bool:
+        """Return whether the host's node only forwards checks because its clock is suspect."""
+        node = self.node
+        if node is None or node.membership.is_damped:
+            return False
+        return node.membership.me.forward_only and node.clock.cluster.is_suspect
 
     @property
     def place(self) -> Place:
@@ -110,6 +121,38 @@ class Hosts:
         """Return the hosts with a running node."""
         return [host for host in self.by_name.values() if host.life is not None]
 
+    def in_ring(self) -> set[str]:
+        """Return the running members that must be in the rings.
+
+        Flap damping keeps a member out of the ring for minutes after too many suspicions. A suspect
+        clock keeps its member out only while no majority of the other clocks agrees, and only if a
+        member of its data center is in the ring.
+        """
+        running = [host for host in self.running() if not host.is_damped]
+        excused = {
+            host.name
+            for host in running
+            if host.is_distrusted and not self._has_majority_without(host)
+        }
+        served = {host.datacenter for host in running if host.name not in excused}
+        return {
+            host.name
+            for host in running
+            if host.name not in excused or host.datacenter not in served
+        }
+
+    def _has_majority_without(self, member: Host) -> bool:
+        """Return whether a majority of the other members' clocks agrees.
+
+        Probes measure all members, also those of other data centers. The host clocks and the
+        adjusted clocks are checked, so that a wrong adjustment does not excuse a member.
+        """
+        others = [host for host in self.running() if host is not member]
+        clocks = [host.clock.now() for host in others]
+        offsets = [0 if host.node is None else host.node.clock.cluster.offset_ns for host in others]
+        adjusted = [clock + offset for clock, offset in zip(clocks, offsets, strict=True)]
+        return is_majority_close(clocks) or is_majority_close(adjusted)
+
     def states(self, viewer: Host) -> dict[str, str]:
         """Return the state of each member in one node's member table."""
         assert viewer.node is not None
@@ -136,8 +179,9 @@ class Hosts:
         ]
 
     def is_settled(self) -> bool:
-        """Return whether all nodes know all members and count exactly the shards that they own."""
-        names = {host.name for host in self.running() if not host.is_damped}
+        """Return whether the rings of all nodes have the right members, and whether all nodes count
+        exactly the shards that they own."""
+        names = self.in_ring()
         for host in self.running():
             assert host.node is not None
             states = self.states(host)
@@ -146,6 +190,18 @@ class Hosts:
             if alive != names or counters["held_shards"] != counters["owned_shards"]:
                 return False
         return True
+
+
+def is_majority_close(clocks: Sequence[int]) -> bool:
+    """Return whether more than half of the clocks are less than 1 s from their median.
+
+    The clocks are in nanoseconds. A single clock is no majority.
+    """
+    if len(clocks) < 2:
+        return False
+    differences = [clock - clocks[0] for clock in clocks]
+    middle = median(differences)
+    return sum(abs(each - middle) < _CLOSE_NS for each in differences) > len(clocks) / 2
 
 
 def _state_of(record: Record) -> str:

@@ -224,12 +224,11 @@ class _Run:
     async def _read_final_state(self) -> Final:
         world, final = self._world, Final()
         hosts = world.hosts
-        # A node with too many suspicions leaves the ring for minutes (flap damping).
-        running = {host.name for host in hosts.running() if not host.is_damped}
+        expected = hosts.in_ring()
         for host in hosts.running():
             seen = {name for name, state in hosts.states(host).items() if state == "alive"}
-            if seen != running:
-                missing, ghosts = sorted(running - seen)[:5], sorted(seen - running)[:5]
+            if seen != expected:
+                missing, ghosts = sorted(expected - seen)[:5], sorted(seen - expected)[:5]
                 final.problems.append(f"{host.name} misses {missing} and believes in {ghosts}")
         if len({node.membership.digest for node in hosts.nodes()}) > 1:
             final.problems.append("views differ")

@@ -79,6 +79,12 @@ def test_slots_that_the_standby_granted_during_a_stall_stay_in_use() -> None:
     assert outcome.violations == []
 
 
+def test_a_member_with_a_wrong_clock_stays_out_while_no_clocks_agree() -> None:
+    scenario = generate_scenario(3000039, "core")
+
+    assert run_scenario(scenario, 3000039, scenario).violations == []
+
+
 def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     scenario = generate_scenario(388, "core")
 
