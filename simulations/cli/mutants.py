@@ -67,7 +67,7 @@ def _line(result: Result) -> str:
 
 def _show(report: dict[str, object]) -> None:
     screen = console()
-    screen.print(f"\n{report['found']} of {report['chosen']} mutants were detected")
+    screen.print(f"\n{report['found']} of {report['applied']} mutants were detected")
     for title in ("survivors", "false_alarms"):
         rows = report[title]
         assert isinstance(rows, list)

@@ -280,6 +280,17 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
     assert broken == finding["violations"]
 
 
+# Mutants
+
+
+def test_the_last_line_about_mutants_counts_those_that_were_detected(run: Run) -> None:
+    ran = run("mutants", "clock-never-trusted-again", "--seeds", "1")
+
+    assert ran.status == 0
+    assert "clock-never-trusted-again: convergence in clock-wrong, seed 1" in ran.out
+    assert ran.out.splitlines()[-1] == "1 of 1 mutants were detected"
+
+
 # What-if
 
 RULES = """
