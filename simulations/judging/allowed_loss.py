@@ -15,6 +15,7 @@ __all__ = [
     "REPLICATION_LAG_S",
     "emptied",
     "is_strong",
+    "hosts_of",
     "members_of",
     "overwhelmed",
     "unreplicated_spans",
@@ -87,7 +88,7 @@ def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
             continue  # A suspended process loses no data and recovers what it missed.
         until = fault.at if VERBS[fault.verb].end is None else fault.until
         over = float("inf") if until is None else until + _RECOVERY_S
-        for datacenter in sorted({places[name][0] for name in _hosts_of(fault, scenario)}):
+        for datacenter in sorted({places[name][0] for name in hosts_of(fault, scenario)}):
             before = over_at.setdefault(datacenter, [])
             if sum(fault.at <= at for at in before) >= failures:
                 hit.add(datacenter)
@@ -102,7 +103,7 @@ def emptied(scenario: Scenario) -> set[str]:
     for fault in scenario.faults:
         others = [other for other in scenario.faults if other is not fault]
         if fault.verb in ("crash", "leave") and _empties_datacenter(fault, others, scenario, 0.0):
-            found |= {places[name][0] for name in _hosts_of(fault, scenario)}
+            found |= {places[name][0] for name in hosts_of(fault, scenario)}
     return found
 
 
@@ -130,7 +131,7 @@ def members_of(scenario: Scenario) -> dict[str, tuple[str, str]]:
     }
 
 
-def _hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
+def hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
     """Return the hosts that a fault affects directly."""
     args, places = fault.args, members_of(scenario)
     if "node" in args:
@@ -159,14 +160,14 @@ def _is_replica_unreachable(fault: Fault, others: Iterable[Fault], scenario: Sce
     if fault.verb != "crash":
         return False
     places = members_of(scenario)
-    here = {places[name][0] for name in _hosts_of(fault, scenario)}
+    here = {places[name][0] for name in hosts_of(fault, scenario)}
     over = float("inf") if fault.until is None else fault.until + _RECOVERY_S
     return any(
         other.verb in _ISOLATING
         and "datacenter" not in other.args
         and other.at <= over
         and (other.until is None or other.until >= fault.at)
-        and here & {places[name][0] for name in _hosts_of(other, scenario)}
+        and here & {places[name][0] for name in hosts_of(other, scenario)}
         for other in others
     )
 
@@ -178,7 +179,7 @@ def _empties_datacenter(
 
     A member counts as absent until `lasts` seconds after its return."""
     places, gone = members_of(scenario), _down_hosts(fault, others, scenario, lasts)
-    concerned = {places[name][0] for name in _hosts_of(fault, scenario)}
+    concerned = {places[name][0] for name in hosts_of(fault, scenario)}
     left = {place[0] for name, place in places.items() if name not in gone}
     return not concerned <= left
 
@@ -187,7 +188,7 @@ def _is_known_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenari
     """Return whether another data center has received the counts that a fault destroys, and does
     not fail."""
     places = members_of(scenario)
-    here = {places[name][0] for name in _hosts_of(fault, scenario)}
+    here = {places[name][0] for name in hosts_of(fault, scenario)}
     away = {
         place[0] for name, place in places.items() if name in _down_hosts(fault, others, scenario)
     }
@@ -199,12 +200,12 @@ def _down_hosts(
 ) -> set[str]:
     """Return the hosts that are down during a fault, or returned less than `lasts` seconds before
     it."""
-    gone = set(_hosts_of(fault, scenario))
+    gone = set(hosts_of(fault, scenario))
     for other in others:
         if other.verb in ("crash", "leave") and other.at <= fault.at:
             back = float("inf") if other.until is None else other.until + lasts
             if fault.at < back:
-                gone.update(_hosts_of(other, scenario))
+                gone.update(hosts_of(other, scenario))
     return gone
 
 

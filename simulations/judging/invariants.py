@@ -20,6 +20,7 @@ from simulations.judging.allowed_loss import (
     overwhelmed,
     unreplicated_spans,
 )
+from simulations.judging.broken_connections import BrokenConnections
 from simulations.judging.ledger import Column, Ledger
 from simulations.judging.slots import HoldLedger, slot_violations
 from simulations.reporting.outcome import Violation
@@ -63,6 +64,7 @@ class Final:
     problems: list[str] = field(default_factory=list)
     """Descriptions of what had not converged."""
     bugs: list[str] = field(default_factory=list)
+    broken: BrokenConnections = field(default_factory=BrokenConnections)
 
 
 class Invariants:
@@ -114,9 +116,10 @@ class Invariants:
                     a.answered_at,
                     f"{a.key} was decided by {a.source.name}, not its owner",
                 )
-                for _, a in ledger.answers
+                for rule_name, a in ledger.answers
                 if a.source not in (Source.OWNER, Source.CACHE)
                 and a.datacenter not in self._overwhelmed | self._emptied
+                and not final.broken.explain(rule_name, a)
             ][:10]
         found += [
             Violation(

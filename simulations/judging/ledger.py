@@ -44,6 +44,8 @@ class Answered:
     """When the refund of the charge was certainly complete."""
     is_charge: bool = False
     """Whether the units count even beyond the limit."""
+    client: str = ""
+    """Host of the asking client; empty when it is not known."""
 
     @property
     def is_counted(self) -> bool:

@@ -5,6 +5,7 @@ from random import Random
 
 from ringfence import runtime
 from ringfence.transport.interface import Address
+from simulations.judging.broken_connections import Reset
 from simulations.scenarios.scenario import Network
 from simulations.world.hosts import Client, Hosts
 from simulations.world.network import SimulatedNetwork
@@ -19,6 +20,8 @@ class Links:
         self._hosts = hosts
         self._network = network
         self._links = links
+        self.resets: list[Reset] = []
+        """All breaks of connections so far."""
 
     def _each(self, some: Sequence[str], others: Sequence[str]) -> list[tuple[Address, Address]]:
         """Return all pairs of one host from each side."""
@@ -87,7 +90,7 @@ class Links:
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
         """Close all connections between two groups of hosts."""
         for one, other in self._each(some, others):
-            self._network.reset(one, other)
+            self._reset(one, other)
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Add a fixed delay, in seconds, to all messages between two groups of hosts."""
@@ -102,7 +105,11 @@ class Links:
             one = random.choice([*addresses, *(client.address for client in self._hosts.clients)])
             other = random.choice(addresses)
             if self._hosts.began > 0 and self._hosts.now < seconds and one != other:
-                self._network.reset(one, other)
+                self._reset(one, other)
+
+    def _reset(self, one: Address, other: Address) -> None:
+        self.resets.append(Reset(self._hosts.now, frozenset((one[0], other[0]))))
+        self._network.reset(one, other)
 
     def _client_links(
         self, some: Sequence[str], others: Sequence[str]

@@ -11,10 +11,12 @@ from dataclasses import replace
 from random import Random
 from time import perf_counter
 
-from hashring import SHARDS
+from hashring import SHARDS, Ring, shard_of
 from ringfence import runtime
 from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Source
+from simulations.judging.allowed_loss import hosts_of
+from simulations.judging.broken_connections import BrokenConnections, Deciders
 from simulations.judging.checking import check
 from simulations.judging.coverage import count_marks
 from simulations.judging.invariants import Final, Invariants
@@ -177,6 +179,7 @@ class _Run:
                 status.allowed,
                 status.source,
                 status.retry_after,
+                client=caller.address[0],
             )
             if status.allowed and not decision.allowed:
                 self._ledger.add_refunded(
@@ -199,7 +202,10 @@ class _Run:
         decision = await caller.limiter.charge(DOMAIN, {load.rule: key}, cost)
         self._ledger.answered(number)
         where, source = caller.datacenter, decision.source
-        answer = Answered(asked_at, hosts.now, where, key, cost, True, source, is_charge=True)
+        name = caller.address[0]
+        answer = Answered(
+            asked_at, hosts.now, where, key, cost, True, source, is_charge=True, client=name
+        )
         self._ledger.add(load.rule, answer)
         verdict = "within" if decision.allowed else "overdrawn"
         hosts.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
@@ -249,7 +255,35 @@ class _Run:
                     else:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
         final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
+        final.broken = self._read_broken_connections()
         return final
+
+    def _read_broken_connections(self) -> BrokenConnections:
+        """Return the breaks of connections, with owner and standby of the keys that a standby
+        decided."""
+        hosts = self._world.hosts
+        datacenters = {host.name: host.datacenter for host in hosts.by_name.values()}
+        broken = BrokenConnections(self._world.links.resets, datacenters)
+        for rule, answer in self._ledger.answers if broken.resets and hosts.nodes() else ():
+            place = answer.datacenter, rule, answer.key
+            if answer.source is Source.STANDBY and place not in broken.deciders:
+                broken.deciders[place] = self._deciders_of(*place)
+        return broken
+
+    def _deciders_of(self, datacenter: str, rule: str, key: str) -> set[Deciders]:
+        """Return owner and standby of a key: now, and while nodes were away that left."""
+        [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
+        if match is None:
+            return set()
+        where = match.rule.home if match.rule.scope == "home" else datacenter
+        ring = self._world.hosts.nodes()[0].cluster.view.ring(where)
+        shard, found = shard_of(match.key), set[Deciders]()
+        leaves = [fault for fault in self._scenario.faults if fault.verb == "leave"]
+        for away in ([], *(hosts_of(fault, self._scenario) for fault in leaves)):
+            present = Ring.of([each for each in ring.members if each.name not in away], ring)
+            if present.members:
+                found.add(Deciders(present.owner(shard), present.standby(shard)))
+        return found
 
     def _units_used(self, datacenter: str, rule: str, key: str) -> int:
         """Return the units that the owner of a key counts, including those above the limit."""
