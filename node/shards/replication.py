@@ -114,7 +114,12 @@ class Replication:
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
                 continue  # The owner may have newer counters; this node requests them separately.
-            if self._in_flight.get(standby) or (cover is not None and standby in cover.to_ask):
+            may_overwrite = cover is not None and (
+                standby in cover.to_ask
+                # The next owner of the shard may have the replica that this node lacks.
+                or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
+            )
+            if may_overwrite or self._in_flight.get(standby):
                 busy.append(key)
             else:
                 by_standby.setdefault(standby, []).append(key)

@@ -7,7 +7,10 @@ of time.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import permutations
 
+from hashring import Member, NodeId, Ring, shard_of
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
@@ -19,6 +22,7 @@ __all__ = [
     "members_of",
     "overwhelmed",
     "unreplicated_spans",
+    "unreachable_spans",
 ]
 
 REPLICATION_LAG_S = 0.35
@@ -71,6 +75,34 @@ def unreplicated_spans(scenario: Scenario, *, is_shared: bool = False) -> list[t
             span = fault.at - _CROSS_DC_LAG_S
         found.append((span, fault.at + (_TRANSFER_S if fault.verb == "leave" else _ANSWER_DELAY_S)))
     return _merge_spans(found)
+
+
+def unreachable_spans(scenario: Scenario, datacenter: str, key: bytes) -> list[tuple[float, float]]:
+    """Return the time spans in which the owner and the standby of a counter are both stalled.
+
+    A third member may then decide without a replica. It sends what it admitted to the first of the
+    two that resumes, so the span ends there.
+    """
+    stalls = [fault for fault in scenario.faults if fault.verb == "stall"]
+    found = [
+        ((one.args.get("node"), other.args.get("node")), max(one.at, other.at), until)
+        for one, other in permutations(stalls, 2)
+        if (until := min(one.until or one.at, other.until or other.at)) > max(one.at, other.at)
+    ]
+    if not found:
+        return []
+    places = members_of(scenario).items()
+    members = tuple([Member(NodeId(name), *place) for name, place in places])
+    ring = _ring_of(tuple([each for each in members if each.datacenter == datacenter]))
+    owner_and_standby = ring.owners(shard_of(key), 2)
+    return _merge_spans(
+        [(begin, end + _ANSWER_DELAY_S) for pair, begin, end in found if pair == owner_and_standby]
+    )
+
+
+@cache
+def _ring_of(members: tuple[Member, ...]) -> Ring:
+    return Ring.of(members)
 
 
 def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:

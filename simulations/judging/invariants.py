@@ -11,6 +11,7 @@ from math import inf
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
+from ringfence.rules.keys import encode_key
 from ringfence.wire import Source
 from simulations.judging.algorithm_invariants import breaches
 from simulations.judging.allowed_loss import (
@@ -18,6 +19,7 @@ from simulations.judging.allowed_loss import (
     emptied,
     is_strong,
     overwhelmed,
+    unreachable_spans,
     unreplicated_spans,
 )
 from simulations.judging.broken_connections import BrokenConnections
@@ -89,6 +91,7 @@ class Invariants:
         seen = replace(scenario, faults=self._faults)
         self._unreplicated_spans = unreplicated_spans(seen)
         self._unshared_spans = unreplicated_spans(seen, is_shared=True)
+        self._seen = seen
         self._overwhelmed = overwhelmed(seen, failures=_MAX_FAILURES)
         self._emptied = emptied(seen)
         self._loses = scenario.network.loss > 0
@@ -177,6 +180,7 @@ class Invariants:
         unshared = self._unshared(column, limit, is_shared)
         unreplicated = self._unreplicated(column, is_shared=is_shared)
         unreplicated += self._unreplicated_before_stalls(column)
+        unreplicated += min(self._admitted_without_replica(rule, column), limit.ceiling)
         return self._admitted_by_one(limit, end) + unshared + unreplicated + limit.ceiling * sides
 
     def _key_violations(
@@ -359,6 +363,18 @@ class Invariants:
         received."""
         stalls = [fault.at for fault in self._faults if fault.verb == "stall"]
         return sum(column.answered_within(at - REPLICATION_LAG_S, at) for at in stalls)
+
+    def _admitted_without_replica(self, rule: Rule, column: Column) -> int:
+        """Return the units admitted while the owner and the standby of the key were both
+        stalled."""
+        if not column.answers:
+            return 0
+        key = encode_key(rule.id, [column.answers[0].key])
+        return sum(
+            part.answered_within(begin, end)
+            for part in column.by_datacenter()
+            for begin, end in unreachable_spans(self._seen, min(part.datacenters), key)
+        )
 
     def _sides(self, is_shared: bool) -> int:
         """Return how many members may decide for one key at the same time, each up to the full

@@ -89,3 +89,10 @@ def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     scenario = generate_scenario(388, "core")
 
     assert run_scenario(scenario, 388, scenario).violations == []
+
+
+def test_a_takeover_without_a_replica_does_not_overwrite_the_replica_of_a_stalled_standby() -> None:
+    scenario = generate_scenario(3000286, "core")
+
+    assert [fault.args["node"] for fault in scenario.faults] == ["n2", "n4"]
+    assert run_scenario(scenario, 3000286, scenario).violations == []

@@ -92,8 +92,7 @@ class ShardOwnership:
     # -- deciding ------------------------------------------------------------------------------
 
     def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        """Record the keys that a batch has changed, for the standby, and for owners in whose place
-        this node counts."""
+        """Record the keys that a batch has changed, for the standby and for covered owners."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
@@ -154,6 +153,10 @@ class ShardOwnership:
     def covers(self) -> Mapping[int, Cover]:
         """Data of each shard that this node holds in place of its owner."""
         return self._covers
+
+    def is_blind(self, shard: int) -> bool:
+        """Return whether this node holds a shard without the counters of its owner."""
+        return self._states[shard] in BLIND
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return members that may have counters of shards held in an owner's place, each with its
@@ -289,8 +292,10 @@ class ShardOwnership:
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
         event = arrival_of(group, sender, self._me, owner, base_of)
-        is_asked = group.replica_at == self._me and not self.held[shard]
-        replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_asked else []
+        # The sender may not know that this node was the standby of the owner.
+        is_base = group.replica_at == self._me or self.replicas.sender_of(shard) == group.taken_from
+        is_used = bool(group.replica_at) and is_base and not self.held[shard]
+        replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
         since = now - max([check.age_ns for check in decided], default=0)
         self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
         if crossed is not None:
@@ -411,8 +416,7 @@ class ShardOwnership:
             self._follow_owner(sender, counts, now)
 
     def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Update the owner's part of the counters of shards that this node holds in the owner's
-        place.
+        """Update the owner's part of the counters of shards that this node covers.
 
         Skipped after a restart of the owner, because this node may have counters that the owner
         lacks. Skipped for another member that holds shards of the same owner in its place, because
@@ -456,7 +460,7 @@ class ShardOwnership:
 
     def release(self, shard: int, now: int) -> Released:
         """Stop holding a shard because it is being transferred; return its data."""
-        is_blind = self._states[shard] in BLIND
+        is_blind = self.is_blind(shard)
         cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
         self._states.apply(shard, Event.SEND, Arrival(now))
         return Released(cover, is_blind, regained)

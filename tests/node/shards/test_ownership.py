@@ -504,6 +504,26 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
     assert stand_in.used == 7
 
 
+def test_a_takeover_without_a_replica_is_not_replicated_to_the_next_owner() -> None:
+    ring = Ring.of([Member(NodeId("b")), Member(NodeId("c"))])
+    _, stand_in = ring.owners(shard_of(KEY), 2)
+    host, sent = Host(stand_in), list[Copy]()
+
+    class Way:
+        def call(self, make: Callable[[int], Copy], on_reply: object) -> None:
+            sent.append(make(1))
+
+    replication = Replication(
+        *(host.name, host.ownership, host.sender, host.engine, Counters()),
+        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT),
+    )
+    replication.on_ring_change(Ring.of(()), ring)
+    host.stand_in_for("a")
+    host.spend(2)
+    replication.flush()
+    assert not sent
+
+
 def test_a_receiver_requests_the_replica_that_the_sending_standby_lacked() -> None:
     standby, stand_in, again = copied_and_away("b")
 
@@ -531,6 +551,15 @@ def test_a_receiver_without_data_requests_the_replica_that_the_standby_lacked() 
 
 def test_a_standby_merges_counts_from_a_takeover_without_replica_into_its_replica() -> None:
     standby, stand_in, _ = copied_and_away("d", "b")
+
+    standby.take(stand_in, standby.ask(stand_in))
+
+    assert standby.used == 7
+
+
+def test_a_standby_that_was_silent_uses_its_replica_of_the_owner() -> None:
+    standby, stand_in, _ = copied_and_away()
+    assert stand_in.to_ask == []  # It does not know the standby before it.
 
     standby.take(stand_in, standby.ask(stand_in))
 

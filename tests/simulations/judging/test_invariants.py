@@ -1,5 +1,7 @@
 import pytest
 
+from hashring import Member, Ring, shard_of
+from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
 from simulations.judging.invariants import Final, Invariants
@@ -15,11 +17,14 @@ descriptors:
     rate_limit: {period: 10s, requests_per_unit: 3, algorithm: sliding_window_log}
   - key: bucket
     rate_limit: {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 3}
+  - key: log_day
+    rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding_window_log}
   - key: world
     rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
   - key: parts
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
 """
+RING = Ring.of([Member(f"n{number}", "dc1", "z1") for number in range(1, 7)])
 SLIDING = """
 domain: sim
 descriptors:
@@ -176,3 +181,27 @@ def test_an_aligned_window_of_a_sliding_limit_admits_only_the_limit():
     assert violations(rules, full[:3]) == []
     assert "over_admission" in violations(rules, full)
     assert violations(rules, [*full[:3], answered(19.5)]) == []
+
+
+def stalls(first, second):
+    return (
+        Fault(5.0, "stall", 10.0, {"node": first}),
+        Fault(6.0, "stall", 11.0, {"node": second}),
+    )
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_limit_may_pass_again_while_owner_and_standby_are_stalled(is_reversed):
+    owner, standby, third = RING.owners(shard_of(encode_key(KNOWN["log_day"].id, ["k"])), 3)
+    rules = {"log_day": KNOWN["log_day"]}
+    pair = (standby, owner) if is_reversed else (owner, standby)
+    again = [answered(at, source=Source.STANDBY) for at in (8.0, 8.5, 9.0)]
+    late = [*ALL, *again[:2], answered(10.5, source=Source.STANDBY)]
+    used = {"dc1": 6}
+
+    assert violations(rules, [*ALL, *again], used, faults=stalls(*pair)) == []
+    assert violations(rules, late, used, faults=stalls(*pair)) == ["over_admission"]
+    others = stalls(owner, third)
+    assert violations(rules, [*ALL, *again], used, faults=others) == ["over_admission"]
+    more = [*ALL, *again, answered(9.5, source=Source.STANDBY)]
+    assert violations(rules, more, {"dc1": 7}, faults=stalls(*pair)) == ["over_admission"]
