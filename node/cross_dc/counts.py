@@ -191,17 +191,25 @@ class CrossDcCounts:
             if not len(dissemination):
                 continue
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
-            for each in dissemination.take_due(self._read_counts, _KEYS_PER_ROUND, now):
-                shard = shard_of(each[0])
+            for key, cells, since in dissemination.take_due(
+                self._read_counts, _KEYS_PER_ROUND, now
+            ):
+                shard = shard_of(key)
                 owner = ring.owner(shard)
                 # Other data centers never reduce a count, so it is not sent while it may be too
                 # high.
                 cover = self._ownership.covers.get(shard)
                 is_counted_twice = cover is not None and cover.is_owner_counting(clock)
                 if owner in self._in_flight or is_counted_twice:
-                    dissemination.on_lost(each[0], each[2])  # It is sent later, with newer changes.
-                else:
-                    by_owner.setdefault(owner, []).append(each)
+                    dissemination.on_lost(key, since)  # It is sent later, with newer changes.
+                    continue
+                extra = 0 if cover is None else cover.possible_duplicates(key, clock)
+                if extra:
+                    # The other units are sent later, if no merge has removed them.
+                    dissemination.mark_changed(key, now)
+                sure = _reduced(cells, extra) if extra else cells
+                if sure:
+                    by_owner.setdefault(owner, []).append((key, sure, since))
             for owner, rows in by_owner.items():
                 self._send_counts(dissemination, owner, rows)
 
@@ -355,6 +363,12 @@ class CrossDcCounts:
         }
         waiting = sum(map(len, self._keys.to_send.values()))
         return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
+
+
+def _reduced(cells: Sequence[int], units: int) -> list[int]:
+    """Return counts without `units` in each window; a window without other units is omitted."""
+    pairs = zip(cells[::2], cells[1::2], strict=True)
+    return [n for number, count in pairs if count > units for n in (number, count - units)]
 
 
 def _sum_of(rows: Mapping[bytes, Sequence[int]]) -> int:

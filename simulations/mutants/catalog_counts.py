@@ -117,7 +117,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.flush",
-                "dissemination.on_lost(each[0], each[2])",
+                "dissemination.on_lost(key, since)",
                 "pass",
             ),
         ),

@@ -245,6 +245,7 @@ class ShardOwnership:
         owner = NodeId(transfer.taken_from or transfer.to)
         cover = Cover(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
         cover.base_of, cover.copied_at = base_of, transfer.copied_at
+        cover.duplicates = dict(transfer.duplicates or {})
         cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
         for part in transfer.parts:
             for log in (cover.log, cover.sent_log):
@@ -432,7 +433,10 @@ class ShardOwnership:
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
         for shard, base in theirs.items():
-            self.merge.restore_below(self._covers[shard].log, [(now, base)], now)
+            cover, before = self._covers[shard], self._engine.local_counts(base.keys, now)
+            self.merge.restore_below(cover.log, [(now, base)], now)
+            after = self._engine.local_counts(base.keys, now)
+            cover.add_duplicates(base.keys, before, after, now)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Charge counts that this data center lost and has recovered from other data centers.

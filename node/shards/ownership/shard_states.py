@@ -25,6 +25,8 @@ _ANNOUNCED = frozenset(
 """Actions after which the keys that arrived are counted here."""
 _RETURNED_WITHIN_NS = 5_000_000_000
 """Time in which a covered shard is transferred to an owner, after the owner's last replica."""
+_DUPLICATES_KEPT_NS = 30_000_000_000
+"""Time after the owner's last replica in which a merge may still find checks of both members."""
 _REJECTED = 255
 _NEXT = {
     event: bytes(
@@ -53,6 +55,8 @@ class Cover:
     """Member whose counters were the base, when it was a replica."""
     copied_at: int | None = None
     """Instant in ns at which the owner last sent a replica; None before the first one."""
+    duplicates: dict[bytes, int] = field(default_factory=dict)
+    """Most units of each key that both the owner's replica and `log` may have."""
     sent_to: tuple[NodeId, int] | None = None
     """Receiver and number of the transfer that was taken back. It may have arrived."""
     sent_log: FallbackLog = field(default_factory=FallbackLog)
@@ -66,6 +70,35 @@ class Cover:
         Then checks that both members decided are counted twice, until the shard is transferred.
         """
         return self.copied_at is not None and 0 <= now - self.copied_at < _RETURNED_WITHIN_NS
+
+    def possible_duplicates(self, key: bytes, now: int) -> int:
+        """Return the most units of a key that are counted twice here until the shard is
+        transferred.
+
+        An owner that does not return for a time will not remove them; then the result is 0.
+        """
+        if not self.duplicates or self.is_owner_restarted or self.copied_at is None:
+            return 0
+        is_recent = 0 <= now - self.copied_at < _DUPLICATES_KEPT_NS
+        return self.duplicates.get(key, 0) if is_recent else 0
+
+    def add_duplicates(
+        self,
+        keys: Sequence[bytes],
+        before: Sequence[Sequence[int]],
+        after: Sequence[Sequence[int]],
+        now: int,
+    ) -> None:
+        """Record the units that the owner's replica added to counts of global rules.
+
+        `before` and `after` have the counts of `keys`, see `Engine.local_counts`. The log may have
+        the same checks, so at most the units in the log are duplicates.
+        """
+        for key, old, new in zip(keys, before, after, strict=True):
+            added = max(0, sum(new[1::2]) - sum(old[1::2])) + self.duplicates.get(key, 0)
+            found = min(added, sum(self.log.row(key, now)[1::2])) if added else 0
+            if found:
+                self.duplicates[key] = found
 
     def confirm_sent(self, receiver: NodeId, number: int) -> None:
         """Remove the units of an acknowledged transfer from the fallback log, because its receiver

@@ -268,6 +268,7 @@ class ShardSender:
         return OutgoingTransfer(
             *(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask),
             copied_at=cover.copied_at,
+            duplicates=cover.duplicates or None,
         )
 
     def expire(self, now: int) -> None:

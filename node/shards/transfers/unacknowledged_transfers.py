@@ -6,7 +6,7 @@ that fit into messages, and the structure of an answer to a `Pull` (a request fo
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -101,6 +101,8 @@ class OutgoingTransfer:
     """Instant of the last request for a part; 0 before the second request."""
     copied_at: int | None = None
     """Instant of the last replica that the owner of a covered shard sent, if any."""
+    duplicates: Mapping[bytes, int] | None = None
+    """Most units of each key that both this replica and the log may have, if any."""
 
     @property
     def last_request_at(self) -> int:

@@ -15,7 +15,7 @@ from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
-from ringfence.wire import Batch, Message, Op, Pull, WindowCounts
+from ringfence.wire import Batch, Done, Message, Op, Pull, WindowCounts
 from tests.node.cluster import CONTAINMENT
 
 SECOND = 1_000_000_000
@@ -59,6 +59,7 @@ class Host:
         message = make(1)
         assert isinstance(message, WindowCounts)
         self.sent += [cells[1] for cells in message.cells]
+        on_reply(Done(1))
 
     def spend(self, units: int) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
@@ -79,7 +80,40 @@ def test_a_standby_sends_no_counts_that_the_owner_may_have_too() -> None:
 
     standby.now += 6 * SECOND  # The owner has not fetched the shard, so it may be unreachable.
     standby.counts.flush()
-    assert standby.sent == [10]
+    assert standby.sent == [5]  # A merge would remove the other units.
+
+
+def test_a_standby_sends_possible_duplicates_when_the_owner_does_not_return() -> None:
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(7)  # Five of them are the owner's checks, too.
+    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
+
+    for seconds in (10, 20, 40):
+        standby.now = NOW + seconds * SECOND
+        standby.counts.flush()
+
+    assert standby.sent == [7, 7, 12]
+
+
+def test_a_retaken_standby_sends_no_possible_duplicates() -> None:
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(5)
+    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
+    sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
+    sender.index([KEY])
+    sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
+
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    standby.now += 6 * SECOND
+    standby.counts.flush()
+
+    assert standby.sent == [5]
 
 
 def test_a_standby_sends_no_counts_while_an_overloaded_owner_sends_replicas() -> None:
