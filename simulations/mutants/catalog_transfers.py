@@ -135,6 +135,11 @@ MOVES = (
                 "self.held[shard] = 0",
                 "pass",
             ),
+            Edit(
+                "node.shards.ownership.shard_states:ShardStates.apply_to_all",
+                "held[shard] = states[shard] >= COUNTED",
+                "held[shard] = held[shard] or states[shard] >= COUNTED",
+            ),
         ),
         ("leave",),
     ),

@@ -72,10 +72,10 @@ _ALL: tuple[Testbed, ...] = (
         "resets",
         "connections break continually: requests in flight are repeated and count once",
         nodes=2,
-        seconds=12,
+        seconds=14,
         calm=3,
         loads=(Load(rule="day", per_second=1000, keys=9),),
-        network=Network(resets=12.0),
+        network=Network(resets=11.0),
         wanted=("repeat_answered",),
     ),
     build_testbed(

@@ -352,8 +352,7 @@ class ShardOwnership:
     ) -> Sequence[Sequence[int]]:
         """Remove one of the two charges of each check that both this node and the sender admitted.
 
-        The earlier charge stays, because the repeated check may have been charged in a later
-        window.
+        The earlier charge stays, because the later one may belong to a later window.
         """
         ours_first, theirs_first = self.decided_checks.merge(decided, now)
         if not self.held[shard]:
@@ -439,10 +438,8 @@ class ShardOwnership:
             cover.add_duplicates(base.keys, before, after, now)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
-        """Charge counts that this data center lost and has recovered from other data centers.
-
-        Each row alternates an age in ns and a number of units, the oldest first.
-        """
+        """Charge counts that this data center lost and has recovered from other data centers; each
+        row alternates an age in ns and a number of units, the oldest first."""
         self.merge.charge(rows, now, "hits_recalled")
         for key, row in rows.items():
             shard = shard_of(key)
@@ -453,8 +450,7 @@ class ShardOwnership:
         self.merge.announce(list(rows))
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """Return the counter states of keys, to send to the standby; an unused key has an empty
-        state."""
+        """Return the counter states of keys for the standby; unused keys have empty states."""
         with nullcontext() if self._lender is None else self._lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         add_unused(counts, keys)
@@ -464,10 +460,10 @@ class ShardOwnership:
 
     def release(self, shard: int, now: int) -> Released:
         """Stop holding a shard because it is being transferred; return its data."""
-        is_blind = self.is_blind(shard)
-        cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
+        regained = self._states.regained.get(shard, {})
+        released = Released(self._covers.pop(shard, None), self.is_blind(shard), regained)
         self._states.apply(shard, Event.SEND, Arrival(now))
-        return Released(cover, is_blind, regained)
+        return released
 
     def release_empty(self, shards: Sequence[int]) -> None:
         """Stop holding shards that have no counters, except shards held in place of their owner."""
@@ -485,9 +481,8 @@ class ShardOwnership:
             if cover is not None:
                 cover.confirm_sent(receiver, number)
         self._crossed.confirm(shards, receiver, number, now)
-        self._states.apply_to_all(
-            self.transfers.confirm(shards, receiver, number), Event.ACKNOWLEDGE
-        )
+        confirmed = self.transfers.confirm(shards, receiver, number)
+        self._states.apply_to_all(confirmed, Event.ACKNOWLEDGE)
 
     def expire(self, now: int) -> None:
         """Forget old transfers, unused replicas, and old records of recovered units."""
