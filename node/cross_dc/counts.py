@@ -169,8 +169,8 @@ class CrossDcCounts:
         await self._has_others.wait()
         digest_at = runtime.current_time() + _DIGEST_EVERY
         while True:
-            # Rounds are periodic; the random part keeps nodes from sending at the same time.
-            await runtime.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
+            pause = INTERVAL * (0.9 + 0.2 * self._random.random())
+            await runtime.sleep(pause)  # The random part keeps nodes from sending at the same time.
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

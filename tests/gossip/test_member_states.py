@@ -45,7 +45,7 @@ def test_a_refutation_ends_the_suspicion(core, record):
 
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD])
 def test_a_suspect_that_sends_a_message_receives_the_suspicion(core, record, status):
-    """memberlist#311: the accused never heard, so it could not refute."""
+    """memberlist#311: the suspected member was not informed, so it could not refute."""
     member = core("a")
     accusation = record("b", status=status, accuser="c")
     deliver(member, accusation, sender="c", source=("host-c", 1))
@@ -106,7 +106,7 @@ def test_an_exchanged_dead_record_of_a_living_member_starts_a_suspicion(core, re
 
 
 def test_dead_members_are_forgotten_despite_exchanges(core, record):
-    """foca#31: identities that nobody could get rid of grew without bound."""
+    """foca#31: identities that no member could remove grew without bound."""
     member = core("a")
     deliver(member, record("b", status=Status.DEAD))
     run(member, 901)
@@ -121,7 +121,7 @@ def test_dead_members_are_forgotten_despite_exchanges(core, record):
 
 
 def test_dead_members_are_contacted_rarely_until_forgotten(core, record):
-    """corrosion#573: each that had gone was called for two days, at an address nobody answers."""
+    """corrosion#573: members contacted the unused address of a removed member for two days."""
     member = core("a")
     deliver(member, record("b"))
     deliver(member, *[record(f"gone{number}", status=Status.DEAD) for number in range(50)])

@@ -81,8 +81,8 @@ class AsgiRequest:
         if not getattr(user, "is_authenticated", True):
             return None
         try:
-            name = user.identity  # Starlette's base class declares it and raises.
-        except (AttributeError, NotImplementedError):
+            name = user.identity
+        except (AttributeError, NotImplementedError):  # Starlette's base class only declares it.
             name = getattr(user, "display_name", None)
         return str(name) if name else None
 

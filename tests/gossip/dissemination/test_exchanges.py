@@ -48,8 +48,8 @@ def test_only_unknown_seeds_are_contacted_while_members_are_known(core, record):
 
 
 def test_a_new_member_exchanges_a_second_time_soon_after_joining(core, record):
-    """Two join at a time: the list that one gets may be older than what the other says of itself,
-    and who heard that may have told it all others before it heard of the first."""
+    """When two members join at once, the list that one receives may lack the other's record, and
+    dissemination of that record may have ended before."""
     member = core("a")
     member.join([record("b").address], 0)
     member.merge([record("b"), record("c", status=Status.JOINING)], NS // 10)
@@ -61,7 +61,7 @@ def test_a_new_member_exchanges_a_second_time_soon_after_joining(core, record):
 
 
 def test_members_that_booted_together_contact_dead_members_at_different_times(core, record):
-    """A thousand of them would fall upon one that was started again at the same instant."""
+    """Otherwise a thousand members would contact a restarted member at the same instant."""
     spoken_at, now = set(), 0
     for seed in range(4):
         member, dead = core("a", seed=seed), record("dead", status=Status.DEAD)

@@ -1,4 +1,4 @@
-"""Waiters are called in order, a slot is kept for each that is called, and nobody overtakes."""
+"""Queue of callers that wait for a slot: served in order of arrival, with a slot kept for each."""
 
 from functools import partial
 

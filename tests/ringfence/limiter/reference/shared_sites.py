@@ -71,7 +71,7 @@ def ask(engine: Engine, cost: int, now: int) -> Outcomes:
 
 
 def exchange(sites: Sequence[Engine], now: int) -> None:
-    """Tell every data center what every other one has admitted."""
+    """Merge the counts of every data center into every other one."""
     for writer, teller in enumerate(sites):
         for listener in sites:
             if listener is not teller:
@@ -81,7 +81,7 @@ def exchange(sites: Sequence[Engine], now: int) -> None:
 def merge_remote(
     engine: Engine, limit: Limit, writer: str, cells: Sequence[tuple[int, int]], now: int = NOW
 ) -> int:
-    """Tell an engine of windows that are numbered from the current one on."""
+    """Merge remote counts into an engine, with windows numbered from the current one."""
     current = now // (limit.period_ns // limit.slots)
     numbers = [part for number, count in cells for part in (current + number, count)]
     return engine.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)

@@ -74,7 +74,7 @@ def test_repeated_remote_counts_count_once(limit, reported, spent) -> None:
 @given(limit=limits, reported=tellings, history=histories)
 @quick
 def test_repeated_merges_do_not_delay_resets(limit, reported, history) -> None:
-    """gubernator#225: whoever was told of a count began its time anew, and the count went on."""
+    """gubernator#225: a member that received a count restarted its window, so it never ended."""
     once, always = engine_of(limit), engine_of(limit)
     reported = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in reported]
     for engine in (once, always):
