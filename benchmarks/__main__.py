@@ -25,6 +25,7 @@ BENCHMARKS = {
         "capacity",
         "far",
         "stall",
+        "start",
     ),
     "comparison": ("peers",),
     "gateway": ("integrations", "gateway", "gateway_load", "envoy", "floods"),

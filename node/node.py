@@ -7,8 +7,6 @@ Clock, randomness and transport are injected, so that a simulation runs the same
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from random import Random
 
 from gossip import Changed, Membership, Record, Status
@@ -48,7 +46,7 @@ from node.requests.slot_waiters import ForwardedWaiters, SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.shard_counters import ShardCounters, build_shard_counters
 from node.shards.stall_recovery import StallRecovery, StallWatch
-from ringfence import runtime
+from ringfence import __version__, runtime
 from ringfence.peering.clock import Clock
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing import Router
@@ -402,15 +400,6 @@ def _new_membership(
         incarnation=0,
         status=Status.ALIVE if is_founder else Status.JOINING,
         forward_only=False,
-        version=_version(),
+        version=__version__,
     )
     return Membership(me, gossip, random, 0, ProbeStamps(clock.host, clock.cluster))
-
-
-@cache
-def _version() -> str:
-    """Return the installed version, which is read from a file once per process."""
-    try:
-        return version("ringfence")
-    except PackageNotFoundError:
-        return ""

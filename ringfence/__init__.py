@@ -30,7 +30,10 @@ from ringfence.limiter import Algorithm, Calendar, Limit
 from ringfence.rules import Descriptor, Rule, RuleSet, group_address, parse_limit
 from ringfence.wire import Source
 
+__version__ = "0.1.0"
+
 __all__ = [
+    "__version__",
     "connect",
     "local",
     "blocking",

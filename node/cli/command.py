@@ -6,12 +6,12 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 import click
 
 from node.cli.common import VerbGroup
+from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
 
 __all__ = ["main", "ringfence"]
@@ -19,13 +19,6 @@ __all__ = ["main", "ringfence"]
 EXIT_WRONG_INPUT = 2
 EXIT_UNREACHABLE = 3
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def _version() -> str:
-    try:
-        return version("ringfence")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 class _ReaderGone(Exception):
@@ -74,7 +67,7 @@ class _Verbs(VerbGroup):
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="ringfence")
+@click.version_option(__version__, prog_name="ringfence")
 def ringfence() -> None:
     """A distributed peer-to-peer rate limiter.
 

@@ -9,15 +9,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, Rule
 from ringfence.rules.descriptor_tree import place
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "VerbGroup",
@@ -78,23 +81,25 @@ def as_json(value: object) -> None:
     click.echo(json.dumps(value, separators=(", ", ": ")))
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console without markup, because rules and logs may contain brackets."""
+def console(*, stderr: bool = False) -> "Console":
+    """Return a console without markup, because rules and logs may contain brackets.
+
+    The console raises `BrokenPipeError` when the reader closes the pipe.
+    """
+    from rich.console import Console  # Imported late: a node prints no tables.
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
+
     narrow = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
-    return _Console(
+    return PipeConsole(
         stderr=stderr,
         markup=False,
         emoji=False,
         highlight=False,
         width=None if narrow else _WIDE,
     )
-
-
-class _Console(Console):
-    """Console that raises an error when the reader closes the pipe."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
 
 
 def printable(text: str) -> str:
