@@ -99,12 +99,13 @@ class Proxies:
         self._running[name] = self.stack.enter_context(process)
 
     def _start_nginx(self) -> str:
+        binary = require("nginx")
         edge, upstream = free_tcp_ports(2)
         ports = {"7180": self.gateways[0].port, "8080": edge, "8081": upstream}
         folder = _configured("nginx", self.directory, ports)
         self._run(
             "nginx",
-            require("nginx"),
+            binary,
             "-p",
             str(folder),
             "-c",
@@ -114,17 +115,19 @@ class Proxies:
         return f"http://127.0.0.1:{edge}"
 
     def _start_caddy(self) -> str:
+        binary = require("caddy")
         [edge] = free_tcp_ports(1)
         folder = _configured("caddy", self.directory, {"7180": self.gateways[1].port, "8090": edge})
         words = ("run", "--config", "Caddyfile", "--adapter", "caddyfile")
-        self._run("caddy", require("caddy"), *words, cwd=folder)
+        self._run("caddy", binary, *words, cwd=folder)
         return f"http://127.0.0.1:{edge}"
 
     def _start_haproxy(self) -> str:
+        binary = require("haproxy")
         edge, asking = free_tcp_ports(2)
         ports = {"7180": self.gateways[1].port, "8070": edge, "8071": asking}
         folder = _configured("haproxy", self.directory, ports)
-        self._run("haproxy", require("haproxy"), "-db", "-f", "haproxy.cfg", cwd=folder)
+        self._run("haproxy", binary, "-db", "-f", "haproxy.cfg", cwd=folder)
         return f"http://127.0.0.1:{edge}"
 
     def _start_envoy(self) -> str:

@@ -1,10 +1,12 @@
 """A test whose program is missing is skipped, or fails where all programs must be there."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests import programs
+from tests.examples.proxies import Proxies
 
 
 def test_a_missing_program_skips_and_says_how_to_install_it(
@@ -36,3 +38,18 @@ def test_a_program_that_is_there_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(programs._INSTALL, "sh", "apt-get install dash")
 
     assert programs.require("sh").endswith("/sh")
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
+def test_every_test_of_a_missing_proxy_is_skipped_not_only_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proxy: str
+) -> None:
+    monkeypatch.setattr(programs, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.delenv("RINGFENCE_ALL_PROGRAMS", raising=False)
+    with ExitStack() as stack:
+        proxies = Proxies([], tmp_path, stack)
+
+        for _ in range(2):
+            with pytest.raises(pytest.skip.Exception, match=f"{proxy} is not installed"):
+                proxies.url(proxy)
+    assert list(tmp_path.iterdir()) == []
