@@ -24,6 +24,7 @@ import ringfence.blocking
 from node.demo.cluster import running_cluster
 from ringfence import Source
 from tests.docs.test_examples import ROOT, every
+from tests.docs.until_limited import until_limited
 
 _ADDRESS = re.compile(r"ringfence://(?:TOKEN@10\.0|127\.0\.0\.1)[^\"\s]*")
 _PAGES = {
@@ -143,12 +144,13 @@ def test_the_fastapi_application_of_readme_limits_requests(
     url: str, spend: ringfence.blocking.BlockingLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     with TestClient(fastapi_of(snippet("README.md", "FastAPI()", url))) as client:
-        reports = [client.get("/report").status_code for _ in range(12)]
-        others = [client.get("/") for _ in range(320)]
+        reports = until_limited(lambda: client.get("/report").status_code)
+        first = client.get("/")
+        others = until_limited(lambda: client.get("/").status_code)
 
-    assert (reports[:5], 429 in reports) == ([200] * 5, True)
-    assert others[0].headers["ratelimit-policy"] == '"client";q=300;w=60'
-    assert 429 in [each.status_code for each in others]
+    assert reports[:5] == [200] * 5
+    assert first.headers["ratelimit-policy"] == '"client";q=300;w=60'
+    assert len([*reports, first, *others]) >= 300
     assert not [text for text in caplog.messages if "limited" in text]
 
 
@@ -195,10 +197,14 @@ def test_the_flask_settings_of_the_page_limit_or_warn(
     app.config |= {"RINGFENCE_URL": url, "RINGFENCE_DOMAIN": domain}
     RateLimits(app)
 
-    statuses = {app.test_client().get("/").status_code for _ in range(320)}
+    def status() -> int:
+        return app.test_client().get("/").status_code
+
+    statuses = until_limited(status) if domain == "api" else [status() for _ in range(320)]
     app.extensions["ringfence"].limits.limiter.close()
 
-    assert statuses == ({404, 429} if domain == "api" else {404})
+    assert set(statuses[:300]) == {404}
+    assert set(statuses) == ({404, 429} if domain == "api" else {404})
     warned = re.search(r"'apii'.*did you mean 'api'\?.*knows api, log, web", caplog.text)
     assert bool(warned) == (domain == "apii")
 
@@ -234,9 +240,12 @@ class Search(views["SearchView"]):
 urls.urlpatterns = [path("search", Search.as_view()), path("free", lambda request: HttpResponse())]
 sys.modules["urls"] = urls
 from django.test import Client
+from tests.docs.until_limited import until_limited
 client = Client()
-print({client.get("/free").status_code for _ in range(320)})
-print([client.get("/search").status_code for _ in range(12)])
+for page, count in (("/free", 320), ("/search", 12)):
+    def status():
+        return client.get(page).status_code
+    print(until_limited(status) if page == sys.argv[2] else [status() for _ in range(count)])
 """
 
 
@@ -253,15 +262,15 @@ def test_the_django_settings_of_the_page_limit_or_warn(
         (tmp_path / f"{name}_of_the_page.py").write_text(code, "utf-8")
     changes: dict[str, str | None] = {} if domain is None else {"DOMAIN": domain, "LIMIT": None}
 
-    done = run_python("-c", _DJANGO, repr(changes), cwd=tmp_path)
+    limited = {None: "/search", "api": "/free", "apii": ""}[domain]
+
+    done = run_python("-c", _DJANGO, repr(changes), limited, cwd=tmp_path)
 
     free, search = [eval(line) for line in done.stdout.splitlines()]
-    if domain == "api":
-        assert free == {200, 429}
-    else:
-        assert free == {200}
+    assert set(free[:300]) == {200}
+    assert (429 in free) == (domain == "api")
     if domain is None:
-        assert (search[:5], 429 in search) == ([200] * 5, True)
+        assert (search[:5], search[-1]) == ([200] * 5, 429)
     warned = re.search(r"'apii'.*did you mean 'api'\?.*knows api, log, web", done.stderr)
     assert bool(warned) == (domain == "apii"), done.stderr
 
@@ -279,7 +288,12 @@ urls = types.ModuleType("urls")
 urls.urlpatterns = [path("report", ratelimit_views.report)]
 sys.modules["urls"] = urls
 from django.test import Client
-print([Client().get("/report").status_code for _ in range(4)])
+for number in range(20):
+    client = Client(REMOTE_ADDR=f"192.0.2.{number}")
+    statuses = [client.get("/report").status_code for _ in range(4)]
+    print(statuses)
+    if 429 in statuses:
+        break  # Otherwise a new minute began between two requests, or the node was too slow.
 """
 
 
@@ -289,7 +303,9 @@ def test_the_migrated_django_view_is_limited(url: str, tmp_path: Path) -> None:
 
     done = run_python("-c", _DJANGO_MIGRATION, url, cwd=tmp_path)
 
-    assert "[200, 200, 200, 429]" in done.stdout
+    *earlier, last = done.stdout.splitlines()
+    assert last == "[200, 200, 200, 429]"
+    assert set(earlier) <= {"[200, 200, 200, 200]"}
 
 
 def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":

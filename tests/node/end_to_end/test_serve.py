@@ -25,7 +25,7 @@ from node.cli import command
 from ringfence import blocking
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 """Time-out, in seconds, of events that should happen immediately."""
 
 

@@ -4,6 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import shard_of
+from node.node import Node
 from ringfence.transport.interface import Connection
 from ringfence.wire import (
     Answer,
@@ -34,20 +35,36 @@ from tests.node.requests.sessions.test_session import (
 )
 
 
+def recorded_hops(node: Node) -> list[int]:
+    """Record the hops of all requests that a node receives from now on."""
+    decide, hops = node.dispatcher.decide, []
+
+    def recorded(request: Request, batch: Batch) -> Results | Refused | None:
+        hops.append(request.hops)
+        return decide(request, batch)
+
+    node.dispatcher.decide = recorded  # type: ignore[method-assign]
+    return hops
+
+
+async def test_a_forwarded_request_counts_as_a_hop(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        hops = recorded_hops(w.nodes["b"])
+
+        await limiter.check("api", client)
+
+        assert hops == [1]
+
+
 async def test_a_request_from_standby_to_owner_counts_as_a_hop(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client)
-        owner = w.nodes["b"]
-        decide, hops = owner.dispatcher.decide, []
-
-        def recorded(request: Request, batch: Batch) -> Results | Refused | None:
-            hops.append(request.hops)
-            return decide(request, batch)
-
-        owner.dispatcher.decide = recorded  # type: ignore[method-assign]
+        hops = recorded_hops(w.nodes["b"])
         w.network.cut(("client1", 1), address_of("b"))
         decision = await limiter.check("api", client)
 

@@ -508,7 +508,9 @@ class Standby:
         return frame.counts.keys
 
 
-def replicating(owner: Peer) -> tuple[Replication, Standby]:
+def replicating(
+    owner: Peer, link_to: Callable[[NodeId], Link | None] | None = None
+) -> tuple[Replication, Standby]:
     standby = Standby()
     replication = Replication(
         owner.name,
@@ -516,7 +518,7 @@ def replicating(owner: Peer) -> tuple[Replication, Standby]:
         owner.sender,
         owner.engine,
         Counters(),
-        lambda name: cast(Link, standby),
+        link_to or (lambda name: cast(Link, standby)),
         lambda: NOW,
         CONTAINMENT,
     )
@@ -538,6 +540,21 @@ def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again()
     replication.flush()
 
     assert not standby.frames
+    assert not owner.ownership.changed.keys
+
+
+def test_keys_of_a_standby_without_a_link_are_sent_when_there_is_one() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    links: list[Link] = []
+    replication, standby = replicating(owner, lambda name: links[0] if links else None)
+    owner.spend(KEYS[0])
+
+    replication.flush()
+    links.append(cast(Link, standby))
+    replication.flush()
+
+    assert standby.answer(Done(1)) == KEYS[:1]
     assert not owner.ownership.changed.keys
 
 

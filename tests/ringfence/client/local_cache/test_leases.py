@@ -1,4 +1,7 @@
 from ringfence.client.local_cache.leases import Leases
+from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.limiter import Limit
+from ringfence.rules import adhoc_rule
 from ringfence.wire import LeaseGrant
 
 KEY = b"hot-key!"
@@ -93,6 +96,25 @@ def test_an_expired_next_lease_is_not_spent_without_a_tick():
     within, beyond = w.spend(49), w.spend()
 
     assert (all(within), beyond) == (True, [False])
+
+
+def test_a_batch_of_checks_spends_no_lease_that_has_expired():
+    w = World()
+    w.borrow(units=100, seconds=1.0)
+    rule = adhoc_rule(Limit.of_ns(1000, SECOND))
+    cache = LocalCache(lambda number: rule, 0, w.leases, lambda: w.now)
+
+    def decide():
+        decisions = cache.decide_all("api", [{}] * 3, [rule] * 3, [KEY] * 3, [1] * 3)
+        return [decision is not None for decision in decisions]
+
+    w.now += 0.74
+    within = decide()
+    w.now += 0.01
+    beyond = decide()
+
+    assert (within, beyond) == ([True] * 3, [False] * 3)
+    assert w.reported() == [((1,), (3,))]
 
 
 def test_a_refused_lease_is_requested_again_after_the_owners_pause():
