@@ -27,7 +27,7 @@ BENCHMARKS = {
         "stall",
         "start",
     ),
-    "comparison": ("peers",),
+    "comparison": ("cold", "peers"),
     "gateway": ("integrations", "gateway", "gateway_load", "envoy", "floods"),
     "simulation": ("simulation", "membership", "replay"),
 }

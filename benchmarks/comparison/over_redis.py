@@ -8,7 +8,10 @@ written in C, runs the same script.
 import asyncio
 import csv
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
 from time import perf_counter
 
 import redis
@@ -28,7 +31,6 @@ SECONDS = 1.0
 TASKS = 64
 THREADS = 8
 PIPELINE = 100
-_KEYS = 10_000
 _LIMIT = 1_000_000_000
 """Limit per hour. No check is denied, so all limiters do the same work."""
 _REQUESTS = 50_000
@@ -52,11 +54,17 @@ class OverRedis:
     The caller must call `close` at the end.
     """
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, keys: Sequence[str], *replicas: RedisServer) -> None:
+        """`keys` are checked in turn; each round continues where the last one ended.
+
+        `replicas` are servers that copy `server`; their processor time counts too.
+        """
+        self._keys = keys
+        self._place = count()
+        self._pids = (server.pid, *(each.pid for each in replicas))
         self._server = server
         self._url = f"redis://127.0.0.1:{server.port}/0"
         self._item = RateLimitItemPerHour(_LIMIT)
-        self._keys = [f"user-{number}" for number in range(_KEYS)]
         self._limiter = FixedWindowRateLimiter(RedisStorage(self._url))
         self._redis = redis.Redis(port=server.port)
         self._sha = str(self._redis.script_load(GCRA))
@@ -69,51 +77,60 @@ class OverRedis:
     def limits_sync(self, threads: int = 1) -> Rate:
         """Measure the package `limits` with blocking calls from several threads."""
 
-        def work(first: int) -> int:
+        def work(_: int) -> int:
             hit, item, until, made = self._limiter.hit, self._item, perf_counter() + SECONDS, 0
             while perf_counter() < until:
-                made += hit(item, self._keys[(first + made) % _KEYS])
+                made += hit(item, self._next_key())
             return made
 
         if threads == 1:
-            return paced_by(lambda: work(0), self._server.pid)
+            return paced_by(lambda: work(0), *self._pids)
         with ThreadPoolExecutor(threads) as pool:
-            starts = range(0, _KEYS, _KEYS // threads)
-            return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
+            return paced_by(lambda: sum(pool.map(work, range(threads))), *self._pids)
+
+    def lone_s(self, checks: int) -> list[float]:
+        """Return the seconds of single blocking checks by the package `limits`."""
+        samples = []
+        for _ in range(checks):
+            started_at = perf_counter()
+            self._limiter.hit(self._item, self._next_key())
+            samples.append(perf_counter() - started_at)
+        return samples
+
+    def _next_key(self) -> str:
+        return self._keys[next(self._place) % len(self._keys)]
 
     def limits_async(self, implementation: str) -> Rate:
         """Measure the package `limits` with 64 asyncio tasks, over the Redis client
         `implementation`."""
-        return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
+        return paced_by(lambda: asyncio.run(self._crowd(implementation)), *self._pids)
 
     async def _crowd(self, implementation: str) -> int:
         storage = AsyncRedisStorage(f"async+{self._url}", implementation=implementation)  # type: ignore[arg-type]
         limiter, done = AsyncFixedWindow(storage), 0
         until = perf_counter() + SECONDS
 
-        async def work(place: int) -> None:
+        async def work() -> None:
             nonlocal done
             while perf_counter() < until:
-                is_allowed = await limiter.hit(self._item, self._keys[place % _KEYS])
+                is_allowed = await limiter.hit(self._item, self._next_key())
                 done += is_allowed
-                place += TASKS
 
         async with asyncio.TaskGroup() as group:
-            for place in range(TASKS):
-                group.create_task(work(place))
+            for _ in range(TASKS):
+                group.create_task(work())
         return done
 
     def lua_pipelined(self) -> Rate:
         """Measure a GCRA script in Redis, called from one thread with 100 checks per pipeline."""
-        return paced_by(self._pipelines, self._server.pid)
+        return paced_by(self._pipelines, *self._pids)
 
     def _pipelines(self) -> int:
         pipeline = self._redis.pipeline(transaction=False)
-        until, done, place = perf_counter() + SECONDS, 0, 0
+        until, done = perf_counter() + SECONDS, 0
         while perf_counter() < until:
             for _ in range(PIPELINE):
-                pipeline.evalsha(self._sha, 1, self._keys[place % _KEYS], *self._arguments)
-                place += 1
+                pipeline.evalsha(self._sha, 1, self._next_key(), *self._arguments)
             done += sum([answer[0] for answer in pipeline.execute()])
         return done
 
@@ -121,7 +138,7 @@ class OverRedis:
         """Measure a GCRA script in Redis, called by `redis-benchmark` over 50 connections."""
         requests = _REQUESTS * (3 if pipeline > 1 else 1)
         words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
-        words += ["-n", str(requests), "-r", str(_KEYS), "-P", str(pipeline)]
+        words += ["-n", str(requests), "-r", str(len(self._keys)), "-P", str(pipeline)]
         words += ["EVALSHA", self._sha, "1", "user-__rand_int__", *self._arguments]
         found: list[float] = []
 
@@ -131,5 +148,5 @@ class OverRedis:
             found.append(float(rows[-1][1]))
             return requests
 
-        pace = paced_by(work, self._server.pid)
-        return Rate(found[0], pace.per_core_s)  # Its figure leaves out its start-up.
+        pace = paced_by(work, *self._pids)
+        return replace(pace, per_s=found[0])  # Its figure leaves out its start-up.

@@ -11,6 +11,7 @@ and server together.
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +29,7 @@ from ringfence import Limiter, blocking
 
 __all__ = ["run"]
 
+_KEYS = [f"user-{number}" for number in range(10_000)]
 _NETWORK = {
     "check": f"peers.check_per_s_{TASKS}",
     "check_many": "peers.check_many_per_s",
@@ -53,7 +55,7 @@ def run(rounds: int) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as directory, running_redis() as server:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
-        with running_cluster(rules, ["a"]) as nodes, closing(OverRedis(server)) as theirs:
+        with running_cluster(rules, ["a"]) as nodes, closing(OverRedis(server, _KEYS)) as theirs:
             found = interleaved({**_ours(nodes), **_theirs(theirs)}, rounds)
     yield from _network(found)
 
@@ -110,7 +112,7 @@ def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -
         return round(rates[0] * SECONDS)
 
     pace = paced_by(work, pid)
-    return Rate(rates[0], pace.per_core_s)
+    return replace(pace, per_s=rates[0])
 
 
 def _blocked(url: str, pid: int) -> Rate:

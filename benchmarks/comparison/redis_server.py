@@ -33,21 +33,25 @@ def redis_program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ConfigError(
-            f"the benchmark `peers` needs {name}, which is not on the PATH; install it with "
+            f"this benchmark needs {name}, which is not on the PATH; install it with "
             "`apt-get install --no-install-recommends redis-server`"
         )
     return found
 
 
 @contextmanager
-def running_redis() -> Iterator[RedisServer]:
+def running_redis(*, copy_of: int | None = None) -> Iterator[RedisServer]:
     """Start Redis and wait until it answers; stop it when the block ends.
+
+    With `copy_of`, it is a replica of the server at that port of this host.
 
     Raises `ConfigError` when Redis is not installed and `PeerUnavailable` when it does not start.
     """
     program = redis_program("redis-server")
     port = _free_port()
     words = [program, "--bind", _HOST, "--port", str(port), "--save", "", "--appendonly", "no"]
+    if copy_of is not None:
+        words += ["--replicaof", _HOST, str(copy_of)]
     with TemporaryDirectory(prefix="ringfence-redis-") as home:
         process = subprocess.Popen(
             [*words, "--dir", home],

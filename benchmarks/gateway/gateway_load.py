@@ -29,7 +29,7 @@ from benchmarks.reporting.figure import Figure, figure
 from node.demo.cluster import running_cluster
 from ringfence.wire import Source
 
-__all__ = ["METHOD", "counted", "message", "run"]
+__all__ = ["METHOD", "call", "counted", "message", "run"]
 
 _RULES = """\
 domain: bench
@@ -77,7 +77,7 @@ def run(rounds: int) -> Iterator[Figure]:
         words += ["--log-level", "error", "--cluster", nodes.url]
         stack.enter_context(program("node.entry", *words))
         wait_up(http, port)
-        asyncio.run(_call(port, _LEVELS[0], _WARM))
+        asyncio.run(call(port, _LEVELS[0], _WARM))
         for _ in range(rounds):
             for level in _LEVELS:
                 loads[level].append(_loaded(http, port, level))
@@ -88,23 +88,25 @@ def run(rounds: int) -> Iterator[Figure]:
 def _loaded(http: int, port: int, level: int) -> _Load:
     """Put one load on the gateway, and read the gateway's metric counters before and after."""
     before = counted(http)
-    took, failed = asyncio.run(_call(port, level, _SECONDS))
+    took, failed = asyncio.run(call(port, level, _SECONDS))
     after = counted(http)
     after.subtract(before)
     sources = Counter({source: after[source] for source in map(str, Source)})
     return _Load(sorted(took), failed, sources, after[_ASKED], after[_HEDGED], after[_LATE])
 
 
-async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], int]:
+async def call(
+    port: int, callers: int, seconds: float, *, channels: int = _CHANNELS
+) -> tuple[list[float], int]:
     """Run several callers, each with one call after the other; return the call times and the number
-    of failures."""
+    of failures. `channels` is the number of connections."""
     messages = [message(number) for number in range(_CLIENTS)]
     order = count()
     took: list[float] = []
     failed = 0
     async with AsyncExitStack() as stack:
         asks: list[Any] = []
-        for number in range(_CHANNELS):
+        for number in range(channels):
             options = [("grpc.use_local_subchannel_pool", 1), ("benchmark.number", number)]
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options)
             asks.append((await stack.enter_async_context(channel)).unary_unary(METHOD))
@@ -121,7 +123,7 @@ async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], i
                 else:
                     took.append(perf_counter() - started_at)
 
-        await asyncio.gather(*[caller(asks[number % _CHANNELS]) for number in range(callers)])
+        await asyncio.gather(*[caller(asks[number % channels]) for number in range(callers)])
     return took, failed
 
 

@@ -13,11 +13,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Decisions per second of elapsed time and of processor time, from one round of a benchmark."""
+    """Decisions per second and processor time per decision, from one round of a benchmark."""
 
     per_s: float
-    per_core_s: float
-    """Decisions per second of processor time of this process and the servers together."""
+    client_us: float
+    """Microseconds of processor time of this process per decision."""
+    server_us: float
+    """Microseconds of processor time of all servers together per decision."""
+
+    @property
+    def per_core_s(self) -> float:
+        """Return decisions per second of processor time of this process and the servers
+        together."""
+        return 1e6 / max(self.client_us + self.server_us, 1e-3)
 
 
 def paced_by(work: Callable[[], int], *servers: int) -> Rate:
@@ -30,8 +38,8 @@ def paced_by(work: Callable[[], int], *servers: int) -> Rate:
     mine, started_at = _own_cpu_s(), time.perf_counter()
     done = work()
     wall = time.perf_counter() - started_at
-    cpu = _own_cpu_s() - mine + sum(map(cpu_s_of, servers)) - before
-    return Rate(done / wall, done / max(cpu, 1.0 / _TICKS))
+    client, server = _own_cpu_s() - mine, sum(map(cpu_s_of, servers)) - before
+    return Rate(done / wall, client / done * 1e6, server / done * 1e6)
 
 
 def _own_cpu_s() -> float:
