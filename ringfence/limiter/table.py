@@ -168,7 +168,8 @@ class Table:
         counter = self._find(key)
         if isinstance(counter, Concurrency):
             return counter.renew(slot_id, now)
-        return DENIED, 0, 0, 0, 0, 0
+        _, remaining, _, reset_after, _, _ = self.verdicts((key,), (0,), now)[0]
+        return DENIED, remaining, 0, reset_after, 0, 0
 
     def reset(self, key: bytes) -> None:
         """Remove the counter of a key."""

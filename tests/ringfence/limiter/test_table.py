@@ -168,3 +168,9 @@ def test_nonsense_is_refused_before_anything_is_charged() -> None:
     with pytest.raises(ValueError, match="max_keys must"):
         Table(FIVE, max_keys=0)
     assert len(table) == 0
+
+
+def test_a_denied_renewal_of_an_unused_key_returns_all_slots_as_remaining() -> None:
+    table = Table(Limit.of_ns(3, NS_PER_SECOND, Algorithm.CONCURRENCY), max_keys=10)
+
+    assert table.renew(b"key", 7, 0) == (Code.DENIED, 3, 0, 0, 0, 0)

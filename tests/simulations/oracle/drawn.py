@@ -1,0 +1,88 @@
+"""Limits of all algorithms with all their options, and histories of one key, drawn at random."""
+
+from hypothesis import strategies as st
+
+from ringfence.limiter import Algorithm, Calendar, Limit
+from tests.simulations.oracle.engines import Asked
+
+__all__ = ["histories", "limits"]
+
+SECOND = 10**9
+DAY = 86_400 * SECOND
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
+
+amounts = st.integers(0, 8) | st.sampled_from([60, 1000, 2**33])
+periods = st.integers(1, 40) | st.sampled_from([SECOND, 60 * SECOND, 7 * DAY])
+soft = st.sampled_from([0, 0, 100, 333, 500, 10_000])
+bursts = st.none() | st.integers(1, 12) | st.just(500)
+
+buckets = st.builds(
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
+    burst=bursts,
+    soft_permille=soft,
+)
+queues = st.builds(
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.just(Algorithm.LEAKY_BUCKET),
+    burst=bursts,
+    queue=st.just(True),
+    soft_permille=soft,
+)
+windows = st.builds(
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.sampled_from([Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY]),
+    soft_permille=soft,
+)
+first_hits = st.builds(
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.just(Algorithm.FIXED_WINDOW),
+    first_hit=st.just(True),
+    soft_permille=soft,
+)
+calendars = st.builds(
+    Limit.of_ns,
+    amounts,
+    st.just(DAY),
+    st.just(Algorithm.FIXED_WINDOW),
+    calendar=st.sampled_from(Calendar),
+    timezone=st.sampled_from(ZONES),
+    soft_permille=soft,
+)
+slotted = st.builds(
+    lambda amount, slots, slot_ns, permille: Limit.of_ns(
+        amount, slots * slot_ns, slots=slots, soft_permille=permille
+    ),
+    amounts,
+    st.sampled_from([1, 1, 2, 3, 6, 60]),
+    st.integers(1, 12) | st.sampled_from([SECOND, 10 * SECOND]),
+    soft,
+)
+limits = buckets | queues | windows | first_hits | calendars | slotted
+
+
+@st.composite
+def histories(draw: st.DrawFn, limit: Limit) -> list[Asked]:
+    """Steps of one key, with gaps and costs of the size of the limit."""
+    length = DAY if limit.calendar is not None else limit.period_ns
+    near = st.integers(0, 3) | st.integers(0, max(1, length // max(1, limit.ceiling)))
+    gaps = st.just(0) | near | st.integers(0, length + 1) | st.integers(0, 3 * length)
+    some = st.integers(0, 3) | st.integers(0, limit.ceiling + 2)
+    ages = st.just(0) | near | st.integers(0, 3 * length)
+    checks = st.builds(Asked, gaps, st.just("check"), some)
+    refunds = st.builds(Asked, gaps, st.just("refund"), some, ages)
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        slots = st.integers(1, 6)
+        others = st.builds(Asked, gaps, st.sampled_from(["release", "renew"]), slot=slots)
+    else:
+        most = st.sampled_from([2**53, 2**60, 2**62])
+        others = st.builds(Asked, gaps, st.just("charge"), some | some | some | most)
+    return draw(st.lists(checks | checks | refunds | others, max_size=25))

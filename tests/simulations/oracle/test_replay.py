@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Limit
+from simulations.oracle import Answer, Replay, Terms
+from tests.ringfence.limiter.test_vectors import FIELDS, expected
+from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
+from tests.simulations.oracle.drawn import histories, limits
+from tests.simulations.oracle.engines import Asked, engines_for
+
+SECOND = 10**9
+BEGINS = [0, 17 * 10**17, 1_774_745_999 * SECOND]
+"""The last one is a second before the change to summer time in Berlin, in March 2026."""
+
+
+def asked_of(replay: Replay, asked: Asked, now: int) -> Answer:
+    match asked.kind:
+        case "check":
+            return replay.check(asked.cost, now)
+        case "charge":
+            return replay.charge(asked.cost, now)
+        case "renew":
+            return replay.renew(asked.slot, now)
+        case "release":
+            return replay.refund(asked.cost, now, slot=asked.slot)
+        case _:
+            return replay.refund(asked.cost, now, age=asked.age_ns)
+
+
+@pytest.mark.parametrize("vector", [*VECTORS, *CHARGE_VECTORS], ids=lambda vector: vector.name)
+def test_the_oracle_answers_every_worked_example(vector: Vector) -> None:
+    replay = Replay(Terms.of(vector.limit))
+    for number, step in enumerate(vector.steps):
+        ask = replay.charge if step.is_charge else replay.check
+        answer = ask(step.cost, step.at_ns)
+        names = [name for name in FIELDS if getattr(step, name) is not None]
+        found = {name: getattr(answer, name.removesuffix("_ns")) for name in names}
+
+        assert {"code": answer.code.name, **found} == {
+            **expected(step),
+            "code": expected(step)["code"].name,
+        }, f"step {number}: {step}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
+def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.DataObject) -> None:
+    replay = Replay(Terms.of(limit))
+    engines = engines_for(limit)
+    now = begin
+    for asked in data.draw(histories(limit), "history"):
+        now += asked.gap_ns
+        right = asked_of(replay, asked, now)
+        for name, engine in engines.items():
+            assert engine.answer(asked, now) == right, f"{name}: {asked}"
