@@ -75,14 +75,17 @@ def test_random_bytes_are_refused_and_nothing_else_happens(data):
             read(data)
 
 
-@given(messages, st.data())
-def test_a_message_with_a_flipped_byte_is_another_message_or_refused(message, data):
-    raw = bytearray(encode(message))
-    place = data.draw(st.integers(0, len(raw) - 1))
-    raw[place] ^= data.draw(st.integers(1, 255))
+@given(messages, st.integers(1, 255))
+def test_a_message_with_a_flipped_byte_is_another_message_or_refused(message, flip):
+    raw = encode(message)
+    fields = msgpack.unpackb(raw)
 
-    with suppress(BadDatagram):
-        assert decode(bytes(raw)) != message
+    for place in range(len(raw)):
+        flipped = bytearray(raw)
+        flipped[place] ^= flip
+        with suppress(BadDatagram):
+            # msgpack has several encodings of one number; they are the same message.
+            assert decode(bytes(flipped)) != message or msgpack.unpackb(flipped) == fields
 
 
 @given(messages, st.data())
