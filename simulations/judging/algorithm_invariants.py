@@ -34,7 +34,7 @@ def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
 
     Times in `column` are relative to `began`, which is in seconds of virtual time.
     """
-    if limit.calendar is not None or limit.queue or limit.slots != 1:
+    if limit.calendar is not None or limit.queue or limit.slots != 1 or limit.first_hit:
         return
     match limit.algorithm:
         case Algorithm.FIXED_WINDOW | Algorithm.SLIDING_WINDOW:

@@ -181,6 +181,8 @@ class Invariants:
         unreplicated = self._unreplicated(column, is_shared=is_shared)
         unreplicated += self._unreplicated_before_stalls(column)
         unreplicated += min(self._admitted_without_replica(rule, column), limit.ceiling)
+        if self._seen.network.resets:  # A standby may decide, and the owner learns it later.
+            unreplicated += sum(a.cost for a in column.admitted if a.source is Source.STANDBY)
         return self._admitted_by_one(limit, end) + unshared + unreplicated + limit.ceiling * sides
 
     def _key_violations(
@@ -200,8 +202,10 @@ class Invariants:
         else:
             excess = bound - self._admitted_by_one(limit, end)
             yield from self._over_in_window(name, key, column, limit, excess)
-        yield from self._wrong_denials(name, key, column, limit)
-        yield from self._wrong_retry_times(name, key, column, limit)
+        if rule.scope != "split":  # Each data center has a part of the limit.
+            yield from self._wrong_denials(name, key, column, limit)
+        if not rule.shadow:  # Its denials have no retry time.
+            yield from self._wrong_retry_times(name, key, column, limit)
         if self._began is not None and self._is_decided_by_one(rule):
             for breach in breaches(column, limit, self._began):
                 yield Violation(breach.property, breach.at, f"{name}={breach.text}")
@@ -226,7 +230,10 @@ class Invariants:
         """Yield a violation when a fixed or sliding window admitted more than the limit plus
         `excess`."""
         has_clock_faults = any(fault.verb.startswith("clock") for fault in self._faults)
+        is_aligned = limit.calendar is None and not limit.first_hit
         if self._began is None or has_clock_faults or limit.algorithm not in _WINDOW_ALGORITHMS:
+            return
+        if not is_aligned:
             return
         period = limit.period_ns / 1e9
         most, when = column.most_in_window(period, EPOCH_NS / 1e9 + self._began)
@@ -287,6 +294,10 @@ class Invariants:
         if self._is_unclean:
             return  # Unanswered checks were counted, so later denials are correct.
         seconds = limit.period_ns / 1e9
+        if limit.is_bucket and column.has_charges:
+            return  # A debt may drain for many periods.
+        if limit.is_bucket:  # A bucket larger than the amount drains for several periods.
+            seconds *= max(1.0, limit.ceiling / max(1, limit.amount))
         if limit.algorithm is Algorithm.SLIDING_WINDOW:
             seconds *= 2  # The previous window counts in part.
         if self._loses:
@@ -311,10 +322,14 @@ class Invariants:
     ) -> Iterator[Violation]:
         """Yield a violation for each denial with a wrong retry time."""
         longest = 2 * limit.period_ns / 1e9
+        if limit.is_bucket:
+            longest *= max(1.0, limit.ceiling / max(1, limit.amount))
+        lowered = [float(f.args["part"]) for f in self._faults if f.verb == "limits"]
+        highest = max(1, int(limit.amount * min(lowered))) if lowered else limit.ceiling
         if limit.is_bucket and column.has_charges:
             longest += column.units / max(1, limit.amount) * limit.period_ns / 1e9
         for a in column.answers:
-            if a.allowed or not a.is_counted or (a.retry_after is None and a.cost > limit.ceiling):
+            if a.allowed or not a.is_counted or (a.retry_after is None and a.cost > highest):
                 continue
             if a.retry_after is None or not 0 < a.retry_after <= longest:
                 text = f"{name}={key}: denied with a retry time of {a.retry_after} s"
@@ -334,8 +349,11 @@ class Invariants:
     def _admitted_by_one(self, limit: Limit, end: float) -> int:
         """Return the most units that one owner admits in a period under a limit, by the limit's
         algorithm."""
+        if limit.is_bucket:
+            return limit.ceiling + max(limit.ceiling, limit.amount)
         is_exact = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
-        if limit.algorithm is Algorithm.FIXED_WINDOW and self._began is not None:
+        is_aligned = limit.calendar is None and not limit.first_hit
+        if limit.algorithm is Algorithm.FIXED_WINDOW and is_aligned and self._began is not None:
             first = EPOCH_NS + round(self._began * 1e9)
             last = first + round(end * 1e9)
             is_exact = first // limit.period_ns == last // limit.period_ns

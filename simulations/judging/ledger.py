@@ -46,6 +46,14 @@ class Answered:
     """Whether the units count even beyond the limit."""
     client: str = ""
     """Host of the asking client; empty when it is not known."""
+    is_uncounted: bool = False
+    """Whether the request spends nothing, as a peek. The answer applies to the cost."""
+    over_soft: bool = False
+    """Whether the check was allowed in the soft margin above the limit."""
+    delay: float = 0.0
+    """Seconds that the caller must wait, in queue mode."""
+    remaining: int | None = None
+    """Units that are left after the check; None if unknown."""
 
     @property
     def is_counted(self) -> bool:
@@ -60,7 +68,7 @@ class Column:
         """`refunded` are charges of units that were refunded later."""
         self.answers = answers
         self.refunded = refunded
-        self.admitted = [a for a in answers if a.allowed and a.is_counted]
+        self.admitted = [a for a in answers if a.allowed and a.is_counted and not a.is_uncounted]
         """Allowed answers whose units a member counts."""
         self.has_charges = any(a.is_charge for a in answers)
         self._by_request = sorted((a.asked_at, a.cost) for a in self.admitted)
@@ -81,7 +89,7 @@ class Column:
             a.cost
             for a in self.answers
             if a.source not in _BY_OWNER or a.answered_at - a.asked_at > _RETRY_S
-        )
+        ) + sum(a.cost for a in self.refunded)  # A refund may be lost.
 
     @property
     def by_policy(self) -> int:

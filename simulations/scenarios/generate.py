@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from ringfence.rules.loading.yaml_files import load_text
 from simulations.judging.allowed_loss import members_of, overwhelmed
-from simulations.scenarios.catalog import RULES
 from simulations.scenarios.fault_injection import VERBS
-from simulations.scenarios.scenario import Args, Fault, Holds, Level, Load, Network, Scenario
+from simulations.scenarios.generate_loads import generate_holds, generate_loads
+from simulations.scenarios.generate_rules import generate_rules
+from simulations.scenarios.scenario import Args, Fault, Level, Network, Scenario
 from simulations.scenarios.seeds import stream
 
 __all__ = ["DRAWN", "generate_faults", "generate_scenario"]
@@ -23,6 +25,8 @@ DRAWN = "drawn"
 _LOAD_S: dict[Level, float] = {"node": 25.0, "core": 15.0}
 _CALM_S: dict[Level, float] = {"node": 70.0, "core": 45.0}
 """Seconds without faults; more than a healed split needs to converge."""
+_CALM_LOAD_S = 10.0
+"""Seconds of load after the calm."""
 _DOWN = ("crash", "leave")
 _RECOVERY_S = 8.0
 """Seconds after which a restarted node has recovered its shards."""
@@ -38,8 +42,6 @@ _STALLS_S = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
 """Seconds for which a process is suspended, as by garbage collection, throttling or a debugger."""
 _ONLY_STALLS = 0.1
 """Share of runs with stalls only, in which each check must count exactly once."""
-_NO_CHARGES = 0.5
-"""Share of runs without charges."""
 _PARTS = (1, 1, 2, 3)
 """Minimum numbers of parts per transfer; in half of all runs every shard needs several."""
 
@@ -49,6 +51,10 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
     random = stream(seed, "drawn", level)
     datacenters = random.choice((1, 1, 2, 3))
     nodes = max(random.randint(2, 6), 2 * datacenters)
+    rules = generate_rules(stream(seed, "rules", level), datacenters)
+    loads = generate_loads(
+        load_text(rules).rules.rules(), _LOAD_S[level], stream(seed, "loads", level)
+    )
     scenario = Scenario(
         DRAWN,
         "generates hosts, network, load and faults from the seed",
@@ -58,9 +64,10 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         zones=random.choice((1, 1, 2)),
         seconds=_LOAD_S[level],
         calm=_CALM_S[level],
-        rules=RULES,
-        loads=_with_charges(_loads(random, datacenters), stream(seed, "charges", level)),
-        holds=_holds(stream(seed, "holds", level)),
+        calm_load=_CALM_LOAD_S,
+        rules=rules,
+        loads=loads,
+        holds=generate_holds(stream(seed, "holds", level)),
         network=Network(
             latency=random.choice(("lan", "near", "regions")),
             loss=random.choice((0.0, 0.0, 0.01)),
@@ -131,38 +138,6 @@ def _without_total_loss(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[
 
 def _end(fault: Fault) -> float:
     return (fault.at if fault.until is None else fault.until) + _RECOVERY_S
-
-
-def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
-    shape = random.choice(("poisson", "zipf", "hot", "bursts", "edge", "attack"))
-    loads = [
-        Load(shape, random.choice((10, 30, 60)), random.choice((3, 20, 60)), "client"),
-        Load(rule="exact", per_second=random.choice((10, 25)), keys=random.choice((5, 30))),
-    ]
-    if datacenters > 1:
-        loads.append(Load(rule="everywhere", per_second=random.choice((10, 30)), keys=3))
-        if random.random() < 0.5:
-            loads.append(Load("zipf", 15, 5, "world"))
-    if random.random() < 0.3:
-        loads.append(Load("zipf", 15, 5, random.choice(("window", "bucket"))))
-    return tuple(loads)
-
-
-def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
-    """Return the loads; in half of all runs, some checks become charges, which no limit
-    restricts."""
-    if random.random() < _NO_CHARGES:
-        return tuple(loads)
-    parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
-    return tuple(replace(load, charges=part) for load, part in zip(loads, parts, strict=True))
-
-
-def _holds(random: Random) -> tuple[Holds, ...]:
-    """Return callers that wait for slots of a concurrency limit, in half of all runs; otherwise
-    none."""
-    if random.random() < 0.5:
-        return ()
-    return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)
 
 
 def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:

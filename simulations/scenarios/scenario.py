@@ -4,6 +4,7 @@ Times are seconds of virtual time since the start of the load, when the cluster 
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, TypeAlias
 
 __all__ = ["CHARGED", "Args", "Fault", "Holds", "Level", "Load", "Network", "Scenario"]
@@ -14,6 +15,10 @@ as trio tasks."""
 
 CHARGED = (1, 2, 5, 20)
 """Costs of charges, drawn uniformly."""
+
+_AFTER_CALM_LOAD_S = 5.0
+"""Seconds between the calm load and the reading of all counters. Data centers may send each other
+their last counts a second late."""
 
 Args: TypeAlias = dict[str, str | float | int]
 
@@ -47,8 +52,14 @@ class Load:
     rule: str = "client"
     """Descriptor key of the rule."""
     cost: int = 1
+    """Cost of each check, unless `costs` is given."""
+    costs: tuple[int, ...] = ()
+    """Costs of the checks, drawn uniformly."""
     also: str = ""
-    """Key of a second descriptor of each check; the limiter charges both or neither."""
+    """Keys of further descriptors of each check, separated by commas; the limiter charges all or
+    none."""
+    peeks: float = 0.0
+    """Share of requests that are peeks, which spend nothing."""
     refunds: float = 0.0
     """Share of admitted checks that are refunded at once."""
     charges: float = 0.0
@@ -100,7 +111,9 @@ class Scenario:
     seconds: float = 30.0
     """Duration of the load."""
     calm: float = 20.0
-    """Duration without faults and load after that, before the final checks."""
+    """Duration without faults and load after that."""
+    calm_load: float = 0.0
+    """Duration of the same loads without faults after that, before the final checks."""
     rules: str = ""
     """Text of a rule file."""
     loads: tuple[Load, ...] = (Load(),)
@@ -112,3 +125,14 @@ class Scenario:
     is_blind: bool = False
     """Whether the invariants ignore the faults; such a run must fail, which tests the
     invariants."""
+
+    @property
+    def calm_load_from(self) -> float:
+        """Return when the calm load begins, in seconds; infinity if there is none."""
+        return self.seconds + self.calm if self.calm_load else inf
+
+    @property
+    def read_at(self) -> float:
+        """Return when the final reading of all counters begins, in seconds."""
+        after = _AFTER_CALM_LOAD_S if self.calm_load else 0.0
+        return self.seconds + self.calm + self.calm_load + after

@@ -7,8 +7,6 @@ reads the counters and checks the invariants.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from random import Random
 from time import perf_counter
 
 from hashring import SHARDS, Ring, shard_of
@@ -20,31 +18,24 @@ from simulations.judging.broken_connections import BrokenConnections, Deciders
 from simulations.judging.checking import check
 from simulations.judging.coverage import count_marks
 from simulations.judging.invariants import Final, Invariants
-from simulations.judging.ledger import Answered, Ledger
-from simulations.judging.slots import HeldSlot, HoldLedger
 from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.fault_injection import apply
-from simulations.scenarios.loads import arrivals
-from simulations.scenarios.log_loads import load_arrivals
-from simulations.scenarios.scenario import CHARGED, Fault, Holds, Load, Scenario
-from simulations.scenarios.seeds import stream
+from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.world.load_runner import DOMAIN, LoadRunner, rule_names
 from simulations.world.membership_watch import detection_bound
 from simulations.world.observer import Observer
 from simulations.world.world import World
 
 __all__ = ["DOMAIN", "Progress", "find_rules", "simulate"]
 
-DOMAIN = "sim"
 _CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
 _ATTEMPTS = 3
 """Attempts of each check at the end of a run; an idle client may first find several dead
 connections."""
-_REFUND_S = 0.1
-"""Seconds in which other owners refund a group that one owner denied."""
 
 Progress = Callable[[float], None]
 """Callback that receives the completed part of the run, from 0 to 1."""
@@ -70,27 +61,27 @@ class _Run:
         self._outcome = outcome
         self._progress = progress
         self._events = Events()
-        self._ledger = Ledger()
-        self._held = HoldLedger()
 
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:
             self._world = world = World(self._scenario, self._seed, self._events, tasks)
             await self._start_cluster()
-            hosts = world.hosts
+            hosts, scenario = world.hosts, self._scenario
             hosts.began = runtime.current_time()
+            runner = LoadRunner(scenario, self._seed, hosts)
+            self._ledger, self._held = runner.ledger, runner.held
             observer = Observer(hosts, self._ledger)
             async with runtime.open_task_group() as load:
                 load.start_soon(observer.run)
                 load.start_soon(world.watch.run)
-                for number in range(len(self._scenario.loads)):
-                    load.start_soon(self._load, number)
-                for number in range(len(self._scenario.holds)):
-                    load.start_soon(self._hold_slots, number)
-                for fault in self._scenario.faults:
+                load.start_soon(runner.run, 0.0, scenario.seconds)
+                for fault in scenario.faults:
                     load.start_soon(self._fault, fault)
-                await runtime.sleep(self._scenario.seconds)
+                await runtime.sleep(scenario.seconds)
                 await self._wait_until_calm()
+                if scenario.calm_load:
+                    load.start_soon(runner.run, scenario.calm_load_from, scenario.calm_load)
+                    await runtime.sleep(hosts.began + scenario.read_at - runtime.current_time())
                 final = await self._read_final_state()
                 load.cancel_scope.cancel()
             self._finish(observer, final)
@@ -101,114 +92,6 @@ class _Run:
         for number in range(self._scenario.datacenters):
             for _ in range(_CLIENTS_PER_DATACENTER):
                 await self._world.connect(f"dc{number + 1}")
-
-    async def _load(self, number: int) -> None:
-        load, hosts = self._scenario.loads[number], self._world.hosts
-        random = stream(self._seed, "load", number)
-        chance = stream(self._seed, "refunds", number)
-        charged = stream(self._seed, "charged", number)
-        async with runtime.open_task_group() as tasks:
-            for arrival in load_arrivals(load, self._scenario.seconds, len(hosts.clients), random):
-                await _sleep_until(hosts.began + arrival.at)
-                if charged.random() < load.charges:
-                    cost = charged.choice(CHARGED)
-                    tasks.start_soon(self._charge, load, arrival.client, arrival.key, cost)
-                else:
-                    tasks.start_soon(
-                        self._check, load, arrival.client, arrival.key, arrival.cost, chance
-                    )
-
-    async def _hold_slots(self, number: int) -> None:
-        holds, hosts = self._scenario.holds[number], self._world.hosts
-        random = stream(self._seed, "holds", number)
-        load = Load(per_second=holds.per_second, keys=holds.keys)
-        async with runtime.open_task_group() as tasks:
-            for arrival in arrivals(load, self._scenario.seconds, len(hosts.clients), random):
-                await _sleep_until(hosts.began + arrival.at)
-                seconds = random.uniform(0.0, holds.longest_s)
-                tasks.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
-
-    async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
-        hosts = self._world.hosts
-        caller = hosts.clients[client]
-        asked_at = hosts.now
-        async with caller.limiter.hold(
-            DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
-        ) as decision:
-            answered_at = hosts.now
-            if decision:
-                await runtime.sleep(seconds)
-            until = hosts.now
-        is_held = decision.allowed and decision.slots is not None
-        self._held.add(
-            holds.rule,
-            HeldSlot(
-                *(
-                    asked_at,
-                    answered_at,
-                    caller.datacenter,
-                    key,
-                    holds.max_wait,
-                    is_held,
-                    until,
-                    hosts.now,
-                )
-            ),
-        )
-        hosts.note(
-            f"client-{client}", f"{holds.rule}={key} held {is_held} {answered_at:.6f} {until:.6f}"
-        )
-
-    async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
-        hosts = self._world.hosts
-        caller = hosts.clients[client]
-        asked_at = hosts.now
-        rules = [load.rule, load.also] if load.also else [load.rule]
-        descriptors = [{rule: key} for rule in rules]
-        number = self._ledger.ask(load.rule, key, asked_at)
-        decision = await caller.limiter.check(DOMAIN, descriptors, cost)
-        self._ledger.answered(number)
-        answered_at, where = hosts.now, caller.datacenter
-        for rule, status in zip(rules, decision.statuses, strict=True):
-            answer = Answered(
-                asked_at,
-                answered_at,
-                where,
-                key,
-                cost,
-                status.allowed,
-                status.source,
-                status.retry_after,
-                client=caller.address[0],
-            )
-            if status.allowed and not decision.allowed:
-                self._ledger.add_refunded(
-                    rule, replace(answer, refund_done_at=answered_at + _REFUND_S)
-                )
-            elif not (decision.allowed and random.random() < load.refunds):
-                self._ledger.add(rule, answer)
-            else:
-                await caller.limiter.refund(DOMAIN, {rule: key}, cost)
-                self._ledger.add_refunded(rule, replace(answer, refund_done_at=hosts.now))
-        verdict = "allowed" if decision.allowed else "denied"
-        what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
-        hosts.note(f"client-{client}", what)
-
-    async def _charge(self, load: Load, client: int, key: str, cost: int) -> None:
-        hosts = self._world.hosts
-        caller = hosts.clients[client]
-        asked_at = hosts.now
-        number = self._ledger.ask(load.rule, key, asked_at)
-        decision = await caller.limiter.charge(DOMAIN, {load.rule: key}, cost)
-        self._ledger.answered(number)
-        where, source = caller.datacenter, decision.source
-        name = caller.address[0]
-        answer = Answered(
-            asked_at, hosts.now, where, key, cost, True, source, is_charge=True, client=name
-        )
-        self._ledger.add(load.rule, answer)
-        verdict = "within" if decision.allowed else "overdrawn"
-        hosts.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
 
     async def _fault(self, fault: Fault) -> None:
         hosts = self._world.hosts
@@ -360,4 +243,4 @@ def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
 
 def _descriptor_keys(loads: Sequence[Load]) -> dict[str, None]:
     """Return the descriptor keys of all loads, in order."""
-    return {rule: None for load in loads for rule in (load.rule, load.also) if rule}
+    return {name: None for load in loads for name in rule_names(load)}

@@ -1,14 +1,17 @@
 """Bugs that the simulation found in the shipped code, each as its smallest failing run."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.rule_changes import parse_fault
-from simulations.scenarios.scenario import Load, Scenario
+from simulations.scenarios.scenario import Holds, Load, Network, Scenario
+
+BURSTS = Load("bursts", 30, 60, "client")
+WINDOW = Load("zipf", 15, 5, "window")
 
 
 def run(
@@ -32,6 +35,17 @@ def run(
     )
     outcome = run_scenario(scenario, 7, scenario)
     return [f"{each.property}: {each.text}" for each in outcome.violations]
+
+
+def run_drawn(seed: int, *faults: str, **fields: Any) -> list[str]:
+    """Run a case that was once drawn from this seed, and return its violations."""
+    scenario = Scenario("found", "a bug", level="core", seconds=15, calm=45, rules=RULES)
+    scenario = replace(scenario, faults=tuple(parse_fault(text) for text in faults), **fields)
+    return [str(each) for each in run_scenario(scenario, seed, scenario).violations]
+
+
+def _exact(per_second: float, keys: int) -> Load:
+    return Load(rule="exact", per_second=per_second, keys=keys)
 
 
 def test_counters_of_a_lost_transfer_are_offered_again() -> None:
@@ -60,39 +74,53 @@ def test_a_busy_host_changes_no_clock() -> None:
 
 
 def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
-    drawn_case = generate_scenario(150, "core")
-    scenario = replace(drawn_case, faults=drawn_case.faults[:1])
+    crash = "crash@3.77-11.77 node=n2 seedless=1"
 
-    outcome = run_scenario(scenario, 150, scenario)
-
-    assert [str(fault) for fault in scenario.faults] == ["3.77-11.77 s: crash node=n2 seedless=1"]
-    assert outcome.violations == []
+    assert run_drawn(150, crash, nodes=3, loads=(BURSTS, _exact(25, 30))) == []
 
 
 def test_slots_that_the_standby_granted_during_a_stall_stay_in_use() -> None:
-    drawn_case = generate_scenario(900074, "core")
-    scenario = replace(drawn_case, faults=drawn_case.faults[1:])
+    loads = Load("hot", 60, 60, "client"), _exact(10, 5), WINDOW
+    network = Network("near", loss=0.01, repeats=0.02)
+    holds = (Holds(4, 1, max_wait=3),)
+    stall = "stall@7.4-9.4 node=n4"
+    case = {"nodes": 6, "least_parts": 2, "network": network, "holds": holds, "loads": loads}
 
-    outcome = run_scenario(scenario, 900074, scenario)
-
-    assert [str(fault) for fault in scenario.faults] == ["7.4-9.4 s: stall node=n4"]
-    assert outcome.violations == []
+    assert run_drawn(900074, stall, **case) == []
 
 
 def test_a_member_with_a_wrong_clock_stays_out_while_no_clocks_agree() -> None:
-    scenario = generate_scenario(3000039, "core")
+    faults = (
+        *("cut@2.06-2.36 node=n3 from=n2", "clock_drift@3.08-5.08 node=n1 ppm=-100"),
+        *("clock_step@3.66-11.66 node=n3 by_s=-10", "busy@3.98-5.98 node=n2 cost_ms=5"),
+        *("spikes@4.21-12.21 node=n1 mean_ms=50", "stall@5.82-6.02 node=n3"),
+        *("corrupt@7.25-9.25 share=0.233", "corrupt@7.27-7.57 share=0.132"),
+        *("clock_step@7.31-15 node=n1 by_s=3600", "replay@7.98-15 share=0.102"),
+        *("spikes@8.06-15 node=n2 mean_ms=5", "cut@8.45-15 node=n2 from=n1"),
+        "replay@8.81-15 share=0.128",
+    )
+    loads = BURSTS, replace(_exact(10, 30), charges=0.2)
 
-    assert run_scenario(scenario, 3000039, scenario).violations == []
+    assert run_drawn(3000039, *faults, nodes=3, loads=loads, holds=(Holds(2, 1),)) == []
 
 
 def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
-    scenario = generate_scenario(388, "core")
+    faults = (
+        *("crash@2.81-4.81 node=n3 seedless=1", "crash@6.4-6.7 node=n5"),
+        *("repeats@7.75-9.75 share=0.282", "reset@7.93-8.23 node=n1"),
+    )
+    loads = (
+        *(Load("zipf", 60, 20, "client"), _exact(10, 30)),
+        *(Load(rule="everywhere", per_second=30, keys=3), Load("zipf", 15, 5, "world")),
+    )
+    case = {"nodes": 6, "datacenters": 2, "zones": 2, "least_parts": 2}
 
-    assert run_scenario(scenario, 388, scenario).violations == []
+    assert run_drawn(388, *faults, network=Network(repeats=0.02), loads=loads, **case) == []
 
 
 def test_a_takeover_without_a_replica_does_not_overwrite_the_replica_of_a_stalled_standby() -> None:
-    scenario = generate_scenario(3000286, "core")
+    stalls = "stall@7.87-12.87 node=n2", "stall@8.21-13.21 node=n4"
+    loads = Load("poisson", 30, 3, "client"), _exact(25, 5), WINDOW
+    case = {"nodes": 5, "least_parts": 3, "network": Network("regions"), "loads": loads}
 
-    assert [fault.args["node"] for fault in scenario.faults] == ["n2", "n4"]
-    assert run_scenario(scenario, 3000286, scenario).violations == []
+    assert run_drawn(3000286, *stalls, holds=(Holds(4, 1, max_wait=3),), **case) == []

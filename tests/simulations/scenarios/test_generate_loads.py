@@ -1,0 +1,45 @@
+"""Generated loads: they match the limits of the rules, and use all kinds of requests."""
+
+from simulations.scenarios.generate import generate_scenario
+from simulations.scenarios.scenario import Level, Load, Scenario
+
+CASES = [generate_scenario(seed, "core") for seed in range(80)]
+
+
+def loads() -> list[Load]:
+    return [load for case in CASES for load in case.loads]
+
+
+def test_every_generated_rule_has_a_load() -> None:
+    for case in CASES:
+        rules = {line.split()[-1] for line in case.rules.splitlines() if "- key:" in line}
+        used = {load.rule for load in case.loads} | {holds.rule for holds in case.holds}
+
+        assert rules - {"job", "world"} <= used <= rules
+
+
+def test_some_requests_are_peeks_charges_or_refunded_and_some_cost_more_than_one() -> None:
+    for name in ("peeks", "charges", "refunds"):
+        shares = [getattr(load, name) for load in loads()]
+
+        assert 0 < sum(share > 0 for share in shares) < len(shares)
+    assert {1, 2, 3, 5} <= {cost for load in loads() for cost in load.costs}
+
+
+def test_hot_and_cold_keys_and_new_keys_are_requested() -> None:
+    assert {load.shape for load in loads()} >= {"poisson", "zipf", "hot", "bursts", "attack"}
+
+
+def test_calm_load_follows_the_calm_at_both_levels() -> None:
+    levels: tuple[Level, ...] = ("core", "node")
+    for case in [generate_scenario(1, level) for level in levels]:
+        assert case.calm_load == 10
+        assert case.calm_load_from == case.seconds + case.calm
+        assert case.read_at == case.calm_load_from + 15
+
+
+def test_a_scenario_without_calm_load_is_read_after_the_calm() -> None:
+    case = Scenario("plain", "for a test", seconds=10, calm=5)
+
+    assert case.calm_load_from == float("inf")
+    assert case.read_at == 15

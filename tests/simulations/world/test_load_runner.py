@@ -1,0 +1,88 @@
+"""Requests of a run: what their answers leave in the ledger."""
+
+import pytest
+
+from simulations.judging.ledger import Answered, Ledger
+from simulations.scenarios.scenario import Holds, Load, Scenario
+from simulations.world import run as run_module
+from simulations.world.run import simulate
+
+RULES = """\
+domain: sim
+descriptors:
+  - key: day
+    rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window}
+  - key: job
+    rate_limit: {period: 20s, requests_per_unit: 2, algorithm: concurrency}
+"""
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
+    """Return the ledgers of all runs of a test."""
+    found: list[Ledger] = []
+
+    class Recorded(run_module.LoadRunner):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]
+            found.append(self.ledger)
+
+    monkeypatch.setattr(run_module, "LoadRunner", Recorded)
+    return found
+
+
+def answers(ledgers: list[Ledger], *loads: Load, holds: tuple[Holds, ...] = ()) -> list[Answered]:
+    """Run some loads without faults, first for 3 s and again for 2 s; return all rows."""
+    case = Scenario(
+        "small",
+        "for a test",
+        level="core",
+        nodes=2,
+        seconds=3,
+        calm=4,
+        calm_load=2,
+        rules=RULES,
+        loads=loads,
+        holds=holds,
+    )
+    assert simulate(case, 1, "").violations == []
+    return [answer for _, answer in ledgers[0].answers]
+
+
+def test_the_loads_run_again_after_the_calm_on_the_same_keys(ledgers: list[Ledger]) -> None:
+    rows = answers(ledgers, Load(rule="day", per_second=20, keys=3))
+
+    first = [row for row in rows if row.asked_at < 3]
+    again = [row for row in rows if row.asked_at >= 7]
+    assert len(first) + len(again) == len(rows)
+    assert {row.key for row in first} == {row.key for row in again} == {"k0", "k1", "k2"}
+    assert max(row.asked_at for row in rows) < 9
+
+
+def test_peeks_spend_nothing_and_answer_for_one_unit(ledgers: list[Ledger]) -> None:
+    rows = answers(ledgers, Load(rule="day", per_second=20, keys=1, peeks=0.5, cost=2))
+
+    peeks = [row for row in rows if row.is_uncounted]
+    assert {row.cost for row in peeks} == {1}
+    assert {row.allowed for row in peeks} == {False, True}
+    assert sum(row.cost for row in rows if row.allowed and not row.is_uncounted) == 4
+
+
+def test_a_shadow_rule_over_its_limit_is_recorded_as_a_denial(ledgers: list[Ledger]) -> None:
+    rows = answers(ledgers, Load(rule="shadow", per_second=20, keys=1))
+
+    assert sum(row.allowed for row in rows) == 4
+    assert {row.retry_after for row in rows if not row.allowed} == {None}
+
+
+def test_costs_are_drawn_for_each_check(ledgers: list[Ledger]) -> None:
+    rows = answers(ledgers, Load(rule="day", per_second=20, keys=5, costs=(1, 3)))
+
+    assert {row.cost for row in rows} == {1, 3}
+
+
+def test_slots_are_free_at_the_final_reading(ledgers: list[Ledger]) -> None:
+    answers(ledgers, holds=(Holds(6, 1, max_wait=3),))
