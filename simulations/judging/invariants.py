@@ -205,7 +205,7 @@ class Invariants:
         if rule.scope != "split":  # Each data center has a part of the limit.
             yield from self._wrong_denials(name, key, column, limit)
         if not rule.shadow:  # Its denials have no retry time.
-            yield from self._wrong_retry_times(name, key, column, limit)
+            yield from self._wrong_retry_times(name, key, column, limit, is_shared)
         if self._began is not None and self._is_decided_by_one(rule):
             for breach in breaches(column, limit, self._began):
                 yield Violation(breach.property, breach.at, f"{name}={breach.text}")
@@ -318,12 +318,13 @@ class Invariants:
                 return
 
     def _wrong_retry_times(
-        self, name: str, key: str, column: Column, limit: Limit
+        self, name: str, key: str, column: Column, limit: Limit, is_shared: bool
     ) -> Iterator[Violation]:
         """Yield a violation for each denial with a wrong retry time."""
         longest = 2 * limit.period_ns / 1e9
         if limit.is_bucket:
             longest *= max(1.0, limit.ceiling / max(1, limit.amount))
+            longest *= self._datacenters if is_shared else 1  # They add their levels.
         lowered = [float(f.args["part"]) for f in self._faults if f.verb == "limits"]
         highest = max(1, int(limit.amount * min(lowered))) if lowered else limit.ceiling
         if limit.is_bucket and column.has_charges:
