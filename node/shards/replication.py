@@ -114,10 +114,14 @@ class Replication:
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
                 continue  # The owner may have newer counters; this node requests them separately.
-            may_overwrite = cover is not None and (
-                standby in cover.to_ask
-                # The next owner of the shard may have the replica that this node lacks.
-                or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
+            may_overwrite = self._ownership.unasked.is_to_ask(standby, shard)
+            may_overwrite = may_overwrite or (
+                cover is not None
+                and (
+                    standby in cover.to_ask
+                    # The next owner of the shard may have the replica that this node lacks.
+                    or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
+                )
             )
             if may_overwrite or self._in_flight.get(standby):
                 busy.append(key)

@@ -55,6 +55,18 @@ MOVES = (
         ("crash", "crash-for-good"),
     ),
     Mutant(
+        "earlier-replica-unasked",
+        "a node that restarted alone does not request its replicas from before the restart",
+        (
+            Edit(
+                "node.shards.transfers.shard_search:ShardSearch._give_up",
+                "ownership.unasked.add([shard for shard in unknown if not sources.of(shard)])",
+                "pass",
+            ),
+        ),
+        ("restart-alone",),
+    ),
+    Mutant(
         "new-standby-unfilled",
         "a new standby receives changes, but not the existing counters",
         (

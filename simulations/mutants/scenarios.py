@@ -114,6 +114,19 @@ _ALL: tuple[Testbed, ...] = (
         faults=(Fault(4, "crash", 4.5, {"node": "n2"}),),
     ),
     build_testbed(
+        "restart-alone",
+        "a node restarts without reachable seeds before the failure is detected, and starts alone",
+        nodes=2,
+        seconds=4,
+        calm=14,
+        loads=_MIXED,
+        faults=(
+            Fault(5, "crash", 5.05, {"node": "n2", "seedless": 1}),
+            Fault(5.04, "loss", 7.9, {"node": "n2", "share": 1.0}),
+        ),
+        unwanted=("member_died",),
+    ),
+    build_testbed(
         "two-crashes",
         "a node crashes, then its standby, long after the last check of a key",
         seconds=4,

@@ -108,8 +108,12 @@ class World:
         datacenter: str = "dc1",
         zone: str = "",
         pause: float = 0.0,
+        seeds: Sequence[str] | None = None,
     ) -> Node:
-        """Start a node that joins those that run, `pause` seconds after it can be reached."""
+        """Start a node that joins those that run, `pause` seconds after it can be reached.
+
+        With `seeds` it knows only these members; without any, it starts alone.
+        """
         if name in self.started:
             self.clock.time += 1_000_000  # No two lives of a node begin in one millisecond.
         self.started.add(name)
@@ -132,7 +136,7 @@ class World:
             on_bug=partial(node.containment.failed, "transport"),
             accept=node.accept,
         )
-        others = [address_of(other) for other in self.nodes]
+        others = [address_of(other) for other in (self.nodes if seeds is None else seeds)]
 
         async def resolve() -> list[Address]:
             return others

@@ -104,6 +104,18 @@ def test_a_member_with_a_wrong_clock_stays_out_while_no_clocks_agree() -> None:
     assert run_drawn(3000039, *faults, nodes=3, loads=loads, holds=(Holds(2, 1),)) == []
 
 
+def test_a_node_that_restarts_alone_recovers_its_standbys_replicas() -> None:
+    loads = (
+        Load("bursts", 10, 60, "client", charges=0.05),
+        replace(_exact(25, 30), charges=0.2),
+        replace(WINDOW, charges=0.2),
+    )
+    network = Network("regions", resets=10.0)
+    case = {"nodes": 2, "zones": 2, "least_parts": 3, "network": network, "loads": loads}
+
+    assert run_drawn(3000133, "crash@2-4 node=n1 seedless=1", **case) == []
+
+
 def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     faults = (
         *("crash@2.81-4.81 node=n3 seedless=1", "crash@6.4-6.7 node=n5"),

@@ -9,7 +9,6 @@ members that ask. Nothing here waits.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from gossip import Record, Status
 from hashring import NodeId, shard_of
@@ -21,27 +20,17 @@ from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
-from node.shards.ownership.shard_states import Arrival, Cover, ShardStates, others
+from node.shards.ownership.shard_states import Arrival, Cover, Released, ShardStates, others
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, add_unused, append_row
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Outcomes, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
-__all__ = ["Released", "ShardOwnership"]
+__all__ = ["ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
 _LAST_CHARGED = Code.OVER_SOFT.value
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """Data of a shard that this node has just stopped holding."""
-
-    cover: Cover | None
-    is_blind: bool
-    """Whether it was covered without the owner's counters."""
-    regained: Mapping[bytes, int]
 
 
 class ShardOwnership:
@@ -73,7 +62,7 @@ class ShardOwnership:
         self._states = ShardStates(me, engine, counters, self.changed, self.replicas, on_arrived)
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
-        self.transfers = self._states.transfers
+        self.transfers, self.unasked = self._states.transfers, self._states.unasked
         self.merge = self._states.merge
         self._covers = self._states.covers
         self._me = me
@@ -292,6 +281,7 @@ class ShardOwnership:
         logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
+        group = self.unasked.correct_group(shard, group, sender)
         event = arrival_of(group, sender, self._me, owner, base_of)
         # The sender may not know that this node was the standby of the owner.
         is_base = group.replica_at == self._me or self.replicas.sender_of(shard) == group.taken_from
@@ -384,14 +374,14 @@ class ShardOwnership:
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 
     def replica_answered(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
-        """Use the late replica of a member that did not answer when this node took over the
-        shard."""
+        """Use the late replica of a member that did not answer when this node took over or started
+        the shard."""
         cover = self._covers.get(shard)
-        if cover is None or name not in cover.to_ask:
+        if not self.unasked.on_answer(name, shard) and (cover is None or name not in cover.to_ask):
             return
         if counts.keys:
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, [(now, counts)]))
-        else:
+        elif cover is not None:
             cover.to_ask = tuple([each for each in cover.to_ask if each != name])
 
     # -- members and replicas ------------------------------------------------------------------

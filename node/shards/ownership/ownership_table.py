@@ -123,7 +123,7 @@ EVENT_MEANINGS = {
     Event.OWNER_MOVED: "The owner answers that it has transferred the shard to a third member.",
     Event.REPLICA_OF_OWN: "The owner has only a replica of this node's earlier counters.",
     Event.REPLICA_OF_OTHER: "The owner has only a replica of a third member's counters.",
-    Event.REPLICA_FOUND: "A member that was silent during the takeover sends its replica.",
+    Event.REPLICA_FOUND: "A member that could not be asked earlier sends its replica.",
     Event.TRANSFER: "Counters arrive that the sender owned.",
     Event.RETURN: "Counters arrive with which the sender decided for this node.",
     Event.RETURN_TO_RESTARTED: "As `RETURN`; this node has restarted since then.",
@@ -244,7 +244,7 @@ _ROWS: tuple[
     ((State.OWNED,), _LOGGED, State.OWNED, _ADD),
     (
         (State.FRESH,),
-        (Event.RETURN_TO_RESTARTED, Event.RETURN_BLIND_TO_RESTARTED),
+        (Event.RETURN_TO_RESTARTED, Event.RETURN_BLIND_TO_RESTARTED, Event.REPLICA_FOUND),
         State.OWNED,
         (_A.JOIN,),
     ),

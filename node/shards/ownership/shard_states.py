@@ -2,7 +2,7 @@
 table.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hashring import SHARDS, NodeId
@@ -12,12 +12,13 @@ from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
 from node.shards.ownership.ownership_table import COUNTED, TABLE, Action, Event, State
+from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import ShardGroup
 
-__all__ = ["Arrival", "Cover", "ShardStates", "others"]
+__all__ = ["Arrival", "Cover", "Released", "ShardStates", "others"]
 
 _ANNOUNCED = frozenset(
     {Action.RESTORE, Action.JOIN, Action.RESTORE_BELOW_LOG, Action.CHARGE_SENDERS_LOG}
@@ -124,6 +125,16 @@ class Arrival:
     since: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Data of a shard that this node has just stopped holding."""
+
+    cover: Cover | None
+    is_blind: bool
+    """Whether it was covered without the owner's counters."""
+    regained: Mapping[bytes, int]
+
+
 class ShardStates:
     """States of all shards at one node, and the data that belongs to each state."""
 
@@ -143,6 +154,7 @@ class ShardStates:
         """Data of the shards that are counted in place of their owner."""
         self.regained: dict[int, dict[bytes, int]] = {}
         """Units regained from other data centers, of shards that started without counters."""
+        self.unasked = UnaskedStandbys()
         self.transfers = OutgoingTransfers()
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
         self._me = me
@@ -163,6 +175,7 @@ class ShardStates:
         self._states[shard] = transition.state
         if transition.state is not State.FRESH:
             self.regained.pop(shard, None)
+            self.unasked.drop([shard])
         if not _ANNOUNCED.isdisjoint(transition.actions):
             for _, counts in arrival.copies:
                 self.merge.announce(counts.keys)
@@ -185,6 +198,7 @@ class ShardStates:
         if self.regained:
             for shard in changed:
                 self.regained.pop(shard, None)
+        self.unasked.drop(changed)
         return changed
 
     def _perform(  # noqa: PLR0912 - one branch per action

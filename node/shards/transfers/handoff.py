@@ -5,7 +5,7 @@ without an answer. `ownership` decides what is transferred and how counters are 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress, islice
 from operator import gt
@@ -87,6 +87,7 @@ class Handoff:
         """
         self._ring = new
         self._sources.on_ring_change(old, new, check_ring, self._ownership.held)
+        self._ownership.unasked.on_ring_change(new, self._sources.ours)
         self._wake.set()
 
     async def run(self) -> None:
@@ -102,6 +103,7 @@ class Handoff:
                     await self._containment.run("handoff", self._fetch_missing_shards)
                     self._containment.call("handoff", self._offer_misplaced_shards)
                     await self._containment.run("handoff", self._merge_covered_shards)
+                    await self._containment.run("handoff", self._merge_earlier_replicas)
                 self._containment.call("handoff", self._expire)
 
     @property
@@ -109,7 +111,7 @@ class Handoff:
         """Whether every shard is where it belongs, so that nothing is left to fetch or offer."""
         ownership = self._ownership
         is_in_place = ownership.held == self._sources.ours and ownership.transfers.are_confirmed
-        return is_in_place and not ownership.covers
+        return is_in_place and not ownership.covers and not ownership.unasked.to_ask
 
     def _expire(self) -> None:
         now = self._clock()
@@ -205,21 +207,44 @@ class Handoff:
     async def _merge_covered_shards(self) -> None:
         """Fetch and merge counters from owners in whose place this node holds their shards."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
-        for owner, shards in by_owner.items():
+        await self._merge_all(by_owner, self._adopt, is_for_replicas=False)
+
+    async def _merge_earlier_replicas(self) -> None:
+        """Fetch and merge replicas from before a restart, of shards that this node started before
+        it found their standbys."""
+        to_ask = {name: [*shards] for name, shards in self._ownership.unasked.to_ask.items()}
+        await self._merge_all(to_ask, self._add_earlier_replica, is_for_replicas=True)
+
+    async def _merge_all(
+        self,
+        by_member: Mapping[NodeId, Sequence[int]],
+        take: Callable[[NodeId, IncomingTransfer], bool],
+        *,
+        is_for_replicas: bool,
+    ) -> None:
+        for name, shards in by_member.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
-                if not await self._merge_from(owner, shards[start : start + _SHARDS_PER_PULL]):
+                part = shards[start : start + _SHARDS_PER_PULL]
+                if not await self._merge_from(name, part, take, is_for_replicas=is_for_replicas):
                     break
 
-    async def _merge_from(self, owner: NodeId, shards: Sequence[int]) -> bool:
+    async def _merge_from(
+        self,
+        name: NodeId,
+        shards: Sequence[int],
+        take: Callable[[NodeId, IncomingTransfer], bool],
+        *,
+        is_for_replicas: bool,
+    ) -> bool:
         """Fetch the counters of shards from a member and merge them; return False without an
         answer."""
         left = dict.fromkeys(shards)
         while left:
-            reply = await self._receiver.pull(owner, [*left])
+            reply = await self._receiver.pull(name, [*left], is_for_replicas=is_for_replicas)
             if reply is None:
                 return False
             answered = [shard for group in reply.groups for shard in group.shards if shard in left]
-            await self._receiver.receive(owner, reply, left, self._adopt)
+            await self._receiver.receive(name, reply, left, take)
             for shard in answered:
                 del left[shard]
             if not answered:
@@ -245,8 +270,13 @@ class Handoff:
             self._ownership.owner_has_nothing(shard, now)
         return False
 
-    def _is_ours(self, shard: int) -> bool:
-        return bool(self._sources.ours[shard])
+    def _add_earlier_replica(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
+        """Merge a replica from before this node's restart; return False, because it is no
+        transfer."""
+        shard, ownership = transfer.shard, self._ownership
+        if transfer.about.hold is not Holding.HELD and ownership.unasked.is_to_ask(sender, shard):
+            ownership.replica_answered(shard, sender, transfer.counts, self._clock())
+        return False
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
         """Fetch shards back from the member `name`, which holds them in this node's place; then

@@ -129,11 +129,18 @@ class ShardReceiver:
         return True
 
     async def pull(
-        self, name: NodeId, shards: Sequence[int], part: int = 0, transfer_id: int = 0
+        self,
+        name: NodeId,
+        shards: Sequence[int],
+        part: int = 0,
+        transfer_id: int = 0,
+        *,
+        is_for_replicas: bool = False,
     ) -> Pulled | None:
         """Request shards from a member; return None when it does not answer in time.
 
-        For a later `part`, `transfer_id` is the number of the transfer.
+        For a later `part`, `transfer_id` is the number of the transfer. With `is_for_replicas`, the
+        member sends only replicas of this node's earlier counters.
         """
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):
@@ -146,7 +153,8 @@ class ShardReceiver:
                 replies.append(reply)
             answered.set()
 
-        link.call(lambda seq: Pull(seq, sorted(shards), part, transfer_id), on_reply)
+        about = part, transfer_id, is_for_replicas
+        link.call(lambda seq: Pull(seq, sorted(shards), *about), on_reply)
         await answered.wait()
         if not replies:
             logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))

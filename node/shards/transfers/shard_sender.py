@@ -110,6 +110,9 @@ class ShardSender:
         if pull.part:
             self._add_part(reply, requester, pull, now)
             return reply.pulled(pull.seq)
+        if pull.is_for_replicas:
+            self._add_earlier_replicas(reply, requester, pull.shards, now)
+            return reply.pulled(pull.seq)
         held = self._ownership.held
         before, number = self._ownership.count, next(self._numbers)
         again = self._resend_empty(reply, pull.shards, requester, now)
@@ -181,6 +184,25 @@ class ShardSender:
             reply.add_copy(shard, sent, part)
         else:
             reply.add_nothing(shard, "")
+
+    def _add_earlier_replicas(
+        self, reply: Reply, requester: NodeId, shards: Sequence[int], now: int
+    ) -> None:
+        """Add replicas of the requester's earlier counters to the answer.
+
+        Shards that this node holds are omitted, as are shards in unacknowledged transfers: their
+        counters will arrive in a transfer.
+        """
+        ownership = self._ownership
+        for shard in shards:
+            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
+                break
+            if ownership.held[shard] or self._transfers.is_unconfirmed(shard):
+                continue
+            if ownership.replicas.sender_of(shard) == requester:
+                self._add_copy(reply, requester, shard, "", now)
+            else:
+                reply.add_nothing(shard, "")
 
     def _add_copy(
         self, reply: Reply, requester: NodeId, shard: int, moved_to: str, now: int

@@ -122,8 +122,8 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             return [_EXCHANGE, seq, packed]
         case Exchanged(seq, packed):
             return [_EXCHANGED, seq, packed]
-        case Pull(seq, shards, part, transfer_id):
-            return [_PULL, seq, shards, part, transfer_id]
+        case Pull(seq, shards, part, transfer_id, is_for_replicas):
+            return [_PULL, seq, shards, part, transfer_id, is_for_replicas]
         case Pulled(seq, groups, counts, fallback_counts, decided):
             written = [
                 [
@@ -257,12 +257,13 @@ def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
 
 
 def _read_pull(fields: list[object]) -> Pull:
-    _, seq, shards, part, transfer_id = fields
+    _, seq, shards, part, transfer_id, is_for_replicas = fields
     return Pull(
         integer(seq, "Pull.seq", 1),
         _read_shards(shards, "Pull.shards"),
         integer(part, "Pull.part", 0, MAX_PARTS - 1),
         integer(transfer_id, "Pull.transfer_id"),
+        flag(is_for_replicas, "Pull.is_for_replicas"),
     )
 
 
@@ -419,7 +420,7 @@ def _read_peers(fields: list[object]) -> Peers:
 PEER_READERS: dict[int, tuple[type[PeerMessage], int, Callable[[list[object]], PeerMessage]]] = {
     _EXCHANGE: (Exchange, 3, _read_exchange),
     _EXCHANGED: (Exchanged, 3, _read_exchanged),
-    _PULL: (Pull, 5, _read_pull),
+    _PULL: (Pull, 6, _read_pull),
     _PULLED: (Pulled, 6, _read_pulled),
     _COPY: (Copy, 3, _read_copy),
     _TRANSFER_OFFER: (TransferOffer, 3, _read_transfer_offer),

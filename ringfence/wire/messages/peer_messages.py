@@ -87,6 +87,8 @@ class Pull:
     """Number of the part, from 0. Later parts are requested for one shard at a time."""
     transfer_id: int = 0
     """Transfer (`ShardGroup.transfer_id`) to which a later part belongs; 0 for part 0."""
+    is_for_replicas: bool = False
+    """Whether only replicas of the requesting node's earlier counters are requested."""
 
 
 @dataclass(frozen=True, slots=True)

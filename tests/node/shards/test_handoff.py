@@ -180,6 +180,22 @@ async def test_a_restarted_node_recovers_its_shards_and_counts(
             assert w.count("b", "held_shards") == w.count("b", "owned_shards") > 0
 
 
+async def test_a_node_that_restarts_without_seeds_recovers_its_counts_after_a_takeover(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b", rules=RULES) as w, w.client("a") as limiter:
+        await spend(limiter)
+        await trio.sleep(0.3)
+        await w.crash("b")
+
+        await w.start("b", seeds=())
+        await w.settle()
+        await trio.sleep(2)
+
+        assert w.count("a", "shards_taken") > 0
+        assert await left(limiter) == {7}
+
+
 async def test_a_node_that_crashes_twice_recovers_from_the_standbys_replicas(
     autojump_clock: MockClock,
 ) -> None:

@@ -162,6 +162,7 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
         (State.OWNED, Event.COVER, 1 + 3),
         (State.FRESH, Event.RETURN, 1 + 3),
         (State.FRESH, Event.RETURN_TO_RESTARTED, 5 + 1),
+        (State.FRESH, Event.REPLICA_FOUND, 5 + 1),
         (State.COVERED, Event.TRANSFER, 5 + 2),
         (State.COVERED, Event.COVER, 1 + 3),
         (State.COVERED_BLIND, Event.REPLICA_FOUND, 5 + 2),

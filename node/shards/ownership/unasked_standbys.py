@@ -1,0 +1,74 @@
+"""Standbys that may have replicas of a node's counters from before its restart."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from hashring import NodeId, Ring
+from ringfence.wire import ShardGroup
+
+__all__ = ["UnaskedStandbys"]
+
+
+class UnaskedStandbys:
+    """Standbys that may have replicas of shards that this node started while it knew no member.
+
+    A node that restarts and finds no member starts its shards without counters. A member that it
+    finds later may have replicas from before the restart. Until that member has answered, this node
+    must send it no replicas, because they would overwrite the earlier ones.
+
+    A member that took such a shard over does not answer for it. It transfers the shard instead.
+    """
+
+    def __init__(self) -> None:
+        self._started: dict[int, tuple[NodeId, ...]] = {}
+        """Standbys that have answered, by shard."""
+        self._to_ask: dict[NodeId, dict[int, None]] = {}
+
+    def add(self, shards: Iterable[int]) -> None:
+        """Add shards that started without counters before any member could be asked."""
+        self._started.update(dict.fromkeys(shards, ()))
+
+    def on_ring_change(self, ring: Ring, ours: bytes) -> None:
+        """Choose the standbys to ask for the shards marked in `ours`, by the standbys in `ring`."""
+        self._to_ask = {}
+        for shard, answered in self._started.items():
+            standby = ring.standby(shard) if ours[shard] else None
+            if standby is not None and standby not in answered:
+                self._to_ask.setdefault(standby, {})[shard] = None
+
+    @property
+    def to_ask(self) -> Mapping[NodeId, Iterable[int]]:
+        """Shards by the standby that must be asked for their replicas."""
+        return self._to_ask
+
+    def correct_group(self, shard: int, group: ShardGroup, sender: NodeId) -> ShardGroup:
+        """Mark counters from a standby that may not have detected this node's restart yet.
+
+        The standby must still be asked, so it has no replica of this node's present counters.
+        """
+        is_earlier = self.is_to_ask(sender, shard)
+        return replace(group, is_from_before=True) if is_earlier else group
+
+    def is_to_ask(self, standby: NodeId, shard: int) -> bool:
+        """Return whether a standby must still be asked for its replica of a shard."""
+        return shard in self._to_ask.get(standby, ())
+
+    def on_answer(self, standby: NodeId, shard: int) -> bool:
+        """Record the answer of a standby; return False when the standby was not to be asked."""
+        if not self.is_to_ask(standby, shard):
+            return False
+        self._forget(standby, shard)
+        self._started[shard] += (standby,)
+        return True
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Forget shards that have counters now, or that this node does not hold any more."""
+        for shard in shards if self._started else ():
+            if self._started.pop(shard, None) is not None:
+                for standby in [each for each in self._to_ask if shard in self._to_ask[each]]:
+                    self._forget(standby, shard)
+
+    def _forget(self, standby: NodeId, shard: int) -> None:
+        del self._to_ask[standby][shard]
+        if not self._to_ask[standby]:
+            del self._to_ask[standby]
