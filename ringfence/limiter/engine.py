@@ -275,6 +275,7 @@ class Engine:
         are omitted."""
         taken = Snapshot([], [], [], [], [])
         numbers: dict[Limit, int] = {}
+        last, number = None, 0
         any_remote = False
         for key in keys:
             table = self._tables.find(key)
@@ -282,12 +283,14 @@ class Engine:
             if found is None:
                 continue
             state, limit, remote = found
-            if limit not in numbers:
-                numbers[limit] = len(numbers)
-                taken.limits.append(limit)
+            if limit is not last:  # Most keys have the limit of the key before them.
+                if limit not in numbers:
+                    numbers[limit] = len(numbers)
+                    taken.limits.append(limit)
+                last, number = limit, numbers[limit]
             taken.keys.append(key)
             taken.states.append(state)
-            taken.which.append(numbers[limit])
+            taken.which.append(number)
             taken.remote_counts.append(remote)
             any_remote = any_remote or bool(remote)
         if not any_remote:

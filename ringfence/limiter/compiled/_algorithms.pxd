@@ -10,7 +10,11 @@ from libc.stdint cimport int64_t, uint64_t
 cdef extern from *:
     """
     typedef unsigned __int128 ringfence_wide;
+    #define RINGFENCE_LATEST ((int64_t)1 << 62)
+    #define RINGFENCE_MOST_UNITS ((int64_t)1 << 60)
     """
+    const int64_t LATEST "RINGFENCE_LATEST"
+    const int64_t MOST_UNITS "RINGFENCE_MOST_UNITS"
     ctypedef unsigned long long wide "ringfence_wide"
 
 
@@ -123,6 +127,20 @@ cdef inline bint bucket_check(
     answer.remaining = _floor_div(params.capacity - level, params.unit)
     answer.reset_after = _ceil_div(level, tpn)
     return cost != 0
+
+
+cdef inline bint bucket_words(
+    const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
+) noexcept nogil:
+    """Write a level of whole units and ticks into a word; return False if it does not fit."""
+    cdef wide level
+    if count != 2 or numbers[0] > MOST_UNITS or numbers[1] >= params.unit:
+        return False
+    level = <wide>numbers[0] * <wide>params.unit + <wide>numbers[1]
+    if level >= <wide>LATEST or t.at + <int64_t>level >= LATEST:
+        return False
+    words[0] = <uint64_t>(t.at + <int64_t>level)
+    return True
 
 
 # -- fixed windows: one word, number and count ---------------------------------------------------
@@ -275,6 +293,22 @@ cdef inline bint sliding_check(
     answer.remaining = params.ceiling - used
     answer.reset_after = _sliding_reset(params, t, number, current, oldest) if used else 0
     return cost != 0
+
+
+cdef inline bint window_words(
+    const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
+) noexcept nogil:
+    """Write the number and the counts of a window into words; return False if they do not fit."""
+    if count != (3 if params.kind == SLIDING else 2) or not params.period_ns:
+        return False
+    if numbers[0] > t.number + 1 or numbers[1] > MOST_UNITS or numbers[1] >> params.count_bits:
+        return False
+    if params.kind == SLIDING:
+        if numbers[2] > MOST_UNITS - numbers[1]:
+            return False
+        words[1] = <uint64_t>numbers[2]
+    words[0] = packed(params, numbers[0], numbers[1])
+    return True
 
 
 cdef inline int read_params(Params* params, dict values) except -1:

@@ -1,4 +1,4 @@
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from ringfence.limiter.compiled._store import Store
 from ringfence.limiter.limit import Limit
@@ -15,6 +15,17 @@ class HotTable:
     last_limit: Limit | None
     def __len__(self) -> int: ...
     def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome: ...
+    def state(
+        self, key: bytes, now: int
+    ) -> tuple[list[int], Limit, dict[str, list[int]]] | None: ...
+    def restore(
+        self,
+        key: bytes,
+        state: Sequence[int],
+        limit: Limit,
+        remote: Mapping[str, Sequence[int]],
+        now: int,
+    ) -> None: ...
     def verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> list[Verdict]: ...

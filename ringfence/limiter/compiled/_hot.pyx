@@ -7,7 +7,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 from ringfence.limiter.compiled._answers cimport PyLong_FromLongLong, put_number
-from ringfence.limiter.compiled._algorithms cimport Answer
+from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
+from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 
@@ -45,9 +46,9 @@ cdef extern from *:
 cdef enum:
     FRAME = 256
     FIELDS = 7
+    STATE_NUMBERS = 3  # numbers of the largest state that stores restore themselves
     PREFETCH_DISTANCE = 8  # keys whose bytes are prefetched before they are hashed
 
-cdef int64_t LATEST = <int64_t>1 << 62
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
 cdef object Outcome = _OutcomeType
@@ -127,6 +128,47 @@ cdef class HotTable:
         values[5] = <PyObject*>delay
         values[6] = <PyObject*>ZERO
         return ringfence_new(Outcome, row_slots, values, FIELDS)
+
+    def state(self, bytes key not None, now):
+        """Return what `Table.state` returns; counters of compiled stores need no Python object."""
+        cdef Store store
+        cdef uint64_t identity = 0
+        cdef uint64_t* word
+        cdef int overflow = 0
+        cdef int64_t instant = PyLong_AsLongLongAndOverflow(now, &overflow)
+        for store in self.stores:
+            if not identity:
+                identity = store.identity(<PyObject*>key)  # Stores of a table share their secret.
+            word = store._find(identity)
+            if word == NULL:
+                continue
+            if (
+                overflow or not 0 <= instant < LATEST or store.params.kind == LOG
+                or not store.set_instant(instant)
+            ):
+                return self.slow_state(key, now)
+            if is_expired(&store.params, &store.instant, word + 1):
+                return None
+            return store.state_at(word + 1), store.scheme.limit, {}
+        return self.slow_state(key, now) if self.overflow else None
+
+    def restore(self, bytes key not None, state, limit, remote, now):
+        """Replace a counter as `Table.restore` does; compiled stores need no Python object."""
+        cdef int64_t[STATE_NUMBERS] numbers
+        cdef Py_ssize_t at, count = len(state)
+        cdef int overflow = 0
+        cdef Store store = None if remote or count > STATE_NUMBERS else self._ready(limit, now)
+        if store is not None and self.is_only_store:
+            for at in range(count):
+                numbers[at] = PyLong_AsLongLongAndOverflow(state[at], &overflow)
+                if overflow or numbers[at] < 0:
+                    self.slow_restore(key, state, limit, remote, now)
+                    return
+            if store.restore_state(
+                store.identity(<PyObject*>key), <PyObject*>key, numbers, count
+            ):
+                return
+        self.slow_restore(key, state, limit, remote, now)
 
     def verdicts(self, keys, costs, now, limit=None):
         """Decide as `check_many` does, and return rows."""

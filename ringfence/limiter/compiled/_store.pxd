@@ -38,6 +38,10 @@ cdef class Store:
     ) except -1
     cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil
     cdef void restore_saved(self, uint64_t identity, bint existed, const uint64_t* words) noexcept
+    cdef list state_at(self, uint64_t* words)
+    cdef bint restore_state(
+        self, uint64_t identity, PyObject* name, const int64_t* numbers, Py_ssize_t count
+    ) except -1
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil
     cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1

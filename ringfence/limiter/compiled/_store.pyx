@@ -11,8 +11,8 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport (
-    BUCKET, FIXED, LOG, SLIDING, Answer, Params, bucket_check, count_of, fixed_check,
-    number_of, packed, read_params, sliding_check,
+    BUCKET, FIXED, LATEST, LOG, MOST_UNITS, SLIDING, Answer, Params, bucket_check, bucket_level,
+    bucket_words, count_of, fixed_check, number_of, packed, read_params, sliding_check, window_words,
 )
 from ringfence.limiter.compiled._ring cimport (
     EXTRA_ENTRIES, Ring, ring_bytes, ring_check, ring_expire, ring_is_full,
@@ -40,9 +40,7 @@ cdef enum:
     RELEASE_AFTER = 16384  # moved slots after which their memory is released
     MIN_SLOTS = 8
 
-cdef int64_t LATEST = <int64_t>1 << 62
 cdef int64_t LARGEST = <int64_t>1 << 61
-cdef int64_t MOST_UNITS = <int64_t>1 << 60
 
 
 def siphash_of(bytes secret not None, bytes text not None) -> int:
@@ -326,6 +324,51 @@ cdef class Store:
             memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         else:
             self._remove(part, place)
+
+    cdef list state_at(self, uint64_t* words):
+        """Return the numbers of an entry at the set instant, as `Counter.state` of the reference does.
+
+        Not for logs.
+        """
+        cdef int64_t level
+        if self.params.kind == BUCKET:
+            level = bucket_level(words, &self.instant)
+            return [level // self.params.unit, level % self.params.unit]
+        if self.params.kind == FIXED:
+            return [number_of(&self.params, words[0]), count_of(&self.params, words[0])]
+        return [
+            number_of(&self.params, words[0]), count_of(&self.params, words[0]), <int64_t>words[1]
+        ]
+
+    cdef bint restore_state(
+        self, uint64_t identity, PyObject* name, const int64_t* numbers, Py_ssize_t count
+    ) except -1:
+        """Replace an entry by the state that `state_at` returned on another node, at the set instant.
+
+        Returns False, without effect, for numbers that only the reference implementation can judge.
+        """
+        cdef uint64_t[2] words
+        cdef uint64_t* word
+        words[1] = 0
+        if self.params.kind == BUCKET:
+            if not bucket_words(&self.params, &self.instant, numbers, count, words):
+                return False
+        elif self.params.kind == LOG or not window_words(
+            &self.params, &self.instant, numbers, count, words
+        ):
+            return False
+        word = self._find(identity)
+        if is_expired(&self.params, &self.instant, words):
+            if word != NULL:
+                self.pop(<bytes>name)
+        elif word != NULL:
+            memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
+        elif self.room <= 0:
+            return False
+        else:
+            self._insert(identity, words, name)
+            self.room -= 1
+        return True
 
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil:
         """Return the array of an identity, and the place where its entries begin."""

@@ -7,7 +7,7 @@ from its slot, run the Python implementation, and write the counter back. So onl
 implemented twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
@@ -112,6 +112,23 @@ class CompiledTable(HotTable, Table):
         if store is None or used is None:
             return Table.charge_now(self, key, cost, now, limit)
         return store.scheme.standing(self.verdicts((key,), (0,), now, limit)[0], used)
+
+    def slow_state(
+        self, key: bytes, now: int
+    ) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
+        """Return the state of a counter that compiled code cannot read, such as a log."""
+        return Table.state(self, key, now)
+
+    def slow_restore(
+        self,
+        key: bytes,
+        state: Sequence[int],
+        limit: Limit,
+        remote: Mapping[str, Sequence[int]],
+        now: int,
+    ) -> None:
+        """Restore a counter that compiled code cannot write. Raises `BadState`."""
+        Table.restore(self, key, state, limit, remote, now)
 
     # -- what compiled code cannot do by itself ------------------------------------------------
 
