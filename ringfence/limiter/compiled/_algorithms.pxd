@@ -129,20 +129,6 @@ cdef inline bint bucket_check(
     return cost != 0
 
 
-cdef inline bint bucket_words(
-    const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
-) noexcept nogil:
-    """Write a level of whole units and ticks into a word; return False if it does not fit."""
-    cdef wide level
-    if count != 2 or numbers[0] > MOST_UNITS or numbers[1] >= params.unit:
-        return False
-    level = <wide>numbers[0] * <wide>params.unit + <wide>numbers[1]
-    if level >= <wide>LATEST or t.at + <int64_t>level >= LATEST:
-        return False
-    words[0] = <uint64_t>(t.at + <int64_t>level)
-    return True
-
-
 # -- fixed windows: one word, number and count ---------------------------------------------------
 
 
@@ -293,22 +279,6 @@ cdef inline bint sliding_check(
     answer.remaining = params.ceiling - used
     answer.reset_after = _sliding_reset(params, t, number, current, oldest) if used else 0
     return cost != 0
-
-
-cdef inline bint window_words(
-    const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
-) noexcept nogil:
-    """Write the number and the counts of a window into words; return False if they do not fit."""
-    if count != (3 if params.kind == SLIDING else 2) or not params.period_ns:
-        return False
-    if numbers[0] > t.number + 1 or numbers[1] > MOST_UNITS or numbers[1] >> params.count_bits:
-        return False
-    if params.kind == SLIDING:
-        if numbers[2] > MOST_UNITS - numbers[1]:
-            return False
-        words[1] = <uint64_t>numbers[2]
-    words[0] = packed(params, numbers[0], numbers[1])
-    return True
 
 
 cdef inline int read_params(Params* params, dict values) except -1:

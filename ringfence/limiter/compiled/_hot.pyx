@@ -10,6 +10,7 @@ from ringfence.limiter.compiled._answers cimport PyLong_FromLongLong, put_number
 from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
 from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
+from ringfence.limiter.compiled._states cimport state_of
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 
 from ringfence.limiter.outcome import Code
@@ -149,7 +150,7 @@ cdef class HotTable:
                 return self.slow_state(key, now)
             if is_expired(&store.params, &store.instant, word + 1):
                 return None
-            return store.state_at(word + 1), store.scheme.limit, {}
+            return state_of(&store.params, &store.instant, word + 1), store.scheme.limit, {}
         return self.slow_state(key, now) if self.overflow else None
 
     def restore(self, bytes key not None, state, limit, remote, now):

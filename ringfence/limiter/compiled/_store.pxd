@@ -38,7 +38,6 @@ cdef class Store:
     ) except -1
     cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil
     cdef void restore_saved(self, uint64_t identity, bint existed, const uint64_t* words) noexcept
-    cdef list state_at(self, uint64_t* words)
     cdef bint restore_state(
         self, uint64_t identity, PyObject* name, const int64_t* numbers, Py_ssize_t count
     ) except -1

@@ -11,18 +11,19 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport (
-    BUCKET, FIXED, LATEST, LOG, MOST_UNITS, SLIDING, Answer, Params, bucket_check, bucket_level,
-    bucket_words, count_of, fixed_check, number_of, packed, read_params, sliding_check, window_words,
+    BUCKET, FIXED, LATEST, LOG, MOST_UNITS, SLIDING, Answer, Params, bucket_check, fixed_check,
+    number_of, read_params, sliding_check,
 )
 from ringfence.limiter.compiled._ring cimport (
     EXTRA_ENTRIES, Ring, ring_bytes, ring_check, ring_expire, ring_is_full,
-    is_expired, ring_numbers, ring_of, ring_record, weight_of,
+    is_expired, ring_record, weight_of,
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
     Slots, shift_back, home, shift_forward, ringfence_release_pages, ringfence_prefetch, seek, slot,
     slots_close, slots_open, slots_settle,
 )
+from ringfence.limiter.compiled._states cimport numbers_of, read_numbers, read_state
 
 cdef extern from "Python.h":
     const unsigned char* bytes_in "(const unsigned char *)PyBytes_AS_STRING"(PyObject* name) nogil
@@ -123,12 +124,7 @@ cdef class Store:
         cdef uint64_t* word = self._find(self.identity(<PyObject*>name))
         if word == NULL:
             return None
-        if self.params.kind == BUCKET:
-            return (<int64_t>word[1] + self.params.base_ns * <object>self.params.ticks_per_ns,)
-        if self.params.kind != LOG:
-            numbers = (number_of(&self.params, word[1]), count_of(&self.params, word[1]))
-            return numbers if self.params.kind == FIXED else (*numbers, <int64_t>word[2])
-        return ring_numbers(<Ring*>word[1], self.params.hit_bytes)
+        return numbers_of(&self.params, word + 1)
 
     def put(self, bytes name not None, tuple numbers not None, now) -> bool:
         """Write the counter of a key; return False, without effect, if it does not fit in a slot."""
@@ -138,25 +134,10 @@ cdef class Store:
         cdef Ring* ring = NULL
         if not 0 <= now < LATEST or not self.set_instant(now):
             return False
-        words[1] = 0
-        if self.params.kind == BUCKET:
-            tat = numbers[0] - self.params.base_ns * <object>self.params.ticks_per_ns
-            if not -LATEST < tat < LATEST:
-                return False
-            words[0] = <uint64_t><int64_t>tat
-        elif self.params.kind == LOG:
-            if sum(numbers[1]) >= LARGEST or not numbers[0] or numbers[0][0] <= -LATEST:
-                return False
-            ring = ring_of(&self.params, numbers[0], numbers[1])
-            if ring == NULL:
-                return False
-            words[0] = <uint64_t>ring
-        else:
-            if numbers[1] >> self.params.count_bits or numbers[0] >> (64 - self.params.count_bits):
-                return False
-            words[0] = packed(&self.params, numbers[0], numbers[1])
-            if self.params.kind == SLIDING:
-                words[1] = numbers[2]
+        if not read_numbers(&self.params, numbers, words):
+            return False
+        if self.params.kind == LOG:
+            ring = <Ring*>words[0]
         word = self._find(identity)
         if word == NULL:
             self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
@@ -325,39 +306,14 @@ cdef class Store:
         else:
             self._remove(part, place)
 
-    cdef list state_at(self, uint64_t* words):
-        """Return the numbers of an entry at the set instant, as `Counter.state` of the reference does.
-
-        Not for logs.
-        """
-        cdef int64_t level
-        if self.params.kind == BUCKET:
-            level = bucket_level(words, &self.instant)
-            return [level // self.params.unit, level % self.params.unit]
-        if self.params.kind == FIXED:
-            return [number_of(&self.params, words[0]), count_of(&self.params, words[0])]
-        return [
-            number_of(&self.params, words[0]), count_of(&self.params, words[0]), <int64_t>words[1]
-        ]
-
     cdef bint restore_state(
         self, uint64_t identity, PyObject* name, const int64_t* numbers, Py_ssize_t count
     ) except -1:
-        """Replace an entry by the state that `state_at` returned on another node, at the set instant.
-
-        Returns False, without effect, for numbers that only the reference implementation can judge.
-        """
+        """Replace an entry by a state from another node; return False, without effect, if it does not fit."""
         cdef uint64_t[2] words
-        cdef uint64_t* word
-        words[1] = 0
-        if self.params.kind == BUCKET:
-            if not bucket_words(&self.params, &self.instant, numbers, count, words):
-                return False
-        elif self.params.kind == LOG or not window_words(
-            &self.params, &self.instant, numbers, count, words
-        ):
+        cdef uint64_t* word = self._find(identity)
+        if not read_state(&self.params, &self.instant, numbers, count, words):
             return False
-        word = self._find(identity)
         if is_expired(&self.params, &self.instant, words):
             if word != NULL:
                 self.pop(<bytes>name)
