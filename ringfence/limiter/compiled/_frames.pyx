@@ -8,8 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ringfence.limiter.compiled._answers cimport put_number
-from ringfence.limiter.compiled._hot cimport HotTable, columns_of, cost_of
+from ringfence.limiter.compiled._hot cimport HotTable, columns_of, cost_of, put_number
 from ringfence.limiter.compiled._algorithms cimport LOG, OVER_SOFT, Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._store cimport Store

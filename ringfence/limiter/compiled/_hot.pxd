@@ -1,8 +1,22 @@
+from cpython.list cimport PyList_SET_ITEM
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 
 from ringfence.limiter.compiled._algorithms cimport Answer
 from ringfence.limiter.compiled._store cimport Store
+
+
+cdef extern from "Python.h":
+    object PyLong_FromLongLong(long long number)
+
+
+cdef inline void put_number(list column, Py_ssize_t at, int64_t number):
+    """Replace a zero in a column of an answer by a number; most numbers stay zero."""
+    value = PyLong_FromLongLong(number)
+    Py_INCREF(value)
+    Py_DECREF(column[at])
+    PyList_SET_ITEM(column, at, value)
 
 
 cdef int64_t cost_of(PyObject* cost) except -1

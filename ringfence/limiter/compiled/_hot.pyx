@@ -6,7 +6,6 @@ Keys that the store cannot decide are passed one by one to `slow_verdict` of the
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from ringfence.limiter.compiled._answers cimport PyLong_FromLongLong, put_number
 from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
 from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
