@@ -3,10 +3,11 @@
 This module decides how much is stored and for how long. `ownership` turns replicas into counters.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from struct import Struct
 
 from hashring import NodeId, shard_of
 from node.requests.refund_ledger import charge_lifetime_ns
@@ -15,28 +16,56 @@ from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
 __all__ = ["Replicas"]
 
-_ROW_BYTES = 300
+_ROW_BYTES = 190
+"""Estimated bytes of a row with its key and its place in a dictionary, without the numbers."""
+_COUNTS_BYTES = 150
+"""Estimated bytes of the counts of one data center, without the numbers."""
 _NUMBER_BYTES = 40
 """Bytes of an integer in a list."""
 _MAX_SCANNED = 64
 """Shards that one call of `expire` looks at."""
-_NO_REMOTE_COUNTS: dict[str, list[int]] = {}
-"""Shared by the rows without remote counts: an empty dictionary of their own takes 64 bytes."""
+_HEAD = Struct("=IQ")
+"""Begin of a row: number of the limit, and instant of its arrival, from which the durations in the
+state count. The numbers of the state follow, 8 bytes each."""
+_NUMBERS = "Q"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    state: list[int]
-    limit: Limit
-    remote_counts: dict[str, list[int]]
-    at: int
-    """Instant of its arrival: the durations in `state` count from it."""
+class _Limits:
+    """Limits of stored rows by number, each with the number of its rows."""
 
-    @property
-    def size(self) -> int:
-        """Estimated memory in bytes of one replicated counter and its key."""
-        numbers = len(self.state) + sum(map(len, self.remote_counts.values()))
-        return _ROW_BYTES + _NUMBER_BYTES * numbers
+    def __init__(self) -> None:
+        self._numbers: dict[Limit, int] = {}
+        self._next = 0
+        self._rows: dict[int, int] = {}
+        self._without_rows: set[int] = set()
+        """Limits that had no rows at some time since the last `remove_unused`."""
+        self.by_number: dict[int, Limit] = {}
+
+    def number_of(self, limit: Limit) -> int:
+        """Return the number of a limit, which is new when no row has the limit."""
+        number = self._numbers.get(limit)
+        if number is None:
+            while self._next in self.by_number:
+                self._next = (self._next + 1) % 2**32
+            number = self._next
+            self._numbers[limit] = number
+            self.by_number[number] = limit
+            self._rows[number] = 0
+            self._without_rows.add(number)
+        return number
+
+    def add_rows(self, number: int, count: int) -> None:
+        """Count more rows of a limit, or fewer."""
+        self._rows[number] += count
+        if not self._rows[number]:
+            self._without_rows.add(number)
+
+    def remove_unused(self) -> None:
+        """Remove the limits that have no rows."""
+        for number in self._without_rows:
+            if not self._rows[number]:
+                del self._rows[number], self._numbers[self.by_number.pop(number)]
+        self._without_rows.clear()
 
 
 class Replicas:
@@ -49,7 +78,10 @@ class Replicas:
         self._most = most
         self._most_bytes = most_bytes or max(MIN_BYTES, BYTES_PER_KEY * most)
         self._bytes = 0
-        self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
+        self._shards: OrderedDict[int, dict[bytes, bytes]] = OrderedDict()
+        self._limits = _Limits()
+        self._remote_counts: dict[bytes, dict[str, list[int]]] = {}
+        """Counts of other data centers by key, where there are any."""
         self._senders: dict[int, NodeId] = {}
         self._size = 0
 
@@ -61,35 +93,44 @@ class Replicas:
 
     def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Store counters that an owner sent; an empty state means that the key is unused."""
+        heads = [_HEAD.pack(self._limits.number_of(limit), now) for limit in counts.limits]
         for at, key in enumerate(counts.keys):
             shard = shard_of(key)
             self._senders[shard] = sender
             rows = self._shards.setdefault(shard, {})
             self._shards.move_to_end(shard)
-            self._dropped(rows.pop(key, None))
+            old = rows.get(key)
             if counts.states[at]:
-                remote_counts = counts.remote_counts[at] if counts.remote_counts else None
-                limit = counts.limits[counts.which[at]]
-                row = _Row(counts.states[at], limit, remote_counts or _NO_REMOTE_COUNTS, now)
+                row = heads[counts.which[at]] + array(_NUMBERS, counts.states[at]).tobytes()
+                self._limits.add_rows(_HEAD.unpack_from(row)[0], 1)
+                if old is not None:
+                    self._dropped(key, old)
                 rows[key] = row
                 self._size += 1
-                self._bytes += row.size
-            elif not rows:
+                self._bytes += _ROW_BYTES + len(row)
+                if counts.remote_counts and counts.remote_counts[at]:
+                    self._add_remote_counts(key, counts.remote_counts[at])
+            elif old is not None:
+                self._dropped(key, rows.pop(key))
+            if not rows:
                 self._forget(shard)
         while self._size > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._shards)))
+        self._limits.remove_unused()
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
         """Return the counters in a shard's replica, grouped by their time of arrival."""
         by_instant: dict[int, Snapshot] = {}
         for key, row in self._shards.get(shard, {}).items():
-            counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))
+            number, arrived_at = _HEAD.unpack_from(row)
+            limit = self._limits.by_number[number]
+            counts = by_instant.setdefault(arrived_at, Snapshot([], [], [], [], []))
             counts.keys.append(key)
-            counts.states.append(row.state)
-            if not counts.limits or counts.limits[-1] != row.limit:
-                counts.limits.append(row.limit)
+            counts.states.append(array(_NUMBERS, row[_HEAD.size :]).tolist())
+            if not counts.limits or counts.limits[-1] != limit:
+                counts.limits.append(limit)
             counts.which.append(len(counts.limits) - 1)
-            counts.remote_counts.append(row.remote_counts)
+            counts.remote_counts.append(self._remote_counts.get(key, {}))
         return iter(by_instant.items())
 
     def sender_of(self, shard: int) -> NodeId | None:
@@ -109,21 +150,32 @@ class Replicas:
         """Drop unused keys from the shards that were updated least recently."""
         for shard in list(islice(self._shards, _MAX_SCANNED)):
             rows = self._shards[shard]
-            for key in [
-                key for key, row in rows.items() if now - row.at > charge_lifetime_ns(row.limit)
-            ]:
-                self._dropped(rows.pop(key))
+            for key in [key for key, row in rows.items() if self._is_unused(row, now)]:
+                self._dropped(key, rows.pop(key))
             if rows:
                 self._shards.move_to_end(shard)
             else:
                 self._forget(shard)
 
+    def _is_unused(self, row: bytes, now: int) -> bool:
+        number, arrived_at = _HEAD.unpack_from(row)
+        return bool(now - arrived_at > charge_lifetime_ns(self._limits.by_number[number]))
+
+    def _add_remote_counts(self, key: bytes, counts: dict[str, list[int]]) -> None:
+        self._remote_counts[key] = counts
+        self._bytes += _size_of(counts)
+
     def _forget(self, shard: int) -> None:
-        for row in self._shards.pop(shard, {}).values():
-            self._dropped(row)
+        for key, row in self._shards.pop(shard, {}).items():
+            self._dropped(key, row)
         self._senders.pop(shard, None)
 
-    def _dropped(self, row: _Row | None) -> None:
-        if row is not None:
-            self._size -= 1
-            self._bytes -= row.size
+    def _dropped(self, key: bytes, row: bytes) -> None:
+        self._size -= 1
+        self._bytes -= _ROW_BYTES + len(row) + _size_of(self._remote_counts.pop(key, {}))
+        self._limits.add_rows(_HEAD.unpack_from(row)[0], -1)
+
+
+def _size_of(remote_counts: dict[str, list[int]]) -> int:
+    """Estimate the bytes of the counts of other data centers."""
+    return sum([_COUNTS_BYTES + _NUMBER_BYTES * len(counts) for counts in remote_counts.values()])

@@ -1,5 +1,9 @@
 """Replicas that a standby keeps of its owners' counters."""
 
+import tracemalloc
+
+import pytest
+
 from hashring import NodeId, shard_of
 from node.shards.replicas import Replicas
 from ringfence.limiter import Limit, Snapshot
@@ -69,3 +73,55 @@ def test_replicas_of_held_shards_are_dropped() -> None:
     copies.drop([shard_of(b"key-one-"), 5])
 
     assert copies.shards() == [shard_of(b"key-two-")]
+
+
+def test_counts_of_other_data_centers_stay_with_their_key() -> None:
+    copies = Replicas(10)
+    counts = snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0]))
+    counts.remote_counts = [{"eu": [1, 5]}, {}]
+    copies.keep(OWNER, counts, S)
+
+    [(_, one)] = copies.of(shard_of(b"key-one-"))
+    [(_, two)] = copies.of(shard_of(b"key-two-"))
+    assert (one.remote_counts, two.remote_counts) == ([{"eu": [1, 5]}], [{}])
+
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 3, 0])), 2 * S)
+    [(_, one)] = copies.of(shard_of(b"key-one-"))
+    assert one.remote_counts == [{}]
+
+
+def test_each_key_keeps_the_limit_that_counted_it() -> None:
+    copies = Replicas(10)
+    other = Limit.of_ns(99, S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
+    copies.keep(OWNER, Snapshot([b"key-one-"], [[1, 2, 0]], [LIMIT, other], [1], []), S)
+
+    [(_, one)] = copies.of(shard_of(b"key-one-"))
+    [(_, two)] = copies.of(shard_of(b"key-two-"))
+    assert [one.limits[which] for which in one.which] == [other]
+    assert [two.limits[which] for which in two.which] == [LIMIT]
+
+
+def test_limits_without_replicas_take_no_memory() -> None:
+    copies = Replicas(10)
+
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            limit = Limit.of_ns(10 + number, 60 * 10**9)
+            copies.keep(OWNER, Snapshot([b"key-one-"], [[1, 2, 0]], [limit], [0], []), number)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert used < 100_000
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5000])
+def test_states_of_any_length_are_returned_as_they_came(length: int) -> None:
+    copies = Replicas(10)
+    state = [2**64 - 1, *range(length - 1)]
+
+    copies.keep(OWNER, snapshot((b"key-one-", state)), S)
+
+    assert kept(copies, b"key-one-") == [(S, state)]
