@@ -21,10 +21,10 @@ from flask import Flask
 
 import ringfence
 import ringfence.blocking
-from node.demo.cluster import running_cluster
 from ringfence import Source
 from tests.docs.test_examples import ROOT, every
 from tests.docs.until_limited import until_limited
+from tests.node.real_cluster import real_cluster
 
 _ADDRESS = re.compile(r"ringfence://(?:TOKEN@10\.0|127\.0\.0\.1)[^\"\s]*")
 _PAGES = {
@@ -74,7 +74,7 @@ def test_every_snippet_that_needs_a_cluster_is_run_here() -> None:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_cluster(ROOT / "examples" / "rules", ["a"], "check,reset") as cluster:
+    with real_cluster(ROOT / "examples" / "rules", ["a"], "check,reset") as cluster:
         yield cluster.url
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import ringfence.blocking
-from node.demo.cluster import DemoCluster, running_cluster
+from node.demo.cluster import DemoCluster
 from tests.examples.servers import (
     DJANGO_ASGI,
     DJANGO_WSGI,
@@ -24,6 +24,7 @@ from tests.examples.servers import (
     UVICORN,
     serving,
 )
+from tests.node.real_cluster import real_cluster
 
 _Answers = TypeVar("_Answers")
 
@@ -54,7 +55,7 @@ class Site:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("servers")
     with (
-        running_cluster(EXAMPLES / "rules", ["a"], "check,reset") as cluster,
+        real_cluster(EXAMPLES / "rules", ["a"], "check,reset") as cluster,
         serving(cluster.url, home, *EVERY.values()) as addresses,
     ):
         yield Site(cluster, dict(zip(EVERY, addresses, strict=True)))

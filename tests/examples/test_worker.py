@@ -3,7 +3,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.demo.cluster import running_cluster
+from tests.node.real_cluster import real_cluster
 
 FOLDER = Path(__file__).parents[2] / "examples" / "worker"
 
@@ -24,9 +24,9 @@ def work(url: str, addresses: Sequence[str]) -> "subprocess.Popen[str]":
 
 def test_two_workers_send_everything_and_together_no_faster_than_the_limit() -> None:
     jobs = [[f"{worker}{n}@slow.test" for n in range(6)] for worker in "ab"]
-    with running_cluster(FOLDER / "rules.yaml", ("a",)) as cluster:
+    with real_cluster(FOLDER / "rules.yaml", ("a",), "check") as cluster:
         workers = [work(cluster.url, [*each, f"{each[0]}.quick.test"]) for each in jobs]
-        reported = [worker.communicate(timeout=30)[0].splitlines() for worker in workers]
+        reported = [worker.communicate(timeout=90)[0].splitlines() for worker in workers]
 
     sent = sorted(line.split() for lines in reported for line in lines)
     slow = [(float(at), how) for at, how, address in sent if address.endswith("@slow.test")]

@@ -69,7 +69,7 @@ async def test_the_port_answers_over_http() -> None:
 
 
 async def test_one_connection_too_many_closes_the_longest_idle_one() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with (
             port(AdminLimits(connections=2)) as opened,
             connected(opened) as first,
@@ -91,7 +91,7 @@ async def test_one_connection_too_many_closes_the_longest_idle_one() -> None:
 async def test_an_address_over_its_share_loses_its_own_connection(
     limits: AdminLimits,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with (
             port(limits) as opened,
             connected(opened, "127.0.0.2") as other,
@@ -122,7 +122,7 @@ def is_answered(sock: socket.socket) -> bool:
 async def test_connections_of_one_address_do_not_delay_another() -> None:
     async with port(AdminLimits(connections_per_second=10.0)) as opened:
         number = int(opened.url.rpartition(":")[2])
-        with ExitStack() as stack, trio.fail_after(20):
+        with ExitStack() as stack, trio.fail_after(30):
             crowd = [stack.enter_context(asking(number, "127.0.0.2")) for _ in range(100)]
             probe = stack.enter_context(asking(number, "127.0.0.1"))
 

@@ -20,8 +20,9 @@ from node.cli import command
 from node.cli.members import show_members
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
-from node.demo.cluster import DemoCluster, running_cluster
+from node.demo.cluster import DemoCluster
 from ringfence.transport.tls.certificate_authority import issue, new_authority
+from tests.node.real_cluster import real_cluster
 
 ROOT = Path(__file__).parents[3]
 RULES = """
@@ -90,7 +91,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
     """Two node processes with keys, and a token that may look but not rule."""
     path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
     path.write_text(RULES, "utf-8")
-    with running_cluster(path, ("a", "b"), scopes="check,observe") as nodes:
+    with real_cluster(path, ("a", "b"), "check,observe") as nodes:
         yield nodes
 
 

@@ -100,7 +100,7 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
-        patient = f"{url}&timeout=5"  # The machine may be busy with other processes.
+        patient = f"{url}&timeout=20"  # The machine may be busy with other processes.
         async with ringfence.connect(patient, raise_on_outage=True, use_leases=False) as limiter:
             made = Served(node, transport, url, port, token, limiter)
             await made.check()
@@ -136,7 +136,7 @@ async def say(served: Served, data: bytes, *, end_stream: bool = False) -> tuple
     """Send raw bytes on the stream of a valid connection; return how the node closed it."""
     quic = quic_client(served.port)
     is_said = False
-    with stranger(served) as plain, trio.fail_after(10):
+    with stranger(served) as plain, trio.fail_after(30):
         sock = trio.socket.from_stdlib_socket(plain)
         while True:
             while (event := quic.next_event()) is not None:

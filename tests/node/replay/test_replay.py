@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from node.cli import command
-from node.demo.cluster import DemoCluster, running_cluster
+from node.demo.cluster import DemoCluster
 from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.yaml_files import load_text
+from tests.node.real_cluster import real_cluster
 
 TRACES = Path(__file__).parents[2] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
@@ -380,7 +381,7 @@ def test_a_missing_log_is_named(run: Run, rules: Path) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
     path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
     path.write_text(rules_of("10/min", "fixed_window").replace("minute", "year"), "utf-8")
-    with running_cluster(path, ("a",)) as nodes:
+    with real_cluster(path, ("a",), "check,observe,admin") as nodes:
         yield nodes
 
 

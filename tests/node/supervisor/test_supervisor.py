@@ -21,9 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from node.config.access import KeyDir
 from node.config.key_files import renew, write_keys
 from ringfence import blocking
+from tests.node.real_cluster import patient
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT = 25.0
+TIMEOUT = 60.0
 RULES = """\
 domain: api
 descriptors:
@@ -87,7 +88,7 @@ class HostProcess:
 
     @property
     def url(self) -> str:
-        return f"ringfence://127.0.0.1:{self.port},127.0.0.1:{self.port + 1}"
+        return patient(f"ringfence://127.0.0.1:{self.port},127.0.0.1:{self.port + 1}")
 
     def get(self, path: str) -> tuple[int, str]:
         try:

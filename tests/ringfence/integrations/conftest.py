@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from node.demo.cluster import DemoCluster, running_cluster
+from node.demo.cluster import DemoCluster
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter, local
 from ringfence.rules import RuleSet
+from tests.node.real_cluster import real_cluster
 
 START = 1_700_000_000.5
 
@@ -51,5 +52,5 @@ def two_nodes(directory: Path) -> Iterator[DemoCluster]:
         "  - key: mail\n    rate_limit: {unit: second, requests_per_unit: 5}\n",
         "utf-8",
     )
-    with running_cluster(rules, ("a", "b"), "check,reset,observe,admin") as nodes:
+    with real_cluster(rules, ("a", "b"), "check,reset,observe,admin") as nodes:
         yield nodes

@@ -101,7 +101,7 @@ def test_another_thread_has_the_loop_make_a_call(backend):
         event = runtime.Event()
         call = runtime.thread_safe_caller()
         await anyio.to_thread.run_sync(call, event.set)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await event.wait()
 
     anyio.run(run, backend=backend)

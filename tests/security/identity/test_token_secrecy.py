@@ -83,7 +83,7 @@ def test_a_command_takes_its_token_from_a_file(tmp_path: Path) -> None:
     rules.write_text(rules_of(5), "utf-8")
     flags = ["--name", "a", "--rules", str(rules), "--keys", str(keys.path)]
     with started(tmp_path, {"a": flags}) as running:
-        options = f"ca={keys.ca}&token_file={keys.path / 'ops.token'}&timeout=5"
+        options = f"ca={keys.ca}&token_file={keys.path / 'ops.token'}&timeout=20"
         address = f"ringfence://127.0.0.1:{running['a'].port}?{options}"
         status, out, err = ringfence("members", "--json", "--cluster", address)
 

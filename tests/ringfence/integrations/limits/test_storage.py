@@ -109,13 +109,13 @@ def test_a_reset_forgets_everything_also_for_other_processes_within_a_second(
 
 def test_a_million_units_in_one_hit_take_no_time_to_speak_of(storage):
     limiter, million = MovingWindowRateLimiter(storage), parse("1000000/day")
-    began = time.perf_counter()
+    began = time.process_time()
 
     assert limiter.hit(million, "a", cost=1_000_000)
     assert limiter.get_window_stats(million, "a").remaining == 0
     assert not limiter.hit(million, "a")
 
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_fixed_windows_count_denied_hits_and_never_pass_too_high_costs(storage):
