@@ -167,9 +167,16 @@ def test_keys_of_one_batch_become_hot_as_single_keys_do():
     cold = [b"cold-%d" % number for number in range(500)]
     w.leases.count_all([*cold, *[KEY] * 3], w.now)
     before = list(w.asks)
-    w.leases.count_all([KEY, b"warm-key", KEY, *cold], w.now)
+    w.leases.count_all([KEY, b"warm-key", *cold], w.now)
 
     assert before == []
+    assert [(ask.key, ask.want) for ask in w.asks] == [(KEY, 64)]
+
+
+def test_a_key_that_is_many_times_in_one_batch_is_asked_for_once():
+    w = World()
+    w.leases.count_all([KEY, b"warm-key", *[KEY] * 9], w.now)
+
     assert [(ask.key, ask.want) for ask in w.asks] == [(KEY, 64)]
 
 
