@@ -7,7 +7,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
+from simulations.cli.drawn_mutants import DEFAULT_MAP, Choice, measure, record
 from simulations.mutants import MUTANTS
+from simulations.mutants.drawn import PACKAGES
 from simulations.mutants.runner import Result, as_row, run_mutants, summary
 
 __all__ = ["mutants"]
@@ -19,16 +21,110 @@ __all__ = ["mutants"]
     "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Seeds per run."
 )
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Parallel runs.")
+@click.option(
+    "--sample",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Number of mutants to draw at random from the packages; needs the extra `mutants`.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    type=click.Choice(PACKAGES),
+    help="Package to draw from; default: all.",
+)
+@click.option(
+    "--unit", is_flag=True, help="Test the drawn mutants by unit tests, not by the simulator."
+)
+@click.option(
+    "--core-seeds",
+    default=100,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Generated seeds at core level for each drawn mutant.",
+)
+@click.option(
+    "--node-seeds",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Generated seeds at node level for each drawn mutant.",
+)
+@click.option(
+    "--catalog/--no-catalog",
+    default=None,
+    help="Run the mutants that the developers wrote; default: not with --unit.",
+)
+@click.option(
+    "--map",
+    "map_file",
+    default=DEFAULT_MAP,
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="File with the lines that each unit test runs.",
+)
+@click.option(
+    "--record",
+    "record_paths",
+    multiple=True,
+    metavar="PATH",
+    help="Test file or folder whose lines to record in --map first.",
+)
+@click.option(
+    "--at-least",
+    type=click.FloatRange(0.0, 1.0),
+    help="Smallest share of the drawn mutants that must be detected; default: no condition.",
+)
 @json_option
-def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
-    """Run each mutant and check that an invariant detects it. The default is all mutants.
+def mutants(
+    names: tuple[str, ...],
+    seeds: int,
+    jobs: int,
+    sample: int,
+    seed: int,
+    packages: tuple[str, ...],
+    unit: bool,
+    core_seeds: int,
+    node_seeds: int,
+    catalog: bool | None,
+    map_file: str,
+    record_paths: tuple[str, ...],
+    at_least: float | None,
+    json_: bool,
+) -> None:
+    """Run mutants and check that an invariant, or a unit test, detects each one.
 
-    Exit status: 1 if a mutant survives, or if the shipped code violates an invariant.
+    The default is all mutants that the developers wrote. --sample adds mutants that a mutation tool
+    draws at random. MUTANT is a name from the catalog, or a name from the report of a sample.
+
+    Exit status: 1 if a mutant of the catalog survives, if the shipped code violates an invariant,
+    or if fewer drawn mutants are detected than --at-least demands.
     """
-    unknown = [name for name in names if name not in MUTANTS]
+    drawn_names = tuple(name for name in names if ":" in name)
+    written_names = tuple(name for name in names if ":" not in name)
+    unknown = [name for name in written_names if name not in MUTANTS]
     if unknown:
         raise ConfigError(f"mutant must be one of {', '.join(MUTANTS)}, got {unknown[0]!r}")
-    chosen = [MUTANTS[name] for name in names or MUTANTS]
+    if record_paths:
+        record(map_file, record_paths, json_=json_)
+    if catalog is None:
+        catalog = not unit and not record_paths
+    is_good = True
+    if written_names or (catalog and not drawn_names):
+        is_good = _run_catalog(written_names or tuple(MUTANTS), seeds, jobs, json_=json_)
+    if sample or drawn_names:
+        choice = Choice(sample, seed, packages or PACKAGES, drawn_names)
+        runs = None if unit else (1, core_seeds, node_seeds)
+        is_good &= measure(choice, runs, map_file, jobs, at_least, json_=json_)
+    if not is_good:
+        raise SystemExit(1)
+
+
+def _run_catalog(names: tuple[str, ...], seeds: int, jobs: int, *, json_: bool) -> bool:
+    """Run mutants of the catalog; return whether all were detected without a false alarm."""
     screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -47,14 +143,14 @@ def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
             elif result.mutant is not None:
                 console().print(_line(result))
 
+        chosen = [MUTANTS[name] for name in names]
         results = run_mutants(chosen, range(1, seeds + 1), jobs, on_progress)
     report = summary(results)
     if json_:
         as_json(report)
     else:
         _show(report)
-    if report["survivors"] or report["false_alarms"]:
-        raise SystemExit(1)
+    return not (report["survivors"] or report["false_alarms"])
 
 
 def _line(result: Result) -> str:

@@ -422,6 +422,9 @@ def test_what_if_also_writes_an_html_page(run: Run, tmp_path: Path) -> None:
         (["swarm", "--seeds", "0"], "--seeds"),
         (["swarm", "--scenario", "stedy"], "stedy"),
         (["mutants", "nobody"], "got 'nobody'"),
+        (["mutants", "gossip/none.py:1:1:AddNot:1"], "got 'gossip/none.py:1:1:AddNot:1'"),
+        (["mutants", "--unit", "--sample", "1", "--map", "no.gz"], "must contain the lines of"),
+        (["mutants", "--record", "tests/none"], "got 'tests/none'"),
         (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
         (["what-if", "--rules", "none.yaml"], "--log"),
         (

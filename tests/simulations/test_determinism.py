@@ -36,6 +36,7 @@ OUTSIDE = {
     "ringfence/transport/tls/certificates.py": "certificates have dates",
     "simulations/cli": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",
+    "simulations/mutants/drawn": "starts processes and waits for them",
     "simulations/mutants/run.py": "makes nodes count in Python, where mutants apply",
     "simulations/mutants/runner.py": "starts processes and waits for them",
 }

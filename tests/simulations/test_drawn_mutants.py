@@ -1,0 +1,391 @@
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringfence.errors import ConfigError
+from simulations.mutants.drawn import (
+    DrawnMutant,
+    Equivalent,
+    Kill,
+    LineMap,
+    Measured,
+    as_row,
+    draw_mutants,
+    find_mutant,
+    known_equivalents,
+    score_of,
+)
+from simulations.mutants.drawn.sample import ROOT
+from simulations.mutants.drawn.server import Server
+from simulations.mutants.drawn.tool import Variant, find_places, mutate
+from simulations.mutants.value import MutantGone
+
+CODE = '''\
+"""Small module."""
+
+MOST = 3
+
+
+def clip(number: "int | None", least: int = 0) -> "int | None":
+    """Return a number between two bounds."""
+    if number is None:
+        return None
+    return max(least, min(MOST, number))
+
+
+def count_down(number: int) -> int:
+    steps = 0
+    while number > 0:
+        number -= 1
+        steps += 1
+    return steps
+'''
+TESTS = """\
+import subprocess, sys
+from box.clip import clip, count_down
+
+def test_numbers_are_clipped():
+    assert clip(2) == 2 and clip(9) == 3
+
+def test_no_number_stays_none():
+    assert clip(None) is None
+
+def test_steps_are_counted():
+    assert count_down(2) == 2
+
+def test_another_process_clips():
+    code = "from box.clip import clip; print(clip(9))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=".")
+    assert done.stdout == "3\\n", done.stderr
+"""
+PATH = "box/clip.py"
+TEST_FILE = "test_box.py"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a folder with a package of one module, and its tests."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "box").mkdir()
+    (root / "box" / "__init__.py").touch()
+    (root / PATH).write_text(CODE, "utf-8")
+    (root / TEST_FILE).write_text(TESTS, "utf-8")
+    return root
+
+
+def mutant_at(root: Path, text: str, operator: str) -> DrawnMutant:
+    """Return the first mutant of a text in the module by an operator."""
+    source = (root / PATH).read_text("utf-8")
+    offset = source.index(text)
+    line = source.count("\n", 0, offset) + 1
+    column = offset - source.rfind("\n", 0, offset)
+    return find_mutant(f"{PATH}:{line}:{column}:{operator}:1", root)
+
+
+# The sample
+
+
+def test_a_place_has_every_mutation_of_its_operators() -> None:
+    [compared, number] = find_places("def f(a):\n    return a < 5\n")
+
+    assert (compared.start, compared.end) == ((2, 13), (2, 14))
+    assert "ReplaceComparisonOperator_Lt_GtE" in [each.operator for each in compared.variants]
+    assert [mutate("x = 5\n", each) for each in find_places("x = 5\n")[0].variants] == [
+        "x = 6\n",
+        "x = 4\n",
+    ]
+    assert [each.operator for each in number.variants] == ["NumberReplacer"] * 2
+
+
+def test_a_mutation_that_the_module_does_not_have_is_rejected() -> None:
+    with pytest.raises(LookupError):
+        mutate("x = 5\n", Variant("NumberReplacer", 2))
+
+
+def test_equal_seeds_draw_equal_mutants(root: Path) -> None:
+    one, again, other = (draw_mutants(seed, 8, ("box",), root) for seed in (1, 1, 2))
+
+    assert one == again
+    assert [each.name for each in one] != [each.name for each in other]
+    assert len({each.start for each in one}) == 8  # No place is drawn twice.
+
+
+def test_all_drawn_mutants_are_valid_python_and_none_is_in_a_type(root: Path) -> None:
+    drawn = draw_mutants(3, 1000, ("box",), root)
+
+    assert {each.old for each in drawn} == {
+        "MOST = 3",
+        'def clip(number: "int | None", least: int = 0) -> "int | None":',
+        "if number is None:",
+        "steps = 0",
+        "while number > 0:",
+        "number -= 1",
+        "steps += 1",
+    }
+    assert all(compile(each.source, PATH, "exec") for each in drawn)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x: int | None\n",
+        "Both = int | str\n",
+        "Either: object = list[int | str]\n",
+        "def f(a: int | str, *b: int | str) -> int | None: pass\n",
+        "class A:\n    x: int | None\n",
+    ],
+)
+def test_unions_of_types_are_not_drawn(code: str, tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text(code, "utf-8")
+
+    assert draw_mutants(1, 5, (".",), tmp_path) == []
+
+
+def test_a_name_stands_for_one_mutant(root: Path) -> None:
+    for mutant in draw_mutants(4, 10, ("box",), root):
+        assert find_mutant(mutant.name, root) == mutant
+
+
+@pytest.mark.parametrize("name", ["box/clip.py:1:1:AddNot:1", "box/clip.py", "no.py:1:1:AddNot:1"])
+def test_a_name_of_no_mutant_is_rejected(name: str, root: Path) -> None:
+    with pytest.raises(MutantGone, match="draw the sample again"):
+        find_mutant(name, root)
+
+
+def test_a_mutant_names_its_function_and_its_change(root: Path) -> None:
+    mutant = mutant_at(root, "> 0:", "ReplaceComparisonOperator_Gt_GtE")
+
+    assert (mutant.module, mutant.function) == ("box.clip", "count_down")
+    assert mutant.about == "`while number > 0:` becomes `while number >= 0:`"
+
+
+def test_a_missing_tool_is_reported_with_its_remedy(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulations.mutants.drawn import tool
+
+    tool._tool.cache_clear()
+    monkeypatch.setitem(sys.modules, "cosmic_ray.ast", None)
+    try:
+        with pytest.raises(ConfigError, match=r"pip install 'ringfence\[mutants\]'"):
+            draw_mutants(1, 1, ("box",), root)
+    finally:
+        tool._tool.cache_clear()
+
+
+# Equivalents
+
+
+def test_each_equivalent_has_a_reason_and_its_code_exists() -> None:
+    for each in known_equivalents():
+        assert each.reason
+        assert each.old != each.new
+        if each.module != "*":
+            path = ROOT / Path(*each.module.split("."))
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            code = "".join(file.read_text("utf-8").split())
+            assert "".join(each.old.split()) in code, each
+
+
+def test_an_equivalent_matches_only_its_own_mutant(root: Path) -> None:
+    mutant = mutant_at(root, "> 0:", "ReplaceComparisonOperator_Gt_GtE")
+    same = Equivalent(
+        mutant.module,
+        mutant.function,
+        "ReplaceComparisonOperator_Gt_GtE",
+        "while  number > 0:",
+        mutant.new,
+        "any",
+    )
+
+    assert same.matches(mutant)
+    assert replace(same, module="*", function="*").matches(mutant)
+    assert not replace(same, module="box.other").matches(mutant)
+    assert not replace(same, function="clip").matches(mutant)
+    assert not replace(same, old="while number > 1:").matches(mutant)
+    assert not replace(same, new="while number < 0:").matches(mutant)
+    assert not replace(same, operator="AddNot").matches(mutant)
+
+
+# Which tests run a line
+
+
+CLIPPED, NONE, STEPS = (
+    f"{TEST_FILE}::{name}"
+    for name in ("test_numbers_are_clipped", "test_no_number_stays_none", "test_steps_are_counted")
+)
+SECONDS = {CLIPPED: 0.3, NONE: 0.2, STEPS: 0.1}
+RECORDED = {
+    PATH: {
+        "8": [CLIPPED, NONE],
+        "9": [NONE],
+        "10": [CLIPPED],
+        "14": [STEPS],
+        "15": [STEPS],
+    }
+}
+
+
+@pytest.fixture
+def line_map(root: Path) -> LineMap:
+    """Create a map with records of three tests."""
+    found = LineMap(root)
+    found.add(SECONDS, RECORDED, [TEST_FILE])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "operator", "tests"),
+    [
+        ("is None", "ReplaceComparisonOperator_Is_IsNot", [NONE, CLIPPED]),
+        ("> 0:", "ReplaceComparisonOperator_Gt_GtE", [STEPS]),
+        ("1\n        steps", "NumberReplacer", [STEPS]),  # This line was not run, but its function.
+        ("0) ->", "NumberReplacer", [NONE, CLIPPED]),
+        ("3\n", "NumberReplacer", [CLIPPED]),  # Only this test runs the line with the constant.
+    ],
+)
+def test_the_tests_of_a_mutant_run_its_line(
+    text: str, operator: str, tests: list[str], line_map: LineMap, root: Path
+) -> None:
+    mutant = mutant_at(root, text, operator)
+
+    assert line_map.tests_for(mutant) == tests
+
+
+def test_a_map_remains_valid_when_code_moves(line_map: LineMap, root: Path, tmp_path: Path) -> None:
+    line_map.save(tmp_path / "map.gz")
+    (tmp_path / "box").mkdir()
+    moved = CODE.replace("MOST = 3", "MOST = 3\nLEAST = 1").replace("number > 0", "number > -1")
+    (tmp_path / PATH).write_text(moved, "utf-8")
+
+    loaded = LineMap.load(tmp_path / "map.gz", tmp_path)
+
+    assert loaded.seconds == SECONDS
+    mutant = mutant_at(tmp_path, "is None", "ReplaceComparisonOperator_Is_IsNot")
+    assert loaded.tests_for(mutant) == [NONE, CLIPPED]
+
+
+def test_new_records_of_a_test_file_replace_the_old_ones(line_map: LineMap, root: Path) -> None:
+    line_map.add({NONE: 0.5}, {PATH: {"8": [NONE]}}, [TEST_FILE])
+
+    assert line_map.seconds == {NONE: 0.5}
+    mutant = mutant_at(root, "is None", "ReplaceComparisonOperator_Is_IsNot")
+    assert line_map.tests_for(mutant) == [NONE]
+
+
+def test_a_missing_map_is_empty(tmp_path: Path) -> None:
+    assert LineMap.load(tmp_path / "none.gz").seconds == {}
+
+
+# The process that applies mutants
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Server]:
+    """Start one process for all requests of this module's tests."""
+    with Server(root) as server:
+        yield server
+
+
+def run_tests(
+    server: Server, mutant: DrawnMutant | None, tests: list[str], seconds: float = 60.0
+) -> Kill | None:
+    limits = dict.fromkeys(tests, seconds)
+    fields = {"tests": tests, "files": [TEST_FILE], "limits": limits}
+    return server.request("test", mutant, fields)
+
+
+def test_a_mutant_is_detected_by_its_test_only_and_no_file_changes(
+    server: Server, root: Path
+) -> None:
+    mutant = mutant_at(root, "is None", "ReplaceComparisonOperator_Is_IsNot")
+
+    assert run_tests(server, None, [CLIPPED, NONE, STEPS]) is None
+    assert run_tests(server, mutant, [STEPS]) is None
+    kill = run_tests(server, mutant, [STEPS, CLIPPED, NONE])
+    assert kill is not None
+    assert kill.by == CLIPPED
+    assert (root / PATH).read_text("utf-8") == CODE
+
+
+def test_processes_that_a_test_starts_have_the_mutant_too(server: Server, root: Path) -> None:
+    test = f"{TEST_FILE}::test_another_process_clips"
+
+    assert run_tests(server, None, [test]) is None
+    kill = run_tests(server, mutant_at(root, "3\n", "NumberReplacer"), [test])
+    assert kill is not None
+    assert kill.by == test
+
+
+def test_an_endless_loop_is_detected(server: Server, root: Path) -> None:
+    mutant = find_mutant(f"{PATH}:15:18:ReplaceComparisonOperator_Gt_NotEq:1", root)
+    endless = replace(mutant, source=mutant.source.replace("number != 0", "True"))
+
+    kill = run_tests(server, endless, [STEPS], seconds=1.0)
+
+    assert kill == Kill(STEPS, "needs too much processor time")
+
+
+def test_a_module_that_cannot_be_imported_is_detected(server: Server, root: Path) -> None:
+    mutant = mutant_at(root, "3\n", "NumberReplacer")
+
+    kill = run_tests(server, replace(mutant, source="1 / 0"), [STEPS])
+
+    assert kill is not None
+    assert "ZeroDivisionError" in kill.text
+
+
+def test_recording_finds_the_lines_and_the_time_of_each_test(server: Server, root: Path) -> None:
+    output = server.scratch / "lines.json"
+    replies: list[dict[str, object]] = []
+    fields = {"files": [TEST_FILE], "packages": ["box"], "output": str(output)}
+
+    assert server.request("record", None, fields, replies.append) is None
+
+    lines = json.loads(output.read_text("utf-8"))[PATH]
+    assert lines["9"] == [NONE]
+    assert sorted(lines["8"]) == [NONE, CLIPPED]
+    assert {CLIPPED, NONE, STEPS} <= {each.get("test") for each in replies}
+
+
+def test_the_simulator_detects_a_mutant_in_the_python_variant_of_the_limiter() -> None:
+    path = "ringfence/limiter/reference/window.py"
+    source = (ROOT / path).read_text("utf-8")
+    variant = Variant("AddNot", 0)
+    broken = source + "\n\nWindow.check = Window.missing  # type: ignore\n"
+    mutant = DrawnMutant(path, (1, 0), variant, 1, "", broken, "", "")
+    fields = {"runs": ["charges 1"], "limits": {}, "longest": 60.0}
+
+    with Server() as server:
+        assert server.request("simulate", None, fields, is_pure=True) is None
+        kill = server.request("simulate", mutant, fields, is_pure=True)
+
+    assert kill is not None
+    assert "missing" in kill.text
+
+
+# Scores
+
+
+def measured(root: Path, *, is_found: bool, equivalent: str | None = None) -> Measured:
+    mutant = mutant_at(root, "is None", "ReplaceComparisonOperator_Is_IsNot")
+    return Measured(mutant, Kill("t", "x") if is_found else None, equivalent, 2, 1.0)
+
+
+def test_equivalents_do_not_count_unless_they_are_detected(root: Path) -> None:
+    found, survivor = measured(root, is_found=True), measured(root, is_found=False)
+    equivalent = measured(root, is_found=False, equivalent="no effect")
+    wrong = measured(root, is_found=True, equivalent="no effect")
+
+    score = score_of([found, survivor, equivalent])
+    assert (score["drawn"], score["equivalent"], score["found"]) == (3, 1, 1)
+    assert score["score"] == 0.5
+    assert score["not_equivalent"] == []
+    assert score_of([wrong])["not_equivalent"] == [wrong.mutant.name]
+    assert score_of([wrong])["score"] == 1.0
+    assert as_row(survivor)["by"] is None
+    assert as_row(found)["by"] == "t"
