@@ -2,10 +2,24 @@
 
 It shares no code with `ringfence`: it is written from the documented semantics, with fractions and
 sums over whole histories instead of the limiter's incremental arithmetic. `Replay` gives the exact
-answers of one key at known instants.
+answers of one key at known instants. `bounds` gives what is certain of each decision when instants
+and units are only known as intervals, as in the ledger of a run.
 """
 
+from simulations.oracle.bounds import bounds
+from simulations.oracle.intervals import Bound, Question, Refund, Spend, Verdict
 from simulations.oracle.replay import Answer, Code, Replay
 from simulations.oracle.terms import Terms
 
-__all__ = ["Answer", "Code", "Replay", "Terms"]
+__all__ = [
+    "Answer",
+    "Bound",
+    "Code",
+    "Question",
+    "Refund",
+    "Replay",
+    "Spend",
+    "Terms",
+    "Verdict",
+    "bounds",
+]

@@ -43,7 +43,7 @@ def test_the_oracle_answers_every_worked_example(vector: Vector) -> None:
         }, f"step {number}: {step}"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
 def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.DataObject) -> None:
     replay = Replay(Terms.of(limit))

@@ -1,0 +1,157 @@
+"""Bounds for token and leaky buckets: the levels of two extreme histories.
+
+The level never falls when units are poured later, or when a refund comes earlier. So the level is
+lowest with each unit poured as early as possible, and highest as late as possible. Levels are
+integers: one unit is `period_ns` ticks, and `amount` ticks drain in one ns.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from simulations.oracle.intervals import Bound, Question, Spend
+from simulations.oracle.terms import Terms
+from simulations.oracle.verdicts import bound_of
+
+__all__ = ["bucket_bounds"]
+
+
+def bucket_bounds(
+    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+) -> list[Bound]:
+    """Return the bounds of each question under a token or leaky bucket."""
+    lower = _lower_levels(terms, spends, questions)
+    upper = _upper_levels(terms, spends, questions)
+    return [_bound(terms, question, lower[at], upper[at]) for at, question in enumerate(questions)]
+
+
+def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:
+    unit, rate = terms.period_ns, terms.amount or 1
+    upper = max(0, upper - question.own * unit)
+    room = (terms.ceiling - (question.cost or 1)) * unit
+    shortest = max(1, -(-(lower - room) // rate))
+    longest = max(0, -(-(upper - room) // rate))
+    bound = bound_of(terms, question, -(-lower // unit), -(-upper // unit), shortest, longest)
+    if not terms.queue:
+        return bound
+    return Bound(
+        bound.least,
+        bound.most,
+        bound.verdict,
+        bound.is_permanent,
+        bound.shortest_wait,
+        bound.longest_wait,
+        -(-lower // rate),
+        -(-upper // rate),
+    )
+
+
+class _Pours:
+    """Level of a bucket through pours in order of time, into which earlier pours can be added."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._instants: list[int] = []
+        self._ticks: list[int] = []
+        self._levels: list[int] = []
+        """Level right after each pour."""
+        self._sums: list[int] = []
+        """Sum of all pours so far."""
+
+    def add(self, instant: int, ticks: int) -> None:
+        """Add a pour, or with negative ticks a refund, and adjust the levels after it."""
+        at = bisect_right(self._instants, instant)
+        self._instants.insert(at, instant)
+        self._ticks.insert(at, ticks)
+        del self._levels[at:], self._sums[at:]
+        level = self._levels[-1] if at else 0
+        total = self._sums[-1] if at else 0
+        before = self._instants[at - 1] if at else instant
+        for index in range(at, len(self._instants)):
+            this, poured = self._instants[index], self._ticks[index]
+            level = max(0, max(0, level - self._rate * (this - before)) + poured)
+            total += poured
+            before = this
+            self._levels.append(level)
+            self._sums.append(total)
+
+    def level(self, instant: int) -> int:
+        """Return the level at an instant, with all later pours made at that instant."""
+        at = bisect_right(self._instants, instant)
+        if not self._instants:
+            return 0
+        if not at:
+            return max(0, self._sums[-1])
+        level = max(0, self._levels[at - 1] - self._rate * (instant - self._instants[at - 1]))
+        return max(0, level + self._sums[-1] - self._sums[at - 1])
+
+
+def _lower_levels(
+    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+) -> list[int]:
+    """Return the lowest level at each question: certain pours at their earliest instants."""
+    unit, rate = terms.period_ns, terms.amount or 1
+    queue = sorted(
+        (each.latest if each.known is None else each.known, each.earliest, each.least * unit)
+        for each in spends
+    )
+    refunds = sorted(
+        (each.refund.earliest, each.refund.latest, ticks)
+        for each in spends
+        if each.refund is not None
+        and (ticks := each.refund.most * unit - each.refund.age_least * rate) > 0
+    )
+    levels, pours = [0] * len(questions), _Pours(rate)
+    done = refunded = 0
+    latest = 0
+    for at in sorted(range(len(questions)), key=lambda at: questions[at].earliest):
+        question = questions[at]
+        latest = max(latest, question.latest)
+        while done < len(queue) and queue[done][0] < question.earliest:
+            pours.add(queue[done][1], queue[done][2])
+            done += 1
+        while refunded < len(refunds) and refunds[refunded][0] <= latest:
+            pours.add(refunds[refunded][1], -refunds[refunded][2])
+            refunded += 1
+        levels[at] = pours.level(question.latest)
+    return levels
+
+
+def _upper_levels(
+    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+) -> list[int]:
+    """Return the highest level at each question: all possible pours at their latest instants."""
+    unit, rate = terms.period_ns, terms.amount or 1
+    queue: list[tuple[int, int, int]] = []
+    refunds: list[tuple[int, int, int]] = []
+    for each in spends:
+        latest, refund = each.latest, each.refund
+        if refund is not None and refund.least:  # The refund is certain, and comes afterwards.
+            latest = max(each.earliest, min(latest, refund.latest))
+            ticks = min(refund.least, each.most) * unit - refund.age_most * rate
+            if ticks > 0:
+                refunds.append((refund.latest, max(refund.earliest, latest), ticks))
+        queue.append((each.earliest, latest, each.most * unit))
+    queue.sort()
+    refunds.sort()
+    levels, pours = [0] * len(questions), _Pours(rate)
+    order = sorted(range(len(questions)), key=lambda at: questions[at].latest)
+    done = refunded = 0
+    for at, until in zip(order, _least_after(order, questions), strict=True):
+        question = questions[at]
+        while done < len(queue) and queue[done][0] <= question.latest:
+            pours.add(queue[done][1], queue[done][2])
+            done += 1
+        while refunded < len(refunds) and refunds[refunded][0] < until:
+            pours.add(refunds[refunded][1], -refunds[refunded][2])
+            refunded += 1
+        levels[at] = pours.level(question.earliest)
+    return levels
+
+
+def _least_after(order: Sequence[int], questions: Sequence[Question]) -> list[int]:
+    """Return, for each question in order, the earliest begin of it and all following ones."""
+    found: list[int] = []
+    for at in reversed(order):
+        this = questions[at].earliest
+        found.append(min(this, found[-1]) if found else this)
+    return found[::-1]

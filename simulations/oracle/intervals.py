@@ -1,0 +1,85 @@
+"""Values of the bounds: spent units and questions whose instants are only known as intervals.
+
+All instants are integer ns since the Unix epoch on the clock of the member that decides. Both ends
+of an interval belong to it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Bound", "Question", "Refund", "Spend", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """Units that were given back, or the release of a slot of a concurrency limit."""
+
+    earliest: int
+    latest: int
+    least: int
+    """Fewest units; 0 when the refund may be lost."""
+    most: int
+    age_least: int = 0
+    """Age of the charge in ns, as the refund states it; 0 means the newest units."""
+    age_most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Check that was admitted, or charge: its units count once, at one instant of the interval."""
+
+    earliest: int
+    latest: int
+    least: int
+    """Fewest units; 0 when they may be lost or may never have been counted."""
+    most: int
+    """Most units; twice the cost when the check may have been counted twice."""
+    refund: Refund | None = None
+    """Refund of these units, which happens after the spending."""
+    known: int | None = None
+    """Instant from which the deciding member certainly counts the units; None means `latest`."""
+    kept_until: tuple[int, int] | None = None
+    """Concurrency only: earliest and latest expiry of the slot; None means a period after the
+    grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Decision that is judged: a check of `cost` at one instant of the interval."""
+
+    earliest: int
+    latest: int
+    cost: int
+    """Units; 0 is a peek, which is decided like a check of 1."""
+    own: int = 0
+    """Units of this very check among the spent units; they do not count before the decision."""
+
+
+class Verdict(Enum):
+    """Right decision on a question."""
+
+    MUST_ALLOW = "must_allow"
+    MUST_DENY = "must_deny"
+    EITHER = "either"
+    """The intervals leave both decisions possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is certain about one decision, at every choice of instants and units."""
+
+    least: int
+    """Fewest units in use just before the decision, rounded up."""
+    most: int
+    """Most units in use just before the decision, rounded up."""
+    verdict: Verdict
+    is_permanent: bool
+    """Whether the cost can never pass, so that a denial has no wait."""
+    shortest_wait: int = 1
+    """Shortest right `retry_after` of a denial, in ns."""
+    longest_wait: int = 0
+    """Longest right `retry_after` of a denial, in ns; 0 when a denial is wrong."""
+    shortest_delay: int = 0
+    """Shortest right delay of an admitted check in queue mode, in ns."""
+    longest_delay: int = 0
+    """Longest right delay of an admitted check in queue mode, in ns."""

@@ -1,0 +1,159 @@
+"""Bounds of histories small enough to check by hand. Instants are in ns, periods of 100 ns."""
+
+import pytest
+
+from simulations.oracle import Bound, Question, Refund, Spend, Terms, Verdict, bounds
+
+FIXED = Terms("fixed_window", 3, 100)
+SLIDING = Terms("sliding_window", 4, 100)
+LOG = Terms("sliding_window_log", 3, 100)
+BUCKET = Terms("token_bucket", 4, 100)
+QUEUE = Terms("leaky_bucket", 4, 100, queue=True)
+SLOTS = Terms("concurrency", 2, 100)
+FIRST_HIT = Terms("fixed_window", 3, 100, first_hit=True)
+
+
+def spent(*instants: int, blur: int = 0, units: int = 1) -> list[Spend]:
+    return [Spend(at, at + blur, units, units) for at in instants]
+
+
+def bound(terms: Terms, spends: list[Spend], question: Question) -> Bound:
+    (found,) = bounds(terms, spends, [question])
+    return found
+
+
+def at(first: int, last: int | None = None, cost: int = 1) -> Question:
+    return Question(first, first if last is None else last, cost)
+
+
+@pytest.mark.parametrize("terms", [FIXED, LOG, FIRST_HIT])
+def test_a_fourth_admission_of_three_must_be_denied(terms: Terms) -> None:
+    found = bound(terms, spent(110, 120, 130, blur=5), at(140, 150))
+
+    assert (found.least, found.most, found.verdict) == (3, 3, Verdict.MUST_DENY)
+
+
+@pytest.mark.parametrize("terms", [FIXED, SLIDING, LOG, BUCKET, FIRST_HIT])
+def test_a_denial_is_wrong_while_a_unit_is_certainly_left(terms: Terms) -> None:
+    assert bound(terms, spent(110, 120, blur=5), at(140, 150)).verdict is Verdict.MUST_ALLOW
+
+
+def test_a_check_that_overlaps_the_last_admission_may_be_decided_either_way() -> None:
+    found = bound(FIXED, spent(110, 120) + spent(135, blur=10), at(140, 150))
+
+    assert (found.least, found.most, found.verdict) == (2, 3, Verdict.EITHER)
+
+
+def test_a_check_at_the_border_of_two_windows_belongs_to_either() -> None:
+    found = bound(FIXED, spent(110, 120, 130), at(190, 210))
+
+    assert (found.least, found.most, found.verdict) == (0, 3, Verdict.EITHER)
+    assert (found.shortest_wait, found.longest_wait) == (1, 10)
+
+
+def test_the_wait_of_a_fixed_window_ends_with_it() -> None:
+    found = bound(FIXED, spent(110, 120, 130), at(150, 160))
+
+    assert (found.shortest_wait, found.longest_wait) == (40, 50)
+
+
+def test_the_wait_of_a_log_ends_when_enough_hits_have_left() -> None:
+    found = bound(LOG, spent(110, 120, 130, blur=4), at(150, 160, cost=2))
+
+    assert (found.shortest_wait, found.longest_wait) == (60, 74)
+
+
+def test_an_older_window_counts_in_part() -> None:
+    found = bound(SLIDING, spent(150, units=4), at(225))
+
+    assert (found.least, found.most) == (3, 3)
+    assert bound(SLIDING, spent(150, units=4), at(225, 226)).least == 2
+
+
+def test_a_bucket_drains_between_the_intervals() -> None:
+    found = bound(BUCKET, spent(100, blur=10, units=4), at(120))
+
+    assert (found.least, found.most, found.verdict) == (4, 4, Verdict.MUST_DENY)
+    assert (found.shortest_wait, found.longest_wait) == (5, 15)
+    assert bound(BUCKET, spent(100, blur=10, units=4), at(130)).verdict is Verdict.EITHER
+    assert bound(BUCKET, spent(100, blur=10, units=4), at(135)).verdict is Verdict.MUST_ALLOW
+
+
+def test_a_queue_delays_by_what_is_left_in_the_bucket() -> None:
+    found = bound(QUEUE, spent(100, 100, blur=10), at(120))
+
+    assert (found.shortest_delay, found.longest_delay) == (30, 40)
+
+
+def test_a_slot_is_in_use_until_its_release_or_its_end() -> None:
+    held = [Spend(100, 105, 1, 1, refund=Refund(150, 155, 1, 1)), Spend(110, 112, 1, 1)]
+
+    assert bound(SLOTS, held, at(140)).verdict is Verdict.MUST_DENY
+    assert bound(SLOTS, held, at(152)).verdict is Verdict.EITHER
+    assert bound(SLOTS, held, at(156)).verdict is Verdict.MUST_ALLOW
+    assert bound(SLOTS, held[1:], at(209)).least == 1
+    assert bound(SLOTS, held[1:], at(212)).most == 0
+    assert bound(SLOTS, [Spend(110, 112, 1, 1, kept_until=(300, 310))], at(299)).least == 1
+
+
+@pytest.mark.parametrize("terms", [FIXED, SLIDING, LOG, BUCKET])
+def test_refunded_units_do_not_count_after_the_refund(terms: Terms) -> None:
+    units = terms.ceiling
+    refunded = [Spend(110, 110, units, units, refund=Refund(111, 112, units, units))]
+
+    assert bound(terms, refunded, at(113)).verdict is Verdict.MUST_ALLOW
+    assert bound(terms, refunded, at(111)).verdict is Verdict.EITHER
+    lost = [Spend(110, 110, units, units, refund=Refund(111, 112, 0, units))]
+    assert bound(terms, lost, at(113)).verdict is Verdict.EITHER
+
+
+def test_units_that_may_be_lost_or_counted_twice_widen_the_bounds() -> None:
+    found = bound(FIXED, [Spend(110, 112, 0, 2)], at(120))
+
+    assert (found.least, found.most) == (0, 2)
+
+
+def test_units_of_another_member_count_once_they_are_known() -> None:
+    remote = [Spend(110, 112, 3, 3, known=150)]
+
+    assert bound(FIXED, remote, at(140)).verdict is Verdict.EITHER
+    assert bound(FIXED, remote, at(151)).verdict is Verdict.MUST_DENY
+    assert bound(FIXED, remote, at(205)).most == 0
+
+
+def test_the_own_units_of_a_check_do_not_count_before_it() -> None:
+    own = Spend(140, 150, 1, 1)
+
+    assert bound(FIXED, [*spent(110, 120), own], Question(140, 150, 1, own=1)).most == 2
+
+
+def test_a_cost_above_the_limit_is_denied_for_good() -> None:
+    found = bound(FIXED, [], at(110, cost=4))
+
+    assert (found.verdict, found.is_permanent, found.longest_wait) == (Verdict.MUST_DENY, True, 0)
+
+
+def test_a_window_that_begins_with_a_hit_may_begin_with_either_of_two() -> None:
+    either = [Spend(110, 112, 0, 1), *spent(120, 130, units=2)]
+
+    assert bound(FIRST_HIT, either, at(140)).least == 4
+    assert bound(FIRST_HIT, either, at(209)).least == 4
+    assert bound(FIRST_HIT, either, at(215)).verdict is Verdict.EITHER
+    assert bound(FIRST_HIT, either, at(220)).verdict is Verdict.MUST_ALLOW
+
+
+@pytest.mark.parametrize(
+    ("spend", "question"),
+    [
+        (Spend(10, 9, 1, 1), at(1)),
+        (Spend(9, 10, 2, 1), at(1)),
+        (Spend(9, 10, 1, 1, known=9), at(1)),
+        (Spend(9, 10, 1, 1, refund=Refund(9, 8, 1, 1)), at(1)),
+        (Spend(9, 10, 1, 1), at(5, 4)),
+    ],
+)
+def test_intervals_that_end_before_they_begin_are_rejected(
+    spend: Spend, question: Question
+) -> None:
+    with pytest.raises(ValueError, match="must"):
+        bounds(FIXED, [spend], [question])
