@@ -230,6 +230,12 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
         "copied_keys",
     )
     yield _gauge(
+        "ringfence_keys_to_copy",
+        "Changed counters that have not been sent to their standby yet.",
+        counters,
+        "keys_to_copy",
+    )
+    yield _gauge(
         "ringfence_evicted_keys",
         "Counters evicted because of max_keys or memory, of current rules.",
         counters,

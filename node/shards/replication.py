@@ -1,11 +1,12 @@
 """Replication of changed counters to the standby of each shard.
 
-Decides when to send, to which member, and how much at a time. While a standby has not acknowledged
-a message, changes accumulate and are sent after the acknowledgement. So a slow standby costs no
-memory.
+Decides when to send, to which member, and how much at a time. A round sends all counters that have
+changed, in steps between which other tasks run. While a standby has not acknowledged the frames of
+the round before, changes accumulate and are sent after the acknowledgement. So a slow standby costs
+no memory, and `backlog` shows that it is slow.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress, islice
 
 from hashring import SHARDS, NodeId, Ring, shard_of
@@ -23,8 +24,10 @@ __all__ = ["INTERVAL", "Replication"]
 
 INTERVAL = 0.1
 """Seconds from the first change to a round: a crash loses at most the counts of this time."""
-_KEYS_PER_ROUND = 8000
-_KEYS_PER_COPY = 1000
+_KEYS_PER_STEP = 1000
+"""Changed keys that one step sends; it takes about 2 ms."""
+_FRAMES_PER_STANDBY = 64
+"""Most unacknowledged frames of a standby; they bound the memory of its connection."""
 _SLICE = 2000
 _ALL = range(SHARDS)
 _NO_STANDBYS = (None,) * SHARDS
@@ -85,23 +88,36 @@ class Replication:
     async def _send_rounds(self) -> None:
         while True:
             await self._changed.wait()  # An idle node does not wake.
-            await runtime.sleep(INTERVAL)  # Changes of one interval leave in one frame.
-            self.flush()
+            await runtime.sleep(INTERVAL)  # Changes of one interval leave together.
+            for _ in self.send_changes():
+                await runtime.checkpoint()
 
-    def flush(self) -> None:
-        """Send the counters that have changed since the last round of replication."""
+    @property
+    def backlog(self) -> int:
+        """Return the number of changed keys that wait until they are sent to a standby."""
+        return len(self._changed.keys)
+
+    def send_changes(self) -> Iterator[None]:
+        """Send the counters that have changed since the last round, a part of them at each
+        step."""
         if len(self._ring.members) < 2:
             self._sender.index_unchanged([*self._changed.keys])
             self._changed.clear()  # There is no standby.
             return
-        if not self._changed.keys:
-            return
+        busy = {standby for standby, frames in self._in_flight.items() if frames}
+        keys = iter([*self._changed.keys])
+        while step := list(islice(keys, _KEYS_PER_STEP)):
+            self._send_step(step, busy)
+            yield
+
+    def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId]) -> None:
+        """Send those of `keys` that are still marked as changed, except those of busy standbys."""
         standby_of = self._ring.standby
         held = self._ownership.held
         by_standby: dict[NodeId, list[bytes]] = {}
-        busy: list[bytes] = []
+        waiting: list[bytes] = []
         changed = self._changed.keys
-        for key in list(islice(changed, _KEYS_PER_ROUND)):
+        for key in [key for key in keys if key in changed]:
             del changed[key]
             shard = shard_of(key)
             standby = standby_of(shard)
@@ -123,19 +139,19 @@ class Replication:
                     or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
                 )
             )
-            if may_overwrite or self._in_flight.get(standby):
-                busy.append(key)
+            is_busy = standby in busy or self._in_flight.get(standby, 0) >= _FRAMES_PER_STANDBY
+            if may_overwrite or is_busy:
+                waiting.append(key)
             else:
                 by_standby.setdefault(standby, []).append(key)
-        self._changed.update(busy)
+        self._changed.update(waiting)
         now = self._clock()
-        for standby, keys in by_standby.items():
+        for standby, ready in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                self._changed.update(keys)
+                self._changed.update(ready)
                 continue
-            for start in range(0, len(keys), _KEYS_PER_COPY):
-                self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
+            self._send(standby, link, ready, now)
 
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
         self._sender.index_unchanged(keys)

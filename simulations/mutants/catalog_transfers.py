@@ -23,9 +23,9 @@ MOVES = (
         "nothing is replicated to the standby",
         (
             Edit(
-                "node.shards.replication:Replication.flush",
-                "if not self._changed.keys:",
-                "if True:",
+                "node.shards.replication:Replication.send_changes",
+                "keys = iter([*self._changed.keys])",
+                "keys = iter([b''][:0])",
             ),
         ),
         ("crash", "crash-for-good"),

@@ -510,10 +510,10 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
     )
     replication.on_ring_change(Ring.of(()), ring)
 
-    replication.flush()
+    list(replication.send_changes())
     assert frames == []
     owner.ask_for_replica(standby)
-    replication.flush()
+    list(replication.send_changes())
 
     (frame,) = frames
     assert isinstance(frame, Copy)
@@ -649,11 +649,11 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         CONTAINMENT,
     )
     replication.on_ring_change(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
-    replication.flush()
+    list(replication.send_changes())
     assert not sent
 
     stand_in.hear_out(standby)
-    replication.flush()
+    list(replication.send_changes())
 
     assert [copy.counts.keys for copy in sent] == [[KEY]]
     assert stand_in.used == 7
@@ -675,7 +675,7 @@ def test_a_takeover_without_a_replica_is_not_replicated_to_the_next_owner() -> N
     replication.on_ring_change(Ring.of(()), ring)
     host.stand_in_for("a")
     host.spend(2)
-    replication.flush()
+    list(replication.send_changes())
     assert not sent
 
 

@@ -532,12 +532,12 @@ def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again()
     replication, standby = replicating(owner)
     owner.spend(KEYS[0])
     owner.spend(KEYS[1])
-    replication.flush()
+    list(replication.send_changes())
 
     assert standby.answer(None) == KEYS[:2]
-    replication.flush()
+    list(replication.send_changes())
     assert standby.answer(Done(1)) == KEYS[:2]
-    replication.flush()
+    list(replication.send_changes())
 
     assert not standby.frames
     assert not owner.ownership.changed.keys
@@ -550,9 +550,9 @@ def test_keys_of_a_standby_without_a_link_are_sent_when_there_is_one() -> None:
     replication, standby = replicating(owner, lambda name: links[0] if links else None)
     owner.spend(KEYS[0])
 
-    replication.flush()
+    list(replication.send_changes())
     links.append(cast(Link, standby))
-    replication.flush()
+    list(replication.send_changes())
 
     assert standby.answer(Done(1)) == KEYS[:1]
     assert not owner.ownership.changed.keys
@@ -567,7 +567,7 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
         owner.fill(key, hits=10)
         owner.spend(key)
 
-    replication.flush()
+    list(replication.send_changes())
 
     assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
 
@@ -581,8 +581,8 @@ async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_tim
     owner.ownership.start([SHARD])
     streaming, standby = replicating(owner)
     rounds: list[float] = []
-    flush = streaming.flush
-    streaming.flush = lambda: (rounds.append(trio.current_time()), flush())[1]  # type: ignore[method-assign]
+    send = streaming.send_changes
+    streaming.send_changes = lambda: (rounds.append(trio.current_time()), send())[1]  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(streaming.run)
         await trio.sleep(1)
@@ -601,6 +601,56 @@ async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_tim
         nursery.cancel_scope.cancel()
 
     assert len(rounds) == 2
+
+
+def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(20_000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.spend(key)
+    assert replication.backlog == len(keys)
+
+    steps = sum(1 for _ in replication.send_changes())
+
+    assert steps > 10
+    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+    assert replication.backlog == 0
+
+
+def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.spend(key)
+
+    steps = replication.send_changes()
+    next(steps)
+    owner.spend(keys[0])
+    list(steps)
+
+    assert [*owner.ownership.changed.keys] == [keys[0]]
+    while standby.frames:
+        standby.answer(Done(1))
+    list(replication.send_changes())
+    assert standby.answer(Done(1)) == [keys[0]]
+
+
+def test_frames_without_acknowledgement_hold_back_the_next_round() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    owner.spend(KEYS[0])
+    list(replication.send_changes())
+    owner.spend(KEYS[1])
+
+    list(replication.send_changes())
+
+    assert len(standby.frames) == 1
+    assert replication.backlog == 1
 
 
 # Admissions of a standby
