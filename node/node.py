@@ -44,6 +44,7 @@ from node.requests.sessions.sent_answers import SentAnswers
 from node.requests.sessions.session import Session
 from node.requests.slot_waiters import ForwardedWaiters, SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
+from node.shards.ownership.shard_states import OnTransition
 from node.shards.shard_counters import ShardCounters, build_shard_counters
 from node.shards.stall_recovery import StallRecovery, StallWatch
 from ringfence import __version__, runtime
@@ -90,12 +91,13 @@ class Node:
         datagrams: Datagrams | None = None,
         is_founder: bool = False,
         on_change: Callable[[NodeId, Sequence[Changed]], None] | None = None,
+        on_transition: OnTransition | None = None,
     ) -> None:
         """`containment` handles internal errors; by default the node makes its own.
 
         `datagrams` replaces the sealed datagrams of gossip. A node that `is_founder` is in the ring
         from the start: give `run` the records of all founders. `on_change` is called when this
-        node's records of members change.
+        node's records of members change, and `on_transition` before the state of a shard changes.
         """
         self.name = NodeId(settings.name)
         self.settings = settings
@@ -114,13 +116,14 @@ class Node:
         self.membership = _new_membership(
             settings, gossip or GossipSettings.lan(), random, self.clock, is_founder=is_founder
         )
-        self._build(access, least_parts, on_change)
+        self._build(access, least_parts, on_change, on_transition)
 
     def _build(
         self,
         access: Access,
         least_parts: int,
         on_change: Callable[[NodeId, Sequence[Changed]], None] | None,
+        on_transition: OnTransition | None,
     ) -> None:
         """Create the parts of the node, each after the parts that it uses."""
         running, membership = self._running, self.membership
@@ -141,6 +144,7 @@ class Node:
             *(context, links, notices, decided_checks, subscriptions),
             first_id=max(1, self.clock.host.now()),
             least_parts=least_parts,
+            on_transition=on_transition,
         )
         self.metrics = MetricsSwitch(self.rules.rule)
         handler = _build_handler(

@@ -1,28 +1,25 @@
-"""Search of many seeds for violated invariants, and reduction of failing scenarios to few faults.
+"""Search of many seeds for violated invariants.
 
 This module chooses the runs and compares them. `running` executes each run in a separate process.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from traceback import format_exception_only
 
 from simulations.judging.coverage import WANTED
-from simulations.running import run_scenario
 from simulations.scenarios.catalog import scenario as scenario_of
 from simulations.scenarios.generate import DRAWN, generate_scenario
-from simulations.scenarios.scenario import Fault, Level
+from simulations.scenarios.scenario import Level, Scenario
+from simulations.searching.shrink import Finding, run_outcome, shrink
 
-__all__ = ["Batch", "Finding", "Run", "pool", "run_seed", "search", "shrink"]
+__all__ = ["Batch", "Run", "pool", "run_seed", "scenario_of_seed", "search", "shrink_seed"]
 
 _REPEAT_EVERY = 20
 """Interval of seeds that run twice; both histories must be equal."""
-_MAX_SHRINK_RUNS = 60
-"""Maximum runs to shrink one seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +33,6 @@ class Run:
     marks: Counter[str]
     virtual_s: float
     real_s: float
-    keep: tuple[int, ...] | None
-    """Numbers of the applied faults; None for all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Seed that violated an invariant, with the few faults that still violate it."""
-
-    run: Run
-    faults: tuple[Fault, ...]
-    """Faults that remain after shrinking."""
-    command: str
-    """Command that repeats the run."""
 
 
 @dataclass(slots=True)
@@ -81,37 +65,36 @@ class Batch:
             self.failed.append(run)
 
 
-def run_seed(
-    name: str,
-    level: Level,
-    seed: int,
-    keep: tuple[int, ...] | None = None,
-    least_parts: int | None = None,
-) -> Run:
+def scenario_of_seed(
+    name: str, level: Level, seed: int, least_parts: int | None = None
+) -> Scenario:
+    """Return the scenario that a swarm runs with a seed.
+
+    `least_parts` replaces the scenario's minimum number of parts per transfer of shards.
+    """
+    scenario = generate_scenario(seed, level) if name == DRAWN else scenario_of(name)
+    scenario = replace(scenario, level=level)
+    return scenario if least_parts is None else replace(scenario, least_parts=least_parts)
+
+
+def run_seed(name: str, level: Level, seed: int, least_parts: int | None = None) -> Run:
     """Run one seed of a scenario; an exception counts as a violation."""
-    original = (
-        generate_scenario(seed, level) if name == DRAWN else replace(scenario_of(name), level=level)
-    )
-    scenario = original
-    if keep is not None:
-        scenario = replace(original, faults=tuple(original.faults[index] for index in keep))
-    if least_parts is not None:
-        scenario = replace(scenario, least_parts=least_parts)
-    try:
-        outcome = run_scenario(scenario, seed, original)
-    except Exception as error:  # noqa: BLE001 - any exception is a finding.
-        text = "".join(format_exception_only(_first_error(error))).strip()
-        return Run(seed, "", (("bug", text),), Counter(), 0.0, 0.0, keep)
-    broken = tuple((each.property, each.text) for each in outcome.violations)
+    outcome = run_outcome(scenario_of_seed(name, level, seed, least_parts), seed)
     return Run(
         seed,
         outcome.event_hash,
-        broken,
+        tuple((each.property, each.text) for each in outcome.violations),
         outcome.marks,
         outcome.virtual_s,
         outcome.real_s,
-        keep,
     )
+
+
+def shrink_seed(
+    name: str, level: Level, seed: int, least_parts: int | None, max_runs: int
+) -> Finding | None:
+    """Reduce the scenario of a failing seed to a few events; None if the seed does not fail."""
+    return shrink(seed, scenario_of_seed(name, level, seed, least_parts), max_runs)
 
 
 @contextmanager
@@ -141,9 +124,9 @@ def search(
     again: dict[Future[Run], int] = {}
     first: dict[Future[Run], int] = {}
     for seed in seeds:
-        first[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
+        first[executor.submit(run_seed, name, level, seed, least_parts)] = seed
         if seed % _REPEAT_EVERY == 0:
-            again[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
+            again[executor.submit(run_seed, name, level, seed, least_parts)] = seed
     hashes: dict[int, str] = {}
     for future in as_completed([*first, *again]):
         run = future.result()
@@ -155,51 +138,3 @@ def search(
             batch.differed.append(run.seed)
     batch.twice = len(again)
     return batch
-
-
-def shrink(
-    executor: ProcessPoolExecutor,
-    name: str,
-    level: Level,
-    run: Run,
-    least_parts: int | None = None,
-) -> Finding:
-    """Remove faults from a failing run while it still violates its invariant; return the remaining
-    faults."""
-    original = generate_scenario(run.seed, level) if name == DRAWN else scenario_of(name)
-    broken = {each for each, _ in run.violations}
-    kept, best = list(range(len(original.faults))), run
-    tries, size = 0, max(1, len(kept) // 2)
-    while kept and tries < _MAX_SHRINK_RUNS:
-        smaller = None
-        for part in _without_parts(kept, size):
-            tries += 1
-            found = executor.submit(
-                run_seed, name, level, run.seed, tuple(part), least_parts
-            ).result()
-            if broken & {each for each, _ in found.violations}:
-                smaller = part, found
-                break
-        if smaller is not None:
-            kept, best = smaller
-            size = min(size, max(1, len(kept) // 2))
-        elif size == 1:
-            break
-        else:
-            size //= 2
-    faults = tuple(original.faults[index] for index in kept)
-    command = f"ringfence simulate {name} --seed {run.seed} --level {level}"
-    if len(kept) < len(original.faults):
-        command += f" --keep {','.join(map(str, kept)) or 'none'}"
-    if least_parts is not None:
-        command += f" --set least_parts={least_parts}"
-    return Finding(best, faults, command)
-
-
-def _first_error(error: BaseException) -> BaseException:
-    return _first_error(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _without_parts(kept: Sequence[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(kept), size):
-        yield [*kept[:start], *kept[start + size :]]

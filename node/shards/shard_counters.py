@@ -13,6 +13,7 @@ from node.requests.sessions.caller import Caller
 from node.requests.sessions.client_notices import ClientNotices
 from node.shards.changed_keys import ChangedKeys
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.ownership.shard_states import OnTransition
 from node.shards.replication import Replication
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_sender import ShardSender
@@ -44,11 +45,12 @@ def build_shard_counters(
     *,
     first_id: int,
     least_parts: int,
+    on_transition: OnTransition | None = None,
 ) -> ShardCounters:
     """Create the counters of a node that has no shards yet.
 
     Leases and transfers are numbered from `first_id`. A shard with at least one counter is
-    transferred in at least `least_parts` parts.
+    transferred in at least `least_parts` parts. `on_transition` observes the states of the shards.
     """
     settings, counters, now = node.settings, node.counters, node.clock.now
     # Slot ids must not repeat across restarts: a late release would free another slot.
@@ -78,6 +80,7 @@ def build_shard_counters(
         decided_checks=decided_checks,
         changed=changed,
         lender=lender,
+        on_transition=on_transition,
     )
     sender = ShardSender(
         ownership, engine, counters, first_transfer=first_id, least_parts=least_parts, lender=lender

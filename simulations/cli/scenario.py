@@ -5,23 +5,18 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from node.cli.common import as_json, console, json_option
+from node.cli.common import json_option
 from ringfence.errors import ConfigError
-from simulations.reporting.outcome import Outcome
-from simulations.reporting.report import write_report
-from simulations.running import run_scenario
+from simulations.cli.single_runs import report_option, report_path, run_and_show
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault, validated
 from simulations.scenarios.scenario import Level, Scenario
+from simulations.searching.case_files import Case, write_case
 
 __all__ = ["scenario_command"]
-
-_SHOWN = 10
 
 
 def scenario_command(name: str, about: str) -> click.Command:
@@ -59,12 +54,13 @@ def scenario_command(name: str, about: str) -> click.Command:
     @click.option(
         "--level", type=click.Choice(get_args(Level)), help="Runtime; default: the scenario's own."
     )
-    @click.option(
-        "--report",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Path of the HTML report; default: ringfence-NAME-SEED.html.",
-    )
+    @report_option
     @click.option("--no-report", is_flag=True, help="Write no report.")
+    @click.option(
+        "--save",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write the scenario to this case file, for `ringfence simulate case`.",
+    )
     @json_option
     def command(
         seed: int,
@@ -77,6 +73,7 @@ def scenario_command(name: str, about: str) -> click.Command:
         level: Level | None,
         report: Path | None,
         no_report: bool,
+        save: Path | None,
         json_: bool,
     ) -> None:
         original = generate_scenario(seed, level or "node") if name == DRAWN else SCENARIOS[name]
@@ -93,16 +90,11 @@ def scenario_command(name: str, about: str) -> click.Command:
             scenario = replace(scenario, faults=tuple(parse_fault(text) for text in faults))
         if keep is not None:
             scenario = _with_kept(scenario, keep)
-        path = None if no_report else report or Path(f"ringfence-{name}-{seed}.html")
-        if path is not None and not path.parent.is_dir():
-            # Raised before the run, which may take minutes.
-            raise ConfigError(f"--report {path}: folder {path.parent} must exist; create it first")
-        outcome = _run(validated(scenario), seed, original, is_quiet=json_)
-        if path is not None:
-            _write(outcome, path)
-        _show(outcome, path, json_)
-        if outcome.violations:
-            raise SystemExit(1)
+        path = report_path(report, name, seed, is_wanted=not no_report)
+        scenario = validated(scenario)
+        if save is not None:
+            write_case(Case(seed, scenario), save)
+        run_and_show(scenario, seed, original, path, is_json=json_)
 
     return command
 
@@ -115,75 +107,3 @@ def _with_kept(scenario: Scenario, keep: str) -> Scenario:
             f"--keep must be fault numbers below {count}, such as 0,2, or none, got {keep!r}"
         )
     return replace(scenario, faults=tuple(scenario.faults[int(word)] for word in words))
-
-
-def _run(scenario: Scenario, seed: int, original: Scenario, *, is_quiet: bool) -> Outcome:
-    screen = console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=screen,
-        disable=is_quiet or not screen.is_terminal,
-    ) as progress:
-        bar = progress.add_task(f"{scenario.name}, seed {seed}", total=1.0)
-        try:
-            return run_scenario(
-                scenario, seed, original, lambda part: progress.update(bar, completed=part)
-            )
-        except ValueError as error:
-            raise ConfigError(f"{scenario.name}: {error}") from error
-
-
-def _write(outcome: Outcome, path: Path) -> None:
-    try:
-        write_report(outcome, path)
-    except OSError as error:
-        raise ConfigError(f"cannot write the report {path}: {error.strerror}") from error
-
-
-def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
-    if json_:
-        as_json(
-            {
-                "scenario": outcome.scenario.name,
-                "seed": outcome.seed,
-                "level": outcome.scenario.level,
-                "command": outcome.command,
-                "violations": [
-                    {"property": each.property, "at_s": round(each.at, 3), "text": each.text}
-                    for each in outcome.violations
-                ],
-                "event_hash": outcome.event_hash,
-                "virtual_s": round(outcome.virtual_s, 3),
-                "real_s": round(outcome.real_s, 3),
-                "figures": outcome.figures,
-                "marks": dict(outcome.marks),
-                "faults": [str(fault) for fault in outcome.faults],
-                "report": None if report is None else str(report),
-            }
-        )
-        return
-    screen = console()
-    held = "all invariants held" if not outcome.violations else "INVARIANT VIOLATED"
-    screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
-    screen.print(
-        f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "
-        f"history {outcome.event_hash[:16]}\n"
-    )
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, value in outcome.figures.items():
-        table.add_row(
-            name.replace("_", " "), f"{value:,.10g}" if value % 1 == 0 else f"{value:.2f}"
-        )
-    screen.print(table)
-    for violation in outcome.violations[:_SHOWN]:
-        screen.print(f"{violation.at:8.2f} s  {violation.property}: {violation.text}", style="red")
-    if len(outcome.violations) > _SHOWN:
-        screen.print(f"and {len(outcome.violations) - _SHOWN} more", style="red")
-    if report is not None:
-        screen.print(f"\nreport: {report}")
-    screen.print(f"again:  {outcome.command}")

@@ -14,6 +14,7 @@ from simulations.scenarios.generate import DRAWN
 __all__ = ["simulate"]
 
 _MODULES = {
+    "case": "case.case",
     "swarm": "swarm.swarm",
     "what-if": "what_if.what_if_command",
     "mutants": "mutants.mutants",

@@ -1,15 +1,20 @@
 """Command `ringfence simulate swarm`: many seeds, each with its own faults."""
 
+import shlex
+from pathlib import Path
 from typing import get_args
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from node.cli.common import as_json, console, json_option
+from simulations.cli.stories import show_story
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.scenario import Level
-from simulations.swarm import Batch, Finding, Run, pool, search, shrink
+from simulations.searching.case_files import write_case
+from simulations.searching.shrink import MAX_RUNS, Finding
+from simulations.swarm import Batch, Run, pool, search, shrink_seed
 
 __all__ = ["swarm"]
 
@@ -47,6 +52,19 @@ _SHRUNK = 5
     type=click.IntRange(1, 100),
     help="Minimum parts of each transfer; default: as the scenario or the seed says.",
 )
+@click.option(
+    "--shrink-runs",
+    default=MAX_RUNS,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Maximum runs to shrink a failing seed; 0 shrinks none.",
+)
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path(),
+    help="Folder of the case files of shrunk seeds; default: the current folder.",
+)
 @json_option
 def swarm(
     seeds: int,
@@ -56,9 +74,11 @@ def swarm(
     name: str,
     marks: bool | None,
     least_parts: int | None,
+    shrink_runs: int,
+    cases: Path,
     json_: bool,
 ) -> None:
-    """Search many seeds for violated invariants, and shrink each failing scenario.
+    """Search many seeds for violated invariants, and shrink failing scenarios to a few events.
 
     Every twentieth seed runs twice, and both histories must be equal.
     """
@@ -85,7 +105,12 @@ def swarm(
 
         batch = search(executor, name, level, range(first, first + seeds), on_run, least_parts)
         failed = sorted(batch.failed, key=lambda run: run.seed)
-        findings = [shrink(executor, name, level, run, least_parts) for run in failed[:_SHRUNK]]
+        shrinking = [
+            executor.submit(shrink_seed, name, level, run.seed, least_parts, shrink_runs)
+            for run in (failed[:_SHRUNK] if shrink_runs else [])
+        ]
+        results = [future.result() for future in shrinking]
+        findings = [_saved(finding, cases) for finding in results if finding is not None]
     needs_marks = marks if marks is not None else name == DRAWN and seeds >= _MARKS_FROM
     missing = batch.missing if needs_marks else []
     _show(batch, findings, missing, json_)
@@ -93,15 +118,28 @@ def swarm(
         raise SystemExit(1)
 
 
-def _show(batch: Batch, findings: list[Finding], missing: list[str], json_: bool) -> None:
+def _saved(finding: Finding, folder: Path) -> tuple[Finding, str]:
+    """Write the case file of a finding; return the finding and the command that repeats it."""
+    case = finding.case
+    path = folder / f"ringfence-{case.scenario.name}-{case.seed}.yaml"
+    write_case(case, path)
+    return finding, shlex.join(["ringfence", "simulate", "case", str(path)])
+
+
+def _show(
+    batch: Batch, findings: list[tuple[Finding, str]], missing: list[str], json_: bool
+) -> None:
     if json_:
-        for finding in findings:
+        for finding, command in findings:
             as_json(
                 {
-                    "seed": finding.run.seed,
-                    "violations": [list(each) for each in finding.run.violations],
-                    "faults": [str(fault) for fault in finding.faults],
-                    "command": finding.command,
+                    "seed": finding.case.seed,
+                    "violations": [list(each) for each in finding.violations],
+                    "events": finding.events,
+                    "faults": [str(fault) for fault in finding.case.scenario.faults],
+                    "story": finding.story.lines(),
+                    "runs": finding.runs,
+                    "command": command,
                 }
             )
         as_json(
@@ -124,12 +162,11 @@ def _show(batch: Batch, findings: list[Finding], missing: list[str], json_: bool
         f"computing; {len(batch.failed)} violated an invariant; {batch.twice} ran twice, "
         f"{len(batch.differed)} of them with different histories"
     )
-    for finding in findings:
-        property_, text = finding.run.violations[0]
-        screen.print(f"\nseed {finding.run.seed}: {property_}: {text}", style="red")
-        for fault in finding.faults:
-            screen.print(f"    {fault}")
-        screen.print(f"    {finding.command}")
+    for finding, command in findings:
+        show_story(screen, finding.story)
+        events = "1 event" if finding.events == 1 else f"{finding.events} events"
+        screen.print(f"shrunk to {events} in {finding.runs} runs; again:", highlight=False)
+        screen.print(command, soft_wrap=True, highlight=False)
     for run in sorted(batch.failed, key=lambda run: run.seed)[len(findings) :]:
         screen.print(f"seed {run.seed}: {run.violations[0][0]}", style="red")
     if batch.differed:

@@ -9,7 +9,16 @@ from typing import TypeAlias
 
 from simulations.scenarios.scenario import Fault, Scenario
 
-__all__ = ["Outcome", "Point", "Series", "Span", "Violation"]
+__all__ = [
+    "KeyHistory",
+    "Outcome",
+    "OwnershipChange",
+    "Point",
+    "Request",
+    "Series",
+    "Span",
+    "Violation",
+]
 
 Point: TypeAlias = tuple[float, float]
 """An instant and a value."""
@@ -34,6 +43,61 @@ class Span:
     row: str
     """Row of the plot: a member's name, or a fault's verb."""
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a client, with its answer."""
+
+    asked_at: float
+    answered_at: float
+    client: str
+    cost: int
+    allowed: bool
+    source: str
+    """Source of the decision, such as `owner`, `standby` or `policy`."""
+    decided_by: str
+    """Node that decided; empty when it is not known or no node decided."""
+    kind: str = "check"
+    """`check`, `charge` or `peek`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipChange:
+    """Change of the state of one shard at one node."""
+
+    at: float
+    node: str
+    event: str
+    before: str
+    after: str
+    """Name of the state; empty when the node ended."""
+
+
+@dataclass(slots=True)
+class KeyHistory:
+    """Requests for one key, and the nodes that held its shard."""
+
+    rule: str
+    key: str
+    limit: str
+    """Text of the limit, such as `15 in 86400 s, sliding_window_log`."""
+    is_judged: bool = False
+    """Whether a violation names the key."""
+    requests: list[Request] = field(default_factory=list)
+    states: list[Span] = field(default_factory=list)
+    """States of the shard; the rows are nodes."""
+    changes: list[OwnershipChange] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Return rule and key as `rule=key`."""
+        return f"{self.rule}={self.key}"
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return rule and key."""
+        return self.rule, self.key
 
 
 @dataclass(slots=True)
@@ -82,3 +146,5 @@ class Outcome:
     series: Series = field(default_factory=Series)
     faults: tuple[Fault, ...] = ()
     """Faults as they were applied."""
+    histories: list[KeyHistory] = field(default_factory=list)
+    """Histories of the keys that violations name, and of the key with the most checks."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from node.replay.logs import read_log
+from simulations.scenarios.listed_loads import LISTED, listed_arrivals
 from simulations.scenarios.loads import Arrival, arrivals, replayed
 from simulations.scenarios.scenario import Load
 
@@ -22,9 +23,11 @@ def load_arrivals(load: Load, seconds: float, clients: int, random: Random) -> I
     """Return the arrivals of a load in `[0, seconds)`, in order of time.
 
     Shape `log` replays an access log. Argument `file` is its path; the default is the bundled log.
-    `lines` limits its length. Raises `ValueError` as `arrivals` does, and `ConfigError` for a file
-    that is not an access log.
+    `lines` limits its length. Shape `listed` contains its checks, see `listed_loads`. Raises
+    `ValueError` as `arrivals` does, and `ConfigError` for a file that is not an access log.
     """
+    if load.shape == LISTED:
+        return listed_arrivals(load, seconds, clients)
     if load.shape != "log":
         return arrivals(load, seconds, clients, random)
     unknown = sorted(load.args.keys() - {"file", "lines"})

@@ -24,14 +24,15 @@ from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.fault_injection import apply
 from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import DOMAIN, LoadRunner, rule_names
 from simulations.world.membership_watch import detection_bound
 from simulations.world.observer import Observer
 from simulations.world.world import World
 
-__all__ = ["DOMAIN", "Progress", "find_rules", "simulate"]
+__all__ = ["CLIENTS_PER_DATACENTER", "DOMAIN", "Progress", "find_rules", "simulate"]
 
-_CLIENTS_PER_DATACENTER = 2
+CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
 _ATTEMPTS = 3
 """Attempts of each check at the end of a run; an idle client may first find several dead
@@ -90,7 +91,7 @@ class _Run:
     async def _start_cluster(self) -> None:
         await self._world.start_cluster()
         for number in range(self._scenario.datacenters):
-            for _ in range(_CLIENTS_PER_DATACENTER):
+            for _ in range(CLIENTS_PER_DATACENTER):
                 await self._world.connect(f"dc{number + 1}")
 
     async def _fault(self, fault: Fault) -> None:
@@ -211,6 +212,9 @@ class _Run:
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = count_marks(counters)
+        outcome.histories = key_histories(
+            outcome.violations, self._ledger, world.rules, DOMAIN, hosts, world.ownership
+        )
         outcome.series = observer.series(rules, invariants)
         outcome.figures = figures_of(self._ledger, invariants) | {
             "staleness_worst_ms": observer.stalest_ms,

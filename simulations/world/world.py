@@ -32,6 +32,7 @@ from simulations.world.hosts import PORT, Client, Host, Hosts
 from simulations.world.links import Links
 from simulations.world.membership_watch import MembershipWatch
 from simulations.world.network import SimulatedNetwork
+from simulations.world.ownership_watch import OwnershipWatch
 from simulations.world.plain_datagrams import PlainDatagrams
 
 __all__ = ["World"]
@@ -65,6 +66,7 @@ class World:
         for host in self.hosts.by_name.values():
             self._network.place(host.address, host.place)
         self.links = Links(self.hosts, self._network, scenario.network)
+        self.ownership = OwnershipWatch(runtime.clock())
         self.watch = MembershipWatch(self.hosts, () if scenario.is_blind else scenario.faults)
         if scenario.network.resets:
             tasks.start_soon(
@@ -129,6 +131,7 @@ class World:
             is_founder=is_founder,
             datagrams=self._datagrams,
             on_change=self.watch.changed,
+            on_transition=self.ownership.observer_of(host.name),
         )
 
     async def _run_node(
@@ -159,7 +162,7 @@ class World:
                 finally:
                     if host.node is node:
                         host.node = host.life = None
-                        self.watch.ended(host.name)
+                        self._node_ended(host.name)
 
         host.node = node
         host.life = await self._tasks.start(live)
@@ -173,8 +176,12 @@ class World:
             self._network.crash(host.address)
             host.life.cancel()
             host.node = host.life = None
-            self.watch.ended(name)
+            self._node_ended(name)
             self.hosts.note(name, "crashes")
+
+    def _node_ended(self, name: str) -> None:
+        self.watch.ended(name)
+        self.ownership.ended(name)
 
     async def leave(self, name: str) -> None:
         """Make a node transfer its shards and leave the cluster, then end it."""

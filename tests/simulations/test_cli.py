@@ -83,7 +83,7 @@ def test_the_json_list_has_name_and_description_of_every_scenario(run: Run) -> N
     ]
 
 
-@pytest.mark.parametrize("name", ["steady", "drawn", "swarm", "what-if", "mutants"])
+@pytest.mark.parametrize("name", ["steady", "drawn", "case", "swarm", "what-if", "mutants"])
 def test_every_command_lists_its_options(run: Run, name: str) -> None:
     ran = run(name, "--help")
 
@@ -258,26 +258,66 @@ def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_pro
     assert one["failed"] == two["failed"] == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "options"), [((), ""), (("--least-parts", "2"), " --set least_parts=2")]
-)
+@pytest.mark.parametrize("asked", [(), ("--least-parts", "2")])
 def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
-    run: Run, in_process: None, small_canary: None, asked: tuple[str, ...], options: str
+    run: Run, in_process: None, small_canary: None, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", *asked, "--json")
+    (tmp_path / "found").mkdir()
+    words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--cases", "found")
+    ran = run("swarm", *words, *asked, "--json")
 
     assert ran.status == 1
     [finding, summary] = ran.rows
     assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
-    assert (finding["seed"], finding["faults"]) == (20, ["1-7 s: cut node=n1"])
-    command = f"ringfence simulate canary --seed 20 --level core --keep 0{options}"
-    assert finding["command"] == command
+    assert (finding["seed"], len(finding["faults"])) == (20, 1)
+    assert finding["faults"][0].endswith("cut node=n1")
+    assert finding["events"] <= 10
+    assert len(finding["story"]) <= 13
+    assert finding["command"] == "ringfence simulate case found/ringfence-canary-20.yaml"
 
     _, _, *words = shlex.split(finding["command"])
     [again] = run(*words, "--json", "--no-report").rows
 
     broken = [[each["property"], each["text"]] for each in again["violations"]]
     assert broken == finding["violations"]
+    assert again["command"] == finding["command"]
+
+
+def test_text_output_of_a_swarm_has_story_diagram_and_command(
+    run: Run, in_process: None, small_canary: None
+) -> None:
+    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary")
+
+    assert ran.status == 1
+    assert "canary, seed 20: " in ran.out
+    assert " 1. " in ran.out
+    assert "n1 is cut off." in ran.out
+    assert "▶" in ran.out
+    assert "ringfence simulate case ringfence-canary-20.yaml" in ran.out
+
+
+def test_a_swarm_without_runs_for_shrinking_writes_no_case(
+    run: Run, in_process: None, small_canary: None, tmp_path: Path
+) -> None:
+    words = ("--seeds", "1", "--from", "21", "--scenario", "canary", "--shrink-runs", "0")
+    ran = run("swarm", *words)
+
+    assert ran.status == 1
+    assert "seed 21: " in ran.out
+    assert list(tmp_path.iterdir()) == []
+
+
+# Case files
+
+
+def test_a_saved_case_repeats_the_run(run: Run, tmp_path: Path) -> None:
+    words = ("steady", "--seed", "4", *AT_CORE, "--json", "--fault", "crash@1-2 node=n2")
+    first = run(*words, "--save", "mine.yaml").rows[-1]
+    again = run("case", "mine.yaml", "--no-report", "--json").rows[-1]
+
+    assert again["event_hash"] == first["event_hash"]
+    assert again["figures"] == first["figures"]
+    assert again["command"] == "ringfence simulate case mine.yaml"
 
 
 # Mutants
@@ -420,6 +460,9 @@ def test_what_if_also_writes_an_html_page(run: Run, tmp_path: Path) -> None:
         (["steady", "--report", "no/where.html"], "--report no/where.html: folder no must exist"),
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
         (["swarm", "--seeds", "0"], "--seeds"),
+        (["swarm", "--cases", "nowhere"], "nowhere"),
+        (["case", "none.yaml"], "cannot read the case file none.yaml"),
+        (["steady", *AT_CORE, "--save", "no/where.yaml"], "cannot write the case file"),
         (["swarm", "--scenario", "stedy"], "stedy"),
         (["mutants", "nobody"], "got 'nobody'"),
         (["mutants", "gossip/none.py:1:1:AddNot:1"], "got 'gossip/none.py:1:1:AddNot:1'"),

@@ -20,7 +20,14 @@ from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
-from node.shards.ownership.shard_states import Arrival, Cover, Released, ShardStates, others
+from node.shards.ownership.shard_states import (
+    Arrival,
+    Cover,
+    OnTransition,
+    Released,
+    ShardStates,
+    others,
+)
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, add_unused, append_row
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Outcomes, Snapshot
@@ -34,8 +41,7 @@ _LAST_CHARGED = Code.OVER_SOFT.value
 
 
 class ShardOwnership:
-    """Shards that one node holds (it has their counters and decides their checks), their states and
-    data."""
+    """Shards of which one node has the counters and decides the checks; their states and data."""
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class ShardOwnership:
         decided_checks: DecidedChecks | None = None,
         changed: ChangedKeys | None = None,
         lender: Lender[Caller] | None = None,
+        on_transition: OnTransition | None = None,
     ) -> None:
         """`period_of` returns the period in ns of a key's limit. `on_arrived` gets keys whose
         counters this node holds from now on, `on_started` shards that start without counters."""
@@ -59,18 +66,17 @@ class ShardOwnership:
         decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
         self.decided_checks = decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
-        self._states = ShardStates(me, engine, counters, self.changed, self.replicas, on_arrived)
+        self._states = ShardStates(
+            *(me, engine, counters, self.changed, self.replicas, on_arrived, on_transition)
+        )
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
         self.merge = self._states.merge
         self._covers = self._states.covers
-        self._me = me
-        self._engine = engine
-        self._counters = counters
+        self._me, self._engine, self._counters = me, engine, counters
         self._period_of = period_of
-        self._on_started = on_started
-        self._lender = lender
+        self._on_started, self._lender = on_started, lender
         self._regained_at = 0
         self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
         self._left: set[NodeId] = set()

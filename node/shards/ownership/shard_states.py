@@ -4,6 +4,7 @@ table.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from hashring import SHARDS, NodeId
 from node.metrics.counters import Counters
@@ -18,7 +19,11 @@ from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import ShardGroup
 
-__all__ = ["Arrival", "Cover", "Released", "ShardStates", "others"]
+__all__ = ["Arrival", "Cover", "OnTransition", "Released", "ShardStates", "others"]
+
+OnTransition: TypeAlias = Callable[[Event, Sequence[int], bytes], None]
+"""Observer of transitions: receives the event, the shards that accepted it, and the state of each
+of these shards before."""
 
 _ANNOUNCED = frozenset(
     {Action.RESTORE, Action.JOIN, Action.RESTORE_BELOW_LOG, Action.CHARGE_SENDERS_LOG}
@@ -146,8 +151,12 @@ class ShardStates:
         changed: ChangedKeys,
         replicas: Replicas,
         on_arrived: Callable[[Sequence[bytes]], None],
+        on_transition: OnTransition | None = None,
     ) -> None:
-        """`on_arrived` is called with keys whose counters this node holds from now on."""
+        """`on_arrived` is called with keys whose counters this node holds from now on.
+
+        `on_transition` is called before each transition; simulations use it.
+        """
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
         self.covers: dict[int, Cover] = {}
@@ -160,6 +169,7 @@ class ShardStates:
         self._me = me
         self._counters = counters
         self._replicas = replicas
+        self._on_transition = on_transition
         self._states = bytearray(SHARDS)
 
     def __getitem__(self, shard: int) -> State:
@@ -170,6 +180,8 @@ class ShardStates:
         transition = TABLE.get((State(self._states[shard]), event))
         if transition is None:
             return False
+        if self._on_transition is not None:
+            self._on_transition(event, [shard], bytes([self._states[shard]]))
         for action in transition.actions:
             self._perform(action, shard, arrival)
         self._states[shard] = transition.state
@@ -186,6 +198,8 @@ class ShardStates:
         state."""
         states, after = self._states, _NEXT[event]
         changed = [shard for shard in shards if after[states[shard]] != _REJECTED]
+        if self._on_transition is not None:
+            self._on_transition(event, changed, bytes([states[shard] for shard in changed]))
         held, replicas = self.held, self._replicas
         for shard in changed:
             is_held = held[shard]

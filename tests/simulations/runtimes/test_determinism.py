@@ -12,7 +12,7 @@ from simulations.mutants import TESTBEDS
 from simulations.world.run import simulate
 from tests.simulations.chance import found_in
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
 OUTSIDE = {
     "node/supervisor/gateway.py": "starts a gateway beside a real node",

@@ -1,0 +1,136 @@
+"""One run of a scenario in the terminal: progress, report, and outcome."""
+
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from node.cli.common import as_json, console
+from ringfence.errors import ConfigError
+from simulations.cli.stories import show_story
+from simulations.reporting.outcome import Outcome
+from simulations.reporting.report import write_report
+from simulations.reporting.story import build_story
+from simulations.running import run_scenario
+from simulations.scenarios.scenario import Scenario
+
+__all__ = ["report_option", "report_path", "run_and_show"]
+
+_SHOWN = 10
+
+report_option = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Path of the HTML report; default: ringfence-NAME-SEED.html.",
+)
+
+
+def report_path(report: Path | None, name: str, seed: int, *, is_wanted: bool) -> Path | None:
+    """Return the path of the report, or None. Raises `ConfigError` if its folder does not exist.
+
+    This is called before the run, which may take minutes.
+    """
+    if not is_wanted:
+        return None
+    path = report or Path(f"ringfence-{name}-{seed}.html")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--report {path}: folder {path.parent} must exist; create it first")
+    return path
+
+
+def run_and_show(
+    scenario: Scenario,
+    seed: int,
+    original: Scenario,
+    path: Path | None,
+    *,
+    command: str | None = None,
+    is_json: bool,
+) -> None:
+    """Run a scenario, write its report, and print its outcome; exit with 1 after a violation.
+
+    `command` repeats the run; the default lists the changes of `original`.
+    """
+    outcome = _run(scenario, seed, original, is_quiet=is_json)
+    if command is not None:
+        outcome.command = command
+    if path is not None:
+        _write(outcome, path)
+    _show(outcome, path, is_json)
+    if outcome.violations:
+        raise SystemExit(1)
+
+
+def _run(scenario: Scenario, seed: int, original: Scenario, *, is_quiet: bool) -> Outcome:
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        disable=is_quiet or not screen.is_terminal,
+    ) as progress:
+        bar = progress.add_task(f"{scenario.name}, seed {seed}", total=1.0)
+        try:
+            return run_scenario(
+                scenario, seed, original, lambda part: progress.update(bar, completed=part)
+            )
+        except ValueError as error:
+            raise ConfigError(f"{scenario.name}: {error}") from error
+
+
+def _write(outcome: Outcome, path: Path) -> None:
+    try:
+        write_report(outcome, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write the report {path}: {error.strerror}") from error
+
+
+def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
+    if json_:
+        as_json(
+            {
+                "scenario": outcome.scenario.name,
+                "seed": outcome.seed,
+                "level": outcome.scenario.level,
+                "command": outcome.command,
+                "violations": [
+                    {"property": each.property, "at_s": round(each.at, 3), "text": each.text}
+                    for each in outcome.violations
+                ],
+                "event_hash": outcome.event_hash,
+                "virtual_s": round(outcome.virtual_s, 3),
+                "real_s": round(outcome.real_s, 3),
+                "figures": outcome.figures,
+                "marks": dict(outcome.marks),
+                "faults": [str(fault) for fault in outcome.faults],
+                "report": None if report is None else str(report),
+            }
+        )
+        return
+    screen = console()
+    held = "all invariants held" if not outcome.violations else "INVARIANT VIOLATED"
+    screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
+    screen.print(
+        f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "
+        f"history {outcome.event_hash[:16]}\n"
+    )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in outcome.figures.items():
+        table.add_row(
+            name.replace("_", " "), f"{value:,.10g}" if value % 1 == 0 else f"{value:.2f}"
+        )
+    screen.print(table)
+    for violation in outcome.violations[:_SHOWN]:
+        screen.print(f"{violation.at:8.2f} s  {violation.property}: {violation.text}", style="red")
+    if len(outcome.violations) > _SHOWN:
+        screen.print(f"and {len(outcome.violations) - _SHOWN} more", style="red")
+    if outcome.violations:
+        show_story(screen, build_story(outcome))
+    if report is not None:
+        screen.print(f"\nreport: {report}")
+    screen.print(f"again:  {outcome.command}")

@@ -1,0 +1,90 @@
+"""Recorder of shard ownership during a run: the states of all shards at all nodes, and the events
+that changed them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from node.shards.ownership.ownership_table import TABLE, Event, State
+from node.shards.ownership.shard_states import OnTransition
+from simulations.reporting.outcome import OwnershipChange, Span
+
+__all__ = ["OwnershipWatch"]
+
+_ENDED = "node ended"
+"""Text of the event that ends all states of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Transitions:
+    """The same event at many shards of one node; `event` is None when the node ended."""
+
+    at: float
+    node: str
+    event: Event | None
+    shards: Sequence[int]
+    before: bytes
+
+
+class OwnershipWatch:
+    """Recorder of the transitions of all shards in one run."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` returns the virtual time in seconds."""
+        self._clock = clock
+        self._record: list[_Transitions] = []
+
+    def observer_of(self, node: str) -> OnTransition:
+        """Return the function that records the transitions of one node."""
+        record, clock = self._record, self._clock
+
+        def observe(event: Event, shards: Sequence[int], before: bytes) -> None:
+            if shards:
+                record.append(_Transitions(clock(), node, event, shards, before))
+
+        return observe
+
+    def ended(self, node: str) -> None:
+        """Record the end of a node: it holds no shard from now on."""
+        self._record.append(_Transitions(self._clock(), node, None, (), b""))
+
+    def pairs(self) -> Counter[tuple[State, Event]]:
+        """Count the pairs of a state and an event that occurred in the run."""
+        found: Counter[tuple[State, Event]] = Counter()
+        for each in self._record:
+            if each.event is not None:
+                for state, count in Counter(each.before).items():
+                    found[State(state), each.event] += count
+        return found
+
+    def changes_of(self, shard: int, began: float) -> list[OwnershipChange]:
+        """Return the changes of one shard at all nodes; times are relative to `began`."""
+        return [*self._changes(shard, began)]
+
+    def spans_of(self, shard: int, began: float, end: float) -> list[Span]:
+        """Return the states of one shard at each node over time, without `ABSENT`."""
+        spans: list[Span] = []
+        now: dict[str, tuple[float, str]] = {}
+        for change in self._changes(shard, began):
+            since, state = now.pop(change.node, (change.at, ""))
+            if state:
+                spans.append(Span(since, change.at, change.node, state))
+            if change.after not in ("", State.ABSENT.name):
+                now[change.node] = change.at, change.after
+        spans += [Span(since, end, node, state) for node, (since, state) in now.items()]
+        return spans
+
+    def _changes(self, shard: int, began: float) -> Iterator[OwnershipChange]:
+        states: dict[str, str] = {}
+        for each in self._record:
+            if each.event is None:
+                if states.pop(each.node, ""):
+                    yield OwnershipChange(each.at - began, each.node, _ENDED, "", "")
+            elif shard in each.shards:
+                before = State(each.before[each.shards.index(shard)])
+                after = TABLE[before, each.event].state
+                states[each.node] = after.name
+                yield OwnershipChange(
+                    each.at - began, each.node, each.event.name, before.name, after.name
+                )
