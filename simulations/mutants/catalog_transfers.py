@@ -60,7 +60,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.transfers.shard_search:ShardSearch._give_up",
-                "ownership.unasked.add([shard for shard in unknown if not sources.of(shard)])",
+                "ownership.unasked.add(unknown, sources.of)",
                 "pass",
             ),
         ),

@@ -116,6 +116,12 @@ def test_a_node_that_restarts_alone_recovers_its_standbys_replicas() -> None:
     assert run_drawn(3000133, "crash@2-4 node=n1 seedless=1", **case) == []
 
 
+def test_a_node_that_restarts_while_it_knows_one_member_recovers_the_replicas_of_another() -> None:
+    case = {"nodes": 3, "seconds": 4, "calm": 14, "loads": (_exact(40, 30),)}
+
+    assert run_drawn(2, "crash@5-7 node=n2 seedless=1", **case) == []
+
+
 def test_a_node_need_not_detect_the_crash_of_an_unknown_member() -> None:
     faults = (
         *("crash@2.81-4.81 node=n3 seedless=1", "crash@6.4-6.7 node=n5"),

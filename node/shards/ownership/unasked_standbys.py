@@ -1,6 +1,6 @@
 """Standbys that may have replicas of a node's counters from before its restart."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hashring import NodeId, Ring
@@ -10,23 +10,25 @@ __all__ = ["UnaskedStandbys"]
 
 
 class UnaskedStandbys:
-    """Standbys that may have replicas of shards that this node started while it knew no member.
+    """Standbys that may have replicas of shards that this node started before it found them.
 
-    A node that restarts and finds no member starts its shards without counters. A member that it
-    finds later may have replicas from before the restart. Until that member has answered, this node
-    must send it no replicas, because they would overwrite the earlier ones.
+    A node that restarts starts its shards without counters when no member that it has found has
+    any. A member that it finds later may have replicas from before the restart. Until that member
+    has answered, this node must send it no replicas, because they would overwrite the earlier ones.
 
     A member that took such a shard over does not answer for it. It transfers the shard instead.
     """
 
     def __init__(self) -> None:
         self._started: dict[int, tuple[NodeId, ...]] = {}
-        """Standbys that have answered, by shard."""
+        """Members that have answered, by shard."""
         self._to_ask: dict[NodeId, dict[int, None]] = {}
 
-    def add(self, shards: Iterable[int]) -> None:
-        """Add shards that started without counters before any member could be asked."""
-        self._started.update(dict.fromkeys(shards, ()))
+    def add(self, shards: Iterable[int], answered: Callable[[int], Sequence[NodeId]]) -> None:
+        """Add shards that started without counters; `answered` returns the members that had none of
+        a shard."""
+        for shard in shards:
+            self._started[shard] = tuple(answered(shard))
 
     def on_ring_change(self, ring: Ring, ours: bytes) -> None:
         """Choose the standbys to ask for the shards marked in `ours`, by the standbys in `ring`."""

@@ -174,6 +174,6 @@ class ShardSearch:
         for (owner, members), lost in blind.items():
             ownership.take_over_blind(lost, owner, now, members)
         ownership.start(unknown)
-        ownership.unasked.add([shard for shard in unknown if not sources.of(shard)])
+        ownership.unasked.add(unknown, sources.of)
         # Without shards that another member owns: an offer of them must not start a second search.
         self._on_received(unknown + taken_over)

@@ -397,7 +397,7 @@ def restarted_alone() -> tuple[Host, Host, Ring]:
     before.spend(3)
     before.copy_to(stand_in)
     after.ownership.start([shard])
-    after.ownership.unasked.add([shard])
+    after.ownership.unasked.add([shard], lambda shard: ())
     after.spend(1)
     after.ownership.unasked.on_ring_change(ring, OURS)
     return after, stand_in, ring
@@ -494,6 +494,19 @@ def test_the_next_standby_is_asked_when_the_first_one_dies_before_its_answer() -
     assert not owner.ownership.unasked.to_ask
     owner.ask_for_replica(standby)  # Its answer arrives late, when it is no longer the standby.
     assert owner.used == 1
+
+
+def test_a_member_that_had_no_counters_at_the_start_is_not_asked_again() -> None:
+    owner, standby, ring = restarted_alone()
+    shard, found = shard_of(KEY), NodeId("b")
+    owner.ownership.unasked.add([shard], lambda shard: (found,))
+
+    owner.ownership.unasked.on_ring_change(Ring.of(map(Member, (owner.name, found))), OURS)
+    assert not owner.ownership.unasked.to_ask
+    owner.ownership.unasked.on_ring_change(ring, OURS)
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 4
 
 
 def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None:
