@@ -41,8 +41,6 @@ def _validate(spends: Sequence[Spend], questions: Sequence[Question]) -> None:
     for spend in spends:
         if spend.latest < spend.earliest or not 0 <= spend.least <= spend.most:
             raise ValueError(f"the intervals of spent units must be in order, got {spend}")
-        if spend.known is not None and spend.known < spend.latest:
-            raise ValueError(f"units must be known after they were spent, got {spend}")
         refund = spend.refund
         if refund is not None and (
             refund.latest < refund.earliest

@@ -90,10 +90,7 @@ def _lower_levels(
 ) -> list[int]:
     """Return the lowest level at each question: certain pours at their earliest instants."""
     unit, rate = terms.period_ns, terms.amount or 1
-    queue = sorted(
-        (each.latest if each.known is None else each.known, each.earliest, each.least * unit)
-        for each in spends
-    )
+    queue = sorted((each.counted_from, each.earliest, each.least * unit) for each in spends)
     refunds = sorted(
         (each.refund.earliest, each.refund.latest, ticks)
         for each in spends

@@ -105,8 +105,7 @@ def _windows(terms: Terms, spends: Sequence[Spend]) -> tuple[list[_Window], floa
             if each.earliest < window.last + period:
                 window.possible.append((each.earliest, each.most))
             if each.earliest >= ended_last and each.latest < first + period:
-                known = each.latest if each.known is None else each.known
-                window.certain.append((known, each.least))
+                window.certain.append((each.counted_from, each.least))
         window.sum_up()
         windows.append(window)
         ended_first, ended_last = first + period, window.last + period

@@ -37,10 +37,15 @@ class Spend:
     refund: Refund | None = None
     """Refund of these units, which happens after the spending."""
     known: int | None = None
-    """Instant from which the deciding member certainly counts the units; None means `latest`."""
+    """Instant from which the deciding member certainly counts the units; at least `latest`."""
     kept_until: tuple[int, int] | None = None
     """Concurrency only: earliest and latest expiry of the slot; None means a period after the
     grant."""
+
+    @property
+    def counted_from(self) -> int:
+        """Instant from which the units are certainly spent and counted."""
+        return self.latest if self.known is None else max(self.latest, self.known)
 
 
 @dataclass(frozen=True, slots=True)

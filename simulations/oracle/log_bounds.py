@@ -24,7 +24,7 @@ def log_bounds(terms: Terms, spends: Sequence[Spend], questions: Sequence[Questi
     period = terms.period_ns
     is_crowded = len(spends) >= terms.ceiling + _LOG_SPARE
     earlier = period // _LOG_SPARE if is_crowded else 0
-    certain = [(_known(each), each.earliest - earlier + period, each.least) for each in spends]
+    certain = [(each.counted_from, each.earliest - earlier + period, each.least) for each in spends]
     lower = certain, _possible_refunds(terms, spends, earlier)
     upper = [(each.earliest, each.latest + period, each.most) for each in spends]
     bounds = _bounds(terms, questions, lower, (upper, _certain_refunds(terms, spends, earlier)))
@@ -49,7 +49,7 @@ def slot_bounds(
             first = min(first, each.refund.earliest)
             if each.refund.least:  # At the instant of the release itself, it may come later.
                 last = min(last, each.refund.latest + 1)
-        lower.append((_known(each), first, each.least))
+        lower.append((each.counted_from, first, each.least))
         upper.append((each.earliest, last, each.most))
     return _bounds(terms, questions, (lower, []), (upper, []))
 
@@ -134,7 +134,3 @@ def _certain_refunds(terms: Terms, spends: Sequence[Spend], earlier: int) -> lis
 def _looks_for_own(spend: Spend, refund: Refund, earlier: int) -> bool:
     """Return whether the spent units are certainly young enough for their refund."""
     return refund.latest - refund.age_least <= spend.earliest - earlier
-
-
-def _known(spend: Spend) -> int:
-    return spend.latest if spend.known is None else spend.known

@@ -156,10 +156,7 @@ class _Window:
 
     def _lower_items(self, spends: Sequence[Spend]) -> tuple[list[Item], list[Item]]:
         slot = self.grid.slot
-        spent = [
-            (each.latest if each.known is None else each.known, slot(each.earliest), each.least)
-            for each in spends
-        ]
+        spent = [(each.counted_from, slot(each.earliest), each.least) for each in spends]
         returned = [
             (refund.earliest, slot(refund.latest - refund.age_least), refund.most)
             for _, refund in _refunded(spends)

@@ -39,7 +39,8 @@ def render_what_if(answer: WhatIf, log: str) -> str:
         f" ({number(100 * answer.denied / max(1, answer.requests))} %).</p>",
         '<p class="guide">Look first at the rules: a rule that was never checked has no effect on '
         "this log. Then see whom they denied, and whether those are the clients you mean."
-        f"{late} <b>docs/operate/simulation.md</b> (section “What if”) explains every column.</p>",
+        f"{late} Exact counting uses the reference engine of the limiter, one counter per key. "
+        "<b>docs/operate/simulation.md</b> (section “What if”) explains every column.</p>",
         _table("Rules", _RULES, map(_cells, _rule_rows(answer))),
         _table("Most throttled clients", _CLIENTS, map(_cells, _client_rows(answer))),
         _table("Errors of these decisions", _ERRORS, map(_cells, _error_rows(answer))),

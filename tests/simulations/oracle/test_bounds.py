@@ -55,6 +55,9 @@ def check_against(terms: Terms, usage: Usage, instant: int, cost: int, bound: Bo
     assert bound.is_permanent == (wanted > terms.ceiling)
     if used + wanted <= terms.ceiling:
         assert bound.verdict is not Verdict.MUST_DENY
+        if terms.queue:
+            delay = first_instant(lambda at: not usage.used(at), instant) - instant
+            assert bound.shortest_delay <= delay <= bound.longest_delay, (bound, delay)
         return None
     assert bound.verdict is not Verdict.MUST_ALLOW
     if bound.is_permanent:

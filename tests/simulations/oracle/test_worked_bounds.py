@@ -119,6 +119,7 @@ def test_units_of_another_member_count_once_they_are_known() -> None:
     assert bound(FIXED, remote, at(140)).verdict is Verdict.EITHER
     assert bound(FIXED, remote, at(151)).verdict is Verdict.MUST_DENY
     assert bound(FIXED, remote, at(205)).most == 0
+    assert bound(FIXED, [Spend(110, 140, 3, 3, known=120)], at(130)).least == 0
 
 
 def test_the_own_units_of_a_check_do_not_count_before_it() -> None:
@@ -147,7 +148,6 @@ def test_a_window_that_begins_with_a_hit_may_begin_with_either_of_two() -> None:
     [
         (Spend(10, 9, 1, 1), at(1)),
         (Spend(9, 10, 2, 1), at(1)),
-        (Spend(9, 10, 1, 1, known=9), at(1)),
         (Spend(9, 10, 1, 1, refund=Refund(9, 8, 1, 1)), at(1)),
         (Spend(9, 10, 1, 1), at(5, 4)),
     ],
