@@ -5,6 +5,7 @@ enough, or for a second. Acknowledged counts are kept while their windows are ac
 digests can be compared and only lost counts are sent again. The caller reads and sends counts.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -40,9 +41,9 @@ class CountDissemination:
 
     def __init__(self, most_keys: int = _MAX_KEYS) -> None:
         self._most_keys = most_keys
-        self._changed: dict[bytes, int] = {}
+        self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
-        self._acknowledged: dict[bytes, tuple[int, ...]] = {}
+        self._acknowledged: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
         """Acknowledged cells by key."""
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class CountDissemination:
         self._changed.setdefault(key, now)
         if len(self._changed) > self._most_keys:
             # Nothing is lost: cells are complete counts, and the next change sends them.
-            del self._changed[next(iter(self._changed))]
+            self._changed.popitem(last=False)
 
     def take_due(
         self, read: Callable[[Sequence[bytes]], Sequence[KeyCounts]], most: int, now: int
@@ -102,7 +103,7 @@ class CountDissemination:
         self._acknowledged.pop(key, None)
         self._acknowledged[key] = tuple(cells)
         if len(self._acknowledged) > self._most_keys:
-            del self._acknowledged[next(iter(self._acknowledged))]
+            self._acknowledged.popitem(last=False)
 
     def on_lost(self, key: bytes, since: int) -> None:
         """Queue a key again, because its counts were not acknowledged."""
