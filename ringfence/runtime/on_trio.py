@@ -26,15 +26,16 @@ else:
     def in_trio_run():
         """Return whether this thread is running trio."""
         lowlevel = sys.modules.get("trio.lowlevel")
-        is_running = getattr(lowlevel, "in_trio_run", None)
-        if is_running is None or not is_running():
+        if lowlevel is None or not all(
+            hasattr(lowlevel, name) for name in __all__ if name != "trio"
+        ):
             return False
         # From now on this module has the functions themselves, and calls cost nothing extra.
         globals().update(
             {name: getattr(lowlevel, name) for name in __all__ if name != "trio"},
             trio=sys.modules["trio"],
         )
-        return True
+        return lowlevel.in_trio_run()
 
 
 __all__ = [

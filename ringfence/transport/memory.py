@@ -6,10 +6,12 @@ virtual clock need no real time. There are no packets and no certificates; `quic
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import count
 from math import inf
 from random import Random
+from typing import TypeAlias
 
 from ringfence import runtime
 from ringfence.errors import ConfigError, LocalProtocolError
@@ -31,6 +33,8 @@ from ringfence.wire.errors import ErrorCode
 
 __all__ = ["MemoryNetwork", "MemoryTransport"]
 
+OpenTimedCalls: TypeAlias = Callable[[], AbstractAsyncContextManager[runtime.TimedCalls]]
+
 
 class MemoryNetwork:
     """Simulated network of links between addresses. Equal seeds and equal calls give equal
@@ -46,14 +50,17 @@ class MemoryNetwork:
         repeats: float = 0.0,
         settings: Settings | None = None,
         clock: Callable[[], float] = runtime.current_time,
+        open_timed_calls: OpenTimedCalls = runtime.open_timed_calls,
     ) -> None:
         """Set the defaults of all links: a message takes `delay` seconds, plus a random time up to
         `jitter`.
 
         Messages stay in order. `loss` and `repeats` are the shares of datagrams that are lost or
-        arrive twice. They apply to links without their own share.
+        arrive twice. They apply to links without their own share. `open_timed_calls` replaces the
+        scheduler of deliveries and timers.
         """
         self.now = clock
+        self.open_timed_calls = open_timed_calls
         self._loss = loss
         self._repeated = repeats
         self._random = random
@@ -276,7 +283,7 @@ class MemoryTransport:
         self.network.start(self)
         self.is_alive = True
         try:
-            async with runtime.open_timed_calls() as self._calls:
+            async with self.network.open_timed_calls() as self._calls:
                 task_status.started(self._address)
                 await runtime.sleep(inf)
         finally:

@@ -9,39 +9,21 @@ raises `Cancelled` until the block ends.
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
-from heapq import heapify, heappop, heappush
 from math import inf
 from types import TracebackType
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from ringfence.runtime import run_on
+from simulations.runtimes.call_heap import CallHeap, PlannedCall
 
 __all__ = ["Cancelled", "Scheduler"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
-_MIN_CANCELLED = 1024
-"""Cancelled calls that the heap may keep; above this it removes them when they are the majority."""
 
 
 class Cancelled(BaseException):
     """Exception that is raised in a task whose scope is cancelled."""
-
-
-class _Planned:
-    """Scheduled call, which can be cancelled."""
-
-    __slots__ = ("_scheduler", "call")
-
-    def __init__(self, scheduler: "Scheduler", call: Callable[[], object]) -> None:
-        self._scheduler = scheduler
-        self.call: Callable[[], object] | None = call
-
-    def cancel(self) -> None:
-        """Cancel the scheduled call."""
-        if self.call is not None:
-            self.call = None
-            self._scheduler.cancelled_calls += 1
 
 
 class _Future(Generic[_T]):
@@ -180,7 +162,7 @@ class _Scope:
         self._scheduler = scheduler
         self._seconds = seconds
         self._shield = shield
-        self._timer: _Planned | None = None
+        self._timer: PlannedCall | None = None
         self._parent: _Scope | None = None
         self._owner: _Task | None = None
         self._children: dict[_Scope, None] = {}
@@ -390,12 +372,8 @@ class Scheduler:
     def __init__(self) -> None:
         self.task: _Task | None = None
         """Task that runs now or ran last."""
-        self.cancelled_calls = 0
-        """Number of cancelled calls in the heap."""
-        self.calls = 0
-        """Number of timed calls scheduled so far."""
         self._now = 0.0
-        self._heap: list[tuple[float, int, _Planned]] = []
+        self._heap = CallHeap()
         self._ready: deque[Callable[[], object]] = deque()
         self._has_ended = False
         self._failure: BaseException | None = None
@@ -411,15 +389,12 @@ class Scheduler:
                     ready.popleft()()
                 if self._has_ended:
                     break
-                if not heap:
+                if not heap.entries:
                     raise RuntimeError("deadlock: every task waits for another one")
-                when, _, planned = heappop(heap)
-                call, planned.call = planned.call, None
-                if call is None:
-                    self.cancelled_calls -= 1
-                    continue
-                self._now = max(self._now, when)
-                call()
+                when, call = heap.pop()
+                if call is not None:
+                    self._now = max(self._now, when)
+                    call()
         if self._failure is not None:
             raise self._failure
 
@@ -474,13 +449,6 @@ class Scheduler:
         """Schedule a call after the tasks that are ready now."""
         self._ready.append(call)
 
-    def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
+    def call_at(self, when: float, call: Callable[[], object]) -> PlannedCall:
         """Schedule a call for an instant, or for now if that instant has passed."""
-        if self.cancelled_calls > _MIN_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
-            self._heap[:] = [entry for entry in self._heap if entry[2].call is not None]
-            heapify(self._heap)
-            self.cancelled_calls = 0
-        planned = _Planned(self, call)
-        self.calls += 1
-        heappush(self._heap, (when, self.calls, planned))
-        return planned
+        return self._heap.plan(when, call)

@@ -7,17 +7,20 @@ drift or a step.
 
 import gc
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from math import inf
 from typing import Any
 
 import trio
 import trio._core._run as trio_run  # Trio has no public way to control its order of tasks.
 
+from ringfence import runtime
+from simulations.runtimes.call_heap import CallHeap, PlannedCall
 from simulations.runtimes.scheduler import Scheduler
 from simulations.scenarios.scenario import Level
 from simulations.scenarios.seeds import stream
 
-__all__ = ["EPOCH_NS", "HostClock", "run_at_level"]
+__all__ = ["EPOCH_NS", "HostClock", "open_timed_calls", "run_at_level"]
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 """Start time of all runs, in nanoseconds since the Unix epoch; a full hour."""
@@ -26,11 +29,16 @@ _MAX_IDLE = 1000
 
 
 class _Clock(trio.abc.Clock):
-    """Trio clock that jumps to the next deadline as soon as no task can run."""
+    """Trio clock that jumps to the next deadline or timed call as soon as no task can run.
+
+    It makes the timed calls of the simulated network itself, between the steps of the tasks. A task
+    of trio that makes them would be cancelled and started again for each call.
+    """
 
     def __init__(self) -> None:
         self._now = 0.0
         self._idle = 0
+        self._heap = CallHeap()
 
     def start_clock(self) -> None:
         """Start the virtual clock at 0."""
@@ -39,8 +47,28 @@ class _Clock(trio.abc.Clock):
         """Return the virtual seconds since the start of the run."""
         return self._now
 
+    def call_at(self, when: float, call: Callable[[], object]) -> PlannedCall:
+        """Schedule a call for an instant, or for now if that instant has passed."""
+        return self._heap.plan(when, call)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Schedule a call after the tasks that are ready now."""
+        self._heap.plan(self._now, call)
+
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Return 0, because waiting for a deadline takes no real time."""
+        """Return 0, because waiting for a deadline takes no real time.
+
+        Make the timed calls before the deadline, until one of them makes a task ready.
+        """
+        heap, ready = self._heap, trio_run.GLOBAL_RUN_CONTEXT.runner.runq
+        while heap.entries and heap.entries[0][0] <= deadline:
+            when, call = heap.pop()
+            if call is not None:
+                self._idle = 0
+                self._now = max(self._now, when)
+                call()
+                if ready:
+                    return 0
         if deadline == inf:
             self._idle += 1
             if self._idle > _MAX_IDLE:
@@ -49,6 +77,13 @@ class _Clock(trio.abc.Clock):
         self._idle = 0
         self._now = max(self._now, deadline)
         return 0
+
+
+def open_timed_calls() -> AbstractAsyncContextManager[runtime.TimedCalls]:
+    """Return the scheduler of timed calls of this run: the clock at the level `node`, otherwise the
+    runtime's own."""
+    clock = trio.lowlevel.current_clock() if runtime.in_trio_run() else None
+    return nullcontext(clock) if isinstance(clock, _Clock) else runtime.open_timed_calls()
 
 
 def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:

@@ -14,6 +14,7 @@ from ringfence import runtime
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
+from simulations.runtimes.virtual_time import open_timed_calls
 from simulations.scenarios.latency import Place, delay_s
 from simulations.scenarios.scenario import Network
 
@@ -58,6 +59,7 @@ class SimulatedNetwork(MemoryNetwork):
             loss=links.loss,
             repeats=links.repeats,
             clock=runtime.clock(),
+            open_timed_calls=open_timed_calls,
         )
         self._preset = links.latency
         self._places: dict[Address, Place] = {}

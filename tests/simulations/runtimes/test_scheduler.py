@@ -214,18 +214,6 @@ def test_timed_calls_run_in_order_of_time_then_of_scheduling() -> None:
     assert made == [("soon", 0.0), ("one", 1.0), ("two", 1.0), ("late", 2.0)]
 
 
-def test_many_cancelled_calls_leave_the_heap() -> None:
-    scheduler = Scheduler()
-
-    async def main() -> None:
-        for _ in range(10_000):
-            scheduler.call_at(1.0, lambda: None).cancel()
-        await runtime.sleep(0.5)
-        assert scheduler.cancelled_calls < 2_000
-
-    scheduler.run(main)
-
-
 def test_a_deadlocked_program_raises() -> None:
     async def main() -> None:
         await runtime.Event().wait()
