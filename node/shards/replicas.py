@@ -37,7 +37,7 @@ class _Limits:
         self._numbers: dict[Limit, int] = {}
         self._next = 0
         self._rows: dict[int, int] = {}
-        self._without_rows: set[int] = set()
+        self._without_rows: dict[int, None] = {}
         """Limits that had no rows at some time since the last `remove_unused`."""
         self.by_number: dict[int, Limit] = {}
 
@@ -51,14 +51,14 @@ class _Limits:
             self._numbers[limit] = number
             self.by_number[number] = limit
             self._rows[number] = 0
-            self._without_rows.add(number)
+            self._without_rows[number] = None
         return number
 
     def add_rows(self, number: int, count: int) -> None:
         """Count more rows of a limit, or fewer."""
         self._rows[number] += count
         if not self._rows[number]:
-            self._without_rows.add(number)
+            self._without_rows[number] = None
 
     def remove_unused(self) -> None:
         """Remove the limits that have no rows."""
