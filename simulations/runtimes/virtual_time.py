@@ -55,6 +55,13 @@ class _Clock(trio.abc.Clock):
         """Schedule a call after the tasks that are ready now."""
         self._heap.plan(self._now, call)
 
+    async def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `main` to its end, then drop the timed calls that are left."""
+        try:
+            await main()
+        finally:
+            self._heap.entries.clear()
+
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return 0, because waiting for a deadline takes no real time.
 
@@ -103,7 +110,8 @@ def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], se
         else:
             trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
             trio_run._r.seed(stream(seed, "scheduler").getrandbits(64))
-            trio.run(main, clock=_Clock())
+            clock = _Clock()
+            trio.run(clock.run, main, clock=clock)
     finally:
         if was_enabled:
             gc.enable()
