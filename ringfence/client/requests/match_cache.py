@@ -13,8 +13,9 @@ from ringfence.rules.ruleset import Entries
 
 __all__ = ["MatchCache"]
 
-_MAX = 16_384
-"""Maximum number of cached counters. A full cache is cleared."""
+_MAX_RECENT = 8192
+"""Counters found most recently. When there are so many, they become the older counters, and the
+older ones that were not found again are removed."""
 
 _Known = dict[object, tuple[Rule, bytes]]
 """Matches of one domain by their entries. Requests of one entry are stored by domain and key name,
@@ -23,13 +24,17 @@ _NOTHING = (None, b"")
 
 
 class MatchCache:
-    """Bounded cache of the matches between requests and the current rules."""
+    """Bounded cache of the matches between requests and the current rules.
 
-    __slots__ = ("_count", "_known", "_rules")
+    A flood of keys that are seen once does not remove the keys that are seen again and again.
+    """
+
+    __slots__ = ("_count", "_known", "_older", "_rules")
 
     def __init__(self) -> None:
         self._rules: RuleSet | None = None
         self._known: dict[tuple[str, ...], _Known] = {}
+        self._older: dict[tuple[str, ...], _Known] = {}
         self._count = 0
 
     def find(
@@ -45,23 +50,31 @@ class MatchCache:
             entries = _entries_of(descriptors)
         if not entries:
             return None
-        if rules is not self._rules or self._count >= _MAX:
-            self._rules, self._known, self._count = rules, {}, 0
+        if rules is not self._rules:
+            self._rules, self._known, self._older, self._count = rules, {}, {}, 0
         try:
             place, sought = _place_of(domain, entries)
             known = self._known.get(place)
             found = None if known is None else known.get(sought)
             if found is None:
-                found = rules.counter(domain, entries)
+                older = self._older.get(place)
+                found = None if older is None else older.get(sought)
                 if found is None:
-                    return _NOTHING if _are_text(entries) else None
-                if not _is_plain(found[0]):
-                    return None
-                self._known.setdefault(place, {})[sought] = found
-                self._count += 1
+                    found = rules.counter(domain, entries)
+                    if found is None:
+                        return _NOTHING if _are_text(entries) else None
+                    if not _is_plain(found[0]):
+                        return None
+                self._add(place, sought, found)
         except (AttributeError, TypeError):
             return None  # A value is not text; general matching reports it.
         return found
+
+    def _add(self, place: tuple[str, ...], sought: object, found: tuple[Rule, bytes]) -> None:
+        if self._count >= _MAX_RECENT:
+            self._older, self._known, self._count = self._known, {}, 0
+        self._known.setdefault(place, {})[sought] = found
+        self._count += 1
 
     def find_all(
         self, rules: RuleSet, domain: str, requests: Sequence[object]

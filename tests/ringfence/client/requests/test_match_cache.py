@@ -97,15 +97,29 @@ def test_new_rules_clear_the_cached_matches():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "_MAX", 10)
+    monkeypatch.setattr(module, "_MAX_RECENT", 5)
     known, found = rules(), MatchCache()
 
     for number in range(100):
         entry = {"user": f"user-{number}"}
         assert found.find(known, "d", entry) == usual(known, *entry.items())
         found.find(known, f"stranger-{number}", entry)
-        places = found._known.values()
+        places = [*found._known.values(), *found._older.values()]
         assert len(places) + sum(map(len, places)) <= 12
+
+
+def test_a_key_that_is_found_again_stays_cached_beside_a_flood_of_others(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_RECENT", 5)
+    known, found = rules(), MatchCache()
+    first = found.find(known, "d", {"user": "ann"})
+
+    for number in range(100):
+        found.find(known, "d", {"user": f"user-{number}"})
+        assert found.find(known, "d", {"user": "ann"}) is first
+
+    for number in range(11):
+        found.find(known, "d", {"user": f"other-{number}"})
+    assert found.find(known, "d", {"user": "ann"}) is not first
 
 
 def test_many_requests_are_found_again_as_they_were_found_first():
