@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 from simulations.judging.coverage import WANTED
+from simulations.judging.pairs import wanted_pairs
 from simulations.scenarios.catalog import scenario as scenario_of
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.scenario import Level, Scenario
@@ -31,6 +32,8 @@ class Run:
     violations: tuple[tuple[str, str], ...]
     """Invariant and text of each violation."""
     marks: Counter[str]
+    pairs: frozenset[str]
+    """Names of the pairs of features and faults that met."""
     virtual_s: float
     real_s: float
 
@@ -47,8 +50,15 @@ class Batch:
     differed: list[int] = field(default_factory=list)
     """Seeds with two different histories."""
     marks: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[str] = field(default_factory=Counter)
+    """Number of runs in which each pair of features and faults met."""
     virtual_s: float = 0.0
     real_s: float = 0.0
+
+    @property
+    def missing_pairs(self) -> list[str]:
+        """Return the names of the pairs of features and faults that met in no run."""
+        return sorted(wanted_pairs() - self.pairs.keys())
 
     @property
     def missing(self) -> list[str]:
@@ -59,6 +69,7 @@ class Batch:
         """Add the result of one run to the combined results."""
         self.runs += 1
         self.marks += run.marks
+        self.pairs.update(run.pairs)
         self.virtual_s += run.virtual_s
         self.real_s += run.real_s
         if run.violations:
@@ -85,6 +96,7 @@ def run_seed(name: str, level: Level, seed: int, least_parts: int | None = None)
         outcome.event_hash,
         tuple((each.property, each.text) for each in outcome.violations),
         outcome.marks,
+        frozenset(outcome.pairs),
         outcome.virtual_s,
         outcome.real_s,
     )

@@ -20,6 +20,9 @@ __all__ = ["swarm"]
 
 _MARKS_FROM = 100
 """Smallest batch in which every rare event must happen."""
+_PAIRS_FROM = 1000
+"""Smallest batch in which every pair of features and faults must meet."""
+_PAIRS_SHOWN = 20
 _SHRUNK = 5
 
 
@@ -111,10 +114,12 @@ def swarm(
         ]
         results = [future.result() for future in shrinking]
         findings = [_saved(finding, cases) for finding in results if finding is not None]
+    is_large = name == DRAWN and seeds >= _PAIRS_FROM
+    pairs = batch.missing_pairs if name == DRAWN else []
     needs_marks = marks if marks is not None else name == DRAWN and seeds >= _MARKS_FROM
     missing = batch.missing if needs_marks else []
-    _show(batch, findings, missing, json_)
-    if batch.failed or batch.differed or missing:
+    _show(batch, findings, missing, pairs, json_)
+    if batch.failed or batch.differed or missing or (is_large and pairs):
         raise SystemExit(1)
 
 
@@ -127,8 +132,14 @@ def _saved(finding: Finding, folder: Path) -> tuple[Finding, str]:
 
 
 def _show(
-    batch: Batch, findings: list[tuple[Finding, str]], missing: list[str], json_: bool
+    batch: Batch,
+    findings: list[tuple[Finding, str]],
+    missing: list[str],
+    pairs: list[str],
+    json_: bool,
 ) -> None:
+    """Print the results. `missing` are rare events, and `pairs` are pairs of features and faults
+    that did not meet."""
     if json_:
         for finding, command in findings:
             as_json(
@@ -151,6 +162,8 @@ def _show(
                 "differed": sorted(batch.differed),
                 "marks": dict(sorted(batch.marks.items())),
                 "marks_missing": missing,
+                "pairs": len(batch.pairs),
+                "pairs_missing": pairs,
                 "virtual_s": round(batch.virtual_s, 1),
                 "cpu_s": round(batch.real_s, 1),
             }
@@ -171,5 +184,11 @@ def _show(
         screen.print(f"seed {run.seed}: {run.violations[0][0]}", style="red")
     if batch.differed:
         screen.print(f"not repeatable: seeds {sorted(batch.differed)}", style="red")
+    if batch.pairs:
+        screen.print(
+            f"{len(batch.pairs)} pairs of features and faults met, {len(pairs)} did not"
+            + (f": {', '.join(pairs[:_PAIRS_SHOWN])}" if pairs else "")
+            + (" and more" if len(pairs) > _PAIRS_SHOWN else "")
+        )
     if missing:
         screen.print(f"never happened: {', '.join(missing)}", style="red")

@@ -48,6 +48,8 @@ class Answered:
     """Host of the asking client; empty when it is not known."""
     is_uncounted: bool = False
     """Whether the request spends nothing, as a peek. The answer applies to the cost."""
+    probe: str = ""
+    """`early` for a check just before the retry time of a denial, `late` for one just after it."""
     over_soft: bool = False
     """Whether the check was allowed in the soft margin above the limit."""
     delay: float = 0.0

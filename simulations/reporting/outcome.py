@@ -143,6 +143,8 @@ class Outcome:
     """Named numbers, such as `checks`, `admitted`, `denied`, `lost`, `over_admitted`."""
     marks: Counter[str] = field(default_factory=Counter)
     """Number of rare events such as `refutation_won` and `split_healed`."""
+    pairs: set[str] = field(default_factory=set)
+    """Names of the pairs of features and faults that met."""
     series: Series = field(default_factory=Series)
     faults: tuple[Fault, ...] = ()
     """Faults as they were applied."""

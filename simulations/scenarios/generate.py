@@ -51,7 +51,14 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
     random = stream(seed, "drawn", level)
     datacenters = random.choice((1, 1, 2, 3))
     nodes = max(random.randint(2, 6), 2 * datacenters)
-    rules = generate_rules(stream(seed, "rules", level), datacenters)
+    network = Network(
+        latency=random.choice(("lan", "near", "regions")),
+        loss=random.choice((0.0, 0.0, 0.01)),
+        repeats=random.choice((0.0, 0.0, 0.02)),
+        resets=random.choice((0.0, 0.0, 0.0, 10.0)),
+    )
+    are_near = datacenters == 1 or (network.latency == "near" and not network.resets)
+    rules = generate_rules(stream(seed, "rules", level), datacenters, are_near=are_near)
     loads = generate_loads(
         load_text(rules).rules.rules(), _LOAD_S[level], stream(seed, "loads", level)
     )
@@ -68,12 +75,7 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         rules=rules,
         loads=loads,
         holds=generate_holds(stream(seed, "holds", level)),
-        network=Network(
-            latency=random.choice(("lan", "near", "regions")),
-            loss=random.choice((0.0, 0.0, 0.01)),
-            repeats=random.choice((0.0, 0.0, 0.02)),
-            resets=random.choice((0.0, 0.0, 0.0, 10.0)),
-        ),
+        network=network,
         least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
     verbs = tuple(VERBS)
@@ -96,7 +98,7 @@ def generate_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) ->
     faults: list[Fault] = []
     kinds = [verb for verb in verbs if random.random() < chance] or [random.choice(verbs)]
     for verb in kinds:
-        for _ in range(random.choice((1, 1, 2))):
+        for _ in range(random.choice((1, 2, 3) if verb == "cut" else (1, 1, 2))):
             begin = random.uniform(1.0, seconds * 0.6)
             if faults and random.random() < _COINCIDENT:
                 begin = faults[-1].at + random.uniform(0.0, 0.5)
@@ -157,11 +159,11 @@ def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
     """Draw the links that a cut affects: of one host, a data center, a random group, or two
     hosts."""
     kind = random.random()
-    if scenario.datacenters > 1 and kind < 0.4:
+    if scenario.datacenters > 1 and kind < 0.5:
         return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}
-    if kind < 0.6:
-        return {"node": random.choice(names), "one_way": int(random.random() < 0.5)}
-    if kind < 0.8:
+    if kind < 0.7:
+        return {"node": random.choice(names), "one_way": int(random.random() < 0.7)}
+    if kind < 0.85:
         return {"node": ",".join(random.sample(list(names), random.randint(1, len(names) - 1)))}
     one, other = random.sample(list(names), 2)
     return {"node": one, "from": other}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from ringfence.limiter import Limit
-from ringfence.rules import Rule
+from ringfence.rules import Rule, parse_limit
 from simulations.scenarios.scenario import Holds, Load
 
 __all__ = ["generate_holds", "generate_loads"]
@@ -19,10 +19,18 @@ _RATES = (5, 10, 20)
 _DEMANDS = (0.5, 1.5, 4.0)
 """Units that are requested of each key in one period, as a multiple of its limit."""
 _MOST_KEYS = 40
-_COSTS = ((1,), (1,), (1,), (1, 1, 2, 5), (3,))
+_CARRIED_OPTIONS = (
+    *("", "first_hit", "first_hit", "sliding_window_log", "slots 5", "soft 50%", "fixed_window"),
+    *("token_bucket", "burst 4", "queue burst 4", "calendar timezone Europe/Zurich"),
+)
+"""Options of limits that requests contain."""
+_PROBED = 0.5
+"""Share of loads whose denied checks may be repeated around their retry time."""
+_COSTS = ((), (), (), (1, 1, 2, 5), (3,))
 """Costs of the checks of a load, which are drawn uniformly."""
 _SOME = 0.3
-"""Probability that a load has peeks, refunds or groups; for each of them separately."""
+"""Probability that a load has peeks, refunds or groups, and that a run has limits in requests; for
+each of them separately."""
 _NO_CHARGES = 0.5
 """Share of runs without charges."""
 
@@ -37,8 +45,16 @@ def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tup
             loads.append(Load("zipf", 15, 5, "world"))
     for rule in rules:
         if rule.path[-1][0].startswith("r") and rule.limit is not None:
-            loads.append(_load(rule, rule.limit, seconds, random))
-    return _with_charges([_with_extras(load, random) for load in loads], random)
+            load = _load(rule.path[-1][0], rule.limit, seconds, random)
+            # A cost above the part of a data center is denied for ever.
+            loads.append(replace(load, costs=()) if rule.scope == "split" else load)
+    for name, overrides in (("adhoc", False), ("override", True)):
+        if random.random() < _SOME:
+            limit = _carried_limit(random)
+            load = _load(name, parse_limit(limit), seconds, random)
+            loads.append(replace(load, limit=limit, overrides=overrides))
+    drawn = [name for name in names if name.startswith("r")]
+    return _with_charges([_with_extras(load, drawn, random) for load in loads], random)
 
 
 def generate_holds(random: Random) -> tuple[Holds, ...]:
@@ -49,24 +65,37 @@ def generate_holds(random: Random) -> tuple[Holds, ...]:
     return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)
 
 
-def _load(rule: Rule, limit: Limit, seconds: float, random: Random) -> Load:
+def _load(name: str, limit: Limit, seconds: float, random: Random) -> Load:
     """Return a load that requests a multiple of the limit of each key in each period."""
     rate, costs = random.choice(_RATES), random.choice(_COSTS)
-    if rule.scope == "split":
-        costs = (1,)  # A cost above the part of a data center is denied for ever.
-    units = rate * min(seconds, limit.period_ns / 1e9) * sum(costs) / len(costs)
+    cost = sum(costs) / len(costs) if costs else 1
+    units = rate * min(seconds, limit.period_ns / 1e9) * cost
     keys = round(units / (random.choice(_DEMANDS) * max(1, limit.ceiling)))
-    return Load(
-        random.choice(_SHAPES), rate, max(2, min(_MOST_KEYS, keys)), rule.path[-1][0], costs=costs
-    )
+    return Load(random.choice(_SHAPES), rate, max(2, min(_MOST_KEYS, keys)), name, costs=costs)
 
 
-def _with_extras(load: Load, random: Random) -> Load:
-    """Return the load; some of its checks are now peeks, refunded, or in a group."""
+def _carried_limit(random: Random) -> str:
+    """Draw the text of a limit that requests contain."""
+    options = random.choice(_CARRIED_OPTIONS)
+    period = "day" if "calendar" in options else random.choice(("2s", "5s", "10s", "day"))
+    return f"{random.choice((2, 5, 9))}/{period} {options}".rstrip()
+
+
+def _with_extras(load: Load, drawn: Sequence[str], random: Random) -> Load:
+    """Return the load; some of its checks are now peeks, refunded, in a group or repeated.
+
+    A group has one further descriptor, of a rule in `drawn`.
+    """
     if random.random() < _SOME:
         load = replace(load, peeks=0.1)
     if random.random() < _SOME:
         load = replace(load, refunds=random.choice((0.05, 0.3)))
+    others = [name for name in drawn if name != load.rule]
+    is_adhoc = load.limit and not load.overrides
+    if random.random() < _SOME and others and not is_adhoc and not load.costs:
+        load = replace(load, also=random.choice(others))
+    if random.random() < _PROBED:
+        load = replace(load, probes=0.2)
     return load
 
 

@@ -43,11 +43,14 @@ _RARE = 0.15
 """Probability of each option that few rules have."""
 
 
-def generate_rules(random: Random, datacenters: int) -> str:
-    """Generate the text of a rule file: some fixed rules, then `r1`, `r2` and so on."""
+def generate_rules(random: Random, datacenters: int, *, are_near: bool) -> str:
+    """Generate the text of a rule file: some fixed rules, then `r1`, `r2` and so on.
+
+    `are_near` data centers answer each other fast enough for limits with a home.
+    """
     text = _ALWAYS + _SHARED * (datacenters > 1)
     for number in range(random.choice(_COUNTS)):
-        scope = _scope(random, datacenters)
+        scope = _scope(random, datacenters, are_near=are_near)
         fields = _limit(random, scope)
         words = ", ".join(f"{name}: {value}" for name, value in fields.items())
         text += f"  - key: r{number + 1}\n"
@@ -84,14 +87,15 @@ def _limit(random: Random, scope: Mapping[str, str]) -> _Fields:
     return fields | dict(scope)
 
 
-def _scope(random: Random, datacenters: int) -> dict[str, str]:
+def _scope(random: Random, datacenters: int, *, are_near: bool) -> dict[str, str]:
     """Draw which data centers share a limit; mostly none if there is one data center."""
-    if random.random() < (0.5 if datacenters > 1 else 0.85):
+    if random.random() < (0.5 if datacenters > 1 else 0.8):
         return {}
-    shared = ({"scope": "global"}, {"global": "{mode: split}"})
-    if datacenters > 1:  # The standby decides early checks of a home rule from elsewhere.
-        return random.choice(shared)
-    return random.choice((*shared, {"global": "{mode: home, home: dc1}"}))
+    scopes = [{"scope": "global"}, {"global": "{mode: split}"}]
+    if are_near:  # Otherwise, the standby in the home decides checks that take 0.1 s.
+        home = f"dc{random.randint(1, datacenters)}"
+        scopes += [{"global": f"{{mode: home, home: {home}}}"}] * 2
+    return random.choice(scopes)
 
 
 def _sliding(fields: _Fields, random: Random) -> None:

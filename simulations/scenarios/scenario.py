@@ -58,6 +58,13 @@ class Load:
     also: str = ""
     """Keys of further descriptors of each check, separated by commas; the limiter charges all or
     none."""
+    limit: str = ""
+    """Text of a limit that the requests contain. `rule` is then the name of this limit, and no rule
+    of the file."""
+    overrides: bool = False
+    """Whether `limit` overrides the rules for a descriptor; otherwise it is an ad-hoc limit."""
+    probes: float = 0.0
+    """Share of denied checks that are repeated just before and just after their retry time."""
     peeks: float = 0.0
     """Share of requests that are peeks, which spend nothing."""
     refunds: float = 0.0

@@ -15,7 +15,7 @@ from simulations.scenarios.loads import Arrival
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import Args, Fault, Load, Scenario
 from simulations.scenarios.seeds import stream
-from simulations.world.load_runner import rule_names
+from simulations.world.named_rules import rule_names
 from simulations.world.run import CLIENTS_PER_DATACENTER
 
 __all__ = ["Pass", "event_count", "passes"]

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from hashring import shard_of
 from node.shards.ownership.ownership_table import COVERING, State
 from ringfence.limiter import Limit
-from ringfence.rules import Descriptor, RuleSet
 from ringfence.wire import Source
 from simulations.judging.ledger import Answered, Ledger
 from simulations.reporting.outcome import KeyHistory, Request, Span, Violation
 from simulations.world.hosts import Hosts
+from simulations.world.named_rules import NamedRules
 from simulations.world.ownership_watch import OwnershipWatch
 
 __all__ = ["key_histories", "keys_of"]
@@ -37,8 +37,7 @@ def keys_of(violations: Iterable[Violation], ledger: Ledger) -> list[tuple[str, 
 def key_histories(
     violations: Sequence[Violation],
     ledger: Ledger,
-    rules: RuleSet,
-    domain: str,
+    rules: NamedRules,
     hosts: Hosts,
     watch: OwnershipWatch,
 ) -> list[KeyHistory]:
@@ -50,7 +49,7 @@ def key_histories(
         break
     found = []
     for rule, key in dict.fromkeys(places[:_MAX_HISTORIES]):
-        [match] = rules.match(domain, [Descriptor(((rule, key),))])
+        match = rules.match(rule, key)
         if match is None or match.rule.limit is None:
             continue
         shard = shard_of(match.key)

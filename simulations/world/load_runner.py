@@ -8,29 +8,41 @@ from random import Random
 
 from ringfence import runtime
 from ringfence.client.decision import Decision, Status
+from ringfence.client.limiter import Limiter
 from ringfence.wire import Source
 from simulations.judging.ledger import Answered, Ledger
+from simulations.judging.pairs import Usage, features_of_rule
 from simulations.judging.slots import HeldSlot, HoldLedger
 from simulations.scenarios.loads import Arrival, arrivals
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import CHARGED, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import Hosts
+from simulations.world.named_rules import DOMAIN, NamedRules, descriptors_of, rule_names
 
-__all__ = ["DOMAIN", "LoadRunner", "rule_names"]
+__all__ = ["LoadRunner"]
 
-DOMAIN = "sim"
 _REFUND_S = 0.1
 """Seconds in which other owners refund a group that one owner denied."""
 _BY_MEMBER = (Source.OWNER, Source.STANDBY)
+_LONGEST_PROBE_S = 6.0
+"""Longest retry time after which a denied check is repeated."""
+_EARLY = 0.9
+"""Part of the retry time after which a check is repeated too early."""
+_LATE_S = 0.02
+"""Seconds after the retry time at which a check is repeated again."""
+_QUICK = 0.05
+"""Longest duration of a check, as a part of its retry time, to repeat the check too early."""
 
 
 class LoadRunner:
     """Sender of all requests of a run."""
 
-    def __init__(self, scenario: Scenario, seed: int, hosts: Hosts) -> None:
+    def __init__(self, scenario: Scenario, seed: int, hosts: Hosts, rules: NamedRules) -> None:
         self.ledger = Ledger()
         self.held = HoldLedger()
+        self.usage = Usage()
+        self._features = {name: features_of_rule(rule) for name, rule in rules.limited().items()}
         self._scenario = scenario
         self._seed = seed
         self._hosts = hosts
@@ -60,7 +72,8 @@ class LoadRunner:
                 elif load.peeks and costs.random() < load.peeks:
                     tasks.start_soon(self._peek, load, arrival)
                 else:
-                    tasks.start_soon(self._check, load, arrival, chance)
+                    until = begin + seconds
+                    tasks.start_soon(self._check_and_probe, load, arrival, chance, until)
 
     async def _hold_slots(self, number: int, begin: float, seconds: float) -> None:
         holds, hosts = self._scenario.holds[number], self._hosts
@@ -85,6 +98,7 @@ class LoadRunner:
         hosts = self._hosts
         caller = hosts.clients[client]
         asked_at = hosts.now
+        self.usage.add(frozenset(["concurrency"]), caller.datacenter, asked_at)
         async with caller.limiter.hold(
             DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
         ) as decision:
@@ -102,16 +116,42 @@ class LoadRunner:
             f"client-{client}", f"{holds.rule}={key} held {is_held} {answered_at:.6f} {until:.6f}"
         )
 
-    async def _check(self, load: Load, arrival: Arrival, random: Random) -> None:
+    async def _check_and_probe(
+        self, load: Load, arrival: Arrival, random: Random, until: float
+    ) -> None:
+        """Check; repeat some denied checks just before and just after their retry time."""
+        asked_at = self._hosts.now
+        decision = await self._check(load, arrival, random)
+        answered_at, wait = self._hosts.now, decision.retry_after
+        if decision.allowed or not wait or not load.probes or random.random() >= load.probes:
+            return
+        late_at = answered_at + wait + _LATE_S
+        if wait > _LONGEST_PROBE_S or late_at > until:
+            return
+        if answered_at - asked_at < _QUICK * wait:
+            await self._sleep_until(asked_at + _EARLY * wait)
+            await self._check(load, arrival, random, probe="early")
+        await self._sleep_until(late_at)
+        await self._check(load, arrival, random, probe="late")
+
+    async def _check(
+        self, load: Load, arrival: Arrival, random: Random, probe: str = ""
+    ) -> Decision:
         hosts, ledger, key, cost = self._hosts, self.ledger, arrival.key, arrival.cost
-        caller = hosts.clients[arrival.client]
+        limiter = self._limiter(arrival)
         asked_at = hosts.now
-        names = rule_names(load)
+        kinds = [name for name, is_used in (("probe", probe), ("cost", cost > 1)) if is_used]
+        self._use(load, arrival, *(kinds or [""]))
         number = ledger.ask(load.rule, key, asked_at)
-        decision = await caller.limiter.check(DOMAIN, [{name: key} for name in names], cost)
+        if load.limit and not load.overrides:
+            decision = await limiter.check_limit(load.limit, key, cost=cost)
+        elif load.limit or load.also:
+            decision = await limiter.check(DOMAIN, descriptors_of(load, key), cost)
+        else:
+            decision = await limiter.check(DOMAIN, {load.rule: key}, cost)
         ledger.answered(number)
-        for name, status in zip(names, decision.statuses, strict=True):
-            row = self._row(asked_at, arrival, status)
+        for name, status in zip(rule_names(load), decision.statuses, strict=True):
+            row = replace(self._row(asked_at, arrival, status), probe=probe)
             if row.allowed and not decision.allowed:
                 ledger.add_refunded(name, replace(row, refund_done_at=row.answered_at + _REFUND_S))
             elif not (
@@ -119,19 +159,37 @@ class LoadRunner:
             ):
                 ledger.add(name, row)
             else:
-                refunded = await caller.limiter.refund(DOMAIN, {name: key}, cost)
+                self._use(load, arrival, "refund")
+                refunded = await self._refund(load, name, arrival)
                 if refunded.source in _BY_MEMBER:
                     row = replace(row, refund_done_at=hosts.now)
                 ledger.add_refunded(name, row)
         verdict = "allowed" if decision.allowed else "denied"
         self._note(load, arrival, f"{verdict} {decision.remaining}", decision)
+        return decision
+
+    async def _refund(self, load: Load, name: str, arrival: Arrival) -> Decision:
+        """Refund the cost of one counter of an admitted check."""
+        limiter, key, cost = self._limiter(arrival), arrival.key, arrival.cost
+        if load.limit and not load.overrides:
+            return await limiter.refund_limit(load.limit, key, cost=cost)
+        [descriptor] = [
+            each for each in descriptors_of(load, key) if each.entries == ((name, key),)
+        ]
+        return await limiter.refund(DOMAIN, [descriptor], cost)
+
+    def _limiter(self, arrival: Arrival) -> Limiter:
+        return self._hosts.clients[arrival.client].limiter
 
     async def _peek(self, load: Load, arrival: Arrival) -> None:
-        ledger, key = self.ledger, arrival.key
-        caller = self._hosts.clients[arrival.client]
+        ledger, key, limiter = self.ledger, arrival.key, self._limiter(arrival)
         asked_at = self._hosts.now
+        self._use(load, arrival, "peek")
         number = ledger.ask(load.rule, key, asked_at)
-        decision = await caller.limiter.peek(DOMAIN, {load.rule: key})
+        if load.limit and not load.overrides:
+            decision = await limiter.peek_limit(load.limit, key)
+        else:
+            decision = await limiter.peek(DOMAIN, descriptors_of(load, key)[:1])
         ledger.answered(number)
         # A peek answers for a check of cost 1.
         row = self._row(asked_at, replace(arrival, cost=1), decision.statuses[0])
@@ -140,16 +198,36 @@ class LoadRunner:
         self._note(load, arrival, f"peek {verdict} {decision.remaining}", decision)
 
     async def _charge(self, load: Load, arrival: Arrival) -> None:
-        ledger, key = self.ledger, arrival.key
-        caller = self._hosts.clients[arrival.client]
+        ledger, key, limiter = self.ledger, arrival.key, self._limiter(arrival)
         asked_at = self._hosts.now
+        self._use(load, arrival, "charge")
         number = ledger.ask(load.rule, key, asked_at)
-        decision = await caller.limiter.charge(DOMAIN, {load.rule: key}, arrival.cost)
+        if load.limit and not load.overrides:
+            decision = await limiter.charge_limit(load.limit, key, cost=arrival.cost)
+        else:
+            target = descriptors_of(load, key)[:1]
+            decision = await limiter.charge(DOMAIN, target, arrival.cost)
         ledger.answered(number)
         row = self._row(asked_at, arrival, decision.statuses[0])
         ledger.add(load.rule, replace(row, allowed=True, retry_after=None, is_charge=True))
         verdict = "within" if decision.allowed else "overdrawn"
         self._note(load, arrival, f"charged {verdict}", decision)
+
+    def _use(self, load: Load, arrival: Arrival, *kinds: str) -> None:
+        """Record the features that a request uses."""
+        where, key = self._hosts.clients[arrival.client].datacenter, arrival.key
+        names = rule_names(load)[: 1 if kinds[0] in ("peek", "charge") else None]
+        found = {
+            *kinds,
+            "group" if len(names) > 1 else "",
+            "hot_key" if key == "k0" and load.shape in ("hot", "zipf") else "",
+            "new_key" if key.startswith("x") else "",
+        }
+        for name in names:
+            carries = load.limit and name == load.rule
+            source = ("override" if load.overrides else "adhoc") if carries else ""
+            features = self._features[name] | found | {source}
+            self.usage.add(features - {""}, where, self._hosts.now)
 
     def _row(self, asked_at: float, arrival: Arrival, status: Status) -> Answered:
         """Return what one counter answered. A shadow rule over its limit counts as a denial,
@@ -173,8 +251,3 @@ class LoadRunner:
     def _note(self, load: Load, arrival: Arrival, what: str, decision: Decision) -> None:
         what = f"{load.rule}={arrival.key} {arrival.cost} {what} {decision.source.name}"
         self._hosts.note(f"client-{arrival.client}", what)
-
-
-def rule_names(load: Load) -> list[str]:
-    """Return the descriptor keys of a load's checks, in order."""
-    return [load.rule, *(load.also.split(",") if load.also else [])]

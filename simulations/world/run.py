@@ -6,31 +6,32 @@ reads the counters and checks the invariants.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 
 from hashring import SHARDS, Ring, shard_of
 from ringfence import runtime
-from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of
 from simulations.judging.broken_connections import BrokenConnections, Deciders
 from simulations.judging.checking import check
 from simulations.judging.coverage import count_marks
 from simulations.judging.invariants import Final, Invariants
+from simulations.judging.pairs import pairs_met
 from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.fault_injection import apply
-from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.scenarios.scenario import Fault, Scenario
 from simulations.world.key_histories import key_histories
-from simulations.world.load_runner import DOMAIN, LoadRunner, rule_names
+from simulations.world.load_runner import LoadRunner
 from simulations.world.membership_watch import detection_bound
+from simulations.world.named_rules import NamedRules
 from simulations.world.observer import Observer
 from simulations.world.world import World
 
-__all__ = ["CLIENTS_PER_DATACENTER", "DOMAIN", "Progress", "find_rules", "simulate"]
+__all__ = ["CLIENTS_PER_DATACENTER", "Progress", "simulate"]
 
 CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
@@ -66,10 +67,11 @@ class _Run:
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:
             self._world = world = World(self._scenario, self._seed, self._events, tasks)
+            self._rules = NamedRules(world.rules, self._scenario.loads)
             await self._start_cluster()
             hosts, scenario = world.hosts, self._scenario
             hosts.began = runtime.current_time()
-            runner = LoadRunner(scenario, self._seed, hosts)
+            runner = LoadRunner(scenario, self._seed, hosts, self._rules)
             self._ledger, self._held = runner.ledger, runner.held
             observer = Observer(hosts, self._ledger)
             async with runtime.open_task_group() as load:
@@ -85,6 +87,7 @@ class _Run:
                     await runtime.sleep(hosts.began + scenario.read_at - runtime.current_time())
                 final = await self._read_final_state()
                 load.cancel_scope.cancel()
+            self._outcome.pairs = pairs_met(runner.usage, scenario)
             self._finish(observer, final)
             tasks.cancel_scope.cancel()
 
@@ -130,7 +133,7 @@ class _Run:
             for rule, keys in self._keys():
                 for key in keys[:_MAX_KEYS_READ]:
                     for _ in range(_ATTEMPTS):
-                        decision = await client.limiter.peek(DOMAIN, {rule: key})
+                        decision = await self._rules.peek(client.limiter, rule, key)
                         if decision.source in (Source.OWNER, Source.STANDBY):
                             final.used[datacenter, rule, key] = self._units_used(
                                 datacenter, rule, key
@@ -156,7 +159,7 @@ class _Run:
 
     def _deciders_of(self, datacenter: str, rule: str, key: str) -> set[Deciders]:
         """Return owner and standby of a key: now, and while nodes were away that left."""
-        [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
+        match = self._rules.match(rule, key)
         if match is None:
             return set()
         where = match.rule.home if match.rule.scope == "home" else datacenter
@@ -171,7 +174,7 @@ class _Run:
 
     def _units_used(self, datacenter: str, rule: str, key: str) -> int:
         """Return the units that the owner of a key counts, including those above the limit."""
-        [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
+        match = self._rules.match(rule, key)
         if match is None:
             return 0
         where = match.rule.home if match.rule.scope == "home" else datacenter
@@ -181,7 +184,7 @@ class _Run:
 
     def _keys(self) -> list[tuple[str, list[str]]]:
         """Return the keys that clients checked, by rule."""
-        found = [(rule, self._ledger.keys(rule)) for rule in _descriptor_keys(self._scenario.loads)]
+        found = [(rule, self._ledger.keys(rule)) for rule in self._rules.names]
         return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
 
     def _wrong_holders(self, datacenter: str) -> list[str]:
@@ -202,7 +205,7 @@ class _Run:
         outcome, world = self._outcome, self._world
         hosts = world.hosts
         counters = world.counters()
-        rules = find_rules(world.rules.rules(), self._scenario.loads)
+        rules = self._rules.limited()
         late_s = observer.stalest_ms / 1000
         invariants = Invariants(rules, self._scenario, late_s, hosts.began)
         outcome.violations = [*world.watch.violations]
@@ -213,7 +216,7 @@ class _Run:
         outcome.event_hash = self._events.digest
         outcome.marks = count_marks(counters)
         outcome.histories = key_histories(
-            outcome.violations, self._ledger, world.rules, DOMAIN, hosts, world.ownership
+            outcome.violations, self._ledger, self._rules, hosts, world.ownership
         )
         outcome.series = observer.series(rules, invariants)
         outcome.figures = figures_of(self._ledger, invariants) | {
@@ -231,20 +234,3 @@ class _Run:
 
 async def _sleep_until(when: float) -> None:
     await runtime.sleep(when - runtime.current_time())
-
-
-def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
-    """Return the rules that the loads use, by descriptor key."""
-    keys = _descriptor_keys(loads)
-    found = {rule.path[-1][0]: rule for rule in rules}
-    unknown = sorted(keys.keys() - found.keys())
-    if unknown:
-        raise ValueError(
-            f"keys of loads must be one of {', '.join(sorted(found))}, got {', '.join(unknown)}"
-        )
-    return {name: rule for name, rule in found.items() if name in keys and rule.limit is not None}
-
-
-def _descriptor_keys(loads: Sequence[Load]) -> dict[str, None]:
-    """Return the descriptor keys of all loads, in order."""
-    return {name: None for load in loads for name in rule_names(load)}

@@ -14,6 +14,7 @@ import pytest
 
 from node.cli import command
 from simulations.judging.coverage import WANTED
+from simulations.judging.pairs import wanted_pairs
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault, Load
 
@@ -246,6 +247,8 @@ def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: 
     assert row["virtual_s"] >= 60
     assert row["marks"]
     assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
+    assert 50 < row["pairs"] < len(wanted_pairs())
+    assert len(row["pairs_missing"]) == len(wanted_pairs()) - row["pairs"]
 
 
 def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_process: None) -> None:

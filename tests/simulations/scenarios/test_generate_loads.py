@@ -1,5 +1,6 @@
 """Generated loads: they match the limits of the rules, and use all kinds of requests."""
 
+from ringfence.rules import parse_limit
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Level, Load, Scenario
 
@@ -15,15 +16,24 @@ def test_every_generated_rule_has_a_load() -> None:
         rules = {line.split()[-1] for line in case.rules.splitlines() if "- key:" in line}
         used = {load.rule for load in case.loads} | {holds.rule for holds in case.holds}
 
-        assert rules - {"job", "world"} <= used <= rules
+        assert rules - {"job", "world"} <= used <= rules | {"adhoc", "override"}
 
 
 def test_some_requests_are_peeks_charges_or_refunded_and_some_cost_more_than_one() -> None:
-    for name in ("peeks", "charges", "refunds"):
+    for name in ("peeks", "charges", "refunds", "probes"):
         shares = [getattr(load, name) for load in loads()]
 
         assert 0 < sum(share > 0 for share in shares) < len(shares)
+    assert any(load.also for load in loads())
     assert {1, 2, 3, 5} <= {cost for load in loads() for cost in load.costs}
+
+
+def test_some_requests_contain_their_own_limit() -> None:
+    carrying = [load for load in loads() if load.limit]
+
+    assert {load.overrides for load in carrying} == {False, True}
+    assert len({load.limit for load in carrying}) > 10
+    assert any(parse_limit(load.limit).first_hit for load in carrying)
 
 
 def test_hot_and_cold_keys_and_new_keys_are_requested() -> None:

@@ -1,5 +1,7 @@
 """Requests of a run: what their answers leave in the ledger."""
 
+from collections import Counter
+
 import pytest
 
 from simulations.judging.ledger import Answered, Ledger
@@ -86,3 +88,34 @@ def test_costs_are_drawn_for_each_check(ledgers: list[Ledger]) -> None:
 
 def test_slots_are_free_at_the_final_reading(ledgers: list[Ledger]) -> None:
     answers(ledgers, holds=(Holds(6, 1, max_wait=3),))
+
+
+def test_some_denied_checks_are_repeated_around_their_retry_time(ledgers: list[Ledger]) -> None:
+    limit = "3/2s sliding_window_log"
+    rows = answers(ledgers, Load(rule="mine", limit=limit, per_second=10, keys=1, probes=1.0))
+
+    early = [row for row in rows if row.probe == "early"]
+    late = [row for row in rows if row.probe == "late"]
+    assert len(late) >= len(early) > 2
+    assert not any(row.allowed for row in early)
+    assert any(row.allowed for row in late)
+
+
+@pytest.mark.parametrize("overrides", [False, True])
+def test_limits_in_requests_have_counters_of_their_own(
+    ledgers: list[Ledger], overrides: bool
+) -> None:
+    load = Load(rule="mine", limit="2/day fixed_window", overrides=overrides, keys=1)
+    rows = answers(ledgers, load, Load(rule="day", per_second=10, keys=1))
+
+    admitted = Counter(rule for rule, row in ledgers[0].answers if row.allowed)
+    assert len(rows) > 100
+    assert admitted == {"mine": 2, "day": 4}
+
+
+def test_a_group_has_a_row_for_each_counter(ledgers: list[Ledger]) -> None:
+    answers(ledgers, Load(rule="day", also="shadow", per_second=20, keys=1))
+
+    counts = [sum(rule == name for rule, _ in ledgers[0].answers) for name in ("day", "shadow")]
+    assert counts[0] == counts[1] > 50
+    assert ledgers[0].column("day", "k0").units == ledgers[0].column("shadow", "k0").units == 4

@@ -1,0 +1,84 @@
+"""Rules of a run by the names in the ledger: rules of the file, and limits in the requests.
+
+A request may carry a limit in two ways. An ad-hoc limit is in no rule. An override replaces the
+rules for one descriptor.
+"""
+
+from collections.abc import Sequence
+
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.rules import (
+    Descriptor,
+    Match,
+    Rule,
+    RuleSet,
+    adhoc_rule,
+    encode_key,
+    parse_limit,
+)
+from simulations.scenarios.scenario import Load
+
+__all__ = ["DOMAIN", "NamedRules", "descriptors_of", "rule_names"]
+
+DOMAIN = "sim"
+
+
+class NamedRules:
+    """Rules that the loads of a run use, by name."""
+
+    def __init__(self, rules: RuleSet, loads: Sequence[Load]) -> None:
+        """Raises `ValueError` for a load whose rule is not in the file."""
+        self._rules = rules
+        self._carrying = {load.rule: load for load in loads if load.limit}
+        known = {rule.path[-1][0] for rule in rules.rules()} | self._carrying.keys()
+        names = {name: None for load in loads for name in rule_names(load)}
+        unknown = sorted(names.keys() - known)
+        if unknown:
+            raise ValueError(
+                f"keys of loads must be one of {', '.join(sorted(known))}, got {', '.join(unknown)}"
+            )
+        self.names = list(names)
+        """Names of the rules, in the order of the loads."""
+
+    def limited(self) -> dict[str, Rule]:
+        """Return the rules that limit requests, by name."""
+        found = {name: self.match(name, "k0") for name in self.names}
+        return {
+            name: match.rule
+            for name, match in found.items()
+            if match is not None and match.rule.limit is not None
+        }
+
+    def match(self, name: str, key: str) -> Match | None:
+        """Return the rule and the counter of a key."""
+        load = self._carrying.get(name)
+        if load is not None and not load.overrides:
+            rule = adhoc_rule(parse_limit(load.limit))
+            return Match(rule, encode_key(rule.id, (key,)), "adhoc")
+        descriptor = Descriptor(((name, key),)) if load is None else _descriptor(load, name, key)
+        return self._rules.match(DOMAIN, [descriptor])[0]
+
+    async def peek(self, limiter: Limiter, name: str, key: str) -> Decision:
+        """Peek at the counter of a key."""
+        load = self._carrying.get(name)
+        if load is None:
+            return await limiter.peek(DOMAIN, {name: key})
+        if load.overrides:
+            return await limiter.peek(DOMAIN, [_descriptor(load, name, key)])
+        return await limiter.peek_limit(load.limit, key)
+
+
+def rule_names(load: Load) -> list[str]:
+    """Return the descriptor keys of a load's checks, in order."""
+    return [load.rule, *(load.also.split(",") if load.also else [])]
+
+
+def descriptors_of(load: Load, key: str) -> list[Descriptor]:
+    """Return the descriptors of one request of a load."""
+    return [_descriptor(load, name, key) for name in rule_names(load)]
+
+
+def _descriptor(load: Load, name: str, key: str) -> Descriptor:
+    is_override = load.overrides and name == load.rule
+    return Descriptor(((name, key),), limit=parse_limit(load.limit) if is_override else None)
