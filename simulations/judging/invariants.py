@@ -327,6 +327,8 @@ class Invariants:
             longest *= self._datacenters if is_shared else 1  # They add their levels.
         lowered = [float(f.args["part"]) for f in self._faults if f.verb == "limits"]
         highest = max(1, int(limit.amount * min(lowered))) if lowered else limit.ceiling
+        if limit.is_bucket and lowered:
+            longest /= min(lowered)
         if limit.is_bucket and column.has_charges:
             longest += column.units / max(1, limit.amount) * limit.period_ns / 1e9
         for a in column.answers:
@@ -375,7 +377,12 @@ class Invariants:
     def _unreplicated(self, column: Column, *, is_shared: bool) -> int:
         """Return the units admitted just before a crash, which may not have been replicated."""
         spans = self._unshared_spans if is_shared else self._unreplicated_spans
-        return sum(column.answered_within(begin, end) for begin, end in spans)
+        refunds = sum(
+            a.cost
+            for a in column.refunded
+            if any(a.asked_at <= end and a.refund_done_at >= begin for begin, end in spans)
+        )
+        return refunds + sum(column.answered_within(begin, end) for begin, end in spans)
 
     def _unreplicated_before_stalls(self, column: Column) -> int:
         """Return the units admitted just before a stall, which the standby may not have

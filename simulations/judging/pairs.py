@@ -44,6 +44,8 @@ _NEVER = {
     *(frozenset(("first_hit", other)) for other in _OF_FILES),
     # Concurrency limits have no checks with costs, and one rule in all runs.
     *(frozenset(("concurrency", name)) for axis in _AXES.values() for name in axis),
+    # Limits in requests have short periods: a merge of two members' units loses some of theirs.
+    *(frozenset(("calendar", carried)) for carried in _CARRIED),
     frozenset(("adhoc", "group")),  # An ad-hoc limit is the only limit of its request.
     frozenset(("global", "sliding_window_log")),
     frozenset(("split", "queue")),

@@ -21,7 +21,7 @@ _DEMANDS = (0.5, 1.5, 4.0)
 _MOST_KEYS = 40
 _CARRIED_OPTIONS = (
     *("", "first_hit", "first_hit", "sliding_window_log", "slots 5", "soft 50%", "fixed_window"),
-    *("token_bucket", "burst 4", "queue burst 4", "calendar timezone Europe/Zurich"),
+    *("token_bucket", "burst 4", "queue burst 4"),
 )
 """Options of limits that requests contain."""
 _PROBED = 0.5
@@ -76,9 +76,8 @@ def _load(name: str, limit: Limit, seconds: float, random: Random) -> Load:
 
 def _carried_limit(random: Random) -> str:
     """Draw the text of a limit that requests contain."""
-    options = random.choice(_CARRIED_OPTIONS)
-    period = "day" if "calendar" in options else random.choice(("2s", "5s", "10s", "day"))
-    return f"{random.choice((2, 5, 9))}/{period} {options}".rstrip()
+    amount, period = random.choice((2, 5, 9)), random.choice(("2s", "5s", "10s"))
+    return f"{amount}/{period} {random.choice(_CARRIED_OPTIONS)}".rstrip()
 
 
 def _with_extras(load: Load, drawn: Sequence[str], random: Random) -> Load:
