@@ -151,8 +151,9 @@ class RequestHandler:
 
         A group of checks that are decided together waits for the members of all its checks.
         """
-        may_forward = not (request.as_standby or request.hops >= _MAX_HOPS)
-        rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
+        is_last = request.hops >= _MAX_HOPS
+        may_forward = not (request.as_standby or is_last)
+        rows_by_need = self._sort_by_need(batch, may_forward=may_forward, is_last=is_last)
         here = rows_by_need.pop(_NOTHING, [])
         late = len(batch) - len(here)
         if late and self.waiting + late > _MAX_WAITING:
@@ -176,19 +177,24 @@ class RequestHandler:
         return self.waiting + len(batch) <= _MAX_WAITING
 
     def _sort_by_need(
-        self, batch: Batch, *, may_forward: bool
+        self, batch: Batch, *, may_forward: bool, is_last: bool
     ) -> dict[frozenset[NodeId | None], list[int]]:
         """Sort the checks of a batch by the members that must decide them; no member stands for
-        this node."""
+        this node.
+
+        A standby also forwards the checks that another data center decides.
+        """
         held, routes = self._ownership.held, self.router.routes
-        elsewhere = self._elsewhere if may_forward else ()
+        elsewhere = () if is_last else self._elsewhere
         sorted_: dict[frozenset[NodeId | None], list[int]] = {}
         row = 0
         for run in batch.groups or [1] * len(batch):
             keys = batch.keys[row : row + run]
             need = _NOTHING
-            if any([key[:8] in elsewhere or not held[shard_of(key)] for key in keys]):
-                need = frozenset(routes.owners(keys) if routes and may_forward else [None])
+            is_elsewhere = bool(elsewhere) and any([key[:8] in elsewhere for key in keys])
+            if is_elsewhere or any([not held[shard_of(key)] for key in keys]):
+                may_route = may_forward or is_elsewhere
+                need = frozenset(routes.owners(keys) if routes and may_route else [None])
             sorted_.setdefault(need, []).extend(range(row, row + run))
             row += run
         return sorted_
@@ -211,7 +217,8 @@ class RequestHandler:
                 with runtime.move_on_after(within):
                     await self.borrowing.borrow(batch, part.results)
                 return part.results
-            if request.as_standby or request.hops >= _MAX_HOPS:
+            is_last = request.hops >= _MAX_HOPS
+            if is_last or (request.as_standby and not self._is_elsewhere(batch)):
                 with runtime.move_on_after(within):
                     return await self._decide_here(batch, request)
                 return None

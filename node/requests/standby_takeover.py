@@ -1,7 +1,8 @@
 """Takeover of shards by their standby, when their owner counts as unreachable.
 
 Only this node's own observations decide that an owner is unreachable: membership, or the owner's
-silence towards this node. The time-out of one caller does not.
+silence towards this node. The time-out of one caller does not. An owner that waits for another data
+center sends nothing, so this node pings an owner before it counts as silent.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.peering.link import Link
 from ringfence.peering.target import Shed
-from ringfence.wire import Batch, Results
+from ringfence.wire import Batch, Ping, Results
 
 __all__ = ["PendingReply", "StandbyTakeover"]
 
@@ -23,6 +24,8 @@ _OWNER_SILENT_S = 0.1
 _LOOKS = 4
 """Steps in which a standby waits for that silence. A standby that was stopped itself resumes with
 one step overdue, and reads the owner's messages before the next step ends."""
+_PING_AFTER_S = _OWNER_SILENT_S / 2
+"""Silence of an owner after which it is pinged. Its answer ends the silence."""
 _RETURNED_NS = 500_000_000
 """Time for which a member that was stopped and is back counts as reachable although its link is
 still lost or membership still doubts it: both are about the time before."""
@@ -67,6 +70,8 @@ class StandbyTakeover:
         self._now = now
         self._is_suspect = is_suspect
         self._lag_ns = lag_ns
+        self._pinged_at: dict[NodeId, float] = {}
+        """When each owner was last pinged, in seconds of the runtime's clock."""
         self._returned_at: dict[NodeId, int] = {}
         """When each member that was stopped last asked what was taken over, in ns."""
 
@@ -92,8 +97,10 @@ class StandbyTakeover:
         steps = 0
         while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
             steps += 1
-            if steps > 1 and self._is_silent(owner, link):
+            if steps > 1 and self._is_silent(owner, link) and not self._ping(owner, link):
                 return None
+            if link.silent_s >= _PING_AFTER_S:
+                self._ping(owner, link)
         return reply.value if isinstance(reply.value, Results) else None
 
     async def take_over_if_unreachable(self, shards: Sequence[int]) -> bool:
@@ -125,11 +132,23 @@ class StandbyTakeover:
             return self._back_for_ns(owner) >= _RETURNED_NS
         if not self._is_silent(owner, link):
             return False
-        if self._lag_ns() < _CURRENT_NS:
+        is_pinged = self._ping(owner, link)
+        if self._lag_ns() < _CURRENT_NS and not is_pinged:
             return True
-        # This node lags: it reads what the owner has sent meanwhile before it judges.
+        # The owner has just been pinged, or this node lags: it reads what the owner has sent
+        # meanwhile before it judges.
         await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)
         return link.is_lost or self._is_silent(owner, link)
+
+    def _ping(self, owner: NodeId, link: Link) -> bool:
+        """Ping a silent owner, unless it was already pinged in this silence; return whether it was
+        pinged now."""
+        now = runtime.current_time()
+        if self._pinged_at.get(owner, -inf) > now - link.silent_s:
+            return False
+        self._pinged_at[owner] = now
+        link.call(Ping, _ignore_reply)
+        return True
 
     def _is_silent(self, owner: NodeId, link: Link) -> bool:
         return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
@@ -157,3 +176,7 @@ class StandbyTakeover:
                 # The standby did not answer either, unless it is this node.
                 silent = [standby] if standby else []
                 self._ownership.take_over(shard, owner, copies, now, silent)
+
+
+def _ignore_reply(reply: object) -> None:
+    """Ignore the answer to a ping: the link records when the owner last sent a message."""

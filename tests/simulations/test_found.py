@@ -142,3 +142,33 @@ def test_a_takeover_without_a_replica_does_not_overwrite_the_replica_of_a_stalle
     case = {"nodes": 5, "least_parts": 3, "network": Network("regions"), "loads": loads}
 
     assert run_drawn(3000286, *stalls, holds=(Holds(4, 1, max_wait=3),), **case) == []
+
+
+HOME = """\
+domain: sim
+descriptors:
+  - key: home
+    rate_limit: {unit: day, requests_per_unit: 8, algorithm: sliding_window_log,
+                 global: {mode: home, home: dc1}}
+"""
+SPLIT = """\
+domain: sim
+descriptors:
+  - key: split
+    rate_limit: {unit: minute, requests_per_unit: 9, algorithm: token_bucket,
+                 global: {mode: split}}
+"""
+
+
+def test_a_standby_in_another_data_center_decides_no_rule_of_the_home_data_center() -> None:
+    load = Load("zipf", 10, 40, "home", cost=3)
+    case = {"nodes": 4, "datacenters": 2, "calm": 10, "rules": HOME, "loads": (load,)}
+
+    assert run_drawn(0, network=Network("regions"), **case) == []
+
+
+def test_a_standby_waits_for_an_owner_that_borrows_from_another_data_center() -> None:
+    load = Load("poisson", 10, 4, "split")
+    case = {"nodes": 6, "datacenters": 3, "calm": 10, "rules": SPLIT, "loads": (load,)}
+
+    assert run_drawn(22, network=Network("regions"), **case) == []
