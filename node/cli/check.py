@@ -44,7 +44,11 @@ _MAX_PLACES = 8
 @click.option("--cost", type=click.IntRange(0), help="Units to spend or give back; 1 when absent.")
 @click.option("--peek", is_flag=True, help="Report the state without spending units.")
 @click.option("--charge", is_flag=True, help="Spend the cost even beyond the limit.")
-@click.option("--refund", is_flag=True, help="Give the cost back.")
+@click.option(
+    "--refund",
+    is_flag=True,
+    help="Give the cost back. Without the scope `refund`, ask the node that answered the check.",
+)
 @click.option("--reset", is_flag=True, help="Forget the counters.")
 @click.option(
     "--limit",
