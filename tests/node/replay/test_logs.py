@@ -4,6 +4,7 @@ import io
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from importlib.resources import as_file, files
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -138,23 +139,29 @@ def test_a_virtual_host_is_distinguished_from_the_client_in_each_line(
     assert [entry.client for entry in entries] == [PARSED.client, client, PARSED.client]
 
 
-_PIECES = st.sampled_from(
-    [
-        *("203.0.113.7 - - ", "www.example.org 203.0.113.7 - - ", "a[b - - ", "a\tb ", " ", ""),
-        *('h "Anna [x] y" ', "[", "17/May/2015:10:05:03 +0000] ", "31/Feb/2015:10:05:03 +0000] "),
-        *("17/May/2015:10:05:03 +0000]", '"', "GET /a?b HTTP/1.1", r"GET /\"x\" HTTP/1.1", "\\"),
-        *("", "-", " 200 5", " 200", " -", " 2000", " - 12", ' 404 0 "-" "x"', "é", "\u2003"),
-    ]
-)
+_NAMES = ["203.0.113.7 - - ", "www.example.org 203.0.113.7 - - ", "a[b - - ", "a\tb ", " ", ""]
+_NAMES += ['h "Anna [x] y" ', "\u2003"]
+_STAMPS = ["[17/May/2015:10:05:03 +0000] ", "[31/Feb/2015:10:05:03 +0000] ", "[", ""]
+_STAMPS += ["[17/May/2015:10:05:03 +0000]", "17/May/2015:10:05:03 +0000] "]
+_REQUESTS = ['"GET /a?b HTTP/1.1"', r'"GET /\"x\" HTTP/1.1"', r'"GET /a\"', r'"\\"']
+_REQUESTS += ['"-"', '""', "-", '"GET /a', "\\", ""]
+_TAILS = [" 200 5", " 200", " -", " 2000", " - 12", ' 404 0 "-" "x"', "é", ""]
+_PIECES = [*_NAMES, *_STAMPS, *_REQUESTS, *_TAILS]
 
 
-@given(st.lists(st.lists(_PIECES, max_size=9).map("".join), max_size=20))
-def test_a_line_of_known_pieces_means_what_the_whole_expression_says(lines: list[str]) -> None:
+def test_a_line_of_known_pieces_means_what_the_whole_expression_says() -> None:
+    parser = _AccessFormat()
+
+    for line in map("".join, product(_NAMES, _STAMPS, _REQUESTS, _TAILS)):
+        assert parser.parse(line) == parser.parse_whole(line)
+
+
+@given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join), max_size=20))
+def test_a_line_of_shuffled_pieces_means_what_the_whole_expression_says(lines: list[str]) -> None:
     parser = _AccessFormat()
     good = COMBINED.decode()
-    shuffled = [line for text in lines for line in (text, good.replace("203.0.113.7 - - ", text))]
 
-    for line in [good, *shuffled, *lines, good]:
+    for line in [good, *lines, good]:
         assert parser.parse(line) == parser.parse_whole(line)
 
 

@@ -38,6 +38,13 @@ MINUTE = 60 * NS_PER_SECOND
         ("timezone", lambda: Limit.of_ns(1, MINUTE, timezone="Europe")),
         ("soft", lambda: Limit.of_ns(1, MINUTE, soft_permille=-1)),
         ("soft", lambda: Limit.of_ns(1, MINUTE, soft_permille=10_001)),
+        ("amount", lambda: Limit(1.5, 60)),
+        ("amount", lambda: Limit(True, 60)),
+        ("burst", lambda: Limit(1, 60, Algorithm.TOKEN_BUCKET, burst=2.0)),
+        ("slots", lambda: Limit(1, 60, slots="2")),
+        ("period", lambda: Limit(1, "60")),
+        ("period", lambda: Limit(1, float("inf"))),
+        ("soft", lambda: Limit(1, 60, soft=True)),
     ],
 )
 def test_a_contradiction_is_refused_and_the_message_begins_with_the_field(field, build) -> None:
