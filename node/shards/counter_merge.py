@@ -42,11 +42,18 @@ class CounterMerge:
             self._counters.add("states_refused", refused)
 
     def charge(
-        self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
+        self,
+        rows: Mapping[bytes, Sequence[int]],
+        now: int,
+        counter: str = "hits_merged",
+        *,
+        counts: Snapshot | None = None,
     ) -> None:
         """Charge units to the counters of keys.
 
-        Each row of `rows` alternates an age in ns and a number of units, the oldest first.
+        Each row of `rows` alternates an age in ns and a number of units, the oldest first. A key
+        that has no counter here is charged under its limit in `counts`, if it is there: the limit
+        may have come with a request, so that no rule has it.
         """
         keys: list[bytes] = []
         units: list[int] = []
@@ -55,9 +62,20 @@ class CounterMerge:
             keys += [key] * (len(row) // 2)
             ages_ns += row[::2]
             units += row[1::2]
-        self._engine.charge(keys, units, ages_ns, now)
+        limits = {} if counts is None else self._limits_of_new_keys(counts)
+        numbers = {key: number for number, key in enumerate(limits, 1)}
+        which = [numbers.get(key, 0) for key in keys]
+        self._engine.charge(keys, units, ages_ns, now, limits=[*limits.values()], which=which)
         self._changed.update(keys)
         self._counters.add(counter, sum(units))
+
+    def _limits_of_new_keys(self, counts: Snapshot) -> dict[bytes, Limit]:
+        """Return the limits of those keys of a snapshot that have no counter here."""
+        return {
+            key: counts.limits[which]
+            for key, which in zip(counts.keys, counts.which, strict=True)
+            if not self._engine.has(key)
+        }
 
     def charge_log(
         self, log: FallbackLog, keys: Sequence[bytes], counts: Snapshot, at: int, now: int
@@ -68,7 +86,7 @@ class CounterMerge:
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
         slots with the same numbers. A slot of the log that `counts` lacks is released.
         """
-        self.charge({key: log.row(key, now) for key in keys}, now)
+        self.charge({key: log.row(key, now) for key in keys}, now, counts=counts)
         slotted = [key for key in keys if log.slots(key)]
         rows = {key: row for row, key in enumerate(counts.keys)} if slotted else {}
         for key in slotted:
@@ -111,7 +129,7 @@ class CounterMerge:
         slotted: dict[bytes, Sequence[int]] = {}
         for key, row in zip(counts.keys, rows, strict=True):
             (slotted if 0 in row[1::2] else plain)[key] = row
-        self.charge(plain, now)
+        self.charge(plain, now, counts=counts)
         if slotted:
             log = FallbackLog()
             add_logs(log, counts, [slotted.get(key, ()) for key in counts.keys], now)

@@ -130,8 +130,12 @@ class Peer:
         for key in keys:
             self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
 
-    def spend(self, key: bytes, op: Op = Op.CHECK, units: int = 1) -> None:
+    def spend(
+        self, key: bytes, op: Op = Op.CHECK, units: int = 1, limit: Limit | None = None
+    ) -> None:
         batch = Batch(op, [key], [units])
+        if limit is not None:
+            batch.limits, batch.which = [limit], [1]
         self.ownership.record_decided(batch, decide_batch(self.engine, batch, NOW), NOW)
 
     def give(
@@ -668,3 +672,30 @@ def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
 
     assert owner.used(KEYS[0]) == [3 + 5 - 2]
+
+
+@pytest.mark.parametrize("hits_before", [0, 2])
+@pytest.mark.parametrize("algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG])
+def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
+    algorithm: Algorithm, hits_before: int
+) -> None:
+    limit = Limit.of_ns(100, DAY, algorithm=algorithm)
+    key = next(
+        key
+        for number in range(1_000_000)
+        if shard_of(key := (RULE + 1).to_bytes(8, "big") + b"%d" % number) == SHARD
+    )
+    owner, as_standby = Peer(A), Peer(B)
+    owner.ownership.start([SHARD])
+    for _ in range(hits_before):
+        owner.spend(key, limit=limit)
+    as_standby.ownership.take_over(SHARD, A, [], NOW)
+    as_standby.spend(key, units=5, limit=limit)
+
+    reply = as_standby.give(A)
+    counts = as_snapshot(reply.counts)
+    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
+
+    assert owner.used(key) == [hits_before + 5]
+    [taken] = owner.engine.snapshot([key], NOW).limits
+    assert taken == limit
