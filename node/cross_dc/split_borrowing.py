@@ -21,6 +21,9 @@ _LAST_HOP = 2
 _LONGEST_EXHAUSTED_NS = 1_000_000_000
 """Longest time for which an exhausted share is not asked again, since it may be refunded."""
 _MAX_EXHAUSTED = 10_000
+_DENIED = (Code.DENIED, Code.NEVER)
+"""Results after which another data center is asked. A cost above the local share never passes here,
+but it may pass where the share is larger."""
 
 
 class SplitBorrowing:
@@ -60,14 +63,14 @@ class SplitBorrowing:
         Groups of several checks are excluded: one data center charges the whole group or nothing.
         """
         codes = results.outcomes.codes
-        if Code.DENIED not in codes or not self.can_borrow(batch):
+        if not self.can_borrow(batch) or not any([code in _DENIED for code in codes]):
             return []
         now = self._clock()
         sizes = Counter(batch.group_numbers())
         return [
             row
             for row, (key, number) in enumerate(zip(batch.keys, batch.group_numbers(), strict=True))
-            if codes[row] == Code.DENIED
+            if codes[row] in _DENIED
             and key[:8] in self.rules
             and sizes[number] == 1
             and any(self._exhausted.get((name, key), 0) <= now for name in self.rings)
@@ -87,7 +90,7 @@ class SplitBorrowing:
             async with runtime.open_task_group() as nursery:
                 for owner, rows in by_owner.items():
                     nursery.start_soon(self._ask, datacenter, owner, batch, rows, results)
-            denied = [row for row in denied if results.outcomes.codes[row] == Code.DENIED]
+            denied = [row for row in denied if results.outcomes.codes[row] in _DENIED]
             if not denied:
                 return
 
@@ -115,6 +118,10 @@ class SplitBorrowing:
                     self._counters.add("borrowed")
                 elif codes[at] == Code.DENIED:
                     self._mark_exhausted(datacenter, batch.keys[row], retry_after_ns[at])
+                    if results.outcomes.codes[row] == Code.NEVER:  # It may pass there later.
+                        results.scatter([row], answer.slice(at, at + 1))
+                elif codes[at] == Code.NEVER:
+                    self._mark_exhausted(datacenter, batch.keys[row], _LONGEST_EXHAUSTED_NS)
 
     def _mark_exhausted(self, datacenter: str, key: bytes, retry_after_ns: int) -> None:
         if len(self._exhausted) >= _MAX_EXHAUSTED:

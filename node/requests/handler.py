@@ -20,7 +20,6 @@ from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
 from ringfence import runtime
-from ringfence.limiter import Code
 from ringfence.peering.clock import Clock
 from ringfence.peering.routing import Router
 from ringfence.peering.target import ResultCallback
@@ -254,7 +253,7 @@ class RequestHandler:
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
             return
         results = self._decide(batch, as_standby=as_standby)
-        if Code.DENIED in results.outcomes.codes and self.borrowing.can_borrow(batch):
+        if self.borrowing.rows_to_borrow(batch, results):
             assert self._nursery is not None
             self._nursery.start_soon(self._borrow, batch, results, done)
         else:

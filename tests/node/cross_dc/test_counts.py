@@ -224,6 +224,28 @@ async def test_one_data_center_may_use_what_the_others_leave_of_a_split_limit(
         assert w.total("borrowed") == 300
 
 
+async def test_a_cost_above_the_local_share_passes_where_the_share_is_larger(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        both_ways = [await each.check("api", {"split": "x"}, 301) for each in (here, there)]
+
+        assert [decision.allowed for decision in both_ways].count(True) == 1
+        [denied] = [decision for decision in both_ways if not decision.allowed]
+        assert not denied.is_permanent
+        assert denied.retry_after is not None
+        assert 0 < denied.retry_after <= 7200
+        too_much = [await each.check("api", {"split": "y"}, 302) for each in (here, there)]
+        assert [decision.is_permanent for decision in too_much] == [True, True]
+
+        fresh = [
+            await each.check("api", {"split": name}, 301)
+            for name, each in (("p", here), ("q", there))
+        ]
+        assert all(fresh)
+        assert w.total("borrowed") >= 1
+
+
 async def test_a_split_limit_holds_while_the_data_centers_are_apart(
     autojump_clock: MockClock,
 ) -> None:
