@@ -46,8 +46,10 @@ _PYTEST_OPTIONS = (
     "-pno:cacheprovider",
     "-pno:faker",
     "-pno:schemathesis",
+    "--assert=plain",  # Otherwise pytest imports the modules of its plug-ins itself.
     "-pno:xdist",
     "--hypothesis-seed=0",
+    "--timeout=0",  # The processor time is limited; wall time passes also for other processes.
     "-Wignore::pytest.PytestAssertRewriteWarning",  # The libraries were imported before pytest.
 )
 _FEW_EXAMPLES = 15

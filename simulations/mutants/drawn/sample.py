@@ -71,7 +71,7 @@ def draw_mutants(
 ) -> list[DrawnMutant]:
     """Draw mutants of packages at random; equal seeds and code give equal mutants.
 
-    A draw is repeated when the mutant is no valid Python. Places in type annotations are left out,
+    A draw is repeated when the mutant is no valid Python, or when the tool cannot apply it. Places in type annotations are left out,
     because they have no effect. Raises `ConfigError` when the mutation tool is not installed.
     """
     random = Random(f"mutants {seed}")  # noqa: S311 - a sample, not a secret.
@@ -158,13 +158,17 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _build(path: str, source: str, place: Place, variant: Variant) -> DrawnMutant | None:
-    """Create a mutant; return None when it is no valid Python, or does not change the code."""
-    mutated = mutate(source, variant)
+    """Create a mutant.
+
+    Return None when the tool cannot apply it, when it is no valid Python, and when it does not
+    change the code.
+    """
     try:
+        mutated = mutate(source, variant)
         if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
             return None
         compile(mutated, path, "exec", dont_inherit=True)
-    except SyntaxError:
+    except (LookupError, SyntaxError):
         return None
     before, after = source.splitlines(), mutated.splitlines()
     first = _common(before, after)

@@ -21,7 +21,9 @@ __all__ = ["Kill", "Server"]
 _CHILD = Path(__file__).with_name("child.py")
 _COMPILED = ("hashring._compiled", "ringfence.client.requests._batch_ops")
 _SILENT_S = 150.0
-"""Longest wall time of one test or run; on a busy machine each one waits for the processor."""
+"""Longest wall time of one test or run that uses little processor time: it waits without end."""
+_IDLE_SHARE = 0.01
+"""Share of a processor below which a process waits; on a busy machine others get little, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,13 @@ class Server(AbstractContextManager["Server"]):
         self._process.stdin.flush()
         kill: Kill | None = None
         pid, current = 0, ""
+        used = 0.0
         while True:
             reply = self._read()
-            if reply is None:  # Nothing has happened for too long.
+            if reply is None:
+                before, used = used, _cpu_seconds(pid)
+                if used - before > _IDLE_SHARE * self._silent_s:
+                    continue
                 kill = kill or Kill(current, "hang")
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
@@ -151,3 +157,12 @@ class Server(AbstractContextManager["Server"]):
         line, _, self._buffer = self._buffer.partition(b"\n")
         reply: dict[str, object] = json.loads(line)
         return reply
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

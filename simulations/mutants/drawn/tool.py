@@ -65,11 +65,15 @@ def mutate(source: str, variant: Variant) -> str:
     """Return the source text with one mutation.
 
     Raises `ConfigError` when the tool is not installed, and `LookupError` when the module has no
-    such mutation.
+    such mutation or the tool cannot apply it.
     """
     tool = _tool()
     if variant.operator in tool.operators:
-        mutated = tool.mutate_code(source, tool.operators[variant.operator], variant.occurrence)
+        operator = tool.operators[variant.operator]
+        try:
+            mutated = tool.mutate_code(source, operator, variant.occurrence)
+        except AttributeError as error:  # Dotted names in `except` clauses: a bug of cosmic-ray.
+            raise LookupError(f"the tool cannot apply {variant.operator}: {error}") from error
         if mutated is not None:
             return str(mutated)
     raise LookupError(f"the module has no mutation {variant.operator} {variant.occurrence}")
