@@ -191,6 +191,30 @@ def test_the_cluster_key_is_changed_in_three_steps(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_changed_key_file_keeps_its_owner_and_group(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+    file = KeyDir(tmp_path / "keys").cluster_key
+    os.chown(file, 4321, 4322)
+
+    rotate(tmp_path / "keys", "add")
+
+    assert (file.stat().st_uid, file.stat().st_gid) == (4321, 4322)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o600, 0o600), (0o640, 0o640), (0o664, 0o640)])
+def test_only_a_group_that_could_read_a_key_file_still_can(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+    file = KeyDir(tmp_path / "keys").cluster_key
+    file.chmod(before)
+
+    rotate(tmp_path / "keys", "add")
+
+    assert stat.S_IMODE(file.stat().st_mode) == after
+
+
 def test_the_error_for_a_wrong_rotation_step_names_the_right_one(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
 

@@ -327,6 +327,27 @@ def test_people_see_the_counts_and_who_was_throttled_most(
     assert "plain" in ran.out
 
 
+def test_each_rule_of_a_replay_is_printed_with_its_denials_and_checks(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "trace.tsv"
+    log.write_text("100\tx\tGET\t/\t200\n" * 12, "utf-8")
+
+    ran = run("replay", log, "--rules", rules, "--local", "--clock", "log")
+    other = run(
+        *("replay", log, "--rules", rules, "--local", "--clock", "log", "--descriptor", "method")
+    )
+
+    rows = [
+        line.split()[-2:]
+        for out in (ran.out, other.out)
+        for line in out.splitlines()
+        if line.startswith("log > client ")
+    ]
+    assert rows == [["2", "12"], ["0", "0"]]
+    assert "12 met no rule" in other.out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -60,6 +60,29 @@ def test_large_answers_are_stored_up_to_a_bound_in_bytes() -> None:
     assert not sender.has_asked(1)
 
 
+def test_exactly_four_mebibytes_of_answers_are_stored_for_each_sender() -> None:
+    sender = Kept().of(Role.CLIENT, "app", 1)
+
+    for seq in range(1, 5):
+        sender.remember(seq, bytes(1 << 20))
+    assert all(sender.has_asked(seq) for seq in range(1, 5))
+    sender.remember(5, b"x")
+
+    assert [sender.has_asked(seq) for seq in range(1, 6)] == [False, True, True, True, True]
+
+
+def test_exactly_512_requests_are_stored_for_each_sender() -> None:
+    sender = Kept().of(Role.CLIENT, "app", 1)
+
+    for seq in range(1, 513):
+        sender.remember(seq, b"x")
+    assert sender.has_asked(1)
+    sender.remember(513, b"x")
+
+    assert not sender.has_asked(1)
+    assert sender.has_asked(2)
+
+
 def test_the_sender_that_was_silent_longest_is_dropped_first() -> None:
     senders = Kept(most=2)
     early, late = senders.of(Role.CLIENT, "early", 1), senders.of(Role.CLIENT, "late", 1)
