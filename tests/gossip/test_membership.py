@@ -11,6 +11,7 @@ from gossip import (
     Status,
     encode,
 )
+from gossip.datagrams.codec import record_size
 from tests.gossip.membership_calls import HOME, NS, changes, deliver, others, run, sent
 
 
@@ -73,6 +74,16 @@ def test_no_message_is_larger_than_a_datagram(core, record, count, length):
 def test_a_member_with_too_long_texts_is_rejected(core):
     with pytest.raises(ValueError, match="shorten"):
         core("n" * 255, zone="z" * 255)
+
+
+def test_the_texts_of_a_member_take_up_to_440_bytes(core):
+    def with_zone(length):
+        return core("n" * 255, host="h", zone="z" * length).me
+
+    longest = next(length for length in range(255) if record_size(with_zone(length)) == 440)
+
+    with pytest.raises(ValueError, match="shorten them to 440"):
+        with_zone(longest + 1)
 
 
 def test_the_longest_allowed_record_is_sent_and_suspected(core, record):

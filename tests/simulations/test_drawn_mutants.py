@@ -338,7 +338,7 @@ def test_a_module_that_cannot_be_imported_is_detected(server: Server, root: Path
     kill = run_tests(server, replace(mutant, source="1 / 0"), [STEPS])
 
     assert kill is not None
-    assert "ZeroDivisionError" in kill.text
+    assert kill.by == ""
 
 
 def test_recording_finds_the_lines_and_the_time_of_each_test(server: Server, root: Path) -> None:

@@ -71,8 +71,9 @@ def draw_mutants(
 ) -> list[DrawnMutant]:
     """Draw mutants of packages at random; equal seeds and code give equal mutants.
 
-    A draw is repeated when the mutant is no valid Python, or when the tool cannot apply it. Places in type annotations are left out,
-    because they have no effect. Raises `ConfigError` when the mutation tool is not installed.
+    A draw is repeated when the mutant is no valid Python, or when the tool cannot apply it. Places
+    in type annotations are left out, because they have no effect. Raises `ConfigError` when the
+    mutation tool is not installed.
     """
     random = Random(f"mutants {seed}")  # noqa: S311 - a sample, not a secret.
     modules = {path: (root / path).read_text("utf-8") for path in _modules(packages, root)}
