@@ -8,7 +8,7 @@ import click
 
 from node.cli.common import json_option
 from ringfence.errors import ConfigError
-from simulations.cli.single_runs import report_option, report_path, run_and_show
+from simulations.cli.single_runs import nearby_option, report_option, report_path, run_and_show
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
@@ -55,6 +55,7 @@ def scenario_command(name: str, about: str) -> click.Command:
         "--level", type=click.Choice(get_args(Level)), help="Runtime; default: the scenario's own."
     )
     @report_option
+    @nearby_option
     @click.option("--no-report", is_flag=True, help="Write no report.")
     @click.option(
         "--save",
@@ -74,6 +75,7 @@ def scenario_command(name: str, about: str) -> click.Command:
         report: Path | None,
         no_report: bool,
         save: Path | None,
+        nearby: int,
         json_: bool,
     ) -> None:
         original = generate_scenario(seed, level or "node") if name == DRAWN else SCENARIOS[name]
@@ -94,7 +96,7 @@ def scenario_command(name: str, about: str) -> click.Command:
         scenario = validated(scenario)
         if save is not None:
             write_case(Case(seed, scenario), save)
-        run_and_show(scenario, seed, original, path, is_json=json_)
+        run_and_show(scenario, seed, original, path, nearby=nearby, is_json=json_)
 
     return command
 

@@ -9,13 +9,15 @@ from rich.table import Table
 from node.cli.common import as_json, console
 from ringfence.errors import ConfigError
 from simulations.cli.stories import show_story
-from simulations.reporting.outcome import Outcome
+from simulations.reporting.explanations import explanations
+from simulations.reporting.outcome import Nearby, Outcome
 from simulations.reporting.report import write_report
 from simulations.reporting.story import build_story
 from simulations.running import run_scenario
 from simulations.scenarios.scenario import Scenario
+from simulations.searching.nearby import run_nearby
 
-__all__ = ["report_option", "report_path", "run_and_show"]
+__all__ = ["nearby_option", "report_option", "report_path", "run_and_show"]
 
 _SHOWN = 10
 
@@ -23,6 +25,13 @@ report_option = click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Path of the HTML report; default: ringfence-NAME-SEED.html.",
+)
+nearby_option = click.option(
+    "--nearby",
+    default=6,
+    show_default=True,
+    type=click.IntRange(0),
+    help="After a violation, run at most this many similar runs for the report.",
 )
 
 
@@ -46,16 +55,20 @@ def run_and_show(
     path: Path | None,
     *,
     command: str | None = None,
+    nearby: int = 0,
     is_json: bool,
 ) -> None:
     """Run a scenario, write its report, and print its outcome; exit with 1 after a violation.
 
-    `command` repeats the run; the default lists the changes of `original`.
+    `command` repeats the run; the default lists the changes of `original`. The report of a run
+    with a violation also has at most `nearby` similar runs.
     """
     outcome = _run(scenario, seed, original, is_quiet=is_json)
     if command is not None:
         outcome.command = command
     if path is not None:
+        if outcome.violations and nearby:
+            outcome.nearby = _run_nearby(scenario, seed, nearby, is_quiet=is_json)
         _write(outcome, path)
     _show(outcome, path, is_json)
     if outcome.violations:
@@ -63,15 +76,7 @@ def run_and_show(
 
 
 def _run(scenario: Scenario, seed: int, original: Scenario, *, is_quiet: bool) -> Outcome:
-    screen = console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=screen,
-        disable=is_quiet or not screen.is_terminal,
-    ) as progress:
+    with _progress(is_quiet=is_quiet) as progress:
         bar = progress.add_task(f"{scenario.name}, seed {seed}", total=1.0)
         try:
             return run_scenario(
@@ -79,6 +84,24 @@ def _run(scenario: Scenario, seed: int, original: Scenario, *, is_quiet: bool) -
             )
         except ValueError as error:
             raise ConfigError(f"{scenario.name}: {error}") from error
+
+
+def _run_nearby(scenario: Scenario, seed: int, most: int, *, is_quiet: bool) -> list[Nearby]:
+    with _progress(is_quiet=is_quiet) as progress:
+        bar = progress.add_task("nearby runs", total=most)
+        return run_nearby(scenario, seed, most, lambda: progress.advance(bar))
+
+
+def _progress(*, is_quiet: bool) -> Progress:
+    screen = console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        disable=is_quiet or not screen.is_terminal,
+    )
 
 
 def _write(outcome: Outcome, path: Path) -> None:
@@ -112,6 +135,9 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
         return
     screen = console()
     held = "all invariants held" if not outcome.violations else "INVARIANT VIOLATED"
+    excess = [] if outcome.violations else explanations(outcome)
+    if excess:
+        held += ", with excess units that faults and delays explain"
     screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
     screen.print(
         f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "
@@ -125,6 +151,10 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
             name.replace("_", " "), f"{value:,.10g}" if value % 1 == 0 else f"{value:.2f}"
         )
     screen.print(table)
+    for each in excess:
+        bound = "" if each.bound is None else f", {each.bound:g} are allowed"
+        reasons = "; ".join(each.reasons) or "no key is above its bound"
+        screen.print(f"\n{each.value:g} {each.figure}{bound}: {reasons}", highlight=False)
     for violation in outcome.violations[:_SHOWN]:
         screen.print(f"{violation.at:8.2f} s  {violation.property}: {violation.text}", style="red")
     if len(outcome.violations) > _SHOWN:

@@ -11,6 +11,7 @@ from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [
     "KeyHistory",
+    "Nearby",
     "Outcome",
     "OwnershipChange",
     "Point",
@@ -56,8 +57,8 @@ class Request:
     allowed: bool
     source: str
     """Source of the decision, such as `owner`, `standby` or `policy`."""
-    decided_by: str
-    """Node that decided; empty when it is not known or no node decided."""
+    decided_by: tuple[str, ...]
+    """Nodes that can have decided, usually one; none for answers of caches and policies."""
     kind: str = "check"
     """`check`, `charge` or `peek`."""
 
@@ -82,8 +83,15 @@ class KeyHistory:
     key: str
     limit: str
     """Text of the limit, such as `15 in 86400 s, sliding_window_log`."""
+    period_s: float = 0.0
     is_judged: bool = False
     """Whether a violation names the key."""
+    over: int = 0
+    """Largest number of units above the limit in one period."""
+    bound: int | None = None
+    """Units above the limit that the invariant allows; None if it was not computed."""
+    exact_by: str = "exact"
+    """Algorithm that may admit the limit twice in one period; `exact` if none does."""
     requests: list[Request] = field(default_factory=list)
     states: list[Span] = field(default_factory=list)
     """States of the shard; the rows are nodes."""
@@ -98,6 +106,17 @@ class KeyHistory:
     def subject(self) -> tuple[str, str]:
         """Return rule and key."""
         return self.rule, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """Result of a run that differs from another run in one point."""
+
+    change: str
+    """The difference, such as `without 3-8 s: crash node=n2`."""
+    violated: tuple[str, ...]
+    is_smaller: bool
+    """Whether the run has one fault less."""
 
 
 @dataclass(slots=True)
@@ -149,4 +168,7 @@ class Outcome:
     faults: tuple[Fault, ...] = ()
     """Faults as they were applied."""
     histories: list[KeyHistory] = field(default_factory=list)
-    """Histories of the keys that violations name, and of the key with the most checks."""
+    """Histories of the keys that violations name, of the key with the most units over its limit,
+    and of the key with the most checks."""
+    nearby: list[Nearby] = field(default_factory=list)
+    """Results of similar runs, after a violation."""

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from simulations.reporting.outcome import Outcome, Point, Span
+from simulations.reporting.explanations import explanations
+from simulations.reporting.holders import holder_plots
+from simulations.reporting.outcome import Outcome, Point, Span, Violation
 from simulations.reporting.plots import (
     Bar,
     Frame,
@@ -23,20 +25,15 @@ from simulations.reporting.plots import (
     plot_lines,
     stack,
 )
+from simulations.reporting.sections import explained_section, nearby_section, story_sections
+from simulations.reporting.style import STYLE
 from simulations.scenarios.catalog import SCENARIOS
 
-__all__ = ["STYLE", "render", "write_report"]
+__all__ = ["render", "write_report"]
 
 _MAX_MEMBERS = 40
 _MAX_VIOLATIONS = 100
 _MAX_LANES = 8
-_EXCUSED = {
-    "over_admitted_worst_key": "units over the limit of the worst key",
-    "lost": "hits lost",
-    "counted_twice": "hits counted twice",
-    "by_policy": "checks that no node decided in time",
-}
-"""Texts of the figures that faults may excuse."""
 _STATES = {
     "alive": "green",
     "joining": "sky",
@@ -58,6 +55,7 @@ def render(outcome: Outcome) -> str:
     frame = _frame(outcome)
     plots = (
         _fault_plot(outcome, frame),
+        *holder_plots(outcome, frame),
         _admitted_plot(outcome, frame),
         _over_plot(outcome, frame),
         _staleness_plot(outcome, frame),
@@ -73,7 +71,10 @@ def render(outcome: Outcome) -> str:
         f"<h1>{escape(scenario.name)}</h1>\n<p>{escape(scenario.about)}</p>",
         _verdict(outcome),
         _guide(outcome),
+        *story_sections(outcome),
+        nearby_section(outcome),
         _facts(outcome),
+        explained_section(outcome),
         '<div class="columns">',
         _table("Figures", ((name, number(value)) for name, value in outcome.figures.items())),
         _table("Marks: rare events, and how often each happened", _marks(outcome)),
@@ -89,23 +90,40 @@ def render(outcome: Outcome) -> str:
 def _verdict(outcome: Outcome) -> str:
     violations = outcome.violations
     if not violations:
-        return '<p class="verdict good">✓ All invariants held</p>'
+        excess = explanations(outcome)
+        if not excess:
+            return '<p class="verdict good">✓ All invariants held</p>'
+        figures = ", ".join(f"{number(each.value)} {each.figure}" for each in excess)
+        return (
+            '<div class="verdict good">✓ All invariants held<ul><li>This run has '
+            f"{escape(figures)}. The invariants allow that much, for the reasons "
+            '<a href="#explained">below</a>.</li></ul></div>'
+        )
     count = "1 violation" if len(violations) == 1 else f"{len(violations):,} violations"
+    by_law: dict[str, list[Violation]] = {}
+    for violation in violations:
+        by_law.setdefault(violation.property, []).append(violation)
+    return f'<div class="verdict bad">✗ {count}{"".join(map(_law, by_law.values()))}</div>'
+
+
+def _law(violations: Sequence[Violation]) -> str:
+    """Return the violations of one invariant; those after the first one can be unfolded."""
     items = [
-        f"<li><b>{escape(violation.property)}</b> at {number(violation.at)} s: "
-        f"{escape(violation.text)}</li>"
-        for violation in violations[:_MAX_VIOLATIONS]
+        f"<li><b>{escape(each.property)}</b> at {number(each.at)} s: {escape(each.text)}</li>"
+        for each in violations[:_MAX_VIOLATIONS]
     ]
     if len(violations) > _MAX_VIOLATIONS:
         items.append(f"<li>and {len(violations) - _MAX_VIOLATIONS:,} more</li>")
-    return f'<div class="verdict bad">✗ {count}<ul>{"".join(items)}</ul></div>'
+    first, *rest = items
+    if not rest:
+        return f"<ul>{first}</ul>"
+    more = f"{len(violations) - 1:,} more of {escape(violations[0].property)}"
+    folded = f"<details><summary>{more}</summary><ul>{''.join(rest)}</ul></details>"
+    return f"<ul>{first}</ul>{folded}"
 
 
 def _guide(outcome: Outcome) -> str:
-    """Return an introduction that explains how to read the report.
-
-    It explains excess units that the faults permit, although the verdict is good.
-    """
+    """Return an introduction that explains how to read the report."""
     name = outcome.scenario.name
     page = (
         f"docs/operate/scenarios/{name}.md" if name in SCENARIOS else "docs/operate/simulation.md"
@@ -116,17 +134,6 @@ def _guide(outcome: Outcome) -> str:
         f"<b>{page}</b> says what this run shows; <b>docs/operate/simulation.md</b> explains the "
         "invariants (section “Invariants”) and the marks (section “Swarm”).",
     ]
-    found = {name: outcome.figures.get(name, 0) for name in _EXCUSED}
-    excess = [f"{number(count)} {_EXCUSED[name]}" for name, count in found.items() if count > 0]
-    if excess and not outcome.violations:
-        sentences.append(
-            f"This run has {', '.join(excess)}, and the invariants still hold: faults, and "
-            "counts that reach other data centers late, excuse so much for the keys, data centers "
-            "and times that they concern, and no more happened. "
-            "The figures are those of the worst key and of all keys; the plots <i>Admitted against "
-            "the limit</i> and <i>Over-admission</i> follow one key, the one asked for most, which "
-            "may have nothing over its limit."
-        )
     return "".join(f'<p class="guide">{sentence}</p>' for sentence in sentences)
 
 
@@ -380,60 +387,3 @@ def _words(name: str) -> str:
 def _by_number(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts n2 before n10."""
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
-
-
-STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --text: #1b1f24; --faint: #5b6570;
-  --line: #dfe3e8; --panel: #f5f7f9; --good: #00694d; --bad: #a83200; --alarm: #d40000;
-  --blue: #0072b2; --orange: #e69f00; --green: #009e73; --purple: #cc79a7; --red: #d55e00;
-  --sky: #56b4e9; --grey: #999; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14181d; --text: #e6e9ed; --faint: #a3adb8;
-  --line: #303842; --panel: #1d232a; --alarm: #ff6b6b; --blue: #2f97d8; --grey: #7d858e; } }
-body { margin: 0; background: var(--paper); color: var(--text);
-  font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1100px; margin: 0 auto; padding: 24px 20px 60px; }
-h1 { margin: 0; font-size: 28px; overflow-wrap: anywhere; }
-h1 + p { margin: 4px 0 16px; color: var(--faint); font-size: 17px; }
-h2 { margin: 24px 0 8px; font-size: 17px; }
-h3 { margin: 0; font-size: 15px; }
-code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
-.verdict { border-radius: 6px; padding: 10px 16px; color: #fff; font-size: 17px; font-weight: 600; }
-.verdict ul { margin: 6px 0 0; padding-left: 20px; font-size: 14px; font-weight: 400; }
-.verdict li { white-space: pre-wrap; overflow-wrap: anywhere; }
-.good { background: var(--good); } .bad { background: var(--bad); }
-.guide { margin: 12px 0 0; color: var(--faint); font-size: 14px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 16px 0; }
-dt { color: var(--faint); } dd { margin: 0; }
-.command { display: block; padding: 6px 10px; border-radius: 4px; background: var(--panel);
-  user-select: all; white-space: pre-wrap; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr));
-  gap: 0 36px; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; }
-tr { border-bottom: 1px solid var(--line); }
-th { text-align: left; font-weight: 400; padding: 3px 12px 3px 0; }
-td { text-align: right; font-variant-numeric: tabular-nums; }
-ol { margin: 0; padding-left: 26px; font-size: 14px; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } thead { color: var(--faint); }
-.wide th, .wide td { padding: 3px 10px 3px 0; white-space: nowrap; }
-.nothing { margin: 0; color: var(--faint); font-style: italic; }
-figure { margin: 0 0 26px; overflow-x: auto; }
-figcaption p { margin: 0; color: var(--faint); font-size: 14px; }
-.legend { display: flex; flex-wrap: wrap; gap: 0 18px; margin: 4px 0 2px; padding: 0;
-  list-style: none; font-size: 13px; }
-.legend svg { margin-right: 6px; overflow: visible; }
-.plot { display: block; width: 100%; min-width: 640px; font-size: 12px; }
-.plot text { fill: var(--faint); } .plot .axis { fill: var(--text); }
-.plot .label { fill: #000; font-size: 10px; pointer-events: none; }
-.plot .fault { font-size: 10px; }
-.frame { fill: none; stroke: var(--faint); }
-.grid { stroke: var(--line); }
-.shade { fill: var(--faint); } .instant { stroke: var(--faint); opacity: 0.5; }
-.load-end { stroke: var(--faint); stroke-dasharray: 2 3; }
-.violation { stroke: var(--alarm); stroke-width: 1.5; }
-.line { fill: none; stroke: var(--ink); stroke-width: 2; stroke-linecap: round;
-  stroke-linejoin: round; }
-.area { fill: var(--ink); opacity: 0.8; } .bar { fill: var(--ink); }
-.blue { --ink: var(--blue); } .orange { --ink: var(--orange); } .green { --ink: var(--green); }
-.purple { --ink: var(--purple); } .red { --ink: var(--red); } .sky { --ink: var(--sky); }
-.grey { --ink: var(--grey); } .dark { --ink: var(--text); }
-"""

@@ -3,15 +3,16 @@
 The story has numbered steps. Each step has a place in a sequence diagram: the clients or a node.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from simulations.reporting.outcome import KeyHistory, Outcome, OwnershipChange, Request, Violation
 from simulations.scenarios.scenario import Fault
 
-__all__ = ["CLIENTS", "Step", "Story", "build_story", "most_telling"]
+__all__ = ["CLIENTS", "STATE_TEXTS", "Step", "Story", "build_story", "most_telling"]
 
 Kind: TypeAlias = Literal["fault", "end", "allowed", "denied", "state", "violation"]
 
@@ -19,7 +20,9 @@ CLIENTS = "clients"
 """Name of the lane of all clients."""
 _MAX_STEPS = 10
 _MAX_LANES = 7
-_STATES = {
+_MARGIN_S = 0.001
+_NODE = re.compile(r"\bn\d+\b")
+STATE_TEXTS = {
     "ABSENT": "does not decide",
     "SENT": "has transferred the shard and waits for the acknowledgement",
     "MOVED": "has transferred the shard",
@@ -60,7 +63,7 @@ class Step:
     """Seconds since the start of the load."""
     kind: Kind
     lanes: tuple[str, ...]
-    """Places of the event: the node, or the clients and the node that decided."""
+    """Nodes of the event; of a request, the clients and the nodes that can have decided."""
     text: str
     count: int = 1
     """Number of similar requests that the step combines."""
@@ -96,28 +99,49 @@ def build_story(
     """Return the story of a violation, by default the first one that names a key."""
     violation = violation or most_telling(outcome)
     history = _history_of(outcome, violation)
-    law = Step(violation.at, "violation", (), f"{violation.property}: {violation.text}")
     until = _horizon(outcome, violation, history)
     steps = [*_fault_steps(outcome.faults, until)]
     opening = ""
     if history is not None:
-        steps += _state_steps(history.changes, until)
+        steps = _steps_of_key(steps, history, until, most - 1)
         opening = _opening(history)
-    steps.sort(key=lambda step: step.at)
-    if history is not None:
-        steps = _with_requests(steps, [r for r in history.requests if r.asked_at <= until], history)
-    steps = [*_shortened(steps, most - 1), law]
-    shown = [replace(steps[-1], at=max(step.at for step in steps))]
-    kept = [*steps[:-1], *shown]
-    total = len(steps)
-    kept = kept[-most:]
+    last = max([violation.at, until - _MARGIN_S, *(step.at for step in steps)])
+    text = f"{violation.property}: {violation.text}"
+    steps.append(Step(last, "violation", tuple(_NODE.findall(violation.text)), text))
+    kept = steps[-most:]
     return Story(
         f"{outcome.scenario.name}, seed {outcome.seed}: {violation.property}",
         opening,
         _lanes(kept, history),
         tuple(kept),
-        total - len(kept),
+        len(steps) - len(kept),
     )
+
+
+def _steps_of_key(
+    faults: Sequence[Step], history: KeyHistory, until: float, most: int
+) -> list[Step]:
+    """Return all steps in order; when there are too many, leave out what matters least.
+
+    First the answers of caches, then nodes that stop deciding, then denials and peeks.
+    """
+    states = [*_state_steps(history.changes, until)]
+    requests = [each for each in history.requests if each.asked_at <= until]
+    decided = [each for each in requests if each.source != "cache"]
+    taken = [each for each in states if not _is_minor(each)]
+    charged = [each for each in decided if each.allowed and each.kind != "peek"]
+    found: list[Step] = []
+    for some_states, some_requests, is_merged in (
+        (states, requests, False),
+        (states, decided, False),
+        (taken, decided, True),
+        (taken, charged, True),
+    ):
+        others = sorted([*faults, *some_states], key=lambda step: step.at)
+        found = _with_requests(others, some_requests, history, is_merged=is_merged)
+        if len(found) <= most:
+            break
+    return found
 
 
 def most_telling(outcome: Outcome) -> Violation:
@@ -139,16 +163,18 @@ def _history_of(outcome: Outcome, violation: Violation) -> KeyHistory | None:
 def _horizon(outcome: Outcome, violation: Violation, history: KeyHistory | None) -> float:
     """Return the time until which events can have led to a violation.
 
-    The time of a violation may be the start of the period in which too much was admitted.
+    The time of a violation may be the start of a period in which too much was admitted.
     """
     if violation.property == "over_admission" and history is not None:
-        return max([violation.at, *(r.answered_at for r in history.requests if r.allowed)])
-    return max(violation.at, 0.0) + 0.001
+        end = violation.at + history.period_s
+        allowed = [each.answered_at for each in history.requests if each.allowed]
+        return max([violation.at, *(at for at in allowed if at <= end)])
+    return max(violation.at, 0.0) + _MARGIN_S
 
 
 def _opening(history: KeyHistory) -> str:
     owners = [
-        f"{span.row} {_STATES[span.state]}"
+        f"{span.row} {STATE_TEXTS.get(span.state, span.state)}"
         for span in history.states
         if span.start <= 0 <= span.end and span.state in _DECIDING
     ]
@@ -186,30 +212,40 @@ def _state_steps(changes: Iterable[OwnershipChange], until: float) -> Iterator[S
     for change in changes:
         is_relevant = change.after in _DECIDING or change.before in _DECIDING
         if 0 < change.at <= until and is_relevant and change.after != change.before:
-            text = f"{change.node} {_STATES[change.after]} ({change.after}, by {change.event})."
+            does = STATE_TEXTS.get(change.after, change.after)
+            text = f"{change.node} {does} ({change.after}, by {change.event})."
             yield Step(change.at, "state", (change.node,), text)
 
 
 def _with_requests(
-    steps: Sequence[Step], requests: Sequence[Request], history: KeyHistory
+    steps: Sequence[Step],
+    requests: Sequence[Request],
+    history: KeyHistory,
+    *,
+    is_merged: bool,
 ) -> list[Step]:
-    """Insert the requests between the steps; similar requests without a step between are one."""
+    """Insert the requests between the steps; similar requests without a step between are one.
+
+    `is_merged` also combines similar requests with other requests between them.
+    """
     times = [step.at for step in steps]
 
-    def kind(request: Request) -> tuple[int, bool, str, str, str]:
+    def kind(request: Request) -> tuple[int, bool, str, tuple[str, ...], str]:
         place = sum(at <= request.answered_at for at in times)
         return place, request.allowed, request.source, request.decided_by, request.kind
 
     found = [*steps]
     ordered = sorted(requests, key=lambda request: (request.answered_at, request.client))
-    for (_, allowed, source, node, what), group in groupby(ordered, kind):
+    if is_merged:
+        ordered.sort(key=kind)
+    for (_, allowed, source, nodes, what), group in groupby(ordered, kind):
         same = [*group]
         found.append(
             Step(
                 same[0].answered_at,
                 "allowed" if allowed else "denied",
-                (CLIENTS, node) if node else (CLIENTS,),
-                _sentence(same, history, source, node, what),
+                (CLIENTS, *nodes),
+                _sentence(same, history, source, nodes, what),
                 len(same),
             )
         )
@@ -217,7 +253,7 @@ def _with_requests(
 
 
 def _sentence(
-    same: Sequence[Request], history: KeyHistory, source: str, node: str, what: str
+    same: Sequence[Request], history: KeyHistory, source: str, nodes: tuple[str, ...], what: str
 ) -> str:
     units = sum(request.cost for request in same)
     verdict = "counts" if what == "charge" else "allows" if same[0].allowed else "denies"
@@ -225,19 +261,8 @@ def _sentence(
     count = f"a {what}" if len(same) == 1 else f"{len(same)} {what}s"
     cost = "" if units == len(same) else f" of {units} units"
     until = f" until {same[-1].answered_at:.2f} s" if len(same) > 1 else ""
-    who = f"{node} ({source})" if node else f"The {source}"
+    who = f"{' or '.join(nodes)} ({source})" if nodes else f"The {source}"
     return f"{who} {verdict} {count}{cost} of {' and '.join(clients)} for {history.name}{until}."
-
-
-def _shortened(steps: Sequence[Step], most: int) -> list[Step]:
-    """Combine requests between which only other nodes' states changed, if there are too many."""
-    kept = [*steps]
-    while len(kept) > most:
-        spare = next((at for at, step in enumerate(kept) if _is_minor(step)), None)
-        if spare is None:
-            break
-        del kept[spare]
-    return kept
 
 
 def _is_minor(step: Step) -> bool:

@@ -27,11 +27,12 @@ def _row(step: Step, places: dict[str, int], width: int) -> str:
     for place in places.values():
         row[place] = "│"
     lanes = [lane for lane in step.lanes if lane in places]
-    if step.kind in ("allowed", "denied") and len(lanes) == 2:
-        begin, end = places[lanes[0]], places[lanes[1]]
+    if step.kind in ("allowed", "denied") and len(lanes) > 1:
+        begin, *ends = [places[lane] for lane in lanes]
         row[begin] = "├"
-        row[begin + 1 : end] = ["─"] * (end - begin - 1)
-        row[end - 1 : end + 1] = ["▶", _MARKS[step.kind]]
+        row[begin + 1 : max(ends)] = ["─"] * (max(ends) - begin - 1)
+        for end in ends:
+            row[end - 1 : end + 1] = ["▶", _MARKS[step.kind]]
     else:
         for lane in lanes or [each for each in places if each != CLIENTS]:
             row[places[lane]] = _MARKS[step.kind]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ringfence.rules.periods import format_period
 from simulations.reporting.plots import escape, number
-from simulations.reporting.report import STYLE
+from simulations.reporting.style import STYLE
 from simulations.what_if.figures import WhatIf
 
 __all__ = ["render_what_if", "write_what_if"]

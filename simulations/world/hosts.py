@@ -85,7 +85,7 @@ class Hosts:
         self.clients: list[Client] = []
         self._events = events
         self._clock = clock
-        self._has_one_datacenter = scenario.datacenters == 1
+        self.has_one_datacenter = scenario.datacenters == 1
         for number in range(scenario.nodes):
             datacenter = f"dc{number % scenario.datacenters + 1}"
             zone = f"z{number // scenario.datacenters % scenario.zones + 1}"
@@ -170,7 +170,7 @@ class Hosts:
         Each row has the node's data center, the identity of its process (name and number of
         starts), and its metric counters.
         """
-        if self._has_one_datacenter:
+        if self.has_one_datacenter:
             return []
         return [
             (host.datacenter, (host.name, host.lives), host.node.queries.stats(1).counters)

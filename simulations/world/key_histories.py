@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from hashring import shard_of
 from node.shards.ownership.ownership_table import COVERING, State
-from ringfence.limiter import Limit
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import Rule
 from ringfence.wire import Source
-from simulations.judging.ledger import Answered, Ledger
+from simulations.judging.invariants import Invariants
+from simulations.judging.ledger import Answered, Column, Ledger
 from simulations.reporting.outcome import KeyHistory, Request, Span, Violation
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import NamedRules
-from simulations.world.ownership_watch import OwnershipWatch
+from simulations.world.shard_watch import ShardWatch
 
 __all__ = ["key_histories", "keys_of"]
 
@@ -20,6 +23,8 @@ _SUBJECT = re.compile(r"([a-z][\w-]*)=([^\s:,]+)|^(\S+) (?:was decided|waited)\b
 """Rule and key in the text of a violation, or the key alone."""
 _COVERING = tuple(state.name for state in COVERING)
 _OWNING = (State.OWNED.name, State.FRESH.name)
+_EXACT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
+"""Algorithms that never admit more than the limit in one period."""
 _BY_NODE = (Source.OWNER, Source.STANDBY)
 
 
@@ -39,11 +44,15 @@ def key_histories(
     ledger: Ledger,
     rules: NamedRules,
     hosts: Hosts,
-    watch: OwnershipWatch,
+    watch: ShardWatch,
+    invariants: Invariants,
 ) -> list[KeyHistory]:
-    """Return the histories of the keys that violations name, and of the most frequent key."""
+    """Return the histories of the keys that violations name, of the key with the most units over
+    its limit, and of the most frequent key."""
     judged = keys_of(violations, ledger)
     places = [*judged]
+    worst = _most_over(ledger, rules, hosts) if invariants.over > 0 else None
+    places += [worst] if worst else []
     for rule in {rule: None for rule, _ in ledger.answers}:
         places += [(rule, key) for key in ledger.keys(rule)[:1]]
         break
@@ -52,16 +61,21 @@ def key_histories(
         match = rules.match(rule, key)
         if match is None or match.rule.limit is None:
             continue
-        shard = shard_of(match.key)
+        shard, limit = shard_of(match.key), match.rule.limit
         states = watch.spans_of(shard, hosts.began, hosts.now)
         column = ledger.column(rule, key)
         home = match.rule.home if match.rule.scope == "home" else None
+        over, bound = _excess(match.rule, column, invariants, hosts)
         found.append(
             KeyHistory(
                 rule,
                 key,
-                _text_of(match.rule.limit),
+                _text_of(limit),
+                limit.period_ns / 1e9,
                 (rule, key) in judged,
+                over,
+                bound,
+                "exact" if limit.algorithm in _EXACT else limit.algorithm.name.lower(),
                 [
                     _request(answer, states, hosts, home)
                     for answer in sorted(
@@ -73,6 +87,44 @@ def key_histories(
             )
         )
     return found
+
+
+def _most_over(ledger: Ledger, rules: NamedRules, hosts: Hosts) -> tuple[str, str] | None:
+    """Return rule and key with the most units over the limit; None if no key has a limit."""
+    worst, place = 0, None
+    for rule in {rule: None for rule, _ in ledger.answers}:
+        for key in ledger.keys(rule):
+            match = rules.match(rule, key)
+            if match is not None and match.rule.limit is not None:
+                over = max(_over(match.rule, ledger.column(rule, key), hosts), default=0)
+                if over > worst:
+                    worst, place = over, (rule, key)
+    return place
+
+
+def _over(rule: Rule, column: Column, hosts: Hosts) -> list[int]:
+    """Return the units over the limit in one period, in each part that the rule limits."""
+    assert rule.limit is not None
+    period, ceiling = rule.limit.period_ns / 1e9, rule.limit.ceiling
+    return [each.most_in(period)[0] - ceiling for each in _parts(rule, column, hosts)]
+
+
+def _parts(rule: Rule, column: Column, hosts: Hosts) -> list[Column]:
+    """Return the answers that one limit applies to: all, or those of each data center."""
+    is_shared = rule.scope != "datacenter" or hosts.has_one_datacenter
+    return [column] if is_shared else column.by_datacenter()
+
+
+def _excess(
+    rule: Rule, column: Column, invariants: Invariants, hosts: Hosts
+) -> tuple[int, int | None]:
+    """Return the units of a key over its limit, and how many the invariant allows."""
+    assert rule.limit is not None
+    over = [*zip(_over(rule, column, hosts), _parts(rule, column, hosts), strict=True)]
+    units, part = max(over, key=itemgetter(0), default=(0, None))
+    if part is None or units <= 0:
+        return 0, None
+    return units, invariants.bound(rule, part, hosts.now) - rule.limit.ceiling
 
 
 def _text_of(limit: Limit) -> str:
@@ -88,23 +140,26 @@ def _request(answer: Answered, states: list[Span], hosts: Hosts, home: str | Non
         answer.cost,
         answer.allowed,
         answer.source.name.lower(),
-        _decider(answer, states, hosts, home or answer.datacenter),
+        tuple(_deciders(answer, states, hosts, home or answer.datacenter)),
         "charge" if answer.is_charge else "peek" if answer.is_uncounted else "check",
     )
 
 
-def _decider(answer: Answered, states: list[Span], hosts: Hosts, datacenter: str) -> str:
-    """Return the only node that can have decided a check; empty when there are several."""
+def _deciders(answer: Answered, states: list[Span], hosts: Hosts, datacenter: str) -> list[str]:
+    """Return the nodes that can have decided a check, which is usually one.
+
+    A node whose ring lacks the owner answers as the owner, so both sides of a partition may do it.
+    """
     if answer.source not in _BY_NODE:
-        return ""
-    usual = _OWNING if answer.source is Source.OWNER else _COVERING
+        return []
     holding = {
-        span.row: span.state in usual
+        span.row: span.state in _COVERING
         for span in states
         if span.start <= answer.answered_at
         and answer.asked_at <= span.end
         and hosts.by_name[span.row].datacenter == datacenter
         and span.state in (*_OWNING, *_COVERING)
     }
-    likely = [node for node, is_usual in holding.items() if is_usual] or [*holding]
-    return likely[0] if len(likely) == 1 else ""
+    covering = [node for node, is_covering in holding.items() if is_covering]
+    found = covering if covering and answer.source is Source.STANDBY else [*holding]
+    return sorted(found, key=lambda name: (len(name), name))

@@ -216,7 +216,8 @@ class _Run:
         outcome.event_hash = self._events.digest
         outcome.marks = count_marks(counters)
         outcome.histories = key_histories(
-            outcome.violations, self._ledger, self._rules, hosts, world.ownership
+            *(outcome.violations, self._ledger, self._rules),
+            *(hosts, world.shard_watch, invariants),
         )
         outcome.series = observer.series(rules, invariants)
         outcome.figures = figures_of(self._ledger, invariants) | {

@@ -32,8 +32,8 @@ from simulations.world.hosts import PORT, Client, Host, Hosts
 from simulations.world.links import Links
 from simulations.world.membership_watch import MembershipWatch
 from simulations.world.network import SimulatedNetwork
-from simulations.world.ownership_watch import OwnershipWatch
 from simulations.world.plain_datagrams import PlainDatagrams
+from simulations.world.shard_watch import ShardWatch
 
 __all__ = ["World"]
 
@@ -66,7 +66,7 @@ class World:
         for host in self.hosts.by_name.values():
             self._network.place(host.address, host.place)
         self.links = Links(self.hosts, self._network, scenario.network)
-        self.ownership = OwnershipWatch(runtime.clock())
+        self.shard_watch = ShardWatch(runtime.clock())
         self.watch = MembershipWatch(self.hosts, () if scenario.is_blind else scenario.faults)
         if scenario.network.resets:
             tasks.start_soon(
@@ -131,7 +131,7 @@ class World:
             is_founder=is_founder,
             datagrams=self._datagrams,
             on_change=self.watch.changed,
-            on_transition=self.ownership.observer_of(host.name),
+            on_transition=self.shard_watch.observer_of(host.name),
         )
 
     async def _run_node(
@@ -181,7 +181,7 @@ class World:
 
     def _node_ended(self, name: str) -> None:
         self.watch.ended(name)
-        self.ownership.ended(name)
+        self.shard_watch.ended(name)
 
     async def leave(self, name: str) -> None:
         """Make a node transfer its shards and leave the cluster, then end it."""

@@ -16,7 +16,7 @@ TEXT = "exact=k0: 2 units in 86400 s, at most 1 may pass"
 
 
 def request(at: float, node: str, *, allowed: bool = True, source: str = "owner") -> Request:
-    return Request(at, at + 0.01, "client-0", 1, allowed, source, node)
+    return Request(at, at + 0.01, "client-0", 1, allowed, source, (node,))
 
 
 def outcome(*requests: Request, faults: tuple[Fault, ...] = ()) -> Outcome:
@@ -30,6 +30,7 @@ def outcome(*requests: Request, faults: tuple[Fault, ...] = ()) -> Outcome:
             "exact",
             "k0",
             "1 in 86400 s, fixed_window",
+            86_400.0,
             is_judged=True,
             requests=[*requests],
             states=[
@@ -82,9 +83,35 @@ def test_similar_requests_are_one_step_unless_something_happens_between() -> Non
     ]
 
 
-def test_a_long_story_keeps_its_last_ten_steps() -> None:
-    checks = [request(at, "n2", allowed=at % 2 == 0) for at in range(40)]
-    story = build_story(outcome(*checks))
+def test_a_long_story_combines_requests_before_it_leaves_anything_out() -> None:
+    checks = [request(at / 10, "n2", allowed=at % 2 == 0) for at in range(40)]
+    cached = [request(at / 10, "", allowed=False, source="cache") for at in range(40)]
+    steps = build_story(outcome(*checks, *cached, faults=(CRASH,))).steps
+
+    assert [(step.kind, step.count) for step in steps] == [
+        ("allowed", 15),
+        ("denied", 15),
+        ("fault", 1),
+        ("allowed", 1),
+        ("denied", 1),
+        ("state", 1),
+        ("allowed", 4),
+        ("denied", 3),
+        ("violation", 1),
+    ]
+
+
+def test_a_story_names_all_nodes_that_can_have_decided() -> None:
+    both = Request(1.0, 1.01, "client-0", 1, allowed=True, source="owner", decided_by=("n1", "n2"))
+    story = build_story(outcome(both))
+
+    assert story.steps[0].text == "n1 or n2 (owner) allows a check of client-0 for exact=k0."
+    assert draw_text(story)[1] == "  1    1.01 s     ├───────▶●───────▶●      allowed"
+
+
+def test_a_story_that_is_still_too_long_keeps_its_last_ten_steps() -> None:
+    faults = tuple(Fault(at / 2, "reset", None, {"node": "n1"}) for at in range(35))
+    story = build_story(outcome(request(18.0, "n2"), faults=faults))
 
     assert len(story.steps) == 10
     assert story.steps[-1].kind == "violation"

@@ -1,11 +1,11 @@
 from node.shards.ownership.ownership_table import Event, State
 from simulations.reporting.outcome import OwnershipChange, Span
-from simulations.world.ownership_watch import OwnershipWatch
+from simulations.world.shard_watch import ShardWatch
 
 
 def test_states_and_changes_of_one_shard_are_kept_by_node() -> None:
     now = [10.0]
-    watch = OwnershipWatch(lambda: now[0])
+    watch = ShardWatch(lambda: now[0])
     one, other = watch.observer_of("n1"), watch.observer_of("n2")
     one(Event.START, [3, 4], bytes([State.ABSENT, State.ABSENT]))
     now[0] = 12.0

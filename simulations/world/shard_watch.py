@@ -10,7 +10,7 @@ from node.shards.ownership.ownership_table import TABLE, Event, State
 from node.shards.ownership.shard_states import OnTransition
 from simulations.reporting.outcome import OwnershipChange, Span
 
-__all__ = ["OwnershipWatch"]
+__all__ = ["ShardWatch"]
 
 _ENDED = "node ended"
 """Text of the event that ends all states of a node."""
@@ -27,7 +27,7 @@ class _Transitions:
     before: bytes
 
 
-class OwnershipWatch:
+class ShardWatch:
     """Recorder of the transitions of all shards in one run."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
