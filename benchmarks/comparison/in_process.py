@@ -40,6 +40,7 @@ def in_process_samples() -> dict[str, Callable[[], float]]:
         "table": _table(),
         "table_many": _table_many(),
         "local": _local,
+        "local_sync": _local_sync,
     }
 
 
@@ -105,6 +106,16 @@ def _local() -> float:
             return len(_NAMES) / (thread_time_ns() - started_at) * 1e9
 
     return trio.run(work)
+
+
+def _local_sync() -> float:
+    """Measure our embedded limiter with blocking calls."""
+    with ringfence.blocking.local(load_text(RULES).rules) as limiter:
+        started_at = thread_time_ns()
+        for name in _NAMES:
+            decision = limiter.check("bench", {"user": name})
+            assert decision.allowed
+        return len(_NAMES) / (thread_time_ns() - started_at) * 1e9
 
 
 def _per_s(ask: Callable[[Sequence[str]], Sequence[object]]) -> float:

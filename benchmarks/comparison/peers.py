@@ -69,6 +69,7 @@ def _in_process(rounds: int) -> Iterator[Figure]:
     yield ratio("peers.memory_table_vs_dict", found["table"], found["dict"])
     yield ratio("peers.memory_table_many_vs_dict", found["table_many"], found["dict"])
     yield ratio("peers.memory_local_vs_limits", found["local"], found["limits"])
+    yield ratio("peers.memory_local_sync_vs_limits", found["local_sync"], found["limits"])
 
 
 def _network(found: dict[str, list[Rate]]) -> Iterator[Figure]:

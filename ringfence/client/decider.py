@@ -43,6 +43,9 @@ class Decider(Protocol):
         rejects the token.
         """
 
+    def ask_now(self, key: bytes, cost: int) -> OutcomeRow | None:
+        """Decide a single check without waiting; return None when a node must be asked."""
+
     def time(self) -> float:
         """Return the current seconds of the clock that `refund` uses for `asked_at`."""
 

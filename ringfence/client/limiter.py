@@ -155,8 +155,8 @@ class Limiter:
         return await self._dispatcher.complete(target, cost, decision, timeout)
 
     def check_now(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision | None:
-        """Check without waiting, if the local cache can decide; otherwise return None, and the
-        caller awaits `check`.
+        """Check without waiting, if the local cache or the limiter of this process can decide;
+        otherwise return None, and the caller awaits `check`.
 
         `check` begins with the same look-up. A loop around this call must let other tasks run.
         """
@@ -165,15 +165,17 @@ class Limiter:
         if self._is_closed:
             self._require_open(None)
         cache = self._local_cache
-        if cache is None:
+        known = None if cache is None else cache.repeat(domain, descriptors, cost)
+        if known is not None:
+            return known
+        rules = self._decider.rules
+        rule, key = self._match_cache.find(rules, domain, descriptors) or (None, b"")
+        if rule is None:
             return None
-        known = cache.repeat(domain, descriptors, cost)
-        if known is None:
-            rules = self._decider.rules
-            rule, key = self._match_cache.find(rules, domain, descriptors) or (None, b"")
-            if rule is not None:
-                known = cache.decide(domain, descriptors, rule, key, cost)
-        return known
+        if cache is not None:
+            return cache.decide(domain, descriptors, rule, key, cost)
+        row = self._decider.ask_now(key, cost)
+        return None if row is None else Decision(rule, row)
 
     async def check_many(
         self,

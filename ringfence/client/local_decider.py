@@ -79,11 +79,13 @@ class LocalDecider:
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
         """Decide a single check without creating a batch, which would double the time."""
         with self._lock:
-            found = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())
-        return (
-            *(found.codes[0], found.limits[0], found.remaining[0], found.retry_after_ns[0]),
-            *(found.reset_after_ns[0], found.delay_ns[0], found.slot_ids[0], _LOCAL),
-        )
+            amount, verdict = self._engine.decide_lone(key, cost, self._clock.now())
+        code, remaining, retry_after, reset_after, delay, slot_id = verdict
+        return code, amount, remaining, retry_after, reset_after, delay, slot_id, _LOCAL
+
+    def ask_now(self, key: bytes, cost: int) -> OutcomeRow | None:
+        """Decide a single check; the result is never None."""
+        return self.decide_lone(key, cost)
 
     def decide_now(self, batch: Batch) -> Results:
         """Decide every check of a batch synchronously."""

@@ -178,6 +178,20 @@ class Engine:
         self._tables.evict_to_bounds(1, now)
         return outcomes
 
+    def decide_lone(self, key: bytes, cost: int, now: int) -> tuple[int, Verdict]:
+        """Decide a single check by the limit of its rule; return the limit's amount and the result
+        as a row, which costs less than `decide`.
+
+        Raises `ValueError` when the cost is negative.
+        """
+        rule = self._rules.get(key[:ID_BYTES])
+        if rule is None:
+            return 0, UNKNOWN
+        table = rule.table
+        [verdict] = table.verdicts((key,), (cost,), now)
+        self._tables.evict_to_bounds(1, now)
+        return table.limit.amount, verdict
+
     def _decide_group(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> list[Verdict]:
         return decide_group(self._members(keys, costs, (), ()), now)
 

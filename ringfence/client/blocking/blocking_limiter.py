@@ -36,6 +36,7 @@ from ringfence.client.connect import RulesSource, local_limiter
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter, closed_error
+from ringfence.client.requests.descriptors import Descriptors
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet
@@ -192,7 +193,23 @@ class BlockingLimiter:
             background = self._background
         return [] if background is None else background.limiter.expect(domain, *paths)
 
-    check = _blocking(Limiter.check)
+    def check(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,
+    ) -> Decision:
+        """Check a request, and spend `cost` on every counter that it matches, or on none."""
+        background = self._background
+        if background is not None and timeout is None and not self._waits:
+            known = background.limiter.check_now(domain, descriptors, cost)
+            if known is not None:
+                return known
+        return self._check(domain, descriptors, cost, timeout=timeout)
+
+    _check = _blocking(Limiter.check)
     check_many = _blocking(Limiter.check_many)
     peek = _blocking(Limiter.peek)
     charge = _blocking(Limiter.charge)

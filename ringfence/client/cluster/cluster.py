@@ -195,6 +195,9 @@ class Cluster:
         """Decide a single check of a key by the limit of its rule; see `Decider.ask`."""
         return self._router.ask(key, cost, timeout)
 
+    def ask_now(self, key: bytes, cost: int) -> None:
+        """Return None, because a node must be asked."""
+
     def time(self) -> float:
         """Return the current time of the event loop in seconds."""
         return runtime.current_time()

@@ -13,7 +13,7 @@ from ringfence.rules.ruleset import Entries
 
 __all__ = ["MatchCache"]
 
-_MAX_RECENT = 8192
+_MAX_RECENT = 16_384
 """Counters found most recently. When there are so many, they become the older counters, and the
 older ones that were not found again are removed."""
 
@@ -45,6 +45,12 @@ class MatchCache:
         The rule is None when no rule matches.
         """
         if type(descriptors) is dict:
+            if len(descriptors) == 1 and rules is self._rules:  # The usual case.
+                ((name, value),) = descriptors.items()
+                try:
+                    return self._known[domain, name][value]
+                except (KeyError, TypeError):
+                    pass  # Not cached yet, or no text.
             entries: Entries | None = tuple(descriptors.items())
         else:
             entries = _entries_of(descriptors)

@@ -344,6 +344,39 @@ async def test_local_counters_are_bounded():
     assert sum(not decision for decision in again) <= 10
 
 
+def numbers_of(decision):
+    return decision.allowed, decision.limit, decision.remaining, decision.source
+
+
+async def test_check_now_decides_as_check_does_in_a_process_without_nodes():
+    async with ringfence.local(RULES) as limiter, ringfence.local(RULES) as other:
+        for cost in (1, 2, 3, 1, 9, 1):
+            awaited = await other.check("d", {"user": "a"}, cost)
+            decision = limiter.check_now("d", {"user": "a"}, cost)
+
+            assert decision is not None
+            assert numbers_of(decision) == numbers_of(awaited)
+            assert (decision.retry_after is None) == (awaited.retry_after is None)
+            assert decision.is_permanent == awaited.is_permanent
+        assert not await limiter.check("d", {"user": "a"})
+        assert limiter.check_now("d", {"nobody": "knows"}) is None
+        assert limiter.check_now("d", [{"user": "b"}, {"job": "b"}]) is None
+        assert (await limiter.peek("d", {"user": "b"})).remaining == 5
+
+
+def test_a_blocking_local_limiter_decides_in_the_thread_of_its_caller():
+    with ringfence.blocking.local(RULES) as limiter:
+        assert [limiter.check("d", {"user": "a"}).remaining for _ in range(5)] == [4, 3, 2, 1, 0]
+        denied = limiter.check("d", {"user": "a"})
+        assert (denied.allowed, denied.source) == (False, Source.LOCAL)
+        assert limiter.check("d", {"nobody": "knows"}).allowed
+        assert limiter.check("d", [{"user": "b"}, {"job": "b"}]).remaining == 0
+        with pytest.raises(ConfigError, match="cost"):
+            limiter.check("d", {"user": "b"}, -1)
+    with pytest.raises(ConfigError):
+        limiter.check("d", {"user": "a"})
+
+
 def run_python(code):
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
