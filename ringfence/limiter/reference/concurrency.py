@@ -117,8 +117,7 @@ class Concurrency(Counter):
     def grant(self, units: int, now: int) -> int:
         """Put `units` in flight in a new slot; return the slot's id."""
         slot_id = self._new_id()
-        ends = max(now + self.scheme.time_to_live_ns, self._last_end())
-        self.slots[slot_id] = (ends, units)
+        self._hold(slot_id, units, now + self.scheme.time_to_live_ns)
         self.in_flight += units
         return slot_id
 
@@ -127,9 +126,7 @@ class Concurrency(Counter):
         self._expire(now)
         units = self.slots.get(slot_id, (0, 0))[1]
         if units:
-            ends = max(now + self.scheme.time_to_live_ns, self._last_end())
-            self.slots[slot_id] = (ends, units)
-            self.slots.move_to_end(slot_id)
+            self._hold(slot_id, units, now + self.scheme.time_to_live_ns)
         code, remaining, _, reset_after, _, _ = self.check(0, now)
         if units:
             code = ALLOWED if self.in_flight <= self.scheme.hard else OVER_SOFT
@@ -181,8 +178,7 @@ class Concurrency(Counter):
         units = fitting(units, self.in_flight)
         ends = now - age_ns + self.scheme.time_to_live_ns
         if ends > now and units:
-            self.slots[self._new_id()] = (ends, units)
-            self.slots = OrderedDict(sorted(self.slots.items(), key=lambda slot_id: slot_id[1][0]))
+            self._hold(self._new_id(), units, ends)
             self.in_flight += units
 
     def used(self, now: int) -> int:
@@ -201,6 +197,15 @@ class Concurrency(Counter):
         while slot_id in self.slots:
             slot_id = self.scheme.slot_numbers.take()
         return slot_id
+
+    def _hold(self, slot_id: int, units: int, ends: int) -> None:
+        """Store a slot in order of expiry; a shorter time to live can end it before older slots."""
+        is_last = ends >= self._last_end()
+        self.slots[slot_id] = (ends, units)
+        if is_last:
+            self.slots.move_to_end(slot_id)
+        else:
+            self.slots = OrderedDict(sorted(self.slots.items(), key=lambda slot: slot[1][0]))
 
     def _expire(self, now: int) -> None:
         while self.slots:

@@ -24,8 +24,10 @@ class FirstHitWindowScheme(WindowScheme):
         return now, now + self.limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "FirstHitWindow":
-        """Create a counter with `used` units in a window that starts now."""
-        return FirstHitWindow(self, *self.window(now), used)
+        """Create a counter with `used` units in a window that starts now; without units, no window
+        has started."""
+        start, end = self.window(now) if used else (now, now)
+        return FirstHitWindow(self, start, end, used)
 
     def restore(self, state: Sequence[int], now: int) -> "FirstHitWindow":
         """Restore a counter from the age of its window and its count."""

@@ -84,3 +84,17 @@ def test_a_lease_that_is_renewed_lives_for_another_period_however_often_it_is_as
     assert table.peek(KEY, 189).remaining == 1, "what has ended is not granted again"
     assert table.peek(KEY, 190).remaining == 2
     assert table.renew(b"other", 5, 190)[0] == Code.DENIED
+
+
+def test_a_slot_with_a_shorter_time_to_live_ends_before_older_slots() -> None:
+    table = Table(Limit.of_ns(2, 1000, Algorithm.CONCURRENCY), max_keys=1)
+    table.check(KEY, 1, 0)
+
+    table.change_limit(TWO)
+    slot_id = table.check(KEY, 1, 5).slot_id
+
+    assert table.check(KEY, 1, 5).retry_after_ns == 100
+    assert table.renew(KEY, slot_id, 10)[0] == Code.ALLOWED
+    assert table.check(KEY, 1, 5).retry_after_ns == 105
+    assert table.check(KEY, 1, 110).is_admitted
+    assert not table.check(KEY, 1, 110).is_admitted

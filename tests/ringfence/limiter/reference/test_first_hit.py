@@ -23,6 +23,16 @@ def test_what_is_denied_or_only_peeked_at_begins_no_window() -> None:
     assert table.check(b"key", 1, 50 * SECOND).reset_after_ns == 60 * SECOND
 
 
+def test_a_peek_after_a_change_of_the_limit_begins_no_window() -> None:
+    table = Table(Limit.of_ns(1, 120, slots=60), max_keys=10)
+    table.check(b"key", 1, 0)
+
+    table.change_limit(FOUR)
+    table.peek(b"key", 121)
+
+    assert table.check(b"key", 1, 50 * SECOND).reset_after_ns == 60 * SECOND
+
+
 def test_another_amount_keeps_window_and_count() -> None:
     table = Table(FOUR, max_keys=10)
     table.check(b"key", 3, 50 * SECOND)
