@@ -6,6 +6,7 @@ A wait is found by a search for the first instant at which the check would pass,
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from math import floor
 
 from simulations.oracle.terms import Terms
@@ -58,12 +59,22 @@ class Replay:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._usage = usage_of(terms)
+        self._numbers = count(1)
+        self._usage = usage_of(terms, self._numbers)
+        self._changed: Terms | None = None
         self._now = 0
+
+    def change(self, terms: Terms) -> None:
+        """Apply another limit from the next check, charge or answer on.
+
+        Used units stay used. Until then, the key drains by the limit before.
+        """
+        self._changed = terms
 
     def check(self, cost: int, now: int) -> Answer:
         """Spend `cost` units if the limit permits; cost 0 only returns the state, as for cost 1."""
         now = self._advance(now)
+        self._convert(now)
         terms, usage = self._terms, self._usage
         wanted = cost or 1
         if usage.used(now) + wanted > terms.ceiling:
@@ -83,12 +94,25 @@ class Replay:
     def charge(self, cost: int, now: int) -> Answer:
         """Count `cost` units even beyond the limit; return whether the limit still holds."""
         now = self._advance(now)
+        before = self._terms, self._usage, self._changed
+        self._convert(now)
         self._usage.charge(cost, now)
         code = self._standing(now)
         wait = 0
         if code is Code.OVERDRAWN and self._terms.ceiling:
             wait = self._wait(1, now)
-        return self._answer(code, now, retry_after=wait)
+        answer = self._answer(code, now, retry_after=wait)
+        if not cost:  # Nothing was counted, so a change of the limit is applied later.
+            self._terms, self._usage, self._changed = before
+        return answer
+
+    def peek_by(self, terms: Terms, now: int) -> Answer:
+        """Return the state of the key under another limit, and change nothing."""
+        before = self._terms, self._usage, self._changed
+        self._changed = terms
+        answer = self.check(0, now)
+        self._terms, self._usage, self._changed = before
+        return answer
 
     def refund(self, cost: int, now: int, *, age: int = 0, slot: int = 0) -> Answer:
         """Give units back, or release a slot; return the state afterwards, as for cost 1."""
@@ -104,7 +128,9 @@ class Replay:
         """Extend a slot by a whole period; denied when the slot has ended."""
         now = self._advance(now)
         if isinstance(self._usage, HeldSlots) and self._usage.renew(slot, now):
-            return self._answer(self._standing(now), now, slot=slot)
+            within = self._usage.used(now) <= self._terms.hard
+            return self._answer(Code.ALLOWED if within else Code.OVER_SOFT, now, slot=slot)
+        self._convert(now)
         return self._answer(Code.DENIED, now)
 
     def used(self, now: int) -> int:
@@ -116,6 +142,14 @@ class Replay:
         """Return the instant that counts: the latest one so far."""
         self._now = max(self._now, now)
         return self._now
+
+    def _convert(self, now: int) -> None:
+        """Apply a change of the limit."""
+        if self._changed is not None and self._changed != self._terms:
+            old, self._terms = self._usage, self._changed
+            self._usage = usage_of(self._terms, self._numbers)
+            self._usage.take_over(old, now)
+        self._changed = None
 
     def _standing(self, now: int) -> Code:
         used = self._usage.used(now)

@@ -6,9 +6,11 @@ is fast, incremental or bounded.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
+from itertools import count, groupby
+from math import ceil, gcd
 
 from simulations.oracle.calendar_periods import calendar_period
 from simulations.oracle.terms import Terms
@@ -21,8 +23,8 @@ _LOG_SPARE = 1024
 """Entries of a log above its limit from which charges are combined."""
 
 
-def usage_of(terms: Terms) -> "Usage":
-    """Return the empty usage of a key under a limit."""
+def usage_of(terms: Terms, numbers: Iterator[int] | None = None) -> "Usage":
+    """Return the empty usage of a key under a limit; `numbers` are those of the next slots."""
     if terms.is_bucket:
         return Level(terms)
     if terms.algorithm == "fixed_window":
@@ -32,7 +34,7 @@ def usage_of(terms: Terms) -> "Usage":
     if terms.algorithm == "sliding_window_log":
         return HitLog(terms)
     if terms.algorithm == "concurrency":
-        return HeldSlots(terms)
+        return HeldSlots(terms, count(1) if numbers is None else numbers)
     raise ValueError(f"algorithm must be one of the six algorithms, got {terms.algorithm!r}")
 
 
@@ -58,6 +60,12 @@ class Usage(ABC):
     def give_back(self, units: int, now: int, age: int) -> None:
         """Refund units that were spent at or after `now - age`; age 0 means the newest ones."""
 
+    def take_over(self, old: "Usage", now: int) -> None:
+        """Continue the usage under another limit: its used units count as spent now."""
+        used = -(-old.used(now) // 1)
+        if used:
+            self.add(min(used, _MOST_UNITS), now)
+
     def _held(self, now: int) -> int:
         return -(-self.used(now) // 1)
 
@@ -75,6 +83,14 @@ class Level(Usage):
 
     def add(self, units: int, now: int) -> None:
         self._level, self._since = self.used(now) + units, now
+
+    def take_over(self, old: Usage, now: int) -> None:
+        """Keep the level of another bucket in units, rounded up to whole ticks of this one."""
+        if isinstance(old, Level):
+            ticks = self.terms.period_ns // gcd(self.terms.period_ns, self.terms.amount or 1)
+            self._level, self._since = Fraction(ceil(old.used(now) * ticks), ticks), now
+        else:
+            super().take_over(old, now)
 
     def give_back(self, units: int, now: int, age: int) -> None:
         """Take out the part of the units that has not drained since."""
@@ -100,6 +116,21 @@ class _Hits(Usage):
     def add(self, units: int, now: int) -> None:
         if units:
             self.hits.append(_Hit(now, units))
+
+    def take_over(self, old: Usage, now: int) -> None:
+        """Keep the hits if both limits count them by the same windows."""
+        if type(old) is type(self) and self._windows == old._windows:
+            self.hits = [_Hit(hit.at, hit.units) for hit in old.hits]
+        else:
+            super().take_over(old, now)
+
+    @property
+    def _windows(self) -> tuple[object, ...]:
+        """Value that is equal for limits which count hits by the same windows."""
+        terms = self.terms
+        if terms.calendar is not None:
+            return terms.calendar, terms.timezone
+        return terms.period_ns, terms.slots
 
     def _strike(self, candidates: list[_Hit], units: int) -> None:
         """Remove units from hits, in the given order."""
@@ -151,6 +182,12 @@ class FirstHitWindow(_Hits):
         if units and not self._in_window(now):
             self.hits, self._begin = [], now
         super().add(units, now)
+
+    def take_over(self, old: Usage, now: int) -> None:
+        """Keep the window if both limits have the same period."""
+        super().take_over(old, now)
+        if isinstance(old, FirstHitWindow) and self._windows == old._windows:
+            self._begin = old._begin
 
     def give_back(self, units: int, now: int, age: int) -> None:
         """Remove units of the present window, if all charges of that age lie in it.
@@ -232,10 +269,10 @@ class _Slot:
 class HeldSlots(Usage):
     """Slots of a concurrency limit that are neither released nor expired."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, numbers: Iterator[int]) -> None:
         super().__init__(terms)
         self._slots: list[_Slot] = []
-        self._granted = 0
+        self._numbers = numbers
 
     def used(self, at: int) -> int:
         """Return the units in flight."""
@@ -246,14 +283,21 @@ class HeldSlots(Usage):
         self.grant(units, now)
 
     def grant(self, units: int, now: int) -> int:
-        """Grant a slot for one period; return its number, counted from 1."""
-        self._granted += 1
-        self._slots.append(_Slot(self._granted, units, now + self.terms.period_ns))
-        return self._granted
+        """Grant a slot for one period; return its number."""
+        number = next(self._numbers)
+        self._slots.append(_Slot(number, units, now + self.terms.period_ns))
+        return number
 
     def charge(self, units: int, now: int) -> None:
         """Raise `ValueError`, since slots cannot be charged."""
         raise ValueError("a concurrency limit has no charges")
+
+    def take_over(self, old: Usage, now: int) -> None:
+        """Keep the slots of another limit; other units are in flight without a holder."""
+        if isinstance(old, HeldSlots):
+            self._slots = old._slots
+        else:
+            super().take_over(old, now)
 
     def renew(self, number: int, now: int) -> bool:
         """Let a slot last a period from now; return whether it was still held."""

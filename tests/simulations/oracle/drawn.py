@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ringfence.limiter import Algorithm, Calendar, Limit
 from tests.simulations.oracle.engines import Asked
 
-__all__ = ["histories", "limits"]
+__all__ = ["changing_histories", "histories", "limits"]
 
 SECOND = 10**9
 DAY = 86_400 * SECOND
@@ -86,3 +86,20 @@ def histories(draw: st.DrawFn, limit: Limit) -> list[Asked]:
         most = st.sampled_from([2**53, 2**60, 2**62])
         others = st.builds(Asked, gaps, st.just("charge"), some | some | some | most)
     return draw(st.lists(checks | checks | refunds | others, max_size=25))
+
+
+@st.composite
+def changing_histories(draw: st.DrawFn, limit: Limit) -> list[Asked]:
+    """Histories in which the rule gets other limits, and in which some checks have their own."""
+    others = [limit, *draw(st.lists(limits, min_size=1, max_size=3))]
+    gaps = st.integers(0, 2 * limit.period_ns)
+    changes = st.builds(Asked, gaps, st.just("change"), limit=st.sampled_from(others))
+    some = st.integers(0, 4) | st.integers(1, limit.ceiling + 2)
+    carried = st.builds(Asked, gaps, st.just("check"), some, limit=st.sampled_from(others))
+    steps: list[Asked] = []
+    for _ in range(draw(st.integers(1, 4))):
+        steps += draw(histories(limit))[:8]
+        steps.append(draw(changes | carried))
+        if steps[-1].kind == "change":
+            limit = steps[-1].limit or limit
+    return steps

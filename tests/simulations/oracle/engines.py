@@ -19,10 +19,12 @@ class Asked:
 
     gap_ns: int
     kind: str
-    """check, charge, refund, release or renew."""
+    """check, charge, refund, release, renew or change."""
     cost: int = 1
     age_ns: int = 0
     slot: int = 0
+    limit: Limit | None = None
+    """Limit from now on, or for a check its own limit, instead of that of the rule."""
 
 
 class OneKey:
@@ -32,13 +34,19 @@ class OneKey:
         self._engine = engine
         engine.set_rules({0: EngineRule(limit)})
 
-    def answer(self, asked: Asked, now: int) -> Answer:
-        """Ask the engine one step."""
+    def answer(self, asked: Asked, now: int) -> Answer | None:
+        """Ask the engine one step; None for a step without an answer."""
+        if asked.kind == "change":
+            assert asked.limit is not None
+            self._engine.set_rules({0: EngineRule(asked.limit)})
+            return None
         return answer_in(self._outcomes(asked, now))
 
     def _outcomes(self, asked: Asked, now: int) -> Outcomes:
         engine, costs = self._engine, [asked.cost]
         match asked.kind:
+            case "check" if asked.limit is not None:
+                return engine.decide([KEY], costs, [], [asked.limit], [1], now)
             case "check":
                 return engine.decide([KEY], costs, [], [], [], now)
             case "charge":
@@ -50,7 +58,7 @@ class OneKey:
             case "refund":
                 return engine.refund([KEY], costs, [asked.age_ns], [], [], [], now)
             case _:
-                raise ValueError(f"kind must be one of the five kinds, got {asked.kind}")
+                raise ValueError(f"kind must be one of the six kinds, got {asked.kind}")
 
 
 def answer_in(outcomes: Outcomes) -> Answer:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,7 +8,7 @@ from ringfence.limiter import Limit
 from simulations.oracle import Answer, Replay, Terms
 from tests.ringfence.limiter.test_vectors import FIELDS, expected
 from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
-from tests.simulations.oracle.drawn import histories, limits
+from tests.simulations.oracle.drawn import changing_histories, histories, limits
 from tests.simulations.oracle.engines import Asked, engines_for
 
 SECOND = 10**9
@@ -14,9 +16,16 @@ BEGINS = [0, 17 * 10**17, 1_774_745_999 * SECOND]
 """The last one is a second before the change to summer time in Berlin, in March 2026."""
 
 
-def asked_of(replay: Replay, asked: Asked, now: int) -> Answer:
+def asked_of(replay: Replay, asked: Asked, now: int) -> Answer | None:
     match asked.kind:
+        case "change":
+            assert asked.limit is not None
+            return replay.change(Terms.of(asked.limit))
         case "check":
+            if asked.limit is not None and not asked.cost:
+                return replay.peek_by(Terms.of(asked.limit), now)
+            if asked.limit is not None:
+                replay.change(Terms.of(asked.limit))
             return replay.check(asked.cost, now)
         case "charge":
             return replay.charge(asked.cost, now)
@@ -52,5 +61,24 @@ def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.Da
     for asked in data.draw(histories(limit), "history"):
         now += asked.gap_ns
         right = asked_of(replay, asked, now)
+        for name, engine in engines.items():
+            assert engine.answer(asked, now) == right, f"{name}: {asked}"
+
+
+@settings(max_examples=120, deadline=None)
+@given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
+def test_both_engines_change_limits_as_the_oracle(
+    limit: Limit, begin: int, data: st.DataObject
+) -> None:
+    replay = Replay(Terms.of(limit))
+    engines = engines_for(limit)
+    now, own = begin, limit
+    for asked in data.draw(changing_histories(limit), "history"):
+        now += asked.gap_ns
+        own = asked.limit or own if asked.kind == "change" else own
+        is_own = asked.kind == "check" and asked.limit == own
+        right = asked_of(replay, replace(asked, limit=None) if is_own else asked, now)
+        if asked.limit is not None and asked.cost:
+            replay.change(Terms.of(own))
         for name, engine in engines.items():
             assert engine.answer(asked, now) == right, f"{name}: {asked}"
