@@ -17,7 +17,16 @@ from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.scenario import Level, Scenario
 from simulations.searching.shrink import Finding, run_outcome, shrink
 
-__all__ = ["Batch", "Run", "pool", "run_seed", "scenario_of_seed", "search", "shrink_seed"]
+__all__ = [
+    "Batch",
+    "Run",
+    "pool",
+    "run_one",
+    "run_seed",
+    "scenario_of_seed",
+    "search",
+    "shrink_seed",
+]
 
 _REPEAT_EVERY = 20
 """Interval of seeds that run twice; both histories must be equal."""
@@ -36,6 +45,8 @@ class Run:
     """Names of the pairs of features and faults that met."""
     virtual_s: float
     real_s: float
+    reached: frozenset[str] = frozenset()
+    """What the run reached, see `Outcome.reached`."""
 
 
 @dataclass(slots=True)
@@ -90,7 +101,12 @@ def scenario_of_seed(
 
 def run_seed(name: str, level: Level, seed: int, least_parts: int | None = None) -> Run:
     """Run one seed of a scenario; an exception counts as a violation."""
-    outcome = run_outcome(scenario_of_seed(name, level, seed, least_parts), seed)
+    return run_one(scenario_of_seed(name, level, seed, least_parts), seed)
+
+
+def run_one(scenario: Scenario, seed: int) -> Run:
+    """Run a scenario; an exception counts as a violation."""
+    outcome = run_outcome(scenario, seed)
     return Run(
         seed,
         outcome.event_hash,
@@ -99,6 +115,7 @@ def run_seed(name: str, level: Level, seed: int, least_parts: int | None = None)
         frozenset(outcome.pairs),
         outcome.virtual_s,
         outcome.real_s,
+        reached=outcome.reached,
     )
 
 

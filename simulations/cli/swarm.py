@@ -1,6 +1,5 @@
 """Command `ringfence simulate swarm`: many seeds, each with its own faults."""
 
-import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -8,11 +7,12 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from node.cli.common import as_json, console, json_option
-from simulations.cli.stories import show_story
+from ringfence.errors import ConfigError
+from simulations.cli.findings import finding_row, save_finding, show_finding
+from simulations.cli.guided import run_guided
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.scenario import Level
-from simulations.searching.case_files import write_case
 from simulations.searching.shrink import MAX_RUNS, Finding
 from simulations.swarm import Batch, Run, pool, search, shrink_seed
 
@@ -68,6 +68,12 @@ _SHRUNK = 5
     default=Path(),
     help="Folder of the case files of shrunk seeds; default: the current folder.",
 )
+@click.option(
+    "--guided",
+    is_flag=True,
+    help="Also vary generated scenarios that reach new states, and compare this with plain "
+    "drawing; takes up to twice as many runs.",
+)
 @json_option
 def swarm(
     seeds: int,
@@ -79,6 +85,7 @@ def swarm(
     least_parts: int | None,
     shrink_runs: int,
     cases: Path,
+    guided: bool,
     json_: bool,
 ) -> None:
     """Search many seeds for violated invariants, and shrink failing scenarios to a few events.
@@ -87,6 +94,11 @@ def swarm(
     """
     if level is None:
         level = "node" if name == DRAWN else SCENARIOS[name].level
+    if guided:
+        if name != DRAWN or least_parts is not None:
+            raise ConfigError("--guided must be used without --scenario and --least-parts")
+        run_guided(level, first, seeds, jobs, shrink_runs, cases, is_json=json_)
+        return
     screen = console(stderr=True)
     with (
         pool(jobs) as executor,
@@ -113,7 +125,7 @@ def swarm(
             for run in (failed[:_SHRUNK] if shrink_runs else [])
         ]
         results = [future.result() for future in shrinking]
-        findings = [_saved(finding, cases) for finding in results if finding is not None]
+        findings = [save_finding(finding, cases) for finding in results if finding is not None]
     is_large = name == DRAWN and seeds >= _PAIRS_FROM
     pairs = batch.missing_pairs if name == DRAWN else []
     needs_marks = marks if marks is not None else name == DRAWN and seeds >= _MARKS_FROM
@@ -121,14 +133,6 @@ def swarm(
     _show(batch, findings, missing, pairs, json_)
     if batch.failed or batch.differed or missing or (is_large and pairs):
         raise SystemExit(1)
-
-
-def _saved(finding: Finding, folder: Path) -> tuple[Finding, str]:
-    """Write the case file of a finding; return the finding and the command that repeats it."""
-    case = finding.case
-    path = folder / f"ringfence-{case.scenario.name}-{case.seed}.yaml"
-    write_case(case, path)
-    return finding, shlex.join(["ringfence", "simulate", "case", str(path)])
 
 
 def _show(
@@ -142,17 +146,7 @@ def _show(
     that did not meet."""
     if json_:
         for finding, command in findings:
-            as_json(
-                {
-                    "seed": finding.case.seed,
-                    "violations": [list(each) for each in finding.violations],
-                    "events": finding.events,
-                    "faults": [str(fault) for fault in finding.case.scenario.faults],
-                    "story": finding.story.lines(),
-                    "runs": finding.runs,
-                    "command": command,
-                }
-            )
+            as_json(finding_row(finding, command))
         as_json(
             {
                 "level": batch.level,
@@ -176,10 +170,7 @@ def _show(
         f"{len(batch.differed)} of them with different histories"
     )
     for finding, command in findings:
-        show_story(screen, finding.story)
-        events = "1 event" if finding.events == 1 else f"{finding.events} events"
-        screen.print(f"shrunk to {events} in {finding.runs} runs; again:", highlight=False)
-        screen.print(command, soft_wrap=True, highlight=False)
+        show_finding(screen, finding, command)
     for run in sorted(batch.failed, key=lambda run: run.seed)[len(findings) :]:
         screen.print(f"seed {run.seed}: {run.violations[0][0]}", style="red")
     if batch.differed:

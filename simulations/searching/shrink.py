@@ -4,22 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from traceback import format_exception_only
 
-from ringfence.errors import ConfigError
-from simulations.judging.checking import check
 from simulations.reporting.outcome import Outcome, Violation
 from simulations.reporting.story import Story, build_story, most_telling
 from simulations.running import run_scenario
-from simulations.scenarios.rule_changes import validated
 from simulations.scenarios.scenario import Scenario
 from simulations.searching.case_files import Case
+from simulations.searching.fairness import ends_all, is_valid
 from simulations.searching.smaller import Pass, event_count, passes
 
 __all__ = ["MAX_RUNS", "Finding", "run_outcome", "shrink"]
 
 MAX_RUNS = 200
 """Default of the maximum runs to shrink one seed."""
-_ENDING = ("crash", "leave")
-"""Faults that end nodes. Nothing is left of the counts of a data center whose nodes all end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class _Search:
         self._seed = seed
         self._max_runs = max_runs
         self._broken = _signature([most_telling(outcome)])
-        self._may_end_all = _ends_all(outcome.scenario)
+        self._may_end_all = ends_all(outcome.scenario)
         self._tried = {repr(outcome.scenario)}
 
     def run(self) -> None:
@@ -105,7 +101,9 @@ class _Search:
             is_accepted = self._is_failing(candidate)
 
     def _is_failing(self, candidate: Scenario) -> bool:
-        if repr(candidate) in self._tried or not self._is_fair(candidate):
+        if repr(candidate) in self._tried or not is_valid(candidate):
+            return False
+        if ends_all(candidate) and not self._may_end_all:
             return False
         self._tried.add(repr(candidate))
         self.runs += 1
@@ -115,35 +113,12 @@ class _Search:
         self.best = outcome
         return True
 
-    def _is_fair(self, candidate: Scenario) -> bool:
-        """Return whether a scenario is valid and ends no whole data center that survived before."""
-        try:
-            validated(candidate)
-            for fault in candidate.faults:
-                check(fault)
-        except (ConfigError, ValueError):
-            return False
-        return self._may_end_all or not _ends_all(candidate)
-
 
 def _signature(violations: Iterable[Violation]) -> frozenset[tuple[str, str]]:
     """Return the violated invariants; exceptions of different types are different invariants."""
     return frozenset(
         (each.property, each.text.partition(":")[0] if each.property == "bug" else "")
         for each in violations
-    )
-
-
-def _ends_all(scenario: Scenario) -> bool:
-    """Return whether the faults end each node of some data center."""
-    ended: set[str] = set()
-    names = [f"n{number + 1}" for number in range(scenario.nodes)]
-    for fault in scenario.faults:
-        if fault.verb in _ENDING:
-            ended |= set(str(fault.args["node"]).split(",")) if "node" in fault.args else {*names}
-    return any(
-        ended.issuperset(names[number :: scenario.datacenters])
-        for number in range(scenario.datacenters)
     )
 
 

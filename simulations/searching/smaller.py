@@ -119,6 +119,7 @@ def _simpler_world(scenario: Scenario) -> Pass:
         lambda s: replace(s, least_parts=1),
         lambda s: replace(s, calm_load=0.0),
         lambda s: replace(s, loads=tuple(replace(load, peeks=0.0) for load in s.loads)),
+        lambda s: replace(s, loads=tuple(replace(load, probes=0.0) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, costs=()) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, refunds=0.0) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, charges=0.0) for load in s.loads)),

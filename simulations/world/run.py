@@ -215,6 +215,9 @@ class _Run:
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = count_marks(counters)
+        outcome.reached = world.shard_watch.reached() | {
+            n for n, count in counters.items() if count
+        }
         outcome.histories = key_histories(
             *(outcome.violations, self._ledger, self._rules),
             *(hosts, world.shard_watch, invariants),

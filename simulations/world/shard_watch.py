@@ -2,7 +2,6 @@
 that changed them.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,14 +48,22 @@ class ShardWatch:
         """Record the end of a node: it holds no shard from now on."""
         self._record.append(_Transitions(self._clock(), node, None, (), b""))
 
-    def pairs(self) -> Counter[tuple[State, Event]]:
-        """Count the pairs of a state and an event that occurred in the run."""
-        found: Counter[tuple[State, Event]] = Counter()
+    def reached(self) -> frozenset[str]:
+        """Return the names of the pairs that occurred: a state and an event, such as `OWNED+SEND`,
+        and two successive events of a shard at one node, such as `TRANSFER>SEND`.
+        """
+        found: set[str] = set()
+        last: dict[str, dict[int, Event]] = {}
         for each in self._record:
-            if each.event is not None:
-                for state, count in Counter(each.before).items():
-                    found[State(state), each.event] += count
-        return found
+            if each.event is None:
+                last.pop(each.node, None)
+                continue
+            found |= {f"{State(state).name}+{each.event.name}" for state in set(each.before)}
+            before = last.setdefault(each.node, {})
+            earlier = {before.get(shard) for shard in each.shards}
+            found |= {f"{event.name}>{each.event.name}" for event in earlier if event is not None}
+            before.update(dict.fromkeys(each.shards, each.event))
+        return frozenset(found)
 
     def changes_of(self, shard: int, began: float) -> list[OwnershipChange]:
         """Return the changes of one shard at all nodes; times are relative to `began`."""

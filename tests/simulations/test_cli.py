@@ -235,6 +235,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             yield executor
 
     monkeypatch.setattr("simulations.cli.swarm.pool", threads)
+    monkeypatch.setattr("simulations.cli.guided.pool", threads)
 
 
 def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: None) -> None:
@@ -308,6 +309,16 @@ def test_a_swarm_without_runs_for_shrinking_writes_no_case(
     assert ran.status == 1
     assert "seed 21: " in ran.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_guided_swarm_compares_itself_with_plain_drawing(run: Run, in_process: None) -> None:
+    words = ("--guided", "--seeds", "2", "--from", "22", "--level", "core", "--shrink-runs", "0")
+    [row] = run("swarm", *words, "--json").rows
+
+    assert row["runs"] == 2
+    assert min(row["reached"], row["reached_plain"]) > 50
+    assert row["reached"] - len(row["only_guided"]) == row["reached_plain"] - len(row["only_plain"])
+    assert row["kept"] + row["failed"] >= 1
 
 
 # Case files
@@ -464,6 +475,7 @@ def test_what_if_also_writes_an_html_page(run: Run, tmp_path: Path) -> None:
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
         (["swarm", "--seeds", "0"], "--seeds"),
         (["swarm", "--cases", "nowhere"], "nowhere"),
+        (["swarm", "--guided", "--scenario", "steady"], "--guided must be used without"),
         (["case", "none.yaml"], "cannot read the case file none.yaml"),
         (["steady", *AT_CORE, "--save", "no/where.yaml"], "cannot write the case file"),
         (["swarm", "--scenario", "stedy"], "stedy"),

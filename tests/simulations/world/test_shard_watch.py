@@ -21,8 +21,4 @@ def test_states_and_changes_of_one_shard_are_kept_by_node() -> None:
     ]
     assert watch.changes_of(3, 11.0) == [OwnershipChange(-1.0, "n1", "START", "ABSENT", "FRESH")]
     assert watch.changes_of(4, 11.0)[-1] == OwnershipChange(4.0, "n2", "node ended", "", "")
-    assert watch.pairs() == {
-        (State.ABSENT, Event.START): 2,
-        (State.FRESH, Event.SEND): 1,
-        (State.ABSENT, Event.TRANSFER): 1,
-    }
+    assert watch.reached() == {"ABSENT+START", "FRESH+SEND", "ABSENT+TRANSFER", "START>SEND"}
