@@ -37,6 +37,9 @@ __all__ = ["ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
+_REMEMBERED = 4
+"""Accepted transfers of a shard that are remembered. Each sender without an acknowledgement offers
+its transfer again, also after other members have sent the shard."""
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 
@@ -81,8 +84,8 @@ class ShardOwnership:
         self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
         self._left: set[NodeId] = set()
         """Members that have left: they have transferred their shards."""
-        self._accepted: dict[int, tuple[NodeId, int]] = {}
-        """Sender and number of the last transfer of each shard."""
+        self._accepted: dict[int, tuple[tuple[NodeId, int], ...]] = {}
+        """Sender and number of the last transfers of each shard, the latest first."""
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class ShardOwnership:
         mine = self.transfers.get(shard)
         if mine is None or mine.taken_from or not any([part.counts.keys for part in mine.parts]):
             return False
-        return self._accepted.get(shard) != (sender, group.transfer_id)
+        return (sender, group.transfer_id) not in self._accepted.get(shard, ())
 
     def accept_empty(
         self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
@@ -331,10 +334,10 @@ class ShardOwnership:
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
         """Record a transfer; return False when it was accepted before."""
-        transfer = sender, group.transfer_id
-        if self._accepted.get(shard) == transfer:
+        transfer, accepted = (sender, group.transfer_id), self._accepted.get(shard, ())
+        if transfer in accepted:
             return False
-        self._accepted[shard] = transfer
+        self._accepted[shard] = (transfer, *accepted[: _REMEMBERED - 1])
         self._counters.add("shards_pulled")
         return True
 

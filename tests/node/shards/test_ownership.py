@@ -152,6 +152,23 @@ def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> N
     assert (other.used, third.used) == (0, 3)
 
 
+def test_a_transfer_repeated_after_that_of_another_member_counts_once() -> None:
+    owner, first, second = Host("c"), Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    for number, host in enumerate((first, second), 1):
+        host.sender = ShardSender(
+            host.ownership, host.engine, Counters(), first_transfer=1000 * number
+        )
+        host.stand_in_for("c")
+        host.spend(number)
+        owner.take(host, owner.ask(host))
+    assert owner.used == 3
+
+    owner.take(first, owner.ask(first))  # Its acknowledgement was lost, so it offers again.
+
+    assert owner.used == 3
+
+
 def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
     owner, stand_in, other = Host("c"), Host("a"), Host("b")
     owner.ownership.start([shard_of(KEY)])
