@@ -197,8 +197,8 @@ MOVES = (
         (
             Edit(
                 "node.shards.counter_merge:CounterMerge.charge",
-                "self._engine.charge(keys, units, ages_ns, now)",
-                "self._engine.charge(keys + keys, units + units, ages_ns + ages_ns, now)",
+                "units += row[1::2]",
+                "units += [2 * each for each in row[1::2]]",
             ),
         ),
         ("split", "long-pause"),
