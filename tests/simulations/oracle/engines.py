@@ -6,7 +6,7 @@ from ringfence.limiter import Engine, EngineRule, Limit, Outcomes, compiled_tabl
 from simulations.oracle import Answer, Code
 from tests.programs import require_compiled
 
-__all__ = ["KEY", "Asked", "engines_for"]
+__all__ = ["KEY", "SECRET", "Asked", "answer_in", "engines_for"]
 
 KEY = bytes(8) + b"key"
 SECRET = bytes(range(16))
@@ -61,9 +61,9 @@ class OneKey:
                 raise ValueError(f"kind must be one of the six kinds, got {asked.kind}")
 
 
-def answer_in(outcomes: Outcomes) -> Answer:
-    """Return the only row of outcomes as an answer of the oracle."""
-    row = outcomes.row(0)
+def answer_in(outcomes: Outcomes, at: int = 0) -> Answer:
+    """Return a row of outcomes as an answer of the oracle."""
+    row = outcomes.row(at)
     return Answer(
         CODES[row.code.name],
         row.remaining,
