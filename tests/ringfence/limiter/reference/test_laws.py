@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -79,6 +79,53 @@ def test_no_true_window_admits_more_than_the_stated_worst(
 
     worst = over_admission(limit).worst
     assert all(inside(hits, now, limit.period_ns) <= worst for now, _ in hits)
+
+
+@quick
+@given(limit=buckets | queues, history=histories)
+def test_in_every_time_span_a_bucket_admits_its_size_and_what_drains_in_the_span(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    table = table_of(limit)
+
+    hits = [(now, cost) for now, cost in history if table.check(KEY, cost, now).is_admitted]
+
+    for first, (begin, _) in enumerate(hits):
+        units = 0
+        for now, cost in hits[first:]:
+            units += cost
+            drained = limit.amount * (now - begin)
+            assert units * limit.period_ns <= limit.ceiling * limit.period_ns + drained
+
+
+@quick
+@given(limit=queues, history=histories)
+def test_work_from_a_queue_starts_in_order_and_no_faster_than_the_rate(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    table, begins, ends = table_of(limit), 0, 0
+    for now, cost in history:
+        outcome = table.check(KEY, cost, now)
+        if outcome.is_admitted:
+            start = now + outcome.delay_ns
+            assert start == max(now, -(-ends // limit.amount))
+            assert start >= begins
+            begins, ends = start, max(now * limit.amount, ends) + cost * limit.period_ns
+
+
+@quick
+@given(limit=counted, history=histories)
+def test_no_window_admits_more_than_the_limit(limit: Limit, history: list[tuple[int, int]]) -> None:
+    table = table_of(limit)
+    windows: dict[int, int] = {}
+    for now, cost in history:
+        outcome = table.check(KEY, cost, now)
+        if outcome.is_admitted:
+            end = now + outcome.reset_after_ns
+            windows[end] = windows.get(end, 0) + cost
+
+    assert max(windows.values(), default=0) <= limit.ceiling
+    assert all(later - sooner >= limit.period_ns for sooner, later in pairwise(sorted(windows)))
 
 
 @quick
