@@ -44,12 +44,12 @@ class Choice:
         return named + draw_mutants(self.seed, self.count, self.packages)
 
 
-def record(map_file: str, paths: Sequence[str], *, json_: bool) -> None:
+def record(map_file: str, paths: Sequence[str], jobs: int, *, json_: bool) -> None:
     """Run tests and record their lines in the map file."""
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
         raise ConfigError(f"--record must be a test file or a folder of tests, got {missing[0]!r}")
-    tests = record_tests(Path(map_file), paths)
+    tests = record_tests(Path(map_file), paths, jobs)
     if not json_:
         console().print(f"{len(tests.seconds)} tests are in {map_file}")
 
@@ -104,6 +104,8 @@ def _line(result: Measured) -> str:
         return f"{mutant.name}: {by}: {kill.text}"
     if result.equivalent is not None:
         return f"equivalent: {mutant.name}: {mutant.about}: {result.equivalent}"
+    if not result.tried:
+        return f"NOT RUN: {mutant.name} in {mutant.function}: {mutant.about}"
     return f"SURVIVED {result.tried}: {mutant.name} in {mutant.function}: {mutant.about}"
 
 
@@ -117,5 +119,6 @@ def _show(score: dict[str, object]) -> None:
     counted = int(str(score["drawn"])) - int(str(score["equivalent"]))
     screen.print(
         f"\n{score['found']} of {counted} drawn mutants were detected; "
-        f"{score['equivalent']} more are equivalent"
+        f"{score['equivalent']} more are equivalent; no test or run executes the lines of "
+        f"{score['not_run']} survivors"
     )

@@ -109,7 +109,7 @@ def mutants(
     if unknown:
         raise ConfigError(f"mutant must be one of {', '.join(MUTANTS)}, got {unknown[0]!r}")
     if record_paths:
-        record(map_file, record_paths, json_=json_)
+        record(map_file, record_paths, jobs, json_=json_)
     if catalog is None:
         catalog = not unit and not record_paths
     is_good = True

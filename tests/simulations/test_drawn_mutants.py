@@ -1,4 +1,3 @@
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ from simulations.mutants.drawn import (
     draw_mutants,
     find_mutant,
     known_equivalents,
+    measure_simulator,
     score_of,
 )
 from simulations.mutants.drawn.sample import ROOT
@@ -258,6 +258,13 @@ def test_the_tests_of_a_mutant_run_its_line(
     assert line_map.tests_for(mutant) == tests
 
 
+def test_a_line_that_no_exact_test_runs_has_no_tests(line_map: LineMap, root: Path) -> None:
+    mutant = mutant_at(root, "1\n        steps", "NumberReplacer")
+
+    assert line_map.tests_for(mutant) == [STEPS]
+    assert line_map.tests_for(mutant, is_exact=True) == []
+
+
 def test_a_map_remains_valid_when_code_moves(line_map: LineMap, root: Path, tmp_path: Path) -> None:
     line_map.save(tmp_path / "map.gz")
     (tmp_path / "box").mkdir()
@@ -342,32 +349,41 @@ def test_a_module_that_cannot_be_imported_is_detected(server: Server, root: Path
 
 
 def test_recording_finds_the_lines_and_the_time_of_each_test(server: Server, root: Path) -> None:
-    output = server.scratch / "lines.json"
     replies: list[dict[str, object]] = []
-    fields = {"files": [TEST_FILE], "packages": ["box"], "output": str(output)}
+    fields = {"files": [TEST_FILE], "packages": ["box"], "output": str(server.lines_file)}
 
     assert server.request("record", None, fields, replies.append) is None
 
-    lines = json.loads(output.read_text("utf-8"))[PATH]
+    lines = server.read_lines()[PATH]
     assert lines["9"] == [NONE]
     assert sorted(lines["8"]) == [NONE, CLIPPED]
     assert {CLIPPED, NONE, STEPS} <= {each.get("test") for each in replies}
 
 
-def test_the_simulator_detects_a_mutant_in_the_python_variant_of_the_limiter() -> None:
+def test_the_simulator_tests_a_python_variant_in_runs_that_execute_its_line() -> None:
     path = "ringfence/limiter/reference/window.py"
     source = (ROOT / path).read_text("utf-8")
-    variant = Variant("AddNot", 0)
-    broken = source + "\n\nWindow.check = Window.missing  # type: ignore\n"
-    mutant = DrawnMutant(path, (1, 0), variant, 1, "", broken, "", "")
-    fields = {"runs": ["charges 1"], "limits": {}, "longest": 60.0}
+    line = next(
+        number for number, text in enumerate(source.splitlines(), 1) if "def check(" in text
+    )
+    broken = source + "\n\nWindow.check = lambda *words: 1 / 0\n"
+    mutant = DrawnMutant(path, (line, 0), Variant("AddNot", 0), 1, "", broken, "", "")
+    elsewhere = replace(
+        mutant,
+        path="node/entry.py",
+        source=ROOT.joinpath("node/entry.py").read_text("utf-8"),
+        start=(10**6, 0),
+    )
+    reported: list[Measured] = []
 
-    with Server() as server:
-        assert server.request("simulate", None, fields, is_pure=True) is None
-        kill = server.request("simulate", mutant, fields, is_pure=True)
+    results, false_alarms = measure_simulator(
+        [mutant, elsewhere], ["charges 1"], 1, reported.append
+    )
 
-    assert kill is not None
-    assert "missing" in kill.text
+    assert (results, false_alarms) == (reported, [])
+    assert [each.tried for each in results] == [1, 0]
+    assert results[0].kill is not None
+    assert results[0].kill.by == "charges 1"
 
 
 # Scores
@@ -385,7 +401,8 @@ def test_equivalents_do_not_count_unless_they_are_detected(root: Path) -> None:
 
     score = score_of([found, survivor, equivalent])
     assert (score["drawn"], score["equivalent"], score["found"]) == (3, 1, 1)
-    assert score["score"] == 0.5
+    assert (score["score"], score["not_run"]) == (0.5, 0)
+    assert score_of([replace(survivor, tried=0)])["not_run"] == 1
     assert score["not_equivalent"] == []
     assert score_of([wrong])["not_equivalent"] == [wrong.mutant.name]
     assert score_of([wrong])["score"] == 1.0

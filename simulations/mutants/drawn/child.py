@@ -41,7 +41,7 @@ _LIBRARIES = (
     "yaml",
 )
 _PYTEST_OPTIONS = (
-    "-qx",
+    "-q",
     "-oaddopts=--import-mode=importlib",
     "-pno:cacheprovider",
     "-pno:faker",
@@ -197,28 +197,53 @@ def _run_tests(reply: _Reply, request: dict[str, Any]) -> None:
     import pytest
 
     reports = _Reports(reply, request["tests"], request["limits"])
-    status: int = pytest.main([*_PYTEST_OPTIONS, *request["files"]], plugins=[reports])
+    status: int = pytest.main([*_PYTEST_OPTIONS, "-x", *request["files"]], plugins=[reports])
     if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         reply(failed="", text=f"pytest ended with status {int(status)}")
 
 
-def _record_lines(reply: _Reply, request: dict[str, Any]) -> None:
+def _record_tests(reply: _Reply, request: dict[str, Any]) -> None:
     """Run tests and write which of them run each line of the packages."""
-    import coverage
     import pytest
 
-    root = os.getcwd()
-    recorder = coverage.Coverage(
-        data_file=None,
-        config_file=False,
-        include=[os.path.join(root, package, "*") for package in request["packages"]],
-    )
+    recorder = _recorder(request)
     recorder.start()
     pytest.main([*_PYTEST_OPTIONS, *request["files"]], plugins=[_Recorder(reply, recorder)])
     recorder.stop()
+    _write_lines(recorder, request)
+
+
+def _record_runs(reply: _Reply, request: dict[str, Any]) -> None:
+    """Simulate without a mutant, and write which runs execute each line of the packages."""
+    recorder = _recorder(request)
+    recorder.start()
+    from simulations.mutants.drawn.simulated import run_once
+
+    for run in request["runs"]:
+        reply(start=run)
+        recorder.switch_context(run)
+        began = _cpu_seconds()
+        violations = run_once(run)
+        if violations:
+            name, text = violations[0]
+            reply(false_alarm=run, text=f"{name}: {text}"[:300])
+        else:
+            reply(test=run, seconds=round(_cpu_seconds() - began, 3))
+    recorder.stop()
+    _write_lines(recorder, request)
+
+
+def _recorder(request: dict[str, Any]) -> "Coverage":
+    import coverage
+
+    folders = [os.path.join(os.getcwd(), package, "*") for package in request["packages"]]
+    return coverage.Coverage(data_file=None, config_file=False, include=folders)
+
+
+def _write_lines(recorder: "Coverage", request: dict[str, Any]) -> None:
     data = recorder.get_data()
     lines = {
-        os.path.relpath(path, root): {
+        os.path.relpath(path): {
             line: [context for context in contexts if context]
             for line, contexts in data.contexts_by_lineno(path).items()
         }
@@ -233,7 +258,7 @@ def _simulate(reply: _Reply, request: dict[str, Any]) -> None:
 
     for run in request["runs"]:
         reply(start=run)
-        _limit(request["limits"].get(run, request["longest"]))
+        _limit(request["limits"][run])
         violations = run_once(run)
         if violations:
             name, text = violations[0]
@@ -242,7 +267,12 @@ def _simulate(reply: _Reply, request: dict[str, Any]) -> None:
         reply(passed=run)
 
 
-_VERBS = {"test": _run_tests, "record": _record_lines, "simulate": _simulate}
+_VERBS = {
+    "test": _run_tests,
+    "record": _record_tests,
+    "record_runs": _record_runs,
+    "simulate": _simulate,
+}
 
 
 def _handle(reply: _Reply, request: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
+from types import CodeType
 
 from simulations.mutants.drawn.sample import ROOT, DrawnMutant
 
@@ -88,18 +89,19 @@ class LineMap:
             self._lines[path] = merged
             self._sources[path] = self._current(path)
 
-    def tests_for(self, mutant: DrawnMutant) -> list[str]:
+    def tests_for(self, mutant: DrawnMutant, *, is_exact: bool = False) -> list[str]:
         """Return the tests that a mutant can affect, the fastest first.
 
         These run the mutated line. If none does, they run its function, or lines with the name of
-        the constant or field that the mutant changes.
+        the constant or field that the mutant changes. `is_exact` is for tests that run equal lines
+        each time: if none of them runs the line, the result is empty.
         """
         line = mutant.start[0]
         tree = ast.parse(self._current(mutant.path))
         inner = _innermost_function(tree, line)
         if inner is not None and line > inner.lineno:
             found = self._tests_of(mutant.path, [line])
-            if found:
+            if found or (is_exact and line in _lines_with_code(self._current(mutant.path))):
                 return found
         if inner is not None:
             return self._tests_of(mutant.path, range(inner.lineno, (inner.end_lineno or 0) + 1))
@@ -149,6 +151,16 @@ class LineMap:
             for number, text in enumerate(self._current(path).splitlines(), 1):
                 if pattern.search(text):
                     yield path, number
+
+
+def _lines_with_code(source: str) -> set[int]:
+    found: set[int] = set()
+    waiting = [compile(source, "", "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        found.update(line for _, _, line in code.co_lines() if line is not None)
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found
 
 
 def _innermost_function(

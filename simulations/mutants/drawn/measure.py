@@ -1,13 +1,14 @@
 """Measure of the unit tests and of the simulator by drawn mutants."""
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from time import monotonic
+from typing import TypeVar
 
 from ringfence.errors import ConfigError
 from simulations.mutants.drawn.equivalents import reason_of
@@ -20,7 +21,6 @@ __all__ = ["Measured", "measure_simulator", "measure_tests", "record_tests"]
 _MARGIN_S = 10.0
 _TIMES = 10.0
 """A mutated test, or run, may need so many times its processor time, plus the margin."""
-_LONGEST_RUN_S = 30.0
 _BATCH = 12
 """Test files of one process that records lines; the map is saved after each process."""
 
@@ -40,6 +40,8 @@ class Measured:
     """Wall time."""
 
 
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 OnMeasured = Callable[[Measured], None]
 
 
@@ -74,44 +76,79 @@ def measure_simulator(
 ) -> tuple[list[Measured], list[Kill]]:
     """Run the simulator with each mutant until a run has a violation.
 
-    First all runs take place without a mutant. Runs that fail there are left out; they are the
-    second result.
+    First all runs take place without a mutant, and their lines are recorded. Runs that fail there
+    are left out; they are the second result. With a mutant, only runs take place that execute its
+    line, the fastest first.
     """
-    false_alarms: list[Kill] = []
-    good = list(runs)
-    with Server() as server:
-        while (kill := _simulate(server, None, good)[0]) is not None:
-            false_alarms.append(kill)
-            good = [each for each in good if each != kill.by]
+    recorded, false_alarms = _record_runs(runs, jobs)
 
     def run(server: Server, mutant: DrawnMutant) -> tuple[Kill | None, int]:
-        return _simulate(server, mutant, good)
+        names = recorded.tests_for(mutant, is_exact=True)
+        if not names:
+            return None, 0
+        started: list[str] = []
+        limits = {name: _TIMES * recorded.seconds[name] + _MARGIN_S for name in names}
+        fields = {"runs": names, "limits": limits}
+        kill = server.request(
+            "simulate", mutant, fields, lambda reply: _note(reply, started), is_pure=True
+        )
+        return kill, len(started)
 
     return _measure(mutants, run, jobs, on_measured), false_alarms
 
 
+def _record_runs(runs: Sequence[str], jobs: int) -> tuple[LineMap, list[Kill]]:
+    recorded = LineMap()
+    false_alarms: list[Kill] = []
+    lock = Lock()
+
+    def record(server: Server, part: Sequence[str]) -> None:
+        seconds: dict[str, float] = {}
+
+        def note(reply: dict[str, object]) -> None:
+            if "test" in reply:
+                seconds[str(reply["test"])] = float(str(reply["seconds"]))
+            elif "false_alarm" in reply:
+                false_alarms.append(Kill(str(reply["false_alarm"]), str(reply["text"])))
+
+        fields = {"runs": part, "packages": PACKAGES, "output": str(server.lines_file)}
+        kill = server.request("record_runs", None, fields, note, is_pure=True)
+        if kill is not None:
+            raise ConfigError(f"simulations must run without a mutant, got {kill.text!r}")
+        with lock:
+            recorded.add(seconds, server.read_lines(), ())
+
+    _in_parallel(_batches(runs, max(1, -(-len(runs) // jobs))), record, jobs)
+    return recorded, false_alarms
+
+
 def record_tests(
-    file: Path, paths: Sequence[str], on_test: Callable[[str], None] = lambda test: None
+    file: Path, paths: Sequence[str], jobs: int, on_batch: Callable[[int], None] = lambda done: None
 ) -> LineMap:
-    """Run the tests of some files, and record in the map which lines each of them runs."""
+    """Run the tests of some files, and record in the map which lines each of them runs.
+
+    Tests that fail are left out. `on_batch` receives the number of recorded tests so far.
+    """
     tests = LineMap.load(file)
-    with Server() as server:
-        for batch in _batches(_test_files(paths), _BATCH):
-            seconds: dict[str, float] = {}
+    lock = Lock()
 
-            def note(reply: dict[str, object], seconds: dict[str, float] = seconds) -> None:
-                if "test" in reply:
-                    seconds[str(reply["test"])] = float(str(reply["seconds"]))
-                    on_test(str(reply["test"]))
+    def record(server: Server, batch: Sequence[str]) -> None:
+        seconds: dict[str, float] = {}
 
-            output = server.scratch / "lines.json"
-            output.write_text("{}", "utf-8")
-            fields = {"files": batch, "packages": PACKAGES, "output": str(output)}
-            kill = server.request("record", None, fields, note)
-            if kill is not None:
-                raise ConfigError(f"tests must run without a mutant, got {kill.text!r} in {batch}")
-            tests.add(seconds, json.loads(output.read_text("utf-8")), batch)
+        def note(reply: dict[str, object]) -> None:
+            if "test" in reply:
+                seconds[str(reply["test"])] = float(str(reply["seconds"]))
+
+        fields = {"files": batch, "packages": PACKAGES, "output": str(server.lines_file)}
+        kill = server.request("record", None, fields, note)
+        if kill is not None:
+            raise ConfigError(f"tests must run without a mutant, got {kill.text!r} in {batch}")
+        with lock:
+            tests.add(seconds, server.read_lines(), batch)
             tests.save(file)
+            on_batch(len(tests.seconds))
+
+    _in_parallel(_batches(_test_files(paths), _BATCH), record, jobs)
     return tests
 
 
@@ -128,17 +165,6 @@ def _batches(files: Sequence[str], size: int) -> list[list[str]]:
     return [list(files[start : start + size]) for start in range(0, len(files), size)]
 
 
-def _simulate(
-    server: Server, mutant: DrawnMutant | None, runs: Sequence[str]
-) -> tuple[Kill | None, int]:
-    started: list[str] = []
-    fields: dict[str, object] = {"runs": list(runs), "limits": {}, "longest": _LONGEST_RUN_S}
-    kill = server.request(
-        "simulate", mutant, fields, lambda reply: _note(reply, started), is_pure=True
-    )
-    return kill, len(started)
-
-
 def _note(reply: dict[str, object], started: list[str]) -> None:
     if "start" in reply:
         started.append(str(reply["start"]))
@@ -150,20 +176,30 @@ def _measure(
     jobs: int,
     on_measured: OnMeasured,
 ) -> list[Measured]:
+    def one(server: Server, mutant: DrawnMutant) -> Measured:
+        began = monotonic()
+        kill, tried = run(server, mutant)
+        result = Measured(mutant, kill, reason_of(mutant), tried, monotonic() - began)
+        on_measured(result)
+        return result
+
+    return _in_parallel(mutants, one, jobs)
+
+
+def _in_parallel(
+    items: Sequence[ItemT], work: Callable[[Server, ItemT], ResultT], jobs: int
+) -> list[ResultT]:
+    """Do some work for each item, in several servers at a time; return the results in order."""
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as threads:
         idle: SimpleQueue[Server] = SimpleQueue()
-        for _ in range(jobs):
+        for _ in range(min(jobs, len(items))):
             idle.put(stack.enter_context(Server()))
 
-        def one(mutant: DrawnMutant) -> Measured:
+        def one(item: ItemT) -> ResultT:
             server = idle.get()
-            began = monotonic()
             try:
-                kill, tried = run(server, mutant)
+                return work(server, item)
             finally:
                 idle.put(server)
-            result = Measured(mutant, kill, reason_of(mutant), tried, monotonic() - began)
-            on_measured(result)
-            return result
 
-        return list(threads.map(one, mutants))
+        return list(threads.map(one, items))

@@ -29,7 +29,8 @@ def score_of(results: Sequence[Measured], false_alarms: Sequence[Kill] = ()) -> 
     """Return the last row of the report: how many mutants were detected, and which survived.
 
     Equivalent mutants do not count. `not_equivalent` lists mutants that were detected although
-    they are marked as equivalent; their marks are wrong, so these mutants count.
+    they are marked as equivalent; their marks are wrong, so these mutants count. `not_run` is the
+    number of survivors whose line no test or run executes.
     """
     wrong = [each for each in results if each.equivalent is not None and each.kill is not None]
     counted = [each for each in results if each.equivalent is None or each in wrong]
@@ -39,6 +40,7 @@ def score_of(results: Sequence[Measured], false_alarms: Sequence[Kill] = ()) -> 
         "equivalent": len(results) - len(counted),
         "found": found,
         "score": round(found / len(counted), 4) if counted else 1.0,
+        "not_run": sum(each.kill is None and not each.tried for each in counted),
         "survivors": [
             {
                 "mutant": each.mutant.name,

@@ -56,6 +56,16 @@ class Server(AbstractContextManager["Server"]):
         self._buffer = b""
 
     @property
+    def lines_file(self) -> Path:
+        """File for the lines that a request records."""
+        return self.scratch / "lines.json"
+
+    def read_lines(self) -> dict[str, dict[str, list[str]]]:
+        """Return the recorded lines of the last request, by path and line."""
+        lines: dict[str, dict[str, list[str]]] = json.loads(self.lines_file.read_text("utf-8"))
+        return lines
+
+    @property
     def scratch(self) -> Path:
         """Folder for files of this server; it is removed at the end."""
         return Path(self._folder.name)

@@ -278,6 +278,26 @@ def test_a_malformed_line_says_what_is_wrong_with_it(line: bytes, why: str) -> N
     assert log.problems == (Problem(2, why),)
 
 
+@pytest.mark.parametrize(
+    ("surplus", "problems"),
+    [
+        (-1, ()),
+        (0, (Problem(2, f"longer than {MAX_LINE} bytes"),)),
+        (5, (Problem(2, f"longer than {MAX_LINE} bytes"),)),
+    ],
+)
+def test_a_line_that_continues_in_the_next_read_is_measured_as_a_whole(
+    surplus: int, problems: tuple[Problem, ...]
+) -> None:
+    padding = b"x" * (MAX_LINE + surplus - len(COMMON))
+    long = COMMON.replace(b"/a", b"/a" + padding)
+
+    log = reading(COMMON, long, COMMON)
+
+    assert len(list(log)) == 3 - len(problems)
+    assert log.problems == problems
+
+
 def test_a_trace_line_with_too_few_columns_is_malformed() -> None:
     log = reading(TABBED, b"1431857103\t203.0.113.7\tGET\t/a", b"-1\tc\tGET\t/\t200", TABBED)
 
