@@ -188,7 +188,7 @@ def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> 
             env=environment,
         )
     try:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 60
         while "view of 1 members" not in log.read_text("utf-8"):
             assert node.poll() is None, log.read_text("utf-8")
             assert time.monotonic() < give_up, log.read_text("utf-8")

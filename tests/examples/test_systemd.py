@@ -136,7 +136,7 @@ def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) 
 
 def wait_for(log: Path, words: str, process: "subprocess.Popen[bytes]") -> None:
     """Wait until a process has logged something; nothing else tells what it has done."""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while words not in log.read_text("utf-8"):
         assert process.poll() is None, log.read_text("utf-8")
         assert time.monotonic() < give_up, log.read_text("utf-8")

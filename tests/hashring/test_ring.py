@@ -87,8 +87,11 @@ def test_equal_members_give_equal_rings_whatever_their_order(member_list, data):
 def shards_that_differ(ring, other):
     """Return the first shards for which two rings of equal members differ."""
     assert ring == other
-    tables = [zip_longest(each.owner_by_shard, each.standby_by_shard) for each in (ring, other)]
-    differ = [shard for shard, (one, two) in enumerate(zip(*tables, strict=True)) if one != two]
+    owners, standbys = ring.owner_by_shard, ring.standby_by_shard
+    differ = []
+    if (owners, standbys) != (other.owner_by_shard, other.standby_by_shard):
+        tables = [zip_longest(each.owner_by_shard, each.standby_by_shard) for each in (ring, other)]
+        differ += [at for at, (one, two) in enumerate(zip(*tables, strict=True)) if one != two]
     count = len(ring.members)
     walked = range(0, SHARDS, 997) if count else ()
     differ += [each for each in walked if ring.owners(each, count) != other.owners(each, count)]

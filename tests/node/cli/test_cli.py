@@ -878,7 +878,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         cwd=ROOT,
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     os.close(writer)
@@ -899,7 +899,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[s
             cwd=ROOT,
             stdout=full,
             stderr=subprocess.PIPE,
-            timeout=30,
+            timeout=90,
             check=False,
         )
 

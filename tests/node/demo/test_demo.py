@@ -174,7 +174,7 @@ def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
         while seen not in printed:
             printed += os.read(screen, 4096)
         demo.send_signal(number)
-        _, said = demo.communicate(timeout=30)
+        _, said = demo.communicate(timeout=90)
     finally:
         demo.kill()
         os.close(screen)

@@ -93,7 +93,7 @@ class HostProcess:
     def get(self, path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}{path}", timeout=10
+                f"http://127.0.0.1:{self.port}{path}", timeout=60
             ) as reported:
                 return reported.status, reported.read().decode()
         except urllib.error.HTTPError as error:
@@ -194,7 +194,7 @@ def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to
     with host(tmp_path) as web:
         web.wait_until_ready()
         asked = urllib.request.Request(f"http://127.0.0.1:{web.port + 2}/v1/leave", method="POST")
-        with urllib.request.urlopen(asked, timeout=10) as reported:
+        with urllib.request.urlopen(asked, timeout=60) as reported:
             assert reported.status == 202
         until(lambda: "node web-1 has stopped" in web.log)
         until(lambda: web.get("/readyz")[0] == 200)
@@ -222,7 +222,7 @@ def test_the_hosts_own_port_takes_a_renewed_certificate_at_sighup(tmp_path: Path
         at = ("127.0.0.1", web.port)
 
         def shown() -> int:
-            pem = ssl.get_server_certificate(at, timeout=10)
+            pem = ssl.get_server_certificate(at, timeout=60)
             return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
         until(lambda: "2 members" in web.log and "view of 2 members" in web.log)

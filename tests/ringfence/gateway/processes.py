@@ -48,7 +48,7 @@ def _reply(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
 
 def is_up(url: str) -> bool:
     try:
-        return fetch(url, timeout=1.0).status == 200
+        return fetch(url, timeout=5.0).status == 200
     except OSError:
         return False
 

@@ -50,7 +50,7 @@ def status(asked: Gateway, client: str | bytes | None, path: str = "/page") -> i
     headers: dict[str, str | bytes] = {"X-Forwarded-Uri": path, "X-Forwarded-Method": "GET"}
     if client is not None:
         headers["X-Forwarded-For"] = client
-    return httpx.get(f"{asked.url}/v1/auth", headers=headers, timeout=30).status_code
+    return httpx.get(f"{asked.url}/v1/auth", headers=headers, timeout=60).status_code
 
 
 def test_no_path_that_servers_read_differently_is_exempt(asked: Gateway) -> None:

@@ -14,5 +14,5 @@ RULES_OF_USERS = {
 def run_python(code):
     command = [sys.executable, "-W", "ignore", "-c", code]  # From 3.12 on, a fork warns.
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
     )
