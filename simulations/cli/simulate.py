@@ -16,6 +16,7 @@ __all__ = ["simulate"]
 _MODULES = {
     "case": "case.case",
     "swarm": "swarm.swarm",
+    "card": "card.card",
     "what-if": "what_if.what_if_command",
     "mutants": "mutants.mutants",
 }

@@ -1,5 +1,6 @@
 """One run of a scenario in the terminal: progress, report, and outcome."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -127,6 +128,7 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
                 "virtual_s": round(outcome.virtual_s, 3),
                 "real_s": round(outcome.real_s, 3),
                 "figures": outcome.figures,
+                "explained": [asdict(each) for each in explanations(outcome)],
                 "marks": dict(outcome.marks),
                 "faults": [str(fault) for fault in outcome.faults],
                 "report": None if report is None else str(report),

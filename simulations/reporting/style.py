@@ -73,6 +73,11 @@ figcaption p { margin: 0; color: var(--faint); font-size: 14px; }
 .dot { stroke-width: 2; } .dot.allowed { fill: var(--green); } .dot.denied { fill: var(--paper); }
 .cross { stroke: var(--alarm); stroke-width: 3; } .back { fill: var(--green); }
 .takes { fill: var(--orange); } .law { fill: var(--alarm); opacity: 0.16; }
+.card td, .card th { white-space: normal; vertical-align: top; } .card thead th { font-size: 13px; }
+.card thead th + th { text-align: right; }
+.meter { display: inline-block; width: 90px; height: 9px; border-radius: 5px;
+  background: var(--line); overflow: hidden; }
+.meter span { display: block; height: 100%; background: var(--blue); }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr));
   gap: 8px 28px; align-items: start; }
 .yes { color: var(--good-text); } .no { color: var(--bad-text); }

@@ -84,7 +84,7 @@ def test_the_json_list_has_name_and_description_of_every_scenario(run: Run) -> N
     ]
 
 
-@pytest.mark.parametrize("name", ["steady", "drawn", "case", "swarm", "what-if", "mutants"])
+@pytest.mark.parametrize("name", ["steady", "drawn", "case", "swarm", "card", "what-if", "mutants"])
 def test_every_command_lists_its_options(run: Run, name: str) -> None:
     ran = run(name, "--help")
 
@@ -321,6 +321,22 @@ def test_a_guided_swarm_compares_itself_with_plain_drawing(run: Run, in_process:
     assert row["kept"] + row["failed"] >= 1
 
 
+# The report card
+
+
+def test_a_report_card_is_made_from_results(run: Run, tmp_path: Path) -> None:
+    steady = run("steady", *AT_CORE, "--json")
+    (tmp_path / "steady.json").write_text(steady.out, "utf-8")
+    ran = run("card", "steady.json", "--output", "card.html", "--json")
+
+    assert ran.status == 0
+    assert ran.rows[-1]["runs"] == 1
+    assert ran.rows[-1]["problems"] == []
+    page = (tmp_path / "card.html").read_text("utf-8")
+    assert ran.rows[-1]["date"] in page
+    assert "No problem in 1 runs" in page
+
+
 # Case files
 
 
@@ -476,6 +492,7 @@ def test_what_if_also_writes_an_html_page(run: Run, tmp_path: Path) -> None:
         (["swarm", "--seeds", "0"], "--seeds"),
         (["swarm", "--cases", "nowhere"], "nowhere"),
         (["swarm", "--guided", "--scenario", "steady"], "--guided must be used without"),
+        (["card", "none.json"], "cannot read the result file none.json"),
         (["case", "none.yaml"], "cannot read the case file none.yaml"),
         (["steady", *AT_CORE, "--save", "no/where.yaml"], "cannot write the case file"),
         (["swarm", "--scenario", "stedy"], "stedy"),
