@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 from simulations.judging.coverage import WANTED
+from simulations.judging.judged import Judged
 from simulations.judging.pairs import wanted_pairs
 from simulations.scenarios.catalog import scenario as scenario_of
 from simulations.scenarios.generate import DRAWN, generate_scenario
@@ -47,6 +48,8 @@ class Run:
     real_s: float
     reached: frozenset[str] = frozenset()
     """What the run reached, see `Outcome.reached`."""
+    judged: Judged = field(default_factory=Judged)
+    """Decisions that were judged exactly, and the reasons of the excused ones."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Batch:
     """Number of runs in which each pair of features and faults met."""
     virtual_s: float = 0.0
     real_s: float = 0.0
+    judged: Judged = field(default_factory=Judged)
 
     @property
     def missing_pairs(self) -> list[str]:
@@ -81,6 +85,7 @@ class Batch:
         self.runs += 1
         self.marks += run.marks
         self.pairs.update(run.pairs)
+        self.judged.add(run.judged)
         self.virtual_s += run.virtual_s
         self.real_s += run.real_s
         if run.violations:
@@ -116,6 +121,7 @@ def run_one(scenario: Scenario, seed: int) -> Run:
         outcome.virtual_s,
         outcome.real_s,
         reached=outcome.reached,
+        judged=outcome.judged,
     )
 
 

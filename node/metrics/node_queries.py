@@ -155,6 +155,10 @@ class NodeQueries:
         """Return the shards that this node holds, which are those that it decides."""
         return [*compress(range(SHARDS), self._shards.ownership.held)]
 
+    def held_map(self) -> bytes:
+        """Return one byte per shard: 1 if this node holds the shard, else 0."""
+        return bytes(self._shards.ownership.held)
+
     def used(self, key: bytes) -> int | None:
         """Return the used units of a key, including those above its limit; None when another node
         holds its shard."""

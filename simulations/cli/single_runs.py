@@ -10,6 +10,7 @@ from rich.table import Table
 from node.cli.common import as_json, console
 from ringfence.errors import ConfigError
 from simulations.cli.stories import show_story
+from simulations.judging.judged import as_row
 from simulations.reporting.explanations import explanations
 from simulations.reporting.outcome import Nearby, Outcome
 from simulations.reporting.report import write_report
@@ -129,6 +130,7 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
                 "real_s": round(outcome.real_s, 3),
                 "figures": outcome.figures,
                 "explained": [asdict(each) for each in explanations(outcome)],
+                **as_row(outcome.judged),
                 "marks": dict(outcome.marks),
                 "faults": [str(fault) for fault in outcome.faults],
                 "report": None if report is None else str(report),

@@ -10,6 +10,7 @@ from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
 from simulations.cli.findings import finding_row, save_finding, show_finding
 from simulations.cli.guided import run_guided
+from simulations.judging.judged import as_row, sentence
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.scenario import Level
@@ -158,6 +159,7 @@ def _show(
                 "marks_missing": missing,
                 "pairs": len(batch.pairs),
                 "pairs_missing": pairs,
+                **as_row(batch.judged),
                 "virtual_s": round(batch.virtual_s, 1),
                 "cpu_s": round(batch.real_s, 1),
             }
@@ -168,6 +170,10 @@ def _show(
         f"{batch.runs} seeds, {batch.virtual_s:,.0f} s of virtual time in {batch.real_s:,.0f} s of "
         f"computing; {len(batch.failed)} violated an invariant; {batch.twice} ran twice, "
         f"{len(batch.differed)} of them with different histories"
+    )
+    screen.print(
+        f"{100 * batch.judged.share:.1f} % of {batch.judged.decisions:,} decisions were "
+        f"judged exactly; excused: {sentence(batch.judged)}"
     )
     for finding, command in findings:
         show_finding(screen, finding, command)

@@ -17,6 +17,7 @@ from simulations.scenarios.scenario import Fault, Scenario
 __all__ = [
     "REPLICATION_LAG_S",
     "emptied",
+    "losses",
     "is_strong",
     "hosts_of",
     "members_of",
@@ -53,7 +54,12 @@ def unreplicated_spans(scenario: Scenario, *, is_shared: bool = False) -> list[t
     Counts shared between data centers (`is_shared`) survive in the other data centers if those
     received them and are still alive.
     """
-    found: list[tuple[float, float]] = []
+    return _merge_spans([(begin, end) for _, begin, end in losses(scenario, is_shared=is_shared)])
+
+
+def losses(scenario: Scenario, *, is_shared: bool = False) -> list[tuple[Fault, float, float]]:
+    """Return the faults that may lose units, each with the time span of the units."""
+    found: list[tuple[Fault, float, float]] = []
     for fault in scenario.faults:
         if fault.verb not in ("crash", "leave"):
             continue
@@ -73,8 +79,9 @@ def unreplicated_spans(scenario: Scenario, *, is_shared: bool = False) -> list[t
             and _is_known_elsewhere(fault, others, scenario)
         ):
             span = fault.at - _CROSS_DC_LAG_S
-        found.append((span, fault.at + (_TRANSFER_S if fault.verb == "leave" else _ANSWER_DELAY_S)))
-    return _merge_spans(found)
+        end = fault.at + (_TRANSFER_S if fault.verb == "leave" else _ANSWER_DELAY_S)
+        found.append((fault, span, end))
+    return found
 
 
 def unreachable_spans(scenario: Scenario, datacenter: str, key: bytes) -> list[tuple[float, float]]:

@@ -62,6 +62,11 @@ class Answered:
         """Return whether a member decided the check and counts its units."""
         return self.source in _BY_MEMBER
 
+    @property
+    def spends(self) -> bool:
+        """Return whether a member admitted the check and counts its units."""
+        return self.allowed and self.is_counted and not self.is_uncounted
+
 
 class Column:
     """All answers for one key."""
@@ -70,7 +75,7 @@ class Column:
         """`refunded` are charges of units that were refunded later."""
         self.answers = answers
         self.refunded = refunded
-        self.admitted = [a for a in answers if a.allowed and a.is_counted and not a.is_uncounted]
+        self.admitted = [a for a in answers if a.spends]
         """Allowed answers whose units a member counts."""
         self.has_charges = any(a.is_charge for a in answers)
         self._by_request = sorted((a.asked_at, a.cost) for a in self.admitted)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from simulations.judging.judged import Judged
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [
@@ -160,6 +161,8 @@ class Outcome:
     violations: list[Violation] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     """Named numbers, such as `checks`, `admitted`, `denied`, `lost`, `over_admitted`."""
+    judged: Judged = field(default_factory=Judged)
+    """Decisions that the laws judged exactly, and the reasons for which they excused others."""
     marks: Counter[str] = field(default_factory=Counter)
     """Number of rare events such as `refutation_won` and `split_healed`."""
     pairs: set[str] = field(default_factory=set)

@@ -12,8 +12,8 @@ from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Rule
 from ringfence.rules.cross_dc_bounds import cross_dc_bounds, exceeding
 from ringfence.rules.descriptor_tree import place
-from simulations.judging.oracle import Answer, Errors
 from simulations.what_if.data_centers import Counted, Timing, counted
+from simulations.what_if.oracle import Answer, Errors
 
 __all__ = [
     "ClientTally",

@@ -19,7 +19,6 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Code, Engine
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.wire import Op
-from simulations.judging.oracle import Answer, Oracle, Recent, as_logs, ask
 from simulations.scenarios.seeds import stream
 from simulations.what_if.data_centers import DataCenters, Timing
 from simulations.what_if.figures import (
@@ -32,6 +31,7 @@ from simulations.what_if.figures import (
     Worst,
     most_throttled,
 )
+from simulations.what_if.oracle import Answer, Oracle, Recent, as_logs, ask
 
 __all__ = ["Routing", "RuleFigures", "Throttled", "WhatIf", "Worst", "spread_ties", "what_if"]
 

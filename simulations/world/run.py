@@ -7,6 +7,7 @@ reads the counters and checks the invariants.
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
 from time import perf_counter
 
 from hashring import SHARDS, Ring, shard_of
@@ -29,12 +30,15 @@ from simulations.world.load_runner import LoadRunner
 from simulations.world.membership_watch import detection_bound
 from simulations.world.named_rules import NamedRules
 from simulations.world.observer import Observer
+from simulations.world.settling_watch import SettlingWatch
 from simulations.world.world import World
 
 __all__ = ["CLIENTS_PER_DATACENTER", "Progress", "simulate"]
 
 CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
+_MOST_AWAY = 3
+"""Nodes that may be away from a cluster at once, for the owners that a key may have."""
 _ATTEMPTS = 3
 """Attempts of each check at the end of a run; an idle client may first find several dead
 connections."""
@@ -74,9 +78,11 @@ class _Run:
             runner = LoadRunner(scenario, self._seed, hosts, self._rules)
             self._ledger, self._held = runner.ledger, runner.held
             observer = Observer(hosts, self._ledger)
+            self._settling = SettlingWatch(hosts)
             async with runtime.open_task_group() as load:
                 load.start_soon(observer.run)
                 load.start_soon(world.watch.run)
+                load.start_soon(self._settling.run)
                 load.start_soon(runner.run, 0.0, scenario.seconds)
                 for fault in scenario.faults:
                     load.start_soon(self._fault, fault)
@@ -115,7 +121,7 @@ class _Run:
             await runtime.sleep(self._scenario.calm / steps)
 
     async def _read_final_state(self) -> Final:
-        world, final = self._world, Final()
+        world, final = self._world, Final(read_from=self._world.hosts.now)
         hosts = world.hosts
         expected = hosts.in_ring()
         for host in hosts.running():
@@ -143,6 +149,7 @@ class _Run:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
         final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
         final.broken = self._read_broken_connections()
+        final.disturbances = self._settling.disturbances
         return final
 
     def _read_broken_connections(self) -> BrokenConnections:
@@ -165,11 +172,13 @@ class _Run:
         where = match.rule.home if match.rule.scope == "home" else datacenter
         ring = self._world.hosts.nodes()[0].cluster.view.ring(where)
         shard, found = shard_of(match.key), set[Deciders]()
-        leaves = [fault for fault in self._scenario.faults if fault.verb == "leave"]
-        for away in ([], *(hosts_of(fault, self._scenario) for fault in leaves)):
-            present = Ring.of([each for each in ring.members if each.name not in away], ring)
-            if present.members:
-                found.add(Deciders(present.owner(shard), present.standby(shard)))
+        leaves = [fault for fault in self._scenario.faults if fault.verb in ("leave", "crash")]
+        hosts = sorted({name for fault in leaves for name in hosts_of(fault, self._scenario)})
+        for count in range(min(len(hosts), _MOST_AWAY) + 1):
+            for away in combinations(hosts, count):
+                present = Ring.of([each for each in ring.members if each.name not in away], ring)
+                if present.members:
+                    found.add(Deciders(present.owner(shard), present.standby(shard)))
         return found
 
     def _units_used(self, datacenter: str, rule: str, key: str) -> int:
@@ -214,6 +223,7 @@ class _Run:
         outcome.violations += invariants.slot_violations(self._held, held, final, hosts.now)
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
+        outcome.judged = invariants.judged
         outcome.marks = count_marks(counters)
         outcome.reached = world.shard_watch.reached() | {
             n for n, count in counters.items() if count
@@ -233,6 +243,7 @@ class _Run:
             "converged_at_s": world.watch.converged_at,
             "datagrams_per_node_s": world.datagrams / len(hosts.names()) / hosts.now,
             "pending_most": world.watch.most_pending,
+            "judged_exactly": invariants.judged.share,
         }
 
 

@@ -239,13 +239,16 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: None) -> None:
-    ran = run("swarm", "--seeds", "1", "--from", "22", "--level", "core", "--marks", "--json")
+    ran = run("swarm", "--seeds", "1", "--from", "23", "--level", "core", "--marks", "--json")
 
     assert ran.status == 1
     [row] = ran.rows
     assert (row["level"], row["seeds"], row["failed"]) == ("core", 1, [])
     assert (row["run_twice"], row["differed"]) == (0, [])
     assert row["virtual_s"] >= 60
+    assert 0.5 < row["judged_exactly"] < 1
+    assert sum(row["excuses"].values()) >= row["decisions"] * (1 - row["judged_exactly"])
+    assert row["laws"]["outage"]["exact"] == row["decisions"] > 1000
     assert row["marks"]
     assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
     assert 50 < row["pairs"] < len(wanted_pairs())
@@ -296,7 +299,7 @@ def test_text_output_of_a_swarm_has_story_diagram_and_command(
     assert "canary, seed 20: " in ran.out
     assert " 1. " in ran.out
     assert "n1 is cut off." in ran.out
-    assert "▶" in ran.out
+    assert "●" in ran.out
     assert "ringfence simulate case ringfence-canary-20.yaml" in ran.out
 
 

@@ -1,0 +1,246 @@
+"""Units that the answers of a run added to one counter, as intervals for the oracle.
+
+Each admitted check adds a minimum and a maximum of units at an instant between its request and its
+answer. Minimum and maximum are its cost, unless a fault makes them uncertain.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from ringfence.limiter import Algorithm, Limit
+from ringfence.wire import Source
+from simulations.judging.excuses import Excuse, Excuses, Place
+from simulations.judging.ledger import Answered
+from simulations.oracle import Question, Refund, Spend
+from simulations.runtimes.virtual_time import EPOCH_NS
+
+__all__ = ["EVERYWHERE", "CounterView", "Row"]
+
+EVERYWHERE = ""
+"""Instead of a data center: all of them together, as for a limit that they divide."""
+_CLOCK_SKEW_S = 0.05
+"""Largest difference between the clocks of owners, in seconds; windows depend on clocks."""
+_QUICK_S = 0.05
+"""Seconds after which an answer may come from a second member, which the caller asked too."""
+_NEAR_S = 1.0
+"""Seconds before and after a disturbance of a shard in which its owner may not be alone."""
+_MOST_DECIDERS = 3
+"""Members that may count one check: the owner, its standby, and the member that takes over."""
+_LONGEST_S = 1e9
+"""Seconds that stand for infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One answer with its excuses."""
+
+    answer: Answered
+    excuses: Sequence[Excuse]
+    is_split: bool
+    """Whether a second member may have decided without the units of this one."""
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Return the reasons of all excuses."""
+        return frozenset(each.reason for each in self.excuses)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterView:
+    """One counter, as the members of one data center see it, with the excuses of the run."""
+
+    limit: Limit
+    places: Mapping[str, Place]
+    """Places of the counter by the data center of the clients."""
+    datacenter: str
+    """Data center that decides, or `EVERYWHERE`."""
+    excuses: Excuses
+    began: float
+    """Start of the load in seconds of virtual time; times of answers are relative to it."""
+    is_shadow: bool = False
+    """Whether the rule denies nothing, so that checks over its limit have no retry time."""
+
+    @property
+    def rounding(self) -> int:
+        """Return by how many units the counts of several data centers together may be rounded.
+
+        Under a sliding window, data centers subtract drained units of each other, which may differ
+        by 1 % of the limit.
+        """
+        others = len({place.datacenter for place in self.places.values()}) - 1
+        if not others or self.limit.algorithm is Algorithm.FIXED_WINDOW:
+            return 0
+        is_sliding = self.limit.algorithm is Algorithm.SLIDING_WINDOW
+        return others + (self.limit.ceiling // 100 + 1 if is_sliding else 0)
+
+    @property
+    def is_divided(self) -> bool:
+        """Return whether each data center has a part of the limit and lends unused units."""
+        return self.datacenter == EVERYWHERE
+
+    @property
+    def part(self) -> int:
+        """Return the units that each data center admits at least of a limit that they divide."""
+        return self.limit.ceiling // self.excuses.datacenters
+
+    def _is_overdrawn(self, answer: Answered) -> bool:
+        """Return whether a charge may have overdrawn the part of one data center, which does not
+        reduce the parts of the others."""
+        return self.is_divided and answer.is_charge
+
+    def place_of(self, answer: Answered) -> Place:
+        """Return where the counter is that the client of an answer checked."""
+        return self.places[answer.datacenter]
+
+    def is_here(self, answer: Answered) -> bool:
+        """Return whether a member of the judged data center decided a check by its counter."""
+        is_here = self.is_divided or self.place_of(answer).datacenter == self.datacenter
+        return is_here and answer.is_counted and not answer.is_charge
+
+    def row(self, answer: Answered) -> Row:
+        """Return an answer with its excuses."""
+        place = self.place_of(answer)
+        found = self.excuses.of(place, answer)
+        is_split = bool(found) and (
+            not _is_by_owner(answer) or self.excuses.is_disturbed(place, answer, _NEAR_S)
+        )
+        return Row(answer, found, is_split)
+
+    def spends(self, row: Row) -> Iterator[Spend]:
+        """Yield the units that one row has added, or may have added."""
+        answer = row.answer
+        least = most = answer.cost if answer.spends else 0
+        known = answer.answered_at
+        place = self.place_of(answer)
+        if self.excuses.may_be_lost(place, answer.answered_at) or self._is_overdrawn(answer):
+            least = 0
+        if row.is_split:
+            known = max([known, *(each.end for each in row.excuses if not each.is_alone)])
+        known = max(known, self.excuses.replicated_at(place, answer), self._shared_at(answer))
+        if most:
+            yield self._spend(answer.asked_at, answer.answered_at, least, most, known)
+        if row.excuses and not answer.is_uncounted and not _is_by_owner(answer):
+            until = max(each.end for each in row.excuses)
+            more = answer.cost * (_MOST_DECIDERS - 1)
+            yield self._spend(answer.asked_at, max(until, answer.answered_at), 0, more, inf)
+
+    def not_drained(self, end: float) -> Iterator[Spend]:
+        """Yield units that remain in a bucket because a node with lower limits drains it slower,
+        and fills it further with each check."""
+        if not self.limit.is_bucket:
+            return
+        for place in self.places.values():
+            for excuse, part in self.excuses.lowered_rate(place, 0.0, end):
+                lasts = min(excuse.end, end) - excuse.begin
+                units = self.limit.amount * lasts / (self.limit.period_ns / 1e9)
+                more = ceil((units + self.limit.ceiling) * (1 / part - part))
+                yield self._spend(excuse.begin, min(excuse.end, end), 0, more, inf)
+
+    def refunded(self, answer: Answered) -> Spend:
+        """Return the units of a charge that was refunded; a fault may have lost the refund."""
+        place, done = self.place_of(answer), answer.refund_done_at
+        last = answer.answered_at if done == inf else done
+        excuses = self.excuses.of(place, replace(answer, answered_at=last))
+        if excuses or done == inf or self.excuses.may_be_lost(place, answer.answered_at, last):
+            until = max([last, *(each.end for each in excuses)])
+            most = answer.cost * (_MOST_DECIDERS if excuses else 1)
+            return self._spend(answer.asked_at, until, 0, most, inf)
+        lasts = answer.refund_done_at - answer.asked_at
+        refund = Refund(
+            self._instant(answer.asked_at - self._skew_s),
+            self._instant(answer.refund_done_at + self._skew_s),
+            0 if self.is_divided else answer.cost,  # A refund of a borrowed unit may be lost.
+            answer.cost,
+            0,
+            round((lasts + 2 * self._skew_s) * 1e9),
+        )
+        return self._spend(
+            answer.asked_at, answer.answered_at, 0, answer.cost, answer.answered_at, refund
+        )
+
+    def plain(self, row: Row) -> Spend:
+        """Return the units of a row as an exact counter would count them."""
+        answer = row.answer
+        cost = answer.cost if answer.spends else 0
+        least = 0 if self._is_overdrawn(answer) else cost
+        return self._spend(answer.asked_at, answer.answered_at, least, cost, answer.answered_at)
+
+    def known_at_once(self, row: Row) -> Spend:
+        """Return the units of a row that are certainly counted, as if the members of a data center
+        shared them at once."""
+        answer = row.answer
+        is_lost = self.excuses.may_be_lost(self.place_of(answer), answer.answered_at)
+        is_lost = is_lost or self._is_overdrawn(answer)
+        cost = answer.cost if answer.spends and not is_lost else 0
+        known = max(answer.answered_at, self._shared_at(answer))
+        return self._spend(answer.asked_at, answer.answered_at, cost, cost, known)
+
+    def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
+        """Return the question that a check asked; `is_exact` ignores faults of clocks."""
+        skew = self._skew_s
+        if not is_exact:
+            skew += self.clock_error_s(answer)
+        return Question(
+            self._instant(answer.asked_at - skew),
+            self._instant(answer.answered_at + skew),
+            answer.cost,
+        )
+
+    def reading(self, begin: float, end: float) -> Question:
+        """Return the question of a reading of the counter between two instants."""
+        skew = self._skew_s + max(
+            self.excuses.reading_error_s(place, begin, self._memory_s)
+            for place in self.places.values()
+        )
+        return Question(self._instant(begin - skew), self._instant(end + skew), 0)
+
+    def clock_error_s(self, answer: Answered) -> float:
+        """Return by how many seconds the age of a hit may seem wrong to the decider of a check."""
+        return self.excuses.clock_error_s(self.place_of(answer), answer, self._memory_s)
+
+    @property
+    def _memory_s(self) -> float:
+        """Return the seconds for which an admission has an effect. A wrong level of a bucket may
+        last until the bucket is empty."""
+        return _LONGEST_S if self.limit.is_bucket else self.limit.period_ns / 1e9
+
+    @property
+    def _skew_s(self) -> float:
+        aligned = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
+        return _CLOCK_SKEW_S if self.limit.algorithm in aligned else 0.0
+
+    def _shared_at(self, answer: Answered) -> float:
+        """Return when the judged data center certainly has the units of a check in another one."""
+        place = self.place_of(answer)
+        here = self.places.get(self.datacenter)
+        if here is None or place.datacenter == here.datacenter:
+            return -inf
+        return self.excuses.shared_at(here, place, answer)
+
+    def _spend(
+        self,
+        first: float,
+        last: float,
+        least: int,
+        most: int,
+        known: float,
+        refund: Refund | None = None,
+    ) -> Spend:
+        return Spend(
+            self._instant(first - self._skew_s),
+            self._instant(last + self._skew_s),
+            least,
+            most,
+            refund,
+            self._instant(known - self._skew_s),
+        )
+
+    def _instant(self, seconds: float) -> int:
+        return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
+
+
+def _is_by_owner(answer: Answered) -> bool:
+    """Return whether the owner alone decided a check, so that it is counted exactly once."""
+    is_quick = answer.answered_at - answer.asked_at <= _QUICK_S
+    return is_quick and answer.source in (Source.OWNER, Source.CACHE)

@@ -1,0 +1,426 @@
+"""Excuses: when, where and why a decision need not be the decision of one exact counter.
+
+An excuse is a value. It names its reason, its fault, the data centers and hosts that the fault
+affects, and its interval. A decision outside of every excuse is judged exactly.
+
+The interval begins with the fault. It ends when the world has observed that all shards of the data
+center are on their usual owners again, and at the latest a stated settling time after the fault.
+Faults that overlap with this time extend it, since they may delay the recovery.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf, prod
+
+from hashring import Member, NodeId, Ring
+from ringfence.limiter import Limit
+from ringfence.wire import Source
+from simulations.judging.allowed_loss import (
+    REPLICATION_LAG_S,
+    hosts_of,
+    is_strong,
+    losses,
+    members_of,
+)
+from simulations.judging.disturbance import Disturbances
+from simulations.judging.ledger import Answered
+from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.scenario import Fault, Scenario
+
+__all__ = ["REASONS", "SETTLING_S", "Excuse", "Excuses", "Place"]
+
+SETTLING_S = 30.0
+"""Seconds after a fault in which its data center must have settled."""
+_CROSS_SETTLING_S = 10.0
+"""Seconds after a fault of links between data centers until their counts are exchanged again."""
+CROSS_DC_LAG_S = 2.5
+"""Seconds in which counts reach another data center: one second of delay for small changes, one
+round, the network delay and one retransmission."""
+_LOSSY_TRANSFER_S = 0.2
+"""Seconds by which transferred hits may seem too young. A transfer carries ages, and the loss of
+one or two datagrams delays it by this much."""
+_TRANSFER_S = 0.05
+"""The same without loss: a few round trips for a shard in several parts."""
+_DRIFT_SHARE = 0.001
+"""Part by which a period may seem longer on a host with clock drift. Generated drifts are at
+most 500 ppm, and the correction towards the other clocks adds as much again."""
+_ANSWER_DELAY_S = 0.1
+"""Seconds that an answer may take to reach its client."""
+_NEWS_S = 1.0
+"""Seconds after the observed settling until clients have the new members, and until answers that
+were under way have arrived."""
+_LINKS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
+"""Faults of links between two sides; the other faults affect hosts."""
+_SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
+"""Faults during which two members may decide for one counter."""
+
+REASONS = {
+    "owner_away": "a node crashed, left or was suspended: its standby decides",
+    "links": "messages are lost, late or held: the owner may be unreachable, or two members decide",
+    "busy": "a host is slow: callers do not wait for it",
+    "errors": "a node fails to handle requests, because a fault raises errors",
+    "limits": "one node applies lower limits",
+    "clock": "the clock of a host is wrong until the other members distrust or correct it",
+    "divided": "the part of one data center has its own retry time",
+    "break": "connections broke around the check: a standby decides",
+}
+"""Reasons of excuses, with their meaning."""
+_REASON_OF = {
+    **dict.fromkeys(("crash", "leave", "pause", "stall"), "owner_away"),
+    **dict.fromkeys(_LINKS, "links"),
+    "busy": "busy",
+    "errors": "errors",
+    "limits": "limits",
+    "clock_step": "clock",
+    "clock_drift": "clock",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a counter is: its data center, its shard, and the hosts that may decide it, the owner
+    first and then the standbys in their order."""
+
+    datacenter: str
+    shard: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """Permission to differ from an exact counter, with reason, scope and interval."""
+
+    reason: str
+    """Name in `REASONS`."""
+    fault: Fault
+    datacenter: str
+    hosts: frozenset[str]
+    """Hosts that the fault affects directly."""
+    reach: int
+    """Number of hosts of a counter, the owner first, among which an affected one matters."""
+    begin: float
+    end: float
+
+    @property
+    def is_splitting(self) -> bool:
+        """Return whether a second member may admit the whole limit again."""
+        return (
+            self.fault.verb in _SPLITTING
+            or "seedless" in self.fault.args
+            or "share" in self.fault.args
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether the affected host decides nothing meanwhile, so that one member decides
+        each of its counters."""
+        return self.fault.verb in ("crash", "leave") and "seedless" not in self.fault.args
+
+    def concerns(self, place: Place, client_host: str = "") -> bool:
+        """Return whether the excuse concerns a counter, or the client on `client_host`."""
+        return place.datacenter == self.datacenter and (
+            client_host in self.hosts or not self.hosts.isdisjoint(place.hosts[: self.reach])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Interval whose units a crash may lose, on the counters of some hosts."""
+
+    begin: float
+    end: float
+    datacenter: str
+    hosts: frozenset[str]
+    reach: int
+
+
+class Excuses:
+    """All excuses of a run."""
+
+    def __init__(self, scenario: Scenario, disturbances: Disturbances) -> None:
+        self._scenario = scenario
+        self._disturbances = disturbances
+        self.datacenters = scenario.datacenters
+        self._by_datacenter: dict[str, list[Excuse]] = {}
+        self._members = members_of(scenario)
+        self._losses = [
+            Loss(begin, end, datacenter, frozenset(hosts), len(self._members))
+            for fault, begin, end in losses(scenario)
+            for datacenter, hosts in sorted(_affected(fault, scenario).items())
+        ]
+        self._between = list(_faults_between(scenario))
+        verbs = {fault.verb for fault in scenario.faults}
+        has_moves = bool(verbs - {"clock_drift"})
+        lossy = _LOSSY_TRANSFER_S if scenario.network.loss > 0 else 0.0
+        self._transfer_s = _TRANSFER_S + lossy if has_moves else 0.0
+        self._drift = _DRIFT_SHARE if "clock_drift" in verbs else 0.0
+        for excuse in _excuses_of(scenario, disturbances):
+            self._by_datacenter.setdefault(excuse.datacenter, []).append(excuse)
+
+    def of(self, place: Place, answer: Answered) -> list[Excuse]:
+        """Return the excuses for one answer: for its counter and its client, at its time."""
+        client_host = self.host_of(answer)
+        found = [
+            each
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.begin <= answer.answered_at
+            and answer.asked_at <= each.end
+            and each.concerns(place, client_host)
+        ]
+        if answer.datacenter != place.datacenter:
+            both = {answer.datacenter, place.datacenter}
+            found += [
+                Excuse("links", fault, place.datacenter, frozenset(), 0, fault.at, end)
+                for fault, datacenters, end in self._between
+                if fault.at <= answer.answered_at and answer.asked_at <= end and both <= datacenters
+            ]
+        return found
+
+    def sides(self, place: Place, answer: Answered, found: Sequence[Excuse]) -> int:
+        """Return how many more members may admit a whole limit, under the excuses of a check.
+
+        While the owner and the standby of a counter are both suspended, a third member decides
+        without a replica.
+        """
+        stalled = {
+            name
+            for each in found
+            if each.fault.verb == "stall"
+            and answer.asked_at <= _until(each.fault) + _ANSWER_DELAY_S
+            for name in each.hosts
+        }
+        has_no_replica = stalled.issuperset(place.hosts[:2])
+        return sum(each.is_splitting for each in found) + has_no_replica
+
+    def is_disturbed(self, place: Place, answer: Answered, near_s: float) -> bool:
+        """Return whether a shard was not with its usual owner at most `near_s` seconds before or
+        after a check."""
+        return self._disturbances.is_disturbed(
+            place.datacenter, place.shard, answer.asked_at - near_s, answer.answered_at + near_s
+        )
+
+    def lowered(self, limit: Limit, place: Place, answer: Answered, *, is_split: bool) -> int:
+        """Return the ceiling that the member that decided a check may have applied.
+
+        A fault may lower the limits of one node. That node decides if it is the owner, or if the
+        owner may not have decided.
+        """
+        parts = [
+            float(each.fault.args["part"])
+            for each in self.of(place, answer)
+            if each.fault.verb == "limits" and (is_split or place.hosts[0] in each.hosts)
+        ]
+        part = prod(parts)
+        return min(limit.ceiling, max(1, int(limit.amount * part))) if parts else limit.ceiling
+
+    def lowered_rate(self, place: Place, begin: float, end: float) -> list[tuple[Excuse, float]]:
+        """Return the excuses with lower limits of one node between two instants, each with its
+        factor."""
+        return [
+            (each, float(each.fault.args["part"]))
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.fault.verb == "limits"
+            and each.begin <= end
+            and begin <= each.end
+            and each.concerns(place)
+        ]
+
+    def clock_error_s(self, place: Place, answer: Answered, period_s: float) -> float:
+        """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
+
+        After a clock step, hits with wrong ages count for one period. A cached denial was decided
+        up to one period earlier.
+        """
+        lasts = period_s * (2 if answer.source is Source.CACHE else 1)
+        error = self._clock_error_s(place, answer.asked_at, answer.answered_at, lasts)
+        return error + self._transfer_s + self._drift * period_s
+
+    def reading_error_s(self, place: Place, at: float, period_s: float) -> float:
+        """Return by how many seconds the age of a hit may seem wrong at a reading."""
+        error = self._clock_error_s(place, at, at, period_s)
+        return error + self._transfer_s + self._drift * period_s
+
+    def _clock_error_s(self, place: Place, begin: float, end: float, lasts: float) -> float:
+        return sum(
+            abs(float(each.fault.args["by_s"]))
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.fault.verb == "clock_step"
+            and each.begin <= end
+            and begin <= each.end + lasts + abs(float(each.fault.args["by_s"]))
+            and each.concerns(place)
+        )
+
+    def shared_at(self, here: Place, there: Place, answer: Answered) -> float:
+        """Return when the owner of a counter in one data center certainly has the units of a check
+        in another one."""
+        at = answer.answered_at + CROSS_DC_LAG_S
+        ends = [
+            each.end
+            for place in (here, there)
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.begin <= at and answer.asked_at <= each.end and each.concerns(place)
+        ]
+        ends += [
+            end
+            for fault, datacenters, end in self._between
+            if fault.at <= at
+            and answer.asked_at <= end
+            and {here.datacenter, there.datacenter} <= datacenters
+        ]
+        return max([answer.answered_at, *ends]) + CROSS_DC_LAG_S
+
+    def may_be_lost(self, place: Place, *instants: float) -> bool:
+        """Return whether a crash may have lost what a counter did at one of some instants."""
+        return any(
+            loss.begin <= instant <= loss.end
+            and loss.datacenter == place.datacenter
+            and not loss.hosts.isdisjoint(place.hosts[: loss.reach])
+            for loss in self._losses
+            for instant in instants
+        )
+
+    def replicated_at(self, place: Place, answer: Answered) -> float:
+        """Return when the standby certainly counts the units of a check whose owner was suspended
+        before it replicated them; minus infinity if it did."""
+        return max(
+            [
+                each.end
+                for each in self._by_datacenter.get(place.datacenter, ())
+                if each.fault.verb == "stall"
+                and each.begin - REPLICATION_LAG_S <= answer.answered_at <= each.end
+                and each.concerns(place)
+            ],
+            default=-inf,
+        )
+
+    def host_of(self, answer: Answered) -> str:
+        """Return the host beside a client, whose links the faults of this host affect."""
+        _, _, number = answer.client.rpartition("-")
+        names = [name for name, (dc, _) in self._members.items() if dc == answer.datacenter]
+        return names[int(number) % len(names)] if number.isdigit() and names else ""
+
+    def place(self, datacenter: str, shard: int) -> Place:
+        """Return the place of a shard in a data center."""
+        members = tuple(
+            Member(NodeId(name), *where)
+            for name, where in self._members.items()
+            if where[0] == datacenter
+        )
+        return Place(datacenter, shard, _preference(members, shard))
+
+
+@cache
+def _ring_of(members: tuple[Member, ...]) -> Ring:
+    return Ring.of(members)
+
+
+@cache
+def _preference(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
+    """Return the hosts of a shard in the order in which they take over."""
+    found: list[str] = []
+    left = members
+    while left:
+        owner = _ring_of(left).owner(shard)
+        found.append(owner)
+        left = tuple([each for each in left if each.name != owner])
+    return tuple(found)
+
+
+def _excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excuse]:
+    strong = [fault for fault in scenario.faults if _is_relevant(fault)]
+    for fault in strong:
+        for datacenter, hosts in sorted(_affected(fault, scenario).items()):
+            others = [
+                other
+                for other in strong
+                if other is not fault and datacenter in _affected(other, scenario)
+            ]
+            if fault.verb == "leave" and not _is_abrupt(fault, others, datacenter, scenario):
+                continue  # A graceful leave transfers its shards, so every decision is exact.
+            end = _end(fault, others, datacenter, disturbances)
+            beside = [
+                other
+                for other in others
+                if other.at <= end and _until(other) >= fault.at - SETTLING_S
+            ]
+            reach = 2 + len({name for other in beside for name in hosts_of(other, scenario)})
+            yield Excuse(_REASON_OF[fault.verb], fault, datacenter, hosts, reach, fault.at, end)
+
+
+def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario: Scenario) -> bool:
+    """Return whether a leave is more than a transfer of shards: it leaves no member in the data
+    center, or the node later starts without a seed."""
+    gone = set(hosts_of(fault, scenario))
+    for other in others:
+        is_away = other.at <= _until(fault) and fault.at <= _until(other) + SETTLING_S
+        if other.verb in ("crash", "leave") and is_away:
+            gone.update(hosts_of(other, scenario))
+    members = members_of(scenario)
+    return "seedless" in fault.args or all(
+        name in gone for name, where in members.items() if where[0] == datacenter
+    )
+
+
+def _is_relevant(fault: Fault) -> bool:
+    return is_strong(fault) or fault.verb in ("limits", "clock_step")
+
+
+def _until(fault: Fault) -> float:
+    if VERBS[fault.verb].end is None:
+        return fault.at
+    return inf if fault.until is None else fault.until
+
+
+def _end(
+    fault: Fault, others: Sequence[Fault], datacenter: str, disturbances: Disturbances
+) -> float:
+    """Return when the effects of a fault must be over: at the observed settling, or at the stated
+    time after the last of the overlapping faults."""
+    latest = _until(fault) + SETTLING_S
+    for other in sorted(others, key=lambda other: other.at):
+        if other.at <= latest:
+            latest = max(latest, _until(other) + SETTLING_S)
+    return min(latest, disturbances.settled_after(datacenter, _until(fault)) + _NEWS_S)
+
+
+def _faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[str], float]]:
+    """Yield the faults of links between data centers, with the end of their effects."""
+    members = members_of(scenario)
+    for fault in scenario.faults:
+        if fault.verb in _LINKS and is_strong(fault):
+            sides = [{members[name][0] for name in side} for side in _sides(fault, scenario)]
+            if len(sides[0] | sides[1]) > 1:
+                yield fault, sides[0] | sides[1], _until(fault) + _CROSS_SETTLING_S
+
+
+def _sides(fault: Fault, scenario: Scenario) -> tuple[set[str], set[str]]:
+    """Return the hosts on both sides of a fault of links."""
+    some = set(hosts_of(fault, scenario))
+    if "from" in fault.args:
+        return some, set(str(fault.args["from"]).split(","))
+    return some, members_of(scenario).keys() - some or some
+
+
+def _affected(fault: Fault, scenario: Scenario) -> dict[str, frozenset[str]]:
+    """Return the hosts that a fault affects, by data center.
+
+    A fault of links concerns a data center only if hosts on both sides are in it. Where it cuts a
+    group of hosts from all others, the keys of all hosts are concerned.
+    """
+    members = members_of(scenario)
+    some, others = _sides(fault, scenario)
+    found: dict[str, frozenset[str]] = {}
+    for datacenter in sorted({where[0] for where in members.values()}):
+        here = {name for name, where in members.items() if where[0] == datacenter}
+        if fault.verb not in _LINKS:
+            hosts = some & here
+        elif not (some & here and others & here):
+            hosts = set()
+        elif "from" in fault.args:
+            hosts = (some | others) & here
+        else:
+            hosts = here
+        if hosts:
+            found[datacenter] = frozenset(hosts)
+    return found

@@ -1,0 +1,82 @@
+"""Watch of shard ownership: samples which shards are not on their usual owner.
+
+The usual owner and standby of a shard follow from the ring of all hosts of a data center. A shard
+is disturbed while it is not held by its usual owner alone, while the host of its owner or standby
+has no node, and while a node has another owner or standby for it.
+"""
+
+from functools import cache
+
+from hashring import SHARDS, Member, NodeId, Ring
+from ringfence import runtime
+from simulations.judging.disturbance import Disturbances
+from simulations.world.hosts import Host, Hosts
+
+__all__ = ["SettlingWatch"]
+
+_INTERVAL_S = 0.1
+_FEW = 20
+"""Number of hosts up to which the interval is the shortest; it grows with the number of hosts."""
+
+
+class SettlingWatch:
+    """Sampler of the disturbed shards of all data centers."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        interval = _INTERVAL_S * max(1.0, len(hosts.names()) / _FEW)
+        self.disturbances = Disturbances(interval)
+        self._usual: dict[str, Ring] = {}
+        for host in hosts.by_name.values():
+            if host.datacenter not in self._usual:
+                members = [
+                    Member(NodeId(each.name), each.datacenter, each.zone)
+                    for each in hosts.by_name.values()
+                    if each.datacenter == host.datacenter
+                ]
+                self._usual[host.datacenter] = Ring.of(members)
+
+    async def run(self) -> None:
+        """Sample all data centers at intervals until cancelled."""
+        while True:
+            self.look()
+            await runtime.sleep(self.disturbances.interval_s)
+
+    def look(self) -> None:
+        """Sample all data centers once."""
+        for datacenter, ring in self._usual.items():
+            disturbed = 0
+            for host in self._hosts.by_name.values():
+                if host.datacenter == datacenter:
+                    disturbed |= _disturbed_by(host, ring)
+            self.disturbances.add(datacenter, self._hosts.now, disturbed)
+
+
+def _disturbed_by(host: Host, usual: Ring) -> int:
+    """Return one byte per shard, not 0 for shards for which a host is not in its usual state."""
+    name = NodeId(host.name)
+    if host.node is None:
+        return _owned(usual, name) | _covered(usual, name)
+    held = int.from_bytes(host.node.queries.held_map(), "little")
+    ring = host.node.cluster.view.ring(host.datacenter)
+    return (held ^ _owned(usual, name)) | (0 if ring == usual else _changed(usual, ring))
+
+
+@cache
+def _owned(ring: Ring, name: NodeId) -> int:
+    return int.from_bytes(bytes([owner == name for owner in ring.owner_by_shard]), "little")
+
+
+@cache
+def _covered(ring: Ring, name: NodeId) -> int:
+    return int.from_bytes(bytes([each == name for each in ring.standby_by_shard]), "little")
+
+
+@cache
+def _changed(usual: Ring, ring: Ring) -> int:
+    """Return one byte per shard, 1 where two rings have different owners or standbys."""
+    if not ring.members:
+        return int.from_bytes(bytes([1]) * SHARDS, "little")
+    sides = [list(zip(each.owner_by_shard, each.standby_by_shard or [None] * SHARDS, strict=True))
+             for each in (usual, ring)]  # fmt: skip
+    return int.from_bytes(bytes([a != b for a, b in zip(*sides, strict=True)]), "little")

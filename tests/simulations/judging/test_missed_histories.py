@@ -1,0 +1,199 @@
+"""Histories that real bugs would leave. An earlier checker excused them, mostly for whole runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from hashring import Member, Ring, shard_of
+from ringfence.rules.keys import encode_key
+from ringfence.rules.loading.yaml_files import load_text
+from ringfence.wire import Source
+from simulations.judging.invariants import Final, Invariants
+from simulations.judging.ledger import Answered, Ledger
+from simulations.scenarios.scenario import Fault, Scenario
+
+RULES = """
+domain: sim
+descriptors:
+  - key: log
+    rate_limit: {unit: minute, requests_per_unit: 100, algorithm: sliding_window_log}
+  - key: daily
+    rate_limit: {unit: day, requests_per_unit: 100, algorithm: sliding_window_log}
+  - key: everywhere
+    rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
+  - key: home
+    rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
+"""
+KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
+
+
+def order_of(name, datacenter="dc1", *, datacenters=1):
+    """Return the nodes of a key: its owner, its standby and so on."""
+    members = [
+        Member(f"n{number}", datacenter, "z1")
+        for number in range(1, 7)
+        if f"dc{(number - 1) % datacenters + 1}" == datacenter
+    ]
+    return Ring.of(members).owners(shard_of(encode_key(KNOWN[name].id, ["k"])), len(members))
+
+
+OWNER, STANDBY, *OTHERS = order_of("log")
+
+
+def rows(count, begin, end, datacenter="dc1", **fields):
+    """Return answers in even intervals."""
+    first = {"allowed": True, "source": Source.OWNER} | fields
+    times = [begin + (end - begin) * number / count for number in range(count)]
+    return [Answered(at, at + 0.001, datacenter, "k", 1, **first) for at in times]
+
+
+def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0):
+    """Return the checker with the violated laws."""
+    ledger = Ledger()
+    for answer in answers:
+        ledger.add(name, answer)
+    scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
+    invariants = Invariants({name: KNOWN[name]}, scenario, 0.2, 0.0)
+    final = Final() if used is None else Final({(dc, name, "k"): n for dc, n in used.items()})
+    return invariants, {each.property for each in invariants.violations(ledger, final, end)}
+
+
+def violated(name, answers, faults=(), **more):
+    return judged(name, answers, faults, **more)[1]
+
+
+def test_a_crash_elsewhere_and_later_excuses_no_denials() -> None:
+    denials = rows(20, 2, 3, allowed=False)
+    [away, *_] = order_of("log", "dc2", datacenters=2)
+    crash = Fault(25, "crash", 30, {"node": away})
+
+    assert "wrong_denial" in violated("log", denials, [crash], datacenters=2)
+
+
+@pytest.mark.parametrize("crashed", [OWNER, OTHERS[0]])
+def test_a_crash_excuses_no_decisions_by_policy_at_other_times(crashed) -> None:
+    by_policy = rows(300, 1, 25, source=Source.POLICY)
+
+    assert "outage" in violated("log", by_policy, [Fault(20, "crash", 22, {"node": crashed})])
+
+
+def test_a_crash_of_a_node_that_does_not_decide_excuses_no_decisions_by_policy() -> None:
+    by_policy = rows(300, 1, 25, source=Source.POLICY)
+    crash = [Fault(0.5, "crash", 22, {"node": OTHERS[0]})]
+
+    assert "outage" in violated("log", by_policy, crash)
+
+
+def test_a_standby_must_not_deny_checks_that_fit() -> None:
+    denials = rows(50, 11, 14, allowed=False, source=Source.STANDBY)
+
+    assert "wrong_denial" in violated("log", denials, [Fault(10, "crash", 20, {"node": OWNER})])
+
+
+def test_a_new_owner_after_a_crash_counts_what_was_replicated() -> None:
+    answers = [*rows(100, 1, 5), *rows(100, 12, 15, source=Source.STANDBY)]
+
+    assert "over_admission" in violated("log", answers, [Fault(10, "crash", 20, {"node": OWNER})])
+
+
+def test_a_crash_excuses_only_units_that_were_not_replicated_yet() -> None:
+    crash = [Fault(10, "crash", 20, {"node": OWNER})]
+    answers = [*rows(80, 1, 5), *rows(20, 9.7, 10), *rows(20, 12, 13, source=Source.STANDBY)]
+
+    assert violated("log", answers, crash, used={"dc1": 100}) == set()
+    more = rows(1, 14, 15, source=Source.STANDBY)
+    assert "over_admission" in violated("log", [*answers, *more], crash, used={"dc1": 100})
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(35, "slow", 38, {"node": OWNER, "from": STANDBY, "extra_ms": 20})],
+        [Fault(at, "reset", None, {"node": OWNER}) for at in (35, 36, 37)],
+    ],
+)
+@pytest.mark.parametrize("count", [300, 500])
+def test_later_faults_excuse_no_over_admission(faults, count) -> None:
+    assert "over_admission" in violated("log", rows(count, 1, 30), faults)
+
+
+def test_a_cut_excuses_one_more_limit_for_each_side_and_no_more() -> None:
+    cut = [Fault(1, "cut", 30, {"node": OWNER})]
+
+    assert "over_admission" not in violated("log", rows(200, 2, 25), cut)
+    assert "over_admission" in violated("log", rows(201, 2, 25), cut)
+
+
+def test_decisions_are_counted_as_exact_or_excused() -> None:
+    by_standby = rows(10, 11, 12, source=Source.STANDBY)
+    answers = [*rows(30, 1, 5), *by_standby]
+
+    invariants, found = judged(
+        "log", answers, [Fault(10, "crash", 20, {"node": OWNER})], used={"dc1": 40}
+    )
+
+    assert found == set()
+    assert (invariants.judged.decisions, invariants.judged.exactly) == (40, 30)
+    assert invariants.judged.excuses == {"owner_away": 10}
+    assert invariants.judged.exact_by_law == {"outage": 30, "over_admission": 40}
+    assert invariants.judged.excused_by_law == {"outage": 10}
+    exact, _ = judged("log", [replace(a, source=Source.OWNER) for a in answers], used={"dc1": 40})
+    assert exact.judged.share == 1.0
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_short_cut_excuses_no_units_that_are_counted_again(times) -> None:
+    answers = [*rows(10, 1, 9), *rows(10, 15, 25)]
+    cut = [Fault(10, "cut", 12, {"node": OWNER})]
+
+    assert violated("daily", answers, cut, used={"dc1": 20}) == set()
+    assert violated("daily", answers, cut, used={"dc1": 20 * times}) == {"invented_hits"}
+
+
+def test_a_cut_between_data_centers_excuses_no_units_that_are_counted_again() -> None:
+    answers = [*rows(10, 1, 20), *rows(10, 1, 20, "dc2")]
+    cut = [Fault(5, "cut", 10, {"datacenter": "dc2"})]
+
+    for used, found in ((20, set()), (60, {"invented_hits"}), (10, {"lost_hits"})):
+        counted = {"dc1": used, "dc2": used}
+        assert violated("everywhere", answers, cut, used=counted, datacenters=2) == found
+
+
+def test_a_crash_after_two_disturbances_elsewhere_loses_no_units() -> None:
+    order = order_of("daily")
+    faults = [
+        Fault(2, "slow", 3, {"node": order[-1], "from": order[-2], "extra_ms": 20}),
+        Fault(4, "busy", 5, {"node": order[-2], "cost_ms": 1}),
+        Fault(25, "crash", 30, {"node": order[0]}),
+    ]
+    answers = rows(50, 6, 20)
+
+    assert violated("daily", answers, faults, used={"dc1": 50}) == set()
+    assert violated("daily", answers, faults, used={"dc1": 0}) == {"lost_hits"}
+
+
+@pytest.mark.parametrize(("retry_after", "found"), [(86_398.0, 0), (1e-9, 1), (47 * 3600.0, 1)])
+def test_a_retry_time_is_the_time_until_a_unit_is_free(retry_after, found) -> None:
+    denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+    full = [Answered(3.0, 3.001, "dc1", "k", 1, True, Source.OWNER), *rows(99, 3.1, 4)]
+
+    assert violated("daily", [*full, denied]) == ({"retry_after"} if found else set())
+
+
+def test_a_cached_denial_ends_with_the_denial_that_it_repeats() -> None:
+    full = rows(100, 3, 4)
+    denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    cached = [
+        Answered(at, at, "dc1", "k", 1, False, Source.CACHE, retry_after)
+        for at, retry_after in ((7.0, 86_396.0), (7.0, 86_390.0))
+    ]
+
+    assert violated("daily", [*full, denied, cached[0]]) == set()
+    assert violated("daily", [*full, denied, cached[1]]) == {"retry_after"}
+
+
+def test_clients_elsewhere_may_check_a_home_rule() -> None:
+    answers = rows(30, 1, 20, "dc2")
+
+    assert violated("home", answers, used={"dc2": 30}, datacenters=2) == set()
+    assert violated("home", answers, used={"dc2": 20}, datacenters=2) == {"lost_hits"}
