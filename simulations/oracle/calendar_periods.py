@@ -21,7 +21,13 @@ def _zone(name: str) -> tzinfo:
 
 def calendar_period(unit: str, timezone: str, now: int) -> tuple[int, int]:
     """Return the first instant of the period that contains `now`, and the first one after it."""
-    first = _first_day(unit, _local_date(timezone, now // _NS))
+    return _period_of(unit, timezone, _local_date(timezone, now // _NS))
+
+
+@lru_cache(maxsize=4096)
+def _period_of(unit: str, timezone: str, day: date) -> tuple[int, int]:
+    """Return the first instant of the period of a local day, and the first one after it."""
+    first = _first_day(unit, day)
     return _begin(timezone, first) * _NS, _begin(timezone, _next_first_day(unit, first)) * _NS
 
 
@@ -56,7 +62,6 @@ def _is_first(unit: str, day: date) -> bool:
     raise ValueError(f"calendar must be day, week, month or year, got {unit!r}")
 
 
-@lru_cache(maxsize=4096)
 def _begin(timezone: str, day: date) -> int:
     """Return the first second at which the local date is `day` or later."""
     noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())

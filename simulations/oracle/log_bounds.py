@@ -36,14 +36,16 @@ def slot_bounds(
 ) -> list[Bound]:
     """Return the bounds of each question under a concurrency limit.
 
-    The waits are those without any release, so the shortest right wait is 1.
+    A wait is an estimate. It is at most the time until the last slot expires without a release.
     """
+    period = terms.period_ns
+    last_kept = max((each.kept_until[1] for each in spends if each.kept_until), default=0)
     lower: list[Item] = []
     upper: list[Item] = []
     for each in spends:
         first, last = each.kept_until or (
-            each.earliest + terms.period_ns,
-            each.latest + terms.period_ns,
+            each.earliest + period,
+            each.latest + period,
         )
         if each.refund is not None and each.refund.most:
             first = min(first, each.refund.earliest)
@@ -51,7 +53,13 @@ def slot_bounds(
                 last = min(last, each.refund.latest + 1)
         lower.append((each.counted_from, first, each.least))
         upper.append((each.earliest, last, each.most))
-    return _bounds(terms, questions, (lower, []), (upper, []))
+    found = _bounds(terms, questions, (lower, []), (upper, []))
+    return [
+        replace(bound, shortest_wait=1, longest_wait=max(period, last_kept - question.earliest))
+        if bound.longest_wait
+        else bound
+        for bound, question in zip(found, questions, strict=True)
+    ]
 
 
 def _bounds(

@@ -91,12 +91,17 @@ class Replay:
                 usage.add(cost, now)
         return self._answer(self._standing(now), now, delay=delay, slot=slot)
 
+    def spend(self, units: int, now: int) -> None:
+        """Count units even beyond the limit, as a charge does, without an answer."""
+        now = self._advance(now)
+        self._convert(now)
+        self._usage.charge(units, now)
+
     def charge(self, cost: int, now: int) -> Answer:
         """Count `cost` units even beyond the limit; return whether the limit still holds."""
         now = self._advance(now)
         before = self._terms, self._usage, self._changed
-        self._convert(now)
-        self._usage.charge(cost, now)
+        self.spend(cost, now)
         code = self._standing(now)
         wait = 0
         if code is Code.OVERDRAWN and self._terms.ceiling:

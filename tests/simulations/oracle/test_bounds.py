@@ -112,7 +112,7 @@ def uncertain(draw: st.DrawFn, limit: Limit) -> tuple[list[Event], list[tuple[in
     return events, asked
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(limit=limits, data=st.data())
 def test_every_replay_within_the_intervals_lies_within_the_bounds(
     limit: Limit, data: st.DataObject
@@ -152,7 +152,7 @@ def certain(draw: st.DrawFn, limit: Limit) -> tuple[list[Event], list[tuple[int,
     return events, asked
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(limit=limits, data=st.data())
 def test_bounds_of_known_instants_are_the_exact_replay(limit: Limit, data: st.DataObject) -> None:
     terms = Terms.of(limit)

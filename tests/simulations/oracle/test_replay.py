@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.limiter import Limit
+from ringfence.limiter import Algorithm, Limit
 from simulations.oracle import Answer, Replay, Terms
 from tests.ringfence.limiter.test_vectors import FIELDS, expected
 from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
@@ -52,7 +52,7 @@ def test_the_oracle_answers_every_worked_example(vector: Vector) -> None:
         }, f"step {number}: {step}"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
 def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.DataObject) -> None:
     replay = Replay(Terms.of(limit))
@@ -65,7 +65,7 @@ def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.Da
             assert engine.answer(asked, now) == right, f"{name}: {asked}"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
 def test_both_engines_change_limits_as_the_oracle(
     limit: Limit, begin: int, data: st.DataObject
@@ -82,3 +82,39 @@ def test_both_engines_change_limits_as_the_oracle(
             replay.change(Terms.of(own))
         for name, engine in engines.items():
             assert engine.answer(asked, now) == right, f"{name}: {asked}"
+
+
+@settings(max_examples=100, deadline=None)
+@given(limit=limits, data=st.data())
+def test_a_clock_that_goes_back_and_forth_lets_no_engine_admit_more_than_the_oracle(
+    limit: Limit, data: st.DataObject
+) -> None:
+    """The oracle counts by the latest instant so far, and only what the engine has admitted."""
+    jumps = st.integers(-2 * limit.period_ns, 2 * limit.period_ns) | st.integers(-2, 2)
+    costs = st.integers(1, 3) | st.integers(1, limit.ceiling + 1)
+    steps = data.draw(st.lists(st.tuples(jumps, costs), max_size=20), "steps")
+    for name, engine in engines_for(limit).items():
+        replay, now = Replay(Terms.of(limit)), 17 * 10**17
+        for jump, cost in steps:
+            now += jump
+            answer = engine.answer(Asked(0, "check", cost), now)
+            if answer is not None and answer.is_admitted:
+                assert replay.check(cost, now).is_admitted, name
+
+
+@pytest.mark.parametrize("gap_ns", [4, 5])
+def test_both_engines_share_entries_of_a_log_in_debt_as_the_oracle(gap_ns: int) -> None:
+    limit = Limit.of_ns(2, 4096, Algorithm.SLIDING_WINDOW_LOG)
+    replay, engines, now = Replay(Terms.of(limit)), engines_for(limit), 0
+    for _ in range(1030):
+        now += 1
+        replay.spend(1, now)
+        for engine in engines.values():
+            engine.answer(Asked(0, "charge"), now)
+    for step in range(12):
+        now += gap_ns if step < 6 else 4096 // 12
+        asked = Asked(0, "charge" if step < 6 else "check", 1)
+        right = asked_of(replay, asked, now)
+        assert {name: engine.answer(asked, now) for name, engine in engines.items()} == (
+            dict.fromkeys(engines, right)
+        )
