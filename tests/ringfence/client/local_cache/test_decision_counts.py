@@ -35,7 +35,7 @@ decisions = st.tuples(
     st.integers(1, 900),
     st.integers(0, 40),
     st.sampled_from([(ALLOWED, LEASE), (DENIED, CACHE)]),
-    st.integers(1, 1000),
+    st.integers(1, 1000) | st.just(MAX_REPORT_DECISIONS // 3),
 )
 
 
