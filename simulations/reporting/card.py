@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from ringfence.errors import ConfigError
-from simulations.reporting.plots import escape, number
+from simulations.reporting.plots import escape, number, share_bar
 from simulations.reporting.style import STYLE
 
 __all__ = ["Results", "render_card"]
@@ -141,7 +141,9 @@ def _swarms(swarms: Sequence[tuple[str, Row]]) -> str:
             number(len(_list(row, "failed"))),
             f"{_number(row, 'run_twice'):g} ({len(_list(row, 'differed'))} differed)",
             _count_of(row, "pairs", "pairs_missing"),
-            _share(row["judged_exactly"]) if "judged_exactly" in row else "not measured",
+            share_bar(_number(row, "judged_exactly"))
+            if "judged_exactly" in row
+            else "not measured",
             f"{_number(row, 'cpu_s') / 3600:.2f}",
         )
         for name, row in swarms
@@ -161,7 +163,7 @@ def _excuses(swarms: Sequence[tuple[str, Row]]) -> str:
         for reason, count in found.items() if isinstance(found, dict) else ():
             reasons[str(reason)] += int(count)
     rows = [
-        (reason, number(count), _share(count / decisions if decisions else 0.0))
+        (reason, number(count), share_bar(count / decisions if decisions else 0.0))
         for reason, count in reasons.most_common(_MAX_REASONS)
     ]
     return _table(
@@ -180,7 +182,7 @@ def _mutants(mutants: Sequence[tuple[str, Row]]) -> str:
                 "written by the developers" if "applied" in row else "drawn at random",
                 number(tried),
                 number(_number(row, "found")),
-                _share(score),
+                share_bar(score),
             )
         )
     table = _table(
@@ -227,7 +229,7 @@ def _bounds(runs: Sequence[tuple[str, Row]]) -> str:
 
 
 def _beside(value: float, bound: float) -> tuple[str, str, str]:
-    return number(value), number(bound), _share(value / bound) if bound else "none allowed"
+    return number(value), number(bound), share_bar(value / bound) if bound else "none allowed"
 
 
 def _guided(searches: Sequence[tuple[str, Row]]) -> str:
@@ -266,13 +268,10 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
     )
 
 
-def _share(value: object) -> str:
-    """Return a share as a percentage with a bar."""
-    share = float(value) if isinstance(value, int | float) else 0.0
-    return (
-        f'<span class="meter"><span style="width:{100 * min(1.0, max(0.0, share)):.1f}%"></span>'
-        f"</span> {100 * share:.1f} %"
-    )
+def _judged(row: Row) -> str:
+    if "judged_exactly" not in row:
+        return "not measured"
+    return share_bar(_number(row, "judged_exactly"))
 
 
 def _count_of(row: Row, met: str, missing: str) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "plot_areas",
     "plot_bars",
     "plot_lines",
+    "share_bar",
     "stack",
 ]
 
@@ -56,6 +57,14 @@ def number(value: float) -> str:
     if float(value).is_integer() or abs(value) >= 1e6:
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 1e3 else f"{value:.4g}"
+
+
+def share_bar(share: float) -> str:
+    """Return a share as a bar and a percentage, in HTML."""
+    width = 100 * min(1.0, max(0.0, share))
+    return (
+        f'<span class="meter"><span style="width:{width:.1f}%"></span></span> {100 * share:.1f} %'
+    )
 
 
 def is_drawable(value: float) -> bool:

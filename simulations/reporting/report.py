@@ -25,7 +25,12 @@ from simulations.reporting.plots import (
     plot_lines,
     stack,
 )
-from simulations.reporting.sections import explained_section, nearby_section, story_sections
+from simulations.reporting.sections import (
+    explained_section,
+    judged_section,
+    nearby_section,
+    story_sections,
+)
 from simulations.reporting.style import STYLE
 from simulations.scenarios.catalog import SCENARIOS
 
@@ -75,6 +80,7 @@ def render(outcome: Outcome) -> str:
         nearby_section(outcome),
         _facts(outcome),
         explained_section(outcome),
+        judged_section(outcome),
         '<div class="columns">',
         _table("Figures", ((name, number(value)) for name, value in outcome.figures.items())),
         _table("Marks: rare events, and how often each happened", _marks(outcome)),

@@ -2,11 +2,11 @@
 
 from simulations.reporting.explanations import Explanation, explanations
 from simulations.reporting.outcome import Outcome, Violation
-from simulations.reporting.plots import escape, number
+from simulations.reporting.plots import escape, number, share_bar
 from simulations.reporting.sequence_svg import draw_svg
 from simulations.reporting.story import build_story
 
-__all__ = ["explained_section", "nearby_section", "story_sections"]
+__all__ = ["explained_section", "judged_section", "nearby_section", "story_sections"]
 
 _MAX_STORIES = 3
 
@@ -64,6 +64,30 @@ def nearby_section(outcome: Outcome) -> str:
     return (
         f"<section><h2>Nearby runs</h2><p>{escape(text)}</p>"
         f'<div class="wide"><table>{rows}</table></div></section>'
+    )
+
+
+def judged_section(outcome: Outcome) -> str:
+    """Return what part of the decisions each law judged exactly, and why it excused others."""
+    judged = outcome.judged
+    if not judged.decisions:
+        return ""
+    laws = sorted(judged.exact_by_law.keys() | judged.excused_by_law.keys())
+    rows = "".join(
+        f'<tr><th scope="row">{escape(law)}</th><td>{judged.exact_by_law[law]:,}</td>'
+        f"<td>{judged.excused_by_law[law]:,}</td></tr>"
+        for law in laws
+    )
+    reasons = "".join(
+        f"<li>{escape(reason)}: {count:,}</li>" for reason, count in judged.excuses.most_common()
+    )
+    why = f"<p>Reasons of the others, by decisions:</p><ul>{reasons}</ul>" if reasons else ""
+    return (
+        "<section><h2>What was judged</h2>"
+        f"<p>{share_bar(judged.share)} of {judged.decisions:,} decisions were judged exactly.</p>"
+        '<div class="beside"><table><thead><tr><th>invariant</th><td>judged exactly</td>'
+        f"<td>excused</td></tr></thead><tbody>{rows}</tbody></table><div>{why}</div></div>"
+        "</section>"
     )
 
 

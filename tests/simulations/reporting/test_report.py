@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulations.judging.judged import Judged
 from simulations.reporting.outcome import (
     KeyHistory,
     Nearby,
@@ -260,6 +261,19 @@ def test_each_violated_invariant_has_a_story_with_a_diagram():
     ]
     assert "1.50 sn2 (owner) allows a check of client-0 for exact=k0." in words(stories[0])
     assert [each.get("class") for each in stories[0].iter("svg")] == ["sequence"]
+
+
+def test_the_share_of_exactly_judged_decisions_is_shown_with_the_reasons_of_the_others():
+    judged = Judged()
+    for _ in range(3):
+        judged.add_decision({"wrong_denial": (), "retry_after": ()})
+    judged.add_decision({"wrong_denial": ("crash of n2",), "retry_after": ()})
+    page = words(ET.fromstring(render(run(judged=judged))))
+
+    assert "75.0 % of 4 decisions were judged exactly." in page
+    assert "retry_after40wrong_denial31" in page
+    assert "crash of n2: 1" in page
+    assert "What was judged" not in render(run())
 
 
 def test_nearby_runs_say_which_fault_the_violation_needs():
