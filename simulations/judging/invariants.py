@@ -136,7 +136,7 @@ class Invariants:
         self.over = max(self.over, most - rule.limit.ceiling)
         asking = sorted({a.datacenter for a in (*column.answers, *column.refunded)})
         places = {where: self._place(name, key, where) for where in asking}
-        is_together = self._datacenters > 1 and rule.scope in ("global", "split")
+        is_together = rule.scope == "split" or (self._datacenters > 1 and rule.scope == "global")
         deciders = sorted({place.datacenter for place in places.values()})
         for datacenter in [EVERYWHERE] if rule.scope == "split" else deciders:
             rows, refunded = (

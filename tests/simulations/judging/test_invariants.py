@@ -140,6 +140,15 @@ def test_the_parts_of_a_split_limit_are_one_limit():
     assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]
 
 
+def test_a_split_limit_with_one_data_center_is_read_with_its_own_answers():
+    parts = {"parts": KNOWN["parts"]}
+    answers = [answered(1.0), answered(2.0)]
+
+    assert violations(parts, answers, {"dc1": 2}) == []
+    assert violations(parts, answers, {"dc1": 1}) == ["lost_hits"]
+    assert violations(parts, answers, {"dc1": 3}) == ["invented_hits"]
+
+
 def test_partitioned_data_centers_exceed_limits_only_by_unshared_hits():
     world = {"world": KNOWN["world"]}
     slowly = [answered(at / 40, datacenter=f"dc{1 + at % 2}") for at in range(1600)]
