@@ -117,9 +117,12 @@ class CounterView:
             least = 0
         if row.is_split:
             known = max([known, *(each.end for each in row.excuses if not each.is_alone)])
-        known = max(known, self.excuses.replicated_at(place, answer), self._shared_at(answer))
+        shared_at = self._shared_at(answer)
+        known = max(known, self.excuses.replicated_at(place, answer), shared_at)
+        # A bucket drains the units of another data center from their arrival on.
+        last = max(answer.answered_at, shared_at) if self.limit.is_bucket else answer.answered_at
         if most:
-            yield self._spend(answer.asked_at, answer.answered_at, least, most, known)
+            yield self._spend(answer.asked_at, last, least, most, known)
         if row.excuses and not answer.is_uncounted and not _is_by_owner(answer):
             until = max(each.end for each in row.excuses)
             more = answer.cost * (_MOST_DECIDERS - 1)
@@ -168,11 +171,13 @@ class CounterView:
 
     def known_at_once(self, row: Row) -> Spend:
         """Return the units of a row that are certainly counted, as if the members of a data center
-        shared them at once."""
+        shared them at once.
+
+        Charges are left out: no limit restricts them, and only one side of a split may have them.
+        """
         answer = row.answer
         is_lost = self.excuses.may_be_lost(self.place_of(answer), answer.answered_at)
-        is_lost = is_lost or self._is_overdrawn(answer)
-        cost = answer.cost if answer.spends and not is_lost else 0
+        cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
         known = max(answer.answered_at, self._shared_at(answer))
         return self._spend(answer.asked_at, answer.answered_at, cost, cost, known)
 

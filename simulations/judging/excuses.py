@@ -45,6 +45,11 @@ _TRANSFER_S = 0.05
 _DRIFT_SHARE = 0.001
 """Part by which a period may seem longer on a host with clock drift. Generated drifts are at
 most 500 ppm, and the correction towards the other clocks adds as much again."""
+_SLEW = 0.005
+"""Seconds by which a clock that is wrong is corrected each second."""
+_SLEWED_S = 10.0
+"""Largest error of a clock that is corrected in small steps only; a larger one ends at once, or
+with the fault."""
 _ANSWER_DELAY_S = 0.1
 """Seconds that an answer may take to reach its client."""
 _NEWS_S = 1.0
@@ -242,13 +247,15 @@ class Excuses:
         return error + self._transfer_s + self._drift * period_s
 
     def _clock_error_s(self, place: Place, begin: float, end: float, lasts: float) -> float:
-        return sum(
-            abs(float(each.fault.args["by_s"]))
+        steps = [
+            (each, abs(float(each.fault.args["by_s"])))
             for each in self._by_datacenter.get(place.datacenter, ())
-            if each.fault.verb == "clock_step"
-            and each.begin <= end
-            and begin <= each.end + lasts + abs(float(each.fault.args["by_s"]))
-            and each.concerns(place)
+            if each.fault.verb == "clock_step" and each.begin <= end and each.concerns(place)
+        ]
+        return sum(
+            step
+            for each, step in steps
+            if begin <= max(each.end, each.begin + min(step, _SLEWED_S) / _SLEW) + lasts + step
         )
 
     def shared_at(self, here: Place, there: Place, answer: Answered) -> float:
