@@ -40,6 +40,8 @@ class _Limits:
         self._without_rows: dict[int, None] = {}
         """Limits that had no rows at some time since the last `remove_unused`."""
         self.by_number: dict[int, Limit] = {}
+        self.lifetimes: dict[int, int] = {}
+        """Time in ns after which a row is unused, by the number of its limit."""
 
     def number_of(self, limit: Limit) -> int:
         """Return the number of a limit, which is new when no row has the limit."""
@@ -50,6 +52,7 @@ class _Limits:
             number = self._next
             self._numbers[limit] = number
             self.by_number[number] = limit
+            self.lifetimes[number] = charge_lifetime_ns(limit)
             self._rows[number] = 0
             self._without_rows[number] = None
         return number
@@ -65,6 +68,7 @@ class _Limits:
         for number in self._without_rows:
             if not self._rows[number]:
                 del self._rows[number], self._numbers[self.by_number.pop(number)]
+                del self.lifetimes[number]
         self._without_rows.clear()
 
 
@@ -150,16 +154,20 @@ class Replicas:
         """Drop unused keys from the shards that were updated least recently."""
         for shard in list(islice(self._shards, _MAX_SCANNED)):
             rows = self._shards[shard]
-            for key in [key for key, row in rows.items() if self._is_unused(row, now)]:
+            for key in self._unused_keys(rows, now):
                 self._dropped(key, rows.pop(key))
             if rows:
                 self._shards.move_to_end(shard)
             else:
                 self._forget(shard)
 
-    def _is_unused(self, row: bytes, now: int) -> bool:
-        number, arrived_at = _HEAD.unpack_from(row)
-        return bool(now - arrived_at > charge_lifetime_ns(self._limits.by_number[number]))
+    def _unused_keys(self, rows: dict[bytes, bytes], now: int) -> list[bytes]:
+        lifetimes, unused = self._limits.lifetimes, list[bytes]()
+        for key, row in rows.items():
+            number, arrived_at = _HEAD.unpack_from(row)
+            if now - arrived_at > lifetimes[number]:
+                unused.append(key)
+        return unused
 
     def _add_remote_counts(self, key: bytes, counts: dict[str, list[int]]) -> None:
         self._remote_counts[key] = counts

@@ -85,7 +85,8 @@ class MemoryConnection:
         """Secret of this connection, see `Connection`; unique in the network."""
         self.is_closed = False
         """Whether the connection ended, by either side or by a timeout."""
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, int]] = deque()
+        """Messages to send, each with its size on the wire."""
         self._close_reason: tuple[int, str] | None = None
         self._unsent = 0
         self._last_arrival = 0.0
@@ -113,7 +114,7 @@ class MemoryConnection:
         """Queue one message; a closed connection drops it."""
         size = len(frame(payload))
         if not self.is_closed:
-            self._queue.append(payload)
+            self._queue.append((payload, size))
             self._unsent += size
             self.transport.mark_unsent(self)
 
@@ -145,7 +146,8 @@ class MemoryConnection:
         if self._handler is None:
             assert self.transport.accept is not None
             self._run_handler(self._accept)
-        self._call_handler(lambda handler: handler.on_open(self))
+        if self._handler is not None and self._is_open:
+            self._run_handler(partial(self._handler.on_open, self))
         self.transport.mark_unsent(self)
 
     def deliver_later(self, call: Callable[[], None]) -> None:
@@ -170,8 +172,8 @@ class MemoryConnection:
         ):
             return
         while self._queue:
-            payload = self._queue.popleft()
-            peer.deliver_later(partial(self._deliver_message, peer, payload))
+            message = self._queue.popleft()
+            peer.deliver_later(partial(self._deliver_message, peer, *message))
         if self._close_reason is not None:
             peer.deliver_later(partial(peer.abort, *self._close_reason))
             self._close_reason = None
@@ -198,9 +200,10 @@ class MemoryConnection:
             self._is_peer_unreachable = False
             self._silence_timer.cancel()
 
-    def _deliver_message(self, peer: "MemoryConnection", payload: bytes) -> None:
-        self._unsent -= len(frame(payload))
-        peer._call_handler(lambda handler: handler.on_message(payload))
+    def _deliver_message(self, peer: "MemoryConnection", payload: bytes, size: int) -> None:
+        self._unsent -= size
+        if peer._handler is not None and peer._is_open:
+            peer._run_handler(partial(peer._handler.on_message, payload))
 
     def _start_silence_timer(self, timeout: float, code: int, reason: str) -> None:
         self._silence_timer = self.transport.call_at(
@@ -210,11 +213,6 @@ class MemoryConnection:
     def _accept(self) -> None:
         assert self.transport.accept is not None
         self._handler = self.transport.accept(self)
-
-    def _call_handler(self, call: Callable[[Handler], None]) -> None:
-        handler = self._handler
-        if handler is not None and self._is_open:
-            self._run_handler(lambda: call(handler))
 
     def _run_handler(self, call: Callable[[], None]) -> None:
         """Call the handler; an exception in it ends only this connection."""

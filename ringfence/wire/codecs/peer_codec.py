@@ -5,6 +5,8 @@ centers. Clients also send two of them, `AskPeers` and `AskLeave`.
 """
 
 from collections.abc import Callable
+from itertools import islice
+from operator import lt
 from typing import TypeAlias, cast
 
 from hashring import SHARDS
@@ -250,10 +252,15 @@ def _read_remote_counts(wire: object, count: int, field: str) -> list[dict[str, 
 
 
 def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
-    shards = _checked(items(wire, field, SHARDS), field, SHARDS - 1)
-    if len(shards) < least or shards != sorted(set(shards)):
+    shards = items(wire, field, SHARDS)
+    if shards and set(map(type, shards)) != {int}:
+        raise bad_field(field, f"integers from 0 to {SHARDS - 1}")
+    numbers = cast("list[int]", shards)
+    if len(numbers) < least or not all(map(lt, numbers, islice(numbers, 1, None))):
         raise bad_field(field, f"at least {least} shards, ascending")
-    return shards
+    if numbers and not (numbers[0] >= 0 and numbers[-1] < SHARDS):
+        raise bad_field(field, f"integers from 0 to {SHARDS - 1}")
+    return numbers
 
 
 def _read_pull(fields: list[object]) -> Pull:
