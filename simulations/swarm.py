@@ -9,6 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
+from time import process_time
 
 from simulations.judging.coverage import WANTED
 from simulations.judging.judged import Judged
@@ -48,6 +49,8 @@ class Run:
     real_s: float
     reached: frozenset[str] = frozenset()
     """What the run reached, see `Outcome.reached`."""
+    cpu_s: float = 0.0
+    """Processor time of the process during the run."""
     judged: Judged = field(default_factory=Judged)
     """Decisions that were judged exactly, and the reasons of the excused ones."""
 
@@ -68,6 +71,8 @@ class Batch:
     """Number of runs in which each pair of features and faults met."""
     virtual_s: float = 0.0
     real_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of all runs."""
     judged: Judged = field(default_factory=Judged)
 
     @property
@@ -88,6 +93,7 @@ class Batch:
         self.judged.add(run.judged)
         self.virtual_s += run.virtual_s
         self.real_s += run.real_s
+        self.cpu_s += run.cpu_s
         if run.violations:
             self.failed.append(run)
 
@@ -111,6 +117,7 @@ def run_seed(name: str, level: Level, seed: int, least_parts: int | None = None)
 
 def run_one(scenario: Scenario, seed: int) -> Run:
     """Run a scenario; an exception counts as a violation."""
+    began = process_time()
     outcome = run_outcome(scenario, seed)
     return Run(
         seed,
@@ -121,6 +128,7 @@ def run_one(scenario: Scenario, seed: int) -> Run:
         outcome.virtual_s,
         outcome.real_s,
         reached=outcome.reached,
+        cpu_s=process_time() - began,
         judged=outcome.judged,
     )
 

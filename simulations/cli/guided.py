@@ -73,6 +73,7 @@ def _show(
                 "reached_plain": len(found.plain),
                 "only_guided": found.only_guided,
                 "only_plain": found.only_plain,
+                "cpu_s": round(found.cpu_s, 1),
             }
         )
         return

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from time import process_time
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -65,14 +66,16 @@ def run_and_show(
     `command` repeats the run; the default lists the changes of `original`. The report of a run
     with a violation also has at most `nearby` similar runs.
     """
+    began = process_time()
     outcome = _run(scenario, seed, original, is_quiet=is_json)
+    cpu_s = process_time() - began
     if command is not None:
         outcome.command = command
     if path is not None:
         if outcome.violations and nearby:
             outcome.nearby = _run_nearby(scenario, seed, nearby, is_quiet=is_json)
         _write(outcome, path)
-    _show(outcome, path, is_json)
+    _show(outcome, path, cpu_s, is_json)
     if outcome.violations:
         raise SystemExit(1)
 
@@ -113,7 +116,7 @@ def _write(outcome: Outcome, path: Path) -> None:
         raise ConfigError(f"cannot write the report {path}: {error.strerror}") from error
 
 
-def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
+def _show(outcome: Outcome, report: Path | None, cpu_s: float, json_: bool) -> None:
     if json_:
         as_json(
             {
@@ -128,6 +131,7 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
                 "event_hash": outcome.event_hash,
                 "virtual_s": round(outcome.virtual_s, 3),
                 "real_s": round(outcome.real_s, 3),
+                "cpu_s": round(cpu_s, 3),
                 "figures": outcome.figures,
                 "explained": [asdict(each) for each in explanations(outcome)],
                 **as_row(outcome.judged),

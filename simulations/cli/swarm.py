@@ -161,14 +161,14 @@ def _show(
                 "pairs_missing": pairs,
                 **as_row(batch.judged),
                 "virtual_s": round(batch.virtual_s, 1),
-                "cpu_s": round(batch.real_s, 1),
+                "cpu_s": round(batch.cpu_s, 1),
             }
         )
         return
     screen = console()
     screen.print(
-        f"{batch.runs} seeds, {batch.virtual_s:,.0f} s of virtual time in {batch.real_s:,.0f} s of "
-        f"computing; {len(batch.failed)} violated an invariant; {batch.twice} ran twice, "
+        f"{batch.runs} seeds, {batch.virtual_s:,.0f} s of virtual time in {batch.cpu_s:,.0f} s of "
+        f"processor time; {len(batch.failed)} violated an invariant; {batch.twice} ran twice, "
         f"{len(batch.differed)} of them with different histories"
     )
     screen.print(

@@ -73,9 +73,9 @@ class Results:
 
     @property
     def processor_hours(self) -> float:
-        """Processor time of all swarms and scenarios, in hours."""
-        seconds = sum(_number(row, "cpu_s") for _, row in self.swarms)
-        return (seconds + sum(_number(row, "real_s") for _, row in self.runs)) / 3600
+        """Processor time of all swarms, guided searches and scenarios, in hours."""
+        rows = (*self.swarms, *self.guided, *self.runs)
+        return sum(_number(row, "cpu_s") for _, row in rows) / 3600
 
     @property
     def problems(self) -> list[str]:
@@ -124,7 +124,8 @@ def render_card(results: Results, version: str, date: str) -> str:
 
 
 def _verdict(results: Results) -> str:
-    extent = f"{results.seeds:,} runs in {results.processor_hours:,.2f} processor hours"
+    count = "1 run" if results.seeds == 1 else f"{results.seeds:,} runs"
+    extent = f"{count} in {results.processor_hours:,.2f} processor hours"
     problems = results.problems
     if not problems:
         return f'<p class="verdict good">✓ No problem in {extent}</p>'

@@ -49,6 +49,8 @@ class Guided:
     plain: set[str] = field(default_factory=set)
     """What the same number of drawn seeds reached."""
     failed: list[tuple[Scenario, Run]] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """Processor time of all runs, those of plain drawing included."""
 
     @property
     def only_guided(self) -> list[str]:
@@ -88,6 +90,7 @@ def search_guided(
                 found.varied += 1
         for (scenario, its_seed), run in _run(executor, tasks, on_run):
             found.runs += 1
+            found.cpu_s += run.cpu_s
             news = run.reached - found.reached
             found.reached |= run.reached
             if scenario == scenario_of_seed(DRAWN, level, its_seed):
@@ -99,6 +102,7 @@ def search_guided(
     rest = [(scenario_of_seed(DRAWN, level, each), each) for each in range(seed, first + runs)]
     for (scenario, _), run in _run(executor, rest, on_run):
         found.plain |= run.reached
+        found.cpu_s += run.cpu_s
         if run.violations:
             found.failed.append((scenario, run))
     return found

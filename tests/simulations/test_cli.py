@@ -337,7 +337,7 @@ def test_a_report_card_is_made_from_results(run: Run, tmp_path: Path) -> None:
     assert ran.rows[-1]["problems"] == []
     page = (tmp_path / "card.html").read_text("utf-8")
     assert ran.rows[-1]["date"] in page
-    assert "No problem in 1 runs" in page
+    assert "No problem in 1 run in" in page
 
 
 # Case files
