@@ -111,20 +111,21 @@ class CounterView:
         """Yield the units that one row has added, or may have added."""
         answer = row.answer
         least = most = answer.cost if answer.spends else 0
-        known = answer.answered_at
         place = self.place_of(answer)
         if self.excuses.may_be_lost(place, answer.answered_at) or self._is_overdrawn(answer):
             least = 0
-        if row.is_split:
-            known = max([known, *(each.end for each in row.excuses if not each.is_alone)])
+        last = answer.answered_at
+        if row.is_split:  # A merge may add the units of one side at its own instant.
+            last = max([last, *(each.end for each in row.excuses if not each.is_alone)])
         shared_at = self._shared_at(answer)
-        known = max(known, self.excuses.replicated_at(place, answer), shared_at)
-        # A bucket drains the units of another data center from their arrival on.
-        last = max(answer.answered_at, shared_at) if self.limit.is_bucket else answer.answered_at
+        if self.limit.is_bucket:  # Units of another data center drain from their arrival on.
+            last = max(last, shared_at)
+        known = max(last, self.excuses.replicated_at(place, answer), shared_at)
         if most:
             yield self._spend(answer.asked_at, last, least, most, known)
-        if row.excuses and not answer.is_uncounted and not _is_by_owner(answer):
-            until = max(each.end for each in row.excuses)
+        is_asked_again = bool(row.excuses) or self.excuses.has_breaks
+        if is_asked_again and not answer.is_uncounted and not _is_by_owner(answer):
+            until = max([last, *(each.end for each in row.excuses)])
             more = answer.cost * (_MOST_DECIDERS - 1)
             yield self._spend(answer.asked_at, max(until, answer.answered_at), 0, more, inf)
 

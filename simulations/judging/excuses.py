@@ -147,6 +147,8 @@ class Excuses:
         self._scenario = scenario
         self._disturbances = disturbances
         self.datacenters = scenario.datacenters
+        self.has_breaks = scenario.network.resets > 0
+        """Whether connections break without a fault, so that callers ask again."""
         self._by_datacenter: dict[str, list[Excuse]] = {}
         self._members = members_of(scenario)
         self._losses = [
@@ -239,12 +241,21 @@ class Excuses:
         """
         lasts = period_s * (2 if answer.source is Source.CACHE else 1)
         error = self._clock_error_s(place, answer.asked_at, answer.answered_at, lasts)
-        return error + self._transfer_s + self._drift * period_s
+        return error + self._age_error_s(place, answer.asked_at, answer.answered_at, period_s)
 
     def reading_error_s(self, place: Place, at: float, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong at a reading."""
         error = self._clock_error_s(place, at, at, period_s)
-        return error + self._transfer_s + self._drift * period_s
+        return error + self._age_error_s(place, at, at, period_s)
+
+    def _age_error_s(self, place: Place, begin: float, end: float, period_s: float) -> float:
+        """Return by how many seconds a transfer of the shard, or clock drift, changes the age of a
+        hit. No hit is older than the run."""
+        is_moved = self._disturbances.is_disturbed(
+            place.datacenter, place.shard, begin - period_s, end
+        )
+        drift = self._drift * min(period_s, self._scenario.read_at)
+        return drift + (self._transfer_s if is_moved else 0.0)
 
     def _clock_error_s(self, place: Place, begin: float, end: float, lasts: float) -> float:
         steps = [
