@@ -153,7 +153,7 @@ class Invariants:
             counts = {
                 where: units
                 for (where, *place), units in sorted(final.used.items())
-                if place == [name, key] and where in places
+                if place == [name, key] and (rule.scope == "split" or where in places)
             }
             used = [
                 units

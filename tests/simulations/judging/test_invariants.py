@@ -149,6 +149,14 @@ def test_a_split_limit_with_one_data_center_is_read_with_its_own_answers():
     assert violations(parts, answers, {"dc1": 3}) == ["invented_hits"]
 
 
+def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_counted():
+    parts = {"parts": KNOWN["parts"]}
+    answers = [answered(1.0), answered(2.0), answered(3.0)]
+
+    assert violations(parts, answers, {"dc1": 2, "dc2": 1}, datacenters=2) == []
+    assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
+
+
 def test_partitioned_data_centers_exceed_limits_only_by_unshared_hits():
     world = {"world": KNOWN["world"]}
     slowly = [answered(at / 40, datacenter=f"dc{1 + at % 2}") for at in range(1600)]
