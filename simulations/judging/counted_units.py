@@ -27,6 +27,8 @@ _NEAR_S = 1.0
 """Seconds before and after a disturbance of a shard in which its owner may not be alone."""
 _MOST_DECIDERS = 3
 """Members that may count one check: the owner, its standby, and the member that takes over."""
+_ALIGNED = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
+"""Algorithms whose windows begin at instants of the clock."""
 _LONGEST_S = 1e9
 """Seconds that stand for infinity."""
 
@@ -122,7 +124,8 @@ class CounterView:
             last = max(last, shared_at)
         known = max(last, self.excuses.replicated_at(place, answer), shared_at)
         if most:
-            yield self._spend(answer.asked_at, last, least, most, known)
+            shift = self._window_shift_s(answer)
+            yield self._spend(answer.asked_at - shift, last + shift, least, most, known)
         is_asked_again = bool(row.excuses) or self.excuses.has_breaks
         if is_asked_again and not answer.is_uncounted and not _is_by_owner(answer):
             until = max([last, *(each.end for each in row.excuses)])
@@ -180,7 +183,9 @@ class CounterView:
         is_lost = self.excuses.may_be_lost(self.place_of(answer), answer.answered_at)
         cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
         known = max(answer.answered_at, self._shared_at(answer))
-        return self._spend(answer.asked_at, answer.answered_at, cost, cost, known)
+        shift = self._window_shift_s(answer)
+        first, last = answer.asked_at - shift, answer.answered_at + shift
+        return self._spend(first, last, cost, cost, known)
 
     def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
         """Return the question that a check asked; `is_exact` ignores faults of clocks."""
@@ -203,7 +208,8 @@ class CounterView:
 
     def clock_error_s(self, answer: Answered) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check."""
-        return self.excuses.clock_error_s(self.place_of(answer), answer, self._memory_s)
+        error = self.excuses.clock_error_s(self.place_of(answer), answer, self._memory_s)
+        return max(error, self._window_shift_s(answer))
 
     @property
     def _memory_s(self) -> float:
@@ -211,10 +217,15 @@ class CounterView:
         last until the bucket is empty."""
         return _LONGEST_S if self.limit.is_bucket else self.limit.period_ns / 1e9
 
+    def _window_shift_s(self, answer: Answered) -> float:
+        """Return by how many seconds clock steps may shift the window of an admission."""
+        if self.limit.algorithm not in _ALIGNED:
+            return 0.0
+        return self.excuses.clock_offset_s(self.place_of(answer), answer)
+
     @property
     def _skew_s(self) -> float:
-        aligned = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
-        return _CLOCK_SKEW_S if self.limit.algorithm in aligned else 0.0
+        return _CLOCK_SKEW_S if self.limit.algorithm in _ALIGNED else 0.0
 
     def _shared_at(self, answer: Answered) -> float:
         """Return when the judged data center certainly has the units of a check in another one."""

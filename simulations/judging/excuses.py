@@ -243,6 +243,13 @@ class Excuses:
         error = self._clock_error_s(place, answer.asked_at, answer.answered_at, lasts)
         return error + self._age_error_s(place, answer.asked_at, answer.answered_at, period_s)
 
+    def clock_offset_s(self, place: Place, answer: Answered) -> float:
+        """Return by how many seconds clock steps may shift the clock of a decider.
+
+        The shift may last: clocks follow their median, and a lone clock is never corrected.
+        """
+        return self._clock_error_s(place, answer.asked_at, answer.answered_at, inf)
+
     def reading_error_s(self, place: Place, at: float, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong at a reading."""
         error = self._clock_error_s(place, at, at, period_s)
