@@ -180,7 +180,7 @@ def replayed(command: str) -> Scenario:
         return Outcome(scenario, seed, "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulations.cli.scenario.run_scenario", note)
+        patch.setattr("simulations.cli.single_runs.run_scenario", note)
         verb = scenario_command(name, "for a test")
         ran = CliRunner().invoke(verb, [*words, "--no-report"], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
