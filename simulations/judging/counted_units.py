@@ -77,6 +77,13 @@ class CounterView:
         return others + (self.limit.ceiling // 100 + 1 if is_sliding else 0)
 
     @property
+    def others(self) -> int:
+        """Return the number of other data centers whose counts this one receives."""
+        if self.is_divided:
+            return 0
+        return len({place.datacenter for place in self.places.values()} - {self.datacenter})
+
+    @property
     def is_divided(self) -> bool:
         """Return whether each data center has a part of the limit and lends unused units."""
         return self.datacenter == EVERYWHERE

@@ -143,8 +143,13 @@ class Invariants:
                 [a for a in each if is_together or places[a.datacenter].datacenter == datacenter]
                 for each in (column.answers, column.refunded)
             )
+            shared = {
+                where: place
+                for where, place in places.items()
+                if is_together or place.datacenter == datacenter
+            }
             counter = CounterView(
-                rule.limit, places, datacenter, self._excuses, self._began or 0.0, rule.shadow
+                rule.limit, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
             )
             read = end if final.read_from is None else final.read_from, end
             text = f"{name}={key}"

@@ -121,7 +121,10 @@ class _Decision:
         lowered = excuses.lowered(self.counter.limit, place, answer, is_split=row.is_split)
         if self.counter.is_divided and not answer.allowed:
             lowered = min(lowered, self.counter.part)
-        extra = ceiling * excuses.sides(place, answer, row.excuses) if row.is_split else 0
+        extra = 0
+        if row.is_split:  # A standby may lack the counts of other data centers.
+            sides = excuses.sides(place, answer, row.excuses) + self.counter.others
+            extra = ceiling * sides
         wanted = answer.cost or 1
         if bound.most + wanted <= lowered:
             return (

@@ -197,3 +197,12 @@ def test_clients_elsewhere_may_check_a_home_rule() -> None:
 
     assert violated("home", answers, used={"dc2": 30}, datacenters=2) == set()
     assert violated("home", answers, used={"dc2": 20}, datacenters=2) == {"lost_hits"}
+
+
+def test_data_centers_with_their_own_limits_give_each_other_no_tolerance() -> None:
+    elsewhere = rows(5, 1, 2, "dc2")
+    cut = [Fault(1, "cut", 30, {"node": order_of("log", datacenters=2)[0]})]
+
+    assert violated("log", [*rows(200, 2, 25), *elsewhere], cut, datacenters=2) == set()
+    found = violated("log", [*rows(201, 2, 25), *elsewhere], cut, datacenters=2)
+    assert found == {"over_admission"}
