@@ -150,7 +150,8 @@ class _Decision:
         if self.counter.is_divided:
             return frozenset({"divided"}), ""  # A part of a data center has its own retry time.
         lowered = excuses.lowered(self.counter.limit, place, answer, is_split=self.row.is_split)
-        if lowered < self.counter.limit.ceiling:
+        is_slower = excuses.lowered_rate(place, answer.asked_at, answer.answered_at)
+        if lowered < self.counter.limit.ceiling or is_slower:
             return frozenset({"limits"}), ""
         if self.row.is_split:
             return self.row.reasons, ""

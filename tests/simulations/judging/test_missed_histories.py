@@ -21,6 +21,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100, algorithm: sliding_window_log}
   - key: everywhere
     rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
+  - key: single
+    rate_limit: {period: 30s, requests_per_unit: 5, algorithm: token_bucket, burst: 1}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
 """
@@ -170,6 +172,15 @@ def test_a_crash_after_two_disturbances_elsewhere_loses_no_units() -> None:
 
     assert violated("daily", answers, faults, used={"dc1": 50}) == set()
     assert violated("daily", answers, faults, used={"dc1": 0}) == {"lost_hits"}
+
+
+@pytest.mark.parametrize(("part", "found"), [(0.2, set()), (None, {"retry_after"})])
+def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found) -> None:
+    faults = [Fault(0.5, "limits", 20, {"node": order_of("single")[0], "part": part or 1.0})]
+    admitted, denied = rows(1, 2, 3), rows(1, 2.1, 3, allowed=False, retry_after=29.9)
+
+    answers = [*admitted, *denied]
+    assert violated("single", answers, faults if part else []) == found
 
 
 @pytest.mark.parametrize(("retry_after", "found"), [(86_398.0, 0), (1e-9, 1), (47 * 3600.0, 1)])
