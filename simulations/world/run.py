@@ -39,6 +39,8 @@ CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
 _MOST_AWAY = 3
 """Nodes that may be away from a cluster at once, for the owners that a key may have."""
+_RETURN_S = 10.0
+"""Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
 """Attempts of each check at the end of a run; an idle client may first find several dead
 connections."""
@@ -89,8 +91,12 @@ class _Run:
                 await runtime.sleep(scenario.seconds)
                 await self._wait_until_calm()
                 if scenario.calm_load:
+                    in_ring = hosts.in_ring()
                     load.start_soon(runner.run, scenario.calm_load_from, scenario.calm_load)
                     await runtime.sleep(hosts.began + scenario.read_at - runtime.current_time())
+                    while in_ring != (now := hosts.in_ring()):
+                        in_ring = now  # Flap damping ended; the ring has just changed.
+                        await runtime.sleep(_RETURN_S)
                 final = await self._read_final_state()
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
