@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+import ringfence
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
 from node.config.settings import NodeSettings, load_settings
@@ -128,7 +129,8 @@ def test_the_image_is_built_from_the_checkout_and_runs_as_the_manifests_say() ->
     assert len(set(images)) == 1
     version = images[0].removeprefix("python:").removesuffix("-slim")
     assert f"Programming Language :: Python :: {version}" in project["classifiers"]
-    assert NODE["image"] == f"ringfence:{project['version']}"
+    assert project["dynamic"] == ["version"]
+    assert NODE["image"] == f"ringfence:{ringfence.__version__}"
     assert all((ROOT / name).exists() for name in kept)
     packages = {name.removesuffix("*") for name in tool["packages"]["find"]["include"]}
     assert packages | {"pyproject.toml", "setup.py", project["readme"], "LICENSE"} <= set(kept)

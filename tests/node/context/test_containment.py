@@ -137,7 +137,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
 @pytest.mark.parametrize(
     ("place", "part", "method"),
     [
-        ("replication", "shards.replication", "flush"),
+        ("replication", "shards.replication", "send_changes"),
         ("cross_dc", "shards.cross_dc", "flush"),
         ("handoff", "shards.handoff", "_expire"),
         ("gossip", "membership", "tick"),
