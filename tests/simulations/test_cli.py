@@ -256,7 +256,7 @@ def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: 
 
 
 def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_process: None) -> None:
-    seeds = ("--seeds", "1", "--from", "500012", "--level", "core", "--json")
+    seeds = ("--seeds", "1", "--from", "7", "--scenario", "node-crash", "--level", "core", "--json")
     [one] = run("swarm", *seeds, "--least-parts", "1").rows
     [two] = run("swarm", *seeds, "--least-parts", "2").rows
 
@@ -271,6 +271,7 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
 ) -> None:
     (tmp_path / "found").mkdir()
     words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--cases", "found")
+    words = (*words, "--shrink-runs", "30")
     ran = run("swarm", *words, *asked, "--json")
 
     assert ran.status == 1
@@ -293,7 +294,9 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
 def test_text_output_of_a_swarm_has_story_diagram_and_command(
     run: Run, in_process: None, small_canary: None
 ) -> None:
-    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary")
+    ran = run(
+        "swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--shrink-runs", "60"
+    )
 
     assert ran.status == 1
     assert "canary, seed 20: " in ran.out

@@ -152,7 +152,7 @@ def certain(draw: st.DrawFn, limit: Limit) -> tuple[list[Event], list[tuple[int,
     return events, asked
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(limit=limits, data=st.data())
 def test_bounds_of_known_instants_are_the_exact_replay(limit: Limit, data: st.DataObject) -> None:
     terms = Terms.of(limit)

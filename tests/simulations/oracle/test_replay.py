@@ -65,7 +65,7 @@ def test_both_engines_answer_as_the_oracle(limit: Limit, begin: int, data: st.Da
             assert engine.answer(asked, now) == right, f"{name}: {asked}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(limit=limits, begin=st.sampled_from(BEGINS), data=st.data())
 def test_both_engines_change_limits_as_the_oracle(
     limit: Limit, begin: int, data: st.DataObject
