@@ -44,7 +44,7 @@ _HEAVY_SHARE = 0.03
 """Share of lost or corrupt datagrams above which clients may retry at a second member."""
 _SUSPECT_STEP_S = 0.5
 """Smallest clock step, in seconds, that may make other members distrust the clock."""
-_HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
+_HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits", "rules")
 """Faults that delay no replication."""
 
 

@@ -17,6 +17,7 @@ NEEDS: dict[str, tuple[str, float, float]] = {
     "spikes": ("mean_ms", 0.0, 5_000.0),
     "busy": ("cost_ms", 0.0, 10_000.0),
     "limits": ("part", 0.0, 1.0),
+    "rules": ("part", 0.0, 1.0),
     "errors": ("count", 1.0, 1e6),
     "clock_step": ("by_s", -1e9, 1e9),
     "clock_drift": ("ppm", -100_000.0, 100_000.0),

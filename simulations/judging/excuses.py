@@ -59,13 +59,15 @@ _LINKS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
 """Faults of links between two sides; the other faults affect hosts."""
 _SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
 """Faults during which two members may decide for one counter."""
+_LOWERING = ("limits", "rules")
+"""Faults that lower the limits of one node or of all nodes."""
 
 REASONS = {
     "owner_away": "a node crashed, left or was suspended: its standby decides",
     "links": "messages are lost, late or held: the owner may be unreachable, or two members decide",
     "busy": "a host is slow: callers do not wait for it",
     "errors": "a node fails to handle requests, because a fault raises errors",
-    "limits": "one node applies lower limits",
+    "limits": "one node applies lower limits, or all nodes after a change of the rules",
     "clock": "the clock of a host is wrong until the other members distrust or correct it",
     "divided": "the part of one data center has its own retry time",
     "break": "connections broke around the check: a standby decides",
@@ -76,7 +78,7 @@ _REASON_OF = {
     **dict.fromkeys(_LINKS, "links"),
     "busy": "busy",
     "errors": "errors",
-    "limits": "limits",
+    **dict.fromkeys(_LOWERING, "limits"),
     "clock_step": "clock",
     "clock_drift": "clock",
 }
@@ -216,7 +218,7 @@ class Excuses:
         parts = [
             float(each.fault.args["part"])
             for each in self.of(place, answer)
-            if each.fault.verb == "limits" and (is_split or place.hosts[0] in each.hosts)
+            if each.fault.verb in _LOWERING and (is_split or place.hosts[0] in each.hosts)
         ]
         part = prod(parts)
         return min(limit.ceiling, max(1, int(limit.amount * part))) if parts else limit.ceiling
@@ -227,7 +229,7 @@ class Excuses:
         return [
             (each, float(each.fault.args["part"]))
             for each in self._by_datacenter.get(place.datacenter, ())
-            if each.fault.verb == "limits"
+            if each.fault.verb in _LOWERING
             and each.begin <= end
             and begin <= each.end
             and each.concerns(place)
@@ -388,7 +390,7 @@ def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario:
 
 
 def _is_relevant(fault: Fault) -> bool:
-    return is_strong(fault) or fault.verb in ("limits", "clock_step")
+    return is_strong(fault) or fault.verb in (*_LOWERING, "clock_step")
 
 
 def _until(fault: Fault) -> float:

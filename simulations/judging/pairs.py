@@ -24,9 +24,10 @@ _AXES: dict[str, tuple[str, ...]] = {
     "mode": ("shadow", "quota"),
     "scope": ("global", "split", "home"),
     "policy": ("on_failure_deny", "on_failure_local"),
-    "request": ("cost", "peek", "refund", "charge", "group", "probe"),
+    "request": ("cost", "peek", "refund", "charge", "group", "probe", "batch"),
     "limit": _CARRIED,
     "key": ("hot_key", "new_key"),
+    "host": ("processes",),
 }
 """Features of requests. Two features of one axis need not meet."""
 _ALGORITHMS_OF = {
@@ -43,13 +44,17 @@ _NEVER = {
     *(frozenset((carried, other)) for carried in _CARRIED for other in _OF_FILES),
     *(frozenset(("first_hit", other)) for other in _OF_FILES),
     # Concurrency limits have no checks with costs, and one rule in all runs.
-    *(frozenset(("concurrency", name)) for axis in _AXES.values() for name in axis),
-    # Limits in requests have short periods: a merge of two members' units loses some of theirs.
-    *(frozenset(("calendar", carried)) for carried in _CARRIED),
+    *(
+        frozenset(("concurrency", name))
+        for axis in _AXES.values()
+        for name in axis
+        if name != "processes"
+    ),
     frozenset(("adhoc", "group")),  # An ad-hoc limit is the only limit of its request.
     frozenset(("global", "sliding_window_log")),
     frozenset(("split", "queue")),
-    frozenset(("split", "cost")),  # A cost above the part of a data center is denied for ever.
+    # A batch has many keys under one rule.
+    *(frozenset(("batch", other)) for other in (*_CARRIED, *_AXES["key"], "first_hit")),
     # A probe follows a denial with a short retry time.
     *(frozenset(("probe", other)) for other in ("shadow", "calendar", "new_key")),
 }

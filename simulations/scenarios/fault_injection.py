@@ -101,6 +101,9 @@ class FaultyWorld(Protocol):
     def lower_limits(self, name: str, part: float) -> None:
         """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
 
+    def change_rules(self, part: float) -> None:
+        """Multiply every limit of the rule file by a factor, on all nodes; 1 restores the file."""
+
     def inject_errors(self, name: str, count: int) -> None:
         """Raise an internal error in the next calls and tasks of a node."""
 
@@ -250,6 +253,14 @@ async def _restore_limits(world: FaultyWorld, args: Args) -> None:
         world.lower_limits(name, 1.0)
 
 
+async def _change_rules(world: FaultyWorld, args: Args) -> None:
+    world.change_rules(float(args["part"]))
+
+
+async def _restore_rules(world: FaultyWorld, args: Args) -> None:
+    world.change_rules(1.0)
+
+
 async def _inject_errors(world: FaultyWorld, args: Args) -> None:
     for name in _target_hosts(world, args):
         world.inject_errors(name, int(args["count"]))
@@ -307,6 +318,12 @@ VERBS = {
     "busy": Verb(_make_busy, _stop_busy, True, "a host needs more time for each message"),
     "limits": Verb(
         _lower_limits, _restore_limits, True, "one node applies lower limits than the others"
+    ),
+    "rules": Verb(
+        _change_rules,
+        _restore_rules,
+        True,
+        "the rule file changes on all nodes: every limit is reduced, and enlarged at the end",
     ),
     "errors": Verb(
         _inject_errors,

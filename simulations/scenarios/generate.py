@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from ringfence.rules.loading.yaml_files import load_text
-from simulations.judging.allowed_loss import members_of, overwhelmed
+from simulations.judging.allowed_loss import hosts_of, members_of, overwhelmed
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate_loads import generate_holds, generate_loads
 from simulations.scenarios.generate_rules import generate_rules
@@ -42,6 +42,10 @@ _STALLS_S = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
 """Seconds for which a process is suspended, as by garbage collection, throttling or a debugger."""
 _ONLY_STALLS = 0.1
 """Share of runs with stalls only, in which each check must count exactly once."""
+_PROCESSES = (1, 1, 1, 2)
+"""Numbers of members on each host."""
+_OF_A_HOST = ("pause", "cut", "slow", "bursts", "spikes", "clog", "clock_step", "clock_drift")
+"""Faults that affect all members of a host."""
 _PARTS = (1, 1, 2, 3)
 """Minimum numbers of parts per transfer; in half of all runs every shard needs several."""
 
@@ -51,14 +55,18 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
     random = stream(seed, "drawn", level)
     datacenters = random.choice((1, 1, 2, 3))
     nodes = max(random.randint(2, 6), 2 * datacenters)
+    zones = random.choice((1, 1, 2))
+    processes = stream(seed, "processes", level).choice(_PROCESSES) if datacenters < 3 else 1
+    if processes > 1:  # Two or three hosts in one data center, otherwise two in each.
+        zones = 2 if datacenters > 1 else random.choice((2, 3))
+        nodes = datacenters * zones * processes
     network = Network(
         latency=random.choice(("lan", "near", "regions")),
         loss=random.choice((0.0, 0.0, 0.01)),
         repeats=random.choice((0.0, 0.0, 0.02)),
         resets=random.choice((0.0, 0.0, 0.0, 10.0)),
     )
-    are_near = datacenters == 1 or (network.latency == "near" and not network.resets)
-    rules = generate_rules(stream(seed, "rules", level), datacenters, are_near=are_near)
+    rules = generate_rules(stream(seed, "rules", level), datacenters)
     loads = generate_loads(
         load_text(rules).rules.rules(), _LOAD_S[level], stream(seed, "loads", level)
     )
@@ -68,7 +76,8 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         level=level,
         nodes=nodes,
         datacenters=datacenters,
-        zones=random.choice((1, 1, 2)),
+        zones=zones,
+        processes=processes,
         seconds=_LOAD_S[level],
         calm=_CALM_S[level],
         calm_load=_CALM_LOAD_S,
@@ -128,9 +137,10 @@ def _without_total_loss(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[
     sizes = Counter(datacenter for datacenter, _ in members_of(scenario).values())
     for fault in faults:
         down = {
-            str(other.args["node"])
+            name
             for other in [*kept, fault]
             if other.verb in _DOWN and other.at <= _end(fault) and fault.at <= _end(other)
+            for name in hosts_of(other, scenario)
         }
         gone = Counter(members_of(scenario)[name][0] for name in sorted(down))
         if fault.verb not in _DOWN or any(gone[each] < size for each, size in sizes.items()):
@@ -152,7 +162,17 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
     args: Args = {"node": random.choice(names)}
     if more is not None:
         args |= more(random)
+    if verb in _OF_A_HOST or (verb == "crash" and random.random() < 0.5):
+        args["node"] = _on_same_host(str(args["node"]), scenario)
     return args
+
+
+def _on_same_host(node: str, scenario: Scenario) -> str:
+    """Return the names of all members on the host of a node."""
+    if scenario.processes == 1:
+        return node
+    places = members_of(scenario)
+    return ",".join(name for name, place in places.items() if place == places[node])
 
 
 def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
@@ -162,7 +182,8 @@ def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
     if scenario.datacenters > 1 and kind < 0.5:
         return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}
     if kind < 0.7:
-        return {"node": random.choice(names), "one_way": int(random.random() < 0.7)}
+        host = _on_same_host(random.choice(names), scenario)
+        return {"node": host, "one_way": int(random.random() < 0.7)}
     if kind < 0.85:
         return {"node": ",".join(random.sample(list(names), random.randint(1, len(names) - 1)))}
     one, other = random.sample(list(names), 2)
@@ -183,6 +204,7 @@ def _one_of(name: str, *values: float) -> Callable[[Random], Args]:
 
 
 _EVERYWHERE: dict[str, Callable[[Random], Args]] = {
+    "rules": lambda random: {"part": random.choice((0.3, 0.5))},
     "loss": _share(0.02, 0.3),
     "repeats": _share(0.05, 0.5),
     "replay": _share(0.05, 0.3),

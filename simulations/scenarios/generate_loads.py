@@ -21,13 +21,17 @@ _DEMANDS = (0.5, 1.5, 4.0)
 _MOST_KEYS = 40
 _CARRIED_OPTIONS = (
     *("", "first_hit", "first_hit", "sliding_window_log", "slots 5", "soft 50%", "fixed_window"),
-    *("token_bucket", "burst 4", "queue burst 4"),
+    *("token_bucket", "burst 4", "queue burst 4", "calendar timezone Europe/Zurich"),
 )
 """Options of limits that requests contain."""
 _PROBED = 0.5
 """Share of loads whose denied checks may be repeated around their retry time."""
 _COSTS = ((), (), (), (1, 1, 2, 5), (3,))
 """Costs of the checks of a load, which are drawn uniformly."""
+_LARGE = 0.15
+"""Share of runs with many keys."""
+_BATCH = 20
+"""Most checks in one call."""
 _SOME = 0.3
 """Probability that a load has peeks, refunds or groups, and that a run has limits in requests; for
 each of them separately."""
@@ -38,16 +42,14 @@ _NO_CHARGES = 0.5
 def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tuple[Load, ...]:
     """Generate one load for each drawn rule, and for the rules that all runs have."""
     names = [rule.path[-1][0] for rule in rules]
-    loads = [Load(rule="exact", per_second=random.choice((10, 25)), keys=random.choice((5, 30)))]
+    loads = [_exact(random)]
     if "everywhere" in names:
         loads.append(Load(rule="everywhere", per_second=random.choice((10, 30)), keys=3))
         if random.random() < 0.5:
             loads.append(Load("zipf", 15, 5, "world"))
     for rule in rules:
         if rule.path[-1][0].startswith("r") and rule.limit is not None:
-            load = _load(rule.path[-1][0], rule.limit, seconds, random)
-            # A cost above the part of a data center is denied for ever.
-            loads.append(replace(load, costs=()) if rule.scope == "split" else load)
+            loads.append(_load(rule.path[-1][0], rule.limit, seconds, random))
     for name, overrides in (("adhoc", False), ("override", True)):
         if random.random() < _SOME:
             limit = _carried_limit(random)
@@ -55,6 +57,13 @@ def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tup
             loads.append(replace(load, limit=limit, overrides=overrides))
     drawn = [name for name in names if name.startswith("r")]
     return _with_charges([_with_extras(load, drawn, random) for load in loads], random)
+
+
+def _exact(random: Random) -> Load:
+    """Return a load of checks that all stay counted; in some runs, it fills shards with keys."""
+    if random.random() < _LARGE:
+        return Load(rule="exact", per_second=4, keys=1000, batch=50)
+    return Load(rule="exact", per_second=random.choice((10, 25)), keys=random.choice((5, 30)))
 
 
 def generate_holds(random: Random) -> tuple[Holds, ...]:
@@ -76,12 +85,14 @@ def _load(name: str, limit: Limit, seconds: float, random: Random) -> Load:
 
 def _carried_limit(random: Random) -> str:
     """Draw the text of a limit that requests contain."""
-    amount, period = random.choice((2, 5, 9)), random.choice(("2s", "5s", "10s"))
-    return f"{amount}/{period} {random.choice(_CARRIED_OPTIONS)}".rstrip()
+    options = random.choice(_CARRIED_OPTIONS)
+    period = "day" if "calendar" in options else random.choice(("2s", "5s", "10s", "day"))
+    return f"{random.choice((2, 5, 9))}/{period} {options}".rstrip()
 
 
 def _with_extras(load: Load, drawn: Sequence[str], random: Random) -> Load:
-    """Return the load; some of its checks are now peeks, refunded, in a group or repeated.
+    """Return the load; some of its checks are now peeks, refunded, in a group or a batch, or
+    repeated.
 
     A group has one further descriptor, of a rule in `drawn`.
     """
@@ -95,6 +106,10 @@ def _with_extras(load: Load, drawn: Sequence[str], random: Random) -> Load:
         load = replace(load, also=random.choice(others))
     if random.random() < _PROBED:
         load = replace(load, probes=0.2)
+    is_plain = not (load.also or load.costs or load.limit) and load.shape != "attack"
+    if random.random() < _SOME and is_plain and load.batch == 1:
+        size = min(_BATCH, load.keys)
+        load = replace(load, batch=size, per_second=max(1.0, 2 * load.per_second / size))
     return load
 
 

@@ -43,14 +43,11 @@ _RARE = 0.15
 """Probability of each option that few rules have."""
 
 
-def generate_rules(random: Random, datacenters: int, *, are_near: bool) -> str:
-    """Generate the text of a rule file: some fixed rules, then `r1`, `r2` and so on.
-
-    `are_near` data centers answer each other fast enough for limits with a home.
-    """
+def generate_rules(random: Random, datacenters: int) -> str:
+    """Generate the text of a rule file: some fixed rules, then `r1`, `r2` and so on."""
     text = _ALWAYS + _SHARED * (datacenters > 1)
     for number in range(random.choice(_COUNTS)):
-        scope = _scope(random, datacenters, are_near=are_near)
+        scope = _scope(random, datacenters)
         fields = _limit(random, scope)
         words = ", ".join(f"{name}: {value}" for name, value in fields.items())
         text += f"  - key: r{number + 1}\n"
@@ -87,15 +84,18 @@ def _limit(random: Random, scope: Mapping[str, str]) -> _Fields:
     return fields | dict(scope)
 
 
-def _scope(random: Random, datacenters: int, *, are_near: bool) -> dict[str, str]:
+def _scope(random: Random, datacenters: int) -> dict[str, str]:
     """Draw which data centers share a limit; mostly none if there is one data center."""
     if random.random() < (0.5 if datacenters > 1 else 0.8):
         return {}
-    scopes = [{"scope": "global"}, {"global": "{mode: split}"}]
-    if are_near:  # Otherwise, the standby in the home decides checks that take 0.1 s.
-        home = f"dc{random.randint(1, datacenters)}"
-        scopes += [{"global": f"{{mode: home, home: {home}}}"}] * 2
-    return random.choice(scopes)
+    home = f"dc{random.randint(1, datacenters)}"
+    return random.choice(
+        (
+            {"scope": "global"},
+            {"global": "{mode: split}"},
+            {"global": f"{{mode: home, home: {home}}}"},
+        )
+    )
 
 
 def _sliding(fields: _Fields, random: Random) -> None:

@@ -63,6 +63,8 @@ class Load:
     of the file."""
     overrides: bool = False
     """Whether `limit` overrides the rules for a descriptor; otherwise it is an ad-hoc limit."""
+    batch: int = 1
+    """Checks that a client sends in one call, each of them with its own key."""
     probes: float = 0.0
     """Share of denied checks that are repeated just before and just after their retry time."""
     peeks: float = 0.0
@@ -126,6 +128,9 @@ class Scenario:
     loads: tuple[Load, ...] = (Load(),)
     holds: tuple[Holds, ...] = ()
     network: Network = Network()
+    processes: int = 1
+    """Members that run on each host. They are in one zone, and the faults of a host affect all of
+    them."""
     least_parts: int = 1
     """Minimum number of parts in which a shard with counters is transferred."""
     faults: tuple[Fault, ...] = ()

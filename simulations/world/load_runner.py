@@ -71,6 +71,8 @@ class LoadRunner:
                     tasks.start_soon(self._charge, load, arrival)
                 elif load.peeks and costs.random() < load.peeks:
                     tasks.start_soon(self._peek, load, arrival)
+                elif load.batch > 1:
+                    tasks.start_soon(self._check_many, load, arrival)
                 else:
                     until = begin + seconds
                     tasks.start_soon(self._check_and_probe, load, arrival, chance, until)
@@ -98,7 +100,8 @@ class LoadRunner:
         hosts = self._hosts
         caller = hosts.clients[client]
         asked_at = hosts.now
-        self.usage.add(frozenset(["concurrency"]), caller.datacenter, asked_at)
+        hosts_used = ["processes"] if self._scenario.processes > 1 else []
+        self.usage.add(frozenset(["concurrency", *hosts_used]), caller.datacenter, asked_at)
         async with caller.limiter.hold(
             DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
         ) as decision:
@@ -168,6 +171,23 @@ class LoadRunner:
         self._note(load, arrival, f"{verdict} {decision.remaining}", decision)
         return decision
 
+    async def _check_many(self, load: Load, arrival: Arrival) -> None:
+        """Send several checks in one call: of the drawn key and the keys after it."""
+        ledger, asked_at = self.ledger, self._hosts.now
+        first = int(arrival.key.removeprefix("k"))
+        keys = [f"k{(first + each) % load.keys}" for each in range(load.batch)]
+        numbers = [ledger.ask(load.rule, key, asked_at) for key in keys]
+        self._use(load, arrival, "batch")
+        decisions = await self._limiter(arrival).check_many(
+            DOMAIN, [{load.rule: key} for key in keys], arrival.cost
+        )
+        for number, key, decision in zip(numbers, keys, decisions, strict=True):
+            ledger.answered(number)
+            each = replace(arrival, key=key)
+            ledger.add(load.rule, self._row(asked_at, each, decision.statuses[0]))
+        allowed = sum(decision.allowed for decision in decisions)
+        self._note(load, arrival, f"{allowed} of {load.batch} allowed", decisions[0])
+
     async def _refund(self, load: Load, name: str, arrival: Arrival) -> Decision:
         """Refund the cost of one counter of an admitted check."""
         limiter, key, cost = self._limiter(arrival), arrival.key, arrival.cost
@@ -222,6 +242,7 @@ class LoadRunner:
             "group" if len(names) > 1 else "",
             "hot_key" if key == "k0" and load.shape in ("hot", "zipf") else "",
             "new_key" if key.startswith("x") else "",
+            "processes" if self._scenario.processes > 1 else "",
         }
         for name in names:
             carries = load.limit and name == load.rule

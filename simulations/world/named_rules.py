@@ -30,6 +30,8 @@ class NamedRules:
     def __init__(self, rules: RuleSet, loads: Sequence[Load]) -> None:
         """Raises `ValueError` for a load whose rule is not in the file."""
         self._rules = rules
+        self.in_force = rules
+        """Rules of the file that the nodes use now."""
         self._carrying = {load.rule: load for load in loads if load.limit}
         known = {rule.path[-1][0] for rule in rules.rules()} | self._carrying.keys()
         names = {name: None for load in loads for name in rule_names(load)}

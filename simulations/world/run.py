@@ -28,7 +28,6 @@ from simulations.scenarios.scenario import Fault, Scenario
 from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.membership_watch import detection_bound
-from simulations.world.named_rules import NamedRules
 from simulations.world.observer import Observer
 from simulations.world.settling_watch import SettlingWatch
 from simulations.world.world import World
@@ -73,7 +72,7 @@ class _Run:
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:
             self._world = world = World(self._scenario, self._seed, self._events, tasks)
-            self._rules = NamedRules(world.rules, self._scenario.loads)
+            self._rules = world.named_rules
             await self._start_cluster()
             hosts, scenario = world.hosts, self._scenario
             hosts.began = runtime.current_time()

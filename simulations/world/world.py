@@ -31,6 +31,7 @@ from simulations.scenarios.seeds import stream
 from simulations.world.hosts import PORT, Client, Host, Hosts
 from simulations.world.links import Links
 from simulations.world.membership_watch import MembershipWatch
+from simulations.world.named_rules import NamedRules
 from simulations.world.network import SimulatedNetwork
 from simulations.world.plain_datagrams import PlainDatagrams
 from simulations.world.shard_watch import ShardWatch
@@ -55,6 +56,8 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.rules: RuleSet = load_text(scenario.rules).rules
+        """Rules of the scenario."""
+        self.named_rules = NamedRules(self.rules, scenario.loads)
         self.bugs: list[Exception] = []
         self._past: Counter[str] = Counter()
         """Counters of nodes that have ended."""
@@ -123,7 +126,7 @@ class World:
                 zone=host.zone,
             ),
             Access(cluster="ringfence", is_open=True),
-            self.rules,
+            self.named_rules.in_force,
             clock=host.clock,
             random=stream(self._seed, "node", host.name, host.lives),
             least_parts=self.scenario.least_parts,
@@ -228,7 +231,13 @@ class World:
         """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
         node = self.hosts.by_name[name].node
         if node is not None:
-            node.change_rules(self.rules if part == 1 else _lowered(self.rules, part))
+            node.change_rules(_scaled(self.named_rules.in_force, part))
+
+    def change_rules(self, part: float) -> None:
+        """Multiply every limit of the rule file by a factor, on all nodes; 1 restores the file."""
+        self.named_rules.in_force = _scaled(self.rules, part)
+        for node in self.hosts.nodes():
+            node.change_rules(self.named_rules.in_force)
 
     def step_clock(self, name: str, seconds: float) -> None:
         """Change the clock of a host by a number of seconds."""
@@ -281,17 +290,21 @@ class World:
             self._past.update(host.node.queries.stats(1).counters)
 
 
-def _lowered(rules: RuleSet, part: float) -> RuleSet:
-    def lowered(rule: Rule) -> Rule:
+def _scaled(rules: RuleSet, factor: float) -> RuleSet:
+    """Return the rules with every limit multiplied by a factor, and at least 1."""
+
+    def scaled(rule: Rule) -> Rule:
         limit = rule.limit
         if limit is None:
             return rule
-        return replace(rule, limit=replace(limit, amount=max(1, int(limit.amount * part))))
+        return replace(rule, limit=replace(limit, amount=max(1, int(limit.amount * factor))))
 
+    if factor == 1:
+        return rules
     return RuleSet(
         replace(
             domain,
-            rows=tuple(lowered(row) if isinstance(row, Rule) else row for row in domain.rows),
+            rows=tuple(scaled(row) if isinstance(row, Rule) else row for row in domain.rows),
         )
         for domain in rules.contents
     )

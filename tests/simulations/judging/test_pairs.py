@@ -86,16 +86,19 @@ def test_a_few_generated_runs_can_meet_almost_all_pairs() -> None:
 def _possible_usage(case: Scenario) -> Usage:
     usage = Usage()
     rules = NamedRules(load_text(case.rules).rules, case.loads).limited()
-    found = {frozenset(["concurrency"])} if case.holds else set()
+    hosts = ["processes"] if case.processes > 1 else []
+    found = {frozenset(["concurrency", *hosts])} if case.holds else set()
     for load in case.loads:
         kinds = ["", *(["cost"] if load.costs else []), *(["probe"] if load.probes else [])]
+        kinds += ["batch"] if load.batch > 1 else []
         kinds += [name for name in ("peek", "charge", "refund") if getattr(load, f"{name}s", 0) > 0]
         hot = "hot_key" if load.shape in ("hot", "zipf") else ""
         keys = ["", hot, "new_key" if load.shape == "attack" else ""]
         for name in rule_names(load):
             carries = load.limit and name == load.rule
             source = ("override" if load.overrides else "adhoc") if carries else ""
-            always = features_of_rule(rules[name]) | {source, "group" if load.also else ""}
+            host = "processes" if case.processes > 1 else ""
+            always = features_of_rule(rules[name]) | {source, host, "group" if load.also else ""}
             found |= {always | {kind, key} for kind in kinds for key in keys}
     for features in found:
         for number in range(case.datacenters):

@@ -1,6 +1,9 @@
 """Generated loads: they match the limits of the rules, and use all kinds of requests."""
 
+from collections import Counter
+
 from ringfence.rules import parse_limit
+from simulations.judging.allowed_loss import members_of
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Level, Load, Scenario
 
@@ -36,6 +39,12 @@ def test_some_requests_contain_their_own_limit() -> None:
     assert any(parse_limit(load.limit).first_hit for load in carrying)
 
 
+def test_some_runs_have_batches_and_many_keys() -> None:
+    assert any(load.batch > 1 and load.rule != "exact" for load in loads())
+    assert any(load.keys >= 1000 for load in loads())
+    assert all(load.shape != "attack" for load in loads() if load.batch > 1)
+
+
 def test_hot_and_cold_keys_and_new_keys_are_requested() -> None:
     assert {load.shape for load in loads()} >= {"poisson", "zipf", "hot", "bursts", "attack"}
 
@@ -53,3 +62,16 @@ def test_a_scenario_without_calm_load_is_read_after_the_calm() -> None:
 
     assert case.calm_load_from == float("inf")
     assert case.read_at == 15
+
+
+def test_members_of_one_host_are_in_one_zone_and_fail_together() -> None:
+    shared = [case for case in CASES if case.processes > 1]
+    pauses = [fault for case in shared for fault in case.faults if fault.verb == "pause"]
+
+    assert len(shared) > 5
+    for case in shared:
+        sizes = Counter(members_of(case).values())
+        assert len(sizes) == case.datacenters * case.zones
+        assert set(sizes.values()) == {case.processes}
+    assert pauses
+    assert all(len(str(fault.args["node"]).split(",")) == 2 for fault in pauses)

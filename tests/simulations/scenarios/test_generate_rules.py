@@ -13,10 +13,7 @@ from simulations.scenarios.seeds import stream
 
 def generated(datacenters: int, seeds: int = 150) -> list[Rule]:
     """Return the rules with drawn limits of many seeds."""
-    files = [
-        generate_rules(stream(seed, "rules"), datacenters, are_near=seed % 2 == 0)
-        for seed in range(seeds)
-    ]
+    files = [generate_rules(stream(seed, "rules"), datacenters) for seed in range(seeds)]
     rules = [rule for text in files for rule in load_text(text).rules.rules()]
     return [rule for rule in rules if rule.path[-1][0].startswith("r")]
 

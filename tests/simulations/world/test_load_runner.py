@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from simulations.judging.ledger import Answered, Ledger
-from simulations.scenarios.scenario import Holds, Load, Scenario
+from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
 from simulations.world import run as run_module
 from simulations.world.run import simulate
 
@@ -119,3 +119,32 @@ def test_a_group_has_a_row_for_each_counter(ledgers: list[Ledger]) -> None:
     counts = [sum(rule == name for rule, _ in ledgers[0].answers) for name in ("day", "shadow")]
     assert counts[0] == counts[1] > 50
     assert ledgers[0].column("day", "k0").units == ledgers[0].column("shadow", "k0").units == 4
+
+
+def test_a_batch_has_a_row_for_each_of_its_keys(ledgers: list[Ledger]) -> None:
+    rows = answers(ledgers, Load(rule="day", per_second=4, keys=30, batch=10))
+
+    together = Counter((row.asked_at, row.client) for row in rows)
+    assert set(together.values()) == {10}
+    assert len({row.key for row in rows}) == 30
+
+
+def test_a_change_of_the_rule_file_reduces_the_limits_of_all_nodes(ledgers: list[Ledger]) -> None:
+    case = Scenario(
+        "changed",
+        "for a test",
+        level="core",
+        nodes=2,
+        seconds=6,
+        calm=1,
+        rules=RULES,
+        loads=(Load(rule="day", per_second=20, keys=9),),
+        faults=(Fault(0, "rules", 3, {"part": 0.5}),),
+    )
+
+    assert simulate(case, 1, "").violations == []
+
+    rows = [row for _, row in ledgers[0].answers if row.allowed]
+    before = Counter(row.key for row in rows if row.answered_at < 3)
+    assert max(before.values()) == 2
+    assert max(Counter(row.key for row in rows).values()) == 4
