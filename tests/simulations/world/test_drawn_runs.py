@@ -1,0 +1,16 @@
+"""A few runs that are generated from seeds: all invariants hold."""
+
+import pytest
+
+from simulations.running import run_scenario
+from simulations.scenarios.generate import generate_scenario
+
+
+@pytest.mark.parametrize("seed", range(8_301_000, 8_301_008))
+def test_all_invariants_hold_in_a_generated_run(seed: int) -> None:
+    scenario = generate_scenario(seed, "core")
+
+    outcome = run_scenario(scenario, seed, scenario)
+
+    assert outcome.violations == []
+    assert outcome.pairs
