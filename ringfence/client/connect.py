@@ -15,8 +15,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
 
-import anyio
-
 from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.cluster.settings import ClusterSettings
@@ -184,7 +182,7 @@ async def open_cluster(
             finally:
                 await cluster.aclose()
                 transport.flush()
-        except anyio.get_cancelled_exc_class():
+        except runtime.cancelled_error():
             raise
         except BaseException as error:  # noqa: BLE001 - raised again outside of the task group
             failure = error

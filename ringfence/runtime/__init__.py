@@ -1,4 +1,4 @@
-"""Runtime of nodes and clients: trio, asyncio, or the scheduler of a simulation.
+"""Runtime of nodes and clients: trio, asyncio, the caller's threads, or a simulation.
 
 Nodes and clients call the functions of this package instead of those of trio or anyio. Each call
 uses the runtime in which the calling task runs.
@@ -7,8 +7,10 @@ uses the runtime in which the calling task runs.
 from ringfence.runtime.dispatch import (
     TASK_STATUS_IGNORED,
     Event,
+    cancelled_error,
     checkpoint,
     clock,
+    current_runtime,
     current_time,
     in_trio_run,
     move_on_after,
@@ -18,6 +20,7 @@ from ringfence.runtime.dispatch import (
     resolve_future,
     run_on,
     sleep,
+    swap_runtime,
     thread_safe_caller,
 )
 from ringfence.runtime.interface import (
@@ -40,8 +43,10 @@ __all__ = [
     "TaskStatus",
     "TimedCall",
     "TimedCalls",
+    "cancelled_error",
     "checkpoint",
     "clock",
+    "current_runtime",
     "current_time",
     "in_trio_run",
     "move_on_after",
@@ -51,5 +56,6 @@ __all__ = [
     "resolve_future",
     "run_on",
     "sleep",
+    "swap_runtime",
     "thread_safe_caller",
 ]

@@ -111,3 +111,9 @@ class Runtime(TimedCalls, Protocol):
 
     def new_future(self) -> Future[Any]:
         """Create a future of this runtime."""
+
+    def cancelled_error(self) -> type[BaseException]:
+        """Return the exception that a cancelled wait raises."""
+
+    def call_from_thread(self, call: Callable[[], object], /) -> object:
+        """Schedule a call, from any thread."""

@@ -1,388 +1,32 @@
 """Deterministic scheduler: a runtime whose clock jumps to the next timed call when no task can run.
 
-It implements `ringfence.runtime.Runtime` for coroutines that use no other runtime. Ready tasks run
-in the order in which they became ready. Timed calls run in the order of their times. Equal programs
-therefore have equal histories. Cancellation follows trio: inside a cancelled scope, each wait
-raises `Cancelled` until the block ends.
+It runs the tasks of `ringfence.runtime.tasks`, for coroutines that use no other runtime. Timed
+calls run in the order of their times. Equal programs therefore have equal histories.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager
-from math import inf
-from types import TracebackType
-from typing import Any, Generic, TypeVar, TypeVarTuple, cast
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from ringfence.runtime import run_on
+from ringfence.runtime import run_on, tasks
 from simulations.runtimes.call_heap import CallHeap, PlannedCall
 
-__all__ = ["Cancelled", "Scheduler"]
-
-_T = TypeVar("_T")
-_Args = TypeVarTuple("_Args")
+__all__ = ["Scheduler"]
 
 
-class Cancelled(BaseException):
-    """Exception that is raised in a task whose scope is cancelled."""
-
-
-class _Future(Generic[_T]):
-    """Result that is set later and that one task waits for."""
-
-    __slots__ = ("_is_done", "_result", "_task")
-
-    def __init__(self) -> None:
-        self._is_done = False
-        self._task: _Task | None = None
-
-    def done(self) -> bool:
-        """Return whether the result is set or the wait was cancelled."""
-        return self._is_done
-
-    def set_result(self, result: _T) -> None:
-        """Set the result and wake the task."""
-        self._result = result
-        self._is_done = True
-        if self._task is not None:
-            self._task.make_ready()
-
-    def resolve(self) -> None:
-        """Wake the waiting task without setting a result."""
-        if not self._is_done:
-            self.set_result(cast(_T, None))
-
-    def park(self, task: "_Task") -> None:
-        """Register the task that waits for the result."""
-        if self._is_done:
-            task.make_ready()
-        else:
-            self._task = task
-
-    def cancel(self) -> None:
-        """Cancel the wait for the result."""
-        self._is_done, self._task = True, None
-
-    def __await__(self) -> "Generator[_Future[_T], None, _T]":
-        if not self._is_done:
-            yield self
-        return self._result
-
-
-class _Yield:
-    """Checkpoint: the task continues after the other tasks that are ready."""
-
-    def park(self, task: "_Task") -> None:
-        """Queue the task to run again."""
-        task.make_ready()
-
-    def cancel(self) -> None:
-        """Do nothing, because a checkpoint does not wait."""
-
-    def __await__(self) -> "Generator[_Yield, None, None]":
-        yield self
-
-
-class _Task:
-    """Running coroutine with its innermost cancel scope."""
-
-    __slots__ = (
-        "_coroutine",
-        "_error",
-        "_parked_at",
-        "_scheduler",
-        "group",
-        "is_shielded",
-        "scope",
-    )
-
-    def __init__(
-        self,
-        scheduler: "Scheduler",
-        coroutine: Coroutine[Any, Any, object],
-        scope: "_Scope",
-        group: "_TaskGroup | None",
-    ) -> None:
-        self._scheduler = scheduler
-        self._coroutine = coroutine
-        self._error: BaseException | None = None
-        self._parked_at: _Future[Any] | _Yield | None = None
-        """Future of the current wait; None while the task is ready or runs."""
-        self.scope = scope
-        self.group = group
-        self.is_shielded = False
-        """Whether the current wait ignores a cancellation of the task."""
-        scope.tasks[self] = None
-
-    def make_ready(self) -> None:
-        """Queue the task to run in the next round."""
-        self._parked_at = None
-        self._scheduler.call_soon(self.step)
-
-    def cancel(self) -> None:
-        """Raise `Cancelled` in the task at the point where it waits, if it waits."""
-        if self._parked_at is not None and not self.is_shielded:
-            self._parked_at.cancel()
-            self._error = Cancelled()
-            self.make_ready()
-
-    def step(self) -> None:
-        """Run the task until it waits or ends."""
-        self._scheduler.task = self
-        error, self._error = self._error, None
-        try:
-            if error is None:
-                parked_at = self._coroutine.send(None)
-            else:
-                parked_at = self._coroutine.throw(error)
-        except StopIteration:
-            self._end(None)
-        except BaseException as failure:  # noqa: BLE001 - the task group raises it.
-            self._end(failure)
-        else:
-            self._parked_at = parked_at
-            if self.scope.is_cancelled:
-                self.cancel()
-            if self._parked_at is not None:
-                parked_at.park(self)
-
-    def _end(self, failure: BaseException | None) -> None:
-        self.scope.tasks.pop(self, None)
-        if self.group is not None:
-            self.group.ended(self, failure)
-        else:
-            self._scheduler.ended(failure)
-
-
-class _Scope:
-    """Cancel scope; all scopes form a tree with the scheduler's scope as its root."""
-
-    def __init__(
-        self, scheduler: "Scheduler", *, seconds: float = inf, shield: bool = False
-    ) -> None:
-        self._scheduler = scheduler
-        self._seconds = seconds
-        self._shield = shield
-        self._timer: PlannedCall | None = None
-        self._parent: _Scope | None = None
-        self._owner: _Task | None = None
-        self._children: dict[_Scope, None] = {}
-        self.tasks: dict[_Task, None] = {}
-        """Tasks that have this scope as their innermost one."""
-        self.is_cancelled = False
-        """Whether waits inside raise `Cancelled`."""
-        self._cancel_called = False
-        self.cancelled_caught = False
-
-    def cancel(self) -> None:
-        """Cancel all code inside the scope."""
-        self._cancel_called = True
-        self._spread()
-
-    def _spread(self) -> None:
-        if self.is_cancelled:
-            return
-        self.is_cancelled = True
-        for child in list(self._children):
-            if not child._shield:
-                child._spread()
-        for task in list(self.tasks):
-            task.cancel()
-
-    def attach(self, parent: "_Scope") -> None:
-        """Add the scope to the tree of scopes."""
-        self._parent = parent
-        parent._children[self] = None
-        if self._cancel_called or (parent.is_cancelled and not self._shield):
-            self._spread()
-
-    def detach(self) -> None:
-        """Remove the scope from the tree of scopes."""
-        if self._parent is not None:
-            self._parent._children.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def __enter__(self) -> "_Scope":
-        scheduler = self._scheduler
-        task = self._owner = scheduler.running()
-        outer = task.scope
-        outer.tasks.pop(task, None)
-        task.scope = self
-        self.tasks[task] = None
-        self.attach(outer)
-        if self._seconds <= 0:
-            self.cancel()
-        elif self._seconds < inf:
-            self._timer = scheduler.call_at(scheduler.current_time() + self._seconds, self.cancel)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        task, outer = self._owner, self._parent
-        assert task is not None
-        assert outer is not None
-        self.detach()
-        self.tasks.pop(task, None)
-        task.scope = outer
-        outer.tasks[task] = None
-        is_outer = outer.is_cancelled and not self._shield
-        if error is None or not self._cancel_called or is_outer:
-            return False
-        if isinstance(error, Cancelled):
-            self.cancelled_caught = True
-            return True
-        if isinstance(error, BaseExceptionGroup):
-            ours, others = error.split(Cancelled)
-            self.cancelled_caught = ours is not None
-            if ours is not None and others is not None:
-                raise others
-        return False
-
-
-class _Status:
-    """Implementation of `TaskStatus` for a task that starts in one group and continues in
-    another."""
-
-    def __init__(self, begins_in: "_TaskGroup", goes_on_in: "_TaskGroup") -> None:
-        self.value: Any = None
-        self.is_started = False
-        self._begins_in = begins_in
-        self._goes_on_in = goes_on_in
-
-    def started(self, value: object = None) -> None:
-        """Make the call of `start` return `value`; this has no effect after that call was
-        cancelled."""
-        if not self.is_started and not self._begins_in.cancel_scope.is_cancelled:
-            self.is_started, self.value = True, value
-            self._begins_in.hand_over(self._goes_on_in)
-
-
-class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
-    """Group of tasks; its block ends when all of them have ended."""
-
-    def __init__(self, scheduler: "Scheduler") -> None:
-        self._scheduler = scheduler
-        self.cancel_scope = _Scope(scheduler)
-        self._tasks: dict[_Task, _Scope] = {}
-        """Tasks with the scope in which each began."""
-        self._errors: list[BaseException] = []
-        self._is_cancelled = False
-        """Whether a task of the block ended by a cancellation."""
-        self._empty: _Future[None] | None = None
-
-    def start_soon(self, task: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
-        """Start a task in this task group."""
-        self._start(task(*args), self.cancel_scope)
-
-    async def start(self, task: Callable[..., Awaitable[object]], *args: object) -> Any:
-        """Start a task; return what it passes to `task_status.started`."""
-        try:
-            async with _TaskGroup(self._scheduler) as begins_in:
-                status = _Status(begins_in, self)
-                scope = _Scope(self._scheduler)
-                scope.attach(begins_in.cancel_scope)
-                begins_in._start(task(*args, task_status=status), scope)
-        except BaseExceptionGroup as errors:
-            if len(errors.exceptions) == 1:
-                raise errors.exceptions[0] from None
-            raise
-        if not status.is_started:
-            raise RuntimeError("the task ended before it was started")
-        return status.value
-
-    def _start(self, coroutine: Awaitable[object], scope: _Scope) -> None:
-        task = _Task(self._scheduler, cast("Coroutine[Any, Any, object]", coroutine), scope, self)
-        self._tasks[task] = scope
-        task.make_ready()
-
-    def hand_over(self, other: "_TaskGroup") -> None:
-        """Move the only task of this task group to another task group."""
-        task, scope = self._tasks.popitem()
-        scope.detach()
-        scope.attach(other.cancel_scope)
-        task.group = other
-        other._tasks[task] = scope
-        self._note_empty()
-
-    def ended(self, task: _Task, failure: BaseException | None) -> None:
-        """Record the end of a task; its error cancels the other tasks of the group."""
-        scope = self._tasks.pop(task)
-        if scope is not self.cancel_scope:
-            scope.detach()
-        self._fail(failure)
-        self._note_empty()
-
-    def _note_empty(self) -> None:
-        if not self._tasks and self._empty is not None:
-            self._empty.resolve()
-
-    def _fail(self, failure: BaseException | None) -> None:
-        cancelled: BaseException | None
-        if isinstance(failure, BaseExceptionGroup):
-            cancelled, failure = failure.split(Cancelled)
-        else:
-            cancelled = failure if isinstance(failure, Cancelled) else None
-        if cancelled is not None:
-            self._is_cancelled = True
-        if failure is not None and failure is not cancelled:
-            self._errors.append(failure)
-            self.cancel_scope.cancel()
-
-    async def __aenter__(self) -> "_TaskGroup":
-        self.cancel_scope.__enter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        scope, task = self.cancel_scope, self._scheduler.running()
-        if error is not None:
-            self._fail(error)
-            scope.cancel()
-        task.is_shielded = True
-        if self._tasks:
-            self._empty = _Future()
-            await self._empty
-        else:
-            await _Yield()
-        task.is_shielded = False
-        left = self._left()
-        if not scope.__exit__(None, left, None) and left is not None:
-            raise left
-        return True
-
-    def _left(self) -> BaseException | None:
-        """Return the exception with which the block of a task group ends; None if there is none."""
-        cancelled = [Cancelled()] if self._is_cancelled else []
-        if self._errors:
-            return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])
-        return cancelled[0] if cancelled else None
-
-
-class Scheduler:
+class Scheduler(tasks.Scheduler):
     """Runtime that runs coroutines on virtual time, which starts at 0 seconds."""
 
     def __init__(self) -> None:
-        self.task: _Task | None = None
-        """Task that runs now or ran last."""
+        super().__init__()
         self._now = 0.0
         self._heap = CallHeap()
-        self._ready: deque[Callable[[], object]] = deque()
         self._has_ended = False
         self._failure: BaseException | None = None
 
     def run(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run `main` to its end, with this scheduler as the runtime."""
         with run_on(self):
-            root = _Scope(self)
-            _Task(self, main(), root, None).make_ready()
+            tasks.Task(self, main(), tasks.Scope(self), self).make_ready()
             ready, heap = self._ready, self._heap
             while not self._has_ended:
                 while ready:
@@ -398,56 +42,13 @@ class Scheduler:
         if self._failure is not None:
             raise self._failure
 
-    def ended(self, failure: BaseException | None) -> None:
+    def ended(self, task: tasks.Task, failure: BaseException | None, value: object) -> None:
         """Record the result of the main task."""
         self._has_ended, self._failure = True, failure
-
-    def running(self) -> _Task:
-        """Return the task that is running now."""
-        assert self.task is not None
-        return self.task
-
-    # -- the runtime ---------------------------------------------------------------------------
 
     def current_time(self) -> float:
         """Return the virtual time in seconds."""
         return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of virtual time."""
-        if seconds <= 0:
-            await _Yield()
-            return
-        future: _Future[None] = _Future()
-        if seconds == inf:
-            await future
-            return
-        timer = self.call_at(self._now + seconds, future.resolve)
-        try:
-            await future
-        except BaseException:
-            timer.cancel()
-            raise
-
-    async def checkpoint(self) -> None:
-        """Let other tasks run; raise if the caller is cancelled."""
-        await _Yield()
-
-    def move_on_after(self, seconds: float, *, shield: bool) -> _Scope:
-        """Create a scope that is cancelled after `seconds`."""
-        return _Scope(self, seconds=seconds, shield=shield)
-
-    def open_task_group(self) -> _TaskGroup:
-        """Create a task group of this scheduler."""
-        return _TaskGroup(self)
-
-    def new_future(self) -> _Future[Any]:
-        """Create a future for one waiting task."""
-        return _Future()
-
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Schedule a call after the tasks that are ready now."""
-        self._ready.append(call)
 
     def call_at(self, when: float, call: Callable[[], object]) -> PlannedCall:
         """Schedule a call for an instant, or for now if that instant has passed."""
