@@ -93,6 +93,15 @@ class CounterView:
         """Return the units that each data center admits at least of a limit that they divide."""
         return self.limit.ceiling // self.excuses.datacenters
 
+    @property
+    def limit_of_part(self) -> Limit:
+        """Return the bucket of the data center with the smallest part of a divided limit.
+
+        Its size is that of the undivided bucket, so it can contain the units of all parts.
+        """
+        amount = self.limit.amount // self.excuses.datacenters
+        return replace(self.limit, amount=amount, burst=self.limit.ceiling)
+
     def _is_overdrawn(self, answer: Answered) -> bool:
         """Return whether a charge may have overdrawn the part of one data center, which does not
         reduce the parts of the others."""

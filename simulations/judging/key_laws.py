@@ -63,6 +63,10 @@ def judge_counter(
     questions = [counter.question(row.answer) for row in asked]
     *found, last = bounds(terms, spends, [*questions, counter.reading(*read)])
     plain = every = found
+    undrained = [each.most for each in found]
+    if counter.is_divided and counter.limit.is_bucket:  # The part of one data center drains slower.
+        slower = bounds(Terms.of(counter.limit_of_part), spends, questions)
+        undrained = [each.most for each in slower]
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
     if uncertain:
         unskewed = [counter.question(row.answer, is_exact=True) for row in asked]
@@ -74,8 +78,10 @@ def judge_counter(
         if not a.allowed and a.retry_after is not None and a.source is not Source.CACHE
     )
     judgements = [
-        _Decision(counter, row, bound, exact, total, uncertain, ends).judged(text)
-        for row, bound, exact, total in zip(asked, found, plain, every, strict=True)
+        _Decision(counter, row, bound, most, exact, total, uncertain, ends).judged(text)
+        for row, bound, most, exact, total in zip(
+            asked, found, undrained, plain, every, strict=True
+        )
     ]
     rounding = counter.rounding
     return judgements, Reading(max(0, last.least - rounding), last.most + rounding)
@@ -88,6 +94,8 @@ class _Decision:
     counter: CounterView
     row: Row
     bound: Bound
+    most: int
+    """Largest number of units in use where the check was decided."""
     exact: Bound
     """Bounds of a counter without uncertain units."""
     every: Bound
@@ -126,10 +134,10 @@ class _Decision:
             sides = excuses.sides(place, answer, row.excuses) + self.counter.others
             extra = ceiling * sides
         wanted = answer.cost or 1
-        if bound.most + wanted <= lowered:
+        if self.most + wanted <= lowered:
             return (
                 frozenset(),
-                "" if answer.allowed else f"denied with {bound.most} of {lowered} used",
+                "" if answer.allowed else f"denied with {self.most} of {lowered} used",
             )
         if bound.verdict is Verdict.MUST_ALLOW:
             return frozenset({"divided" if self.counter.is_divided else "limits"}), ""

@@ -23,6 +23,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
   - key: parts
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
+  - key: buckets
+    rate_limit: {period: 10s, requests_per_unit: 6, algorithm: leaky_bucket, global: {mode: split}}
 """
 RING = Ring.of([Member(f"n{number}", "dc1", "z1") for number in range(1, 7)])
 SLIDING = """
@@ -138,6 +140,15 @@ def test_the_parts_of_a_split_limit_are_one_limit():
 
     assert violations(parts, [*here, *there], datacenters=2) == []
     assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]
+
+
+def test_each_part_of_a_split_bucket_drains_at_its_own_rate():
+    parts = {"buckets": KNOWN["buckets"]}
+    full = [answered(1.0, cost=3, datacenter="dc2")]  # Is empty after 10 s, not after 5 s.
+
+    for at, found in ((6.0, []), (10.9, []), (11.1, ["wrong_denial"])):
+        denied = answered(at, allowed=False, cost=3, datacenter="dc2")
+        assert violations(parts, [*full, denied], datacenters=2) == found
 
 
 def test_a_split_limit_with_one_data_center_is_read_with_its_own_answers():
