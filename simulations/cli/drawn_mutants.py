@@ -11,6 +11,7 @@ from simulations.mutants.drawn import (
     LineMap,
     Measured,
     as_row,
+    check_installed,
     draw_mutants,
     find_mutant,
     measure_simulator,
@@ -21,7 +22,7 @@ from simulations.mutants.drawn import (
 )
 from simulations.mutants.value import MutantGone
 
-__all__ = ["DEFAULT_MAP", "Choice", "measure", "record"]
+__all__ = ["DEFAULT_MAP", "Choice", "Sample", "draw", "measure", "record"]
 
 DEFAULT_MAP = ".mutants/tests.json.gz"
 
@@ -44,8 +45,33 @@ class Choice:
         return named + draw_mutants(self.seed, self.count, self.packages)
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Drawn mutants, and the recorded lines of the unit tests."""
+
+    mutants: Sequence[DrawnMutant]
+    tests: LineMap
+
+
+def draw(choice: Choice, map_file: str, *, needs_tests: bool) -> Sample:
+    """Draw the mutants and load the map file.
+
+    Raises `ConfigError` when a tool is missing, for an unknown name, and for a map file that has no
+    tests although they are needed.
+    """
+    check_installed()
+    tests = LineMap.load(Path(map_file))
+    if needs_tests and not tests.seconds:
+        raise ConfigError(
+            f"--map {map_file} must contain the lines of unit tests; record them with --record "
+            "tests/gossip, and so on for each folder of tests"
+        )
+    return Sample(choice.mutants(), tests)
+
+
 def record(map_file: str, paths: Sequence[str], jobs: int, *, json_: bool) -> None:
     """Run tests and record their lines in the map file."""
+    check_installed()
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
         raise ConfigError(f"--record must be a test file or a folder of tests, got {missing[0]!r}")
@@ -55,9 +81,8 @@ def record(map_file: str, paths: Sequence[str], jobs: int, *, json_: bool) -> No
 
 
 def measure(
-    choice: Choice,
+    sample: Sample,
     runs: tuple[int, int, int] | None,
-    map_file: str,
     jobs: int,
     at_least: float | None,
     *,
@@ -68,13 +93,6 @@ def measure(
     `runs` are the numbers of seeds of each scenario for mutants, and of drawn seeds at core level
     and at node level.
     """
-    tests = LineMap.load(Path(map_file))
-    if runs is None and not tests.seconds:
-        raise ConfigError(
-            f"--map {map_file} must contain the lines of unit tests; record them with --record "
-            "tests/gossip, and so on for each folder of tests"
-        )
-    mutants = choice.mutants()
 
     def on_measured(result: Measured) -> None:
         if json_:
@@ -83,9 +101,9 @@ def measure(
             console().print(_line(result), highlight=False, markup=False)
 
     if runs is None:
-        score = score_of(measure_tests(mutants, tests, jobs, on_measured))
+        score = score_of(measure_tests(sample.mutants, sample.tests, jobs, on_measured))
     else:
-        results, false_alarms = measure_simulator(mutants, runs_of(*runs), jobs, on_measured)
+        results, false_alarms = measure_simulator(sample.mutants, runs_of(*runs), jobs, on_measured)
         score = score_of(results, false_alarms)
     if json_:
         as_json(score)

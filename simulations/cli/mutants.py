@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
-from simulations.cli.drawn_mutants import DEFAULT_MAP, Choice, measure, record
+from simulations.cli.drawn_mutants import DEFAULT_MAP, Choice, draw, measure, record
 from simulations.mutants import MUTANTS
 from simulations.mutants.drawn import PACKAGES
 from simulations.mutants.runner import Result, as_row, run_mutants, summary
@@ -112,13 +112,16 @@ def mutants(
         record(map_file, record_paths, jobs, json_=json_)
     if catalog is None:
         catalog = not unit and not record_paths
+    drawn = None
+    if sample or drawn_names:  # Errors of the sample precede the long run of the catalog.
+        choice = Choice(sample, seed, packages or PACKAGES, drawn_names)
+        drawn = draw(choice, map_file, needs_tests=unit)
     is_good = True
     if written_names or (catalog and not drawn_names):
         is_good = _run_catalog(written_names or tuple(MUTANTS), seeds, jobs, json_=json_)
-    if sample or drawn_names:
-        choice = Choice(sample, seed, packages or PACKAGES, drawn_names)
+    if drawn is not None:
         runs = None if unit else (1, core_seeds, node_seeds)
-        is_good &= measure(choice, runs, map_file, jobs, at_least, json_=json_)
+        is_good &= measure(drawn, runs, jobs, at_least, json_=json_)
     if not is_good:
         raise SystemExit(1)
 

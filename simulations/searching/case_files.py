@@ -13,11 +13,14 @@ import msgspec
 import yaml
 
 from ringfence.errors import ConfigError
+from ringfence.rules.loading.problems import Problem
+from ringfence.rules.loading.yaml_composer import InvalidYaml, parse_plain
 from simulations.scenarios.scenario import Scenario
 
 __all__ = ["Case", "format_case", "parse_case", "read_case", "write_case"]
 
 _INTRODUCTION = "# A run of Ringfence's simulator. Repeat it with: ringfence simulate case FILE\n"
+_REMEDY = "correct it, or write a new case file with the option --save"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,24 @@ def format_case(case: Case) -> str:
     return _INTRODUCTION + text
 
 
-def parse_case(text: str) -> Case:
-    """Parse the text of a case file. Raises `ConfigError` if it is invalid."""
+def parse_case(text: str, name: str = "case file") -> Case:
+    """Parse the text of a case file. Raises `ConfigError` if it is invalid.
+
+    Errors contain `name`, the name of the file.
+    """
     try:
-        found = yaml.safe_load(text)
+        found = parse_plain(text)
+    except InvalidYaml as error:
+        raise ConfigError(str(Problem(name, error.line, "", error.what, error.fix))) from error
+    try:
         case = msgspec.convert(found, Case)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ConfigError(f"case file must contain a seed and a scenario: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: case file must be valid: {error}; {_REMEDY}") from error
     unknown = _unknown(found, msgspec.to_builtins(case), "")
     if unknown is not None:
-        raise ConfigError(f"case file must contain only fields of a scenario, got {unknown}")
+        raise ConfigError(
+            f"{name}: case file must contain only fields of a scenario, got {unknown}; {_REMEDY}"
+        )
     return case
 
 
@@ -67,7 +78,7 @@ def read_case(path: Path) -> Case:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the case file {path}: {error}") from error
-    return parse_case(text)
+    return parse_case(text, str(path))
 
 
 def write_case(case: Case, path: Path) -> None:
@@ -98,7 +109,7 @@ def _plain(value: object) -> object:
 
 
 def _unknown(given: object, parsed: object, path: str) -> str | None:
-    """Return the path of a name in the file that is no field; None if there is none."""
+    """Return the path of a name in the file that is not a field; None if there is none."""
     if isinstance(given, dict) and isinstance(parsed, dict):
         pairs = [(str(name), each, parsed.get(name, MISSING)) for name, each in given.items()]
     elif isinstance(given, list) and isinstance(parsed, list | tuple):

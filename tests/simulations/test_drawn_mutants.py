@@ -165,13 +165,14 @@ def test_a_mutant_names_its_function_and_its_change(root: Path) -> None:
     assert mutant.about == "`while number > 0:` becomes `while number >= 0:`"
 
 
+@pytest.mark.parametrize("module", ["cosmic_ray.ast", "coverage"])
 def test_a_missing_tool_is_reported_with_its_remedy(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simulations.mutants.drawn import tool
 
     tool._tool.cache_clear()
-    monkeypatch.setitem(sys.modules, "cosmic_ray.ast", None)
+    monkeypatch.setitem(sys.modules, module, None)
     try:
         with pytest.raises(ConfigError, match=r"pip install 'ringfence\[mutants\]'"):
             draw_mutants(1, 1, ("box",), root)

@@ -5,10 +5,12 @@ repeated aliases, so that no file exhausts the stack or the memory.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import yaml
 from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
 
 from ringfence.rules.loading.values import (
     MAX_DEPTH,
@@ -20,7 +22,7 @@ from ringfence.rules.loading.values import (
     is_unicode,
 )
 
-__all__ = ["MAX_VALUES", "InvalidYaml", "compose"]
+__all__ = ["MAX_VALUES", "InvalidYaml", "compose", "parse_plain"]
 
 MAX_VALUES = 500_000
 """Maximum number of values in one file; repeated aliases count each time."""
@@ -52,26 +54,63 @@ class InvalidYaml(Exception):
 
 def compose(text: str) -> Item:
     """Parse YAML text that contains one document. Raises `InvalidYaml`."""
+    root = _root(text)
+    item = None if root is None else _Converter().convert(root, 0).item
+    if item is None or (isinstance(item, Scalar) and item.kind is Kind.NULL):
+        raise InvalidYaml(0, "the file is empty", "write `domain:` and `descriptors:`")
+    return item
+
+
+def parse_plain(text: str) -> object:
+    """Parse YAML text that contains one document to lists, dictionaries and plain values.
+
+    The result is None for a text without a document. Raises `InvalidYaml`.
+    """
+    root = _root(text)
+    if root is None:
+        return None
+    _Converter().convert(root, 0)  # Checks the number of values and the types.
+    with _syntax_errors():
+        return _Constructor().construct_document(root)
+
+
+class _Constructor(SafeConstructor):
+    """PyYAML's constructor of plain values, which also names the line of an unreadable value."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Convert one node."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            what = f"a number or date is not readable: {error}"
+            raise InvalidYaml(node.start_mark.line + 1, what, "write a text in quotes") from error
+
+
+def _root(text: str) -> yaml.Node | None:
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if found is not None:
         line = text.count("\n", 0, found.start()) + 1
         raise InvalidYaml(line, f"control character U+{ord(found[0]):04X}", "remove it")
     composer = _BoundedComposer(text)
-    try:
+    with _syntax_errors():
         root = composer.get_node() if composer.check_node() else None
         if composer.check_node():
             second: Any = composer.peek_event()
-            fix = "use one file per domain"
+            fix = "write each document to a separate file"
             raise InvalidYaml(second.start_mark.line + 1, "a second document begins", fix)
+    return root
+
+
+@contextmanager
+def _syntax_errors() -> Iterator[None]:
+    """Translate errors of PyYAML."""
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = f"not YAML: {error.problem or error.context or 'syntax error'}"
         fix = "check indentation (spaces only), colons and quotes"
         raise InvalidYaml(mark.line + 1 if mark is not None else 0, what, fix) from error
-    item = None if root is None else _Converter().convert(root, 0).item
-    if item is None or (isinstance(item, Scalar) and item.kind is Kind.NULL):
-        raise InvalidYaml(0, "the file is empty", "write `domain:` and `descriptors:`")
-    return item
 
 
 class _BoundedComposer(Composer):
@@ -171,7 +210,7 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Scalar:
 
 def _check_tag(tag: str, line: int, expected: str) -> None:
     if tag != expected:
-        raise InvalidYaml(line, f"tag {tag[:60]} is not supported in rule files", "drop the tag")
+        raise InvalidYaml(line, f"tag {tag[:60]} is not supported", "drop the tag")
 
 
 def _merged(pairs: Sequence[tuple[Item, Item]]) -> Iterator[tuple[Item, Item]]:

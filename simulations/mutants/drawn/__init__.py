@@ -16,6 +16,7 @@ from simulations.mutants.drawn.sample import PACKAGES, DrawnMutant, draw_mutants
 from simulations.mutants.drawn.scores import as_row, score_of
 from simulations.mutants.drawn.server import Kill
 from simulations.mutants.drawn.simulated import runs_of
+from simulations.mutants.drawn.tool import check_installed
 
 __all__ = [
     "DrawnMutant",
@@ -25,6 +26,7 @@ __all__ = [
     "PACKAGES",
     "LineMap",
     "as_row",
+    "check_installed",
     "draw_mutants",
     "find_mutant",
     "known_equivalents",

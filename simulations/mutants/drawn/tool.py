@@ -12,7 +12,7 @@ from typing import Any
 
 from ringfence.errors import ConfigError
 
-__all__ = ["Place", "Variant", "find_places", "mutate"]
+__all__ = ["Place", "Variant", "check_installed", "find_places", "mutate"]
 
 Position = tuple[int, int]
 """Line from 1 and column from 0."""
@@ -35,6 +35,11 @@ class Place:
     start: Position
     end: Position
     variants: tuple[Variant, ...]
+
+
+def check_installed() -> None:
+    """Raise `ConfigError` when cosmic-ray or coverage is not installed."""
+    _tool()
 
 
 def find_places(source: str) -> list[Place]:
@@ -97,13 +102,14 @@ class _Tool:
 @cache
 def _tool() -> _Tool:
     try:
+        import coverage  # noqa: F401 - the child processes use it, in the middle of a measurement.
         from cosmic_ray.ast import ast_nodes, get_ast
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator, operator_names
     except ImportError as error:
         raise ConfigError(
-            f"cosmic-ray must be installed to draw mutants, got {error}; install it with `pip "
-            "install 'ringfence[mutants]'`"
+            f"cosmic-ray and coverage must be installed to draw mutants, got {error}; install them "
+            "with `pip install 'ringfence[mutants]'`"
         ) from error
     # Operators with arguments mutate variables that their user names; they have no default.
     classes = {name.partition("/")[2]: get_operator(name) for name in operator_names()}

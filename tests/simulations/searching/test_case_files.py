@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -6,7 +7,7 @@ from ringfence.errors import ConfigError
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Fault, Load, Scenario
-from simulations.searching.case_files import Case, format_case, parse_case
+from simulations.searching.case_files import Case, format_case, parse_case, read_case
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -41,7 +42,7 @@ def test_a_case_file_has_no_defaults_and_readable_lists() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1, 2", "must contain a seed and a scenario"),
+        ("", "got `null`"),
         ("seed: 1", "scenario"),
         ("seed: one\nscenario: {name: a, about: b}", "Expected `int`"),
         ("seed: 1\nscenario: {name: a, about: b, colour: red}", "got scenario.colour"),
@@ -50,10 +51,40 @@ def test_a_case_file_has_no_defaults_and_readable_lists() -> None:
     ],
 )
 def test_an_invalid_case_file_is_rejected(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match="case file must contain") as error:
-        parse_case(text)
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml: case file must .*; correct it, or"
+    ) as error:
+        parse_case(text, "mine.yaml")
 
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("seed: 1\nscenario: [1, 2", 3, "did not find expected"),
+        ("seed: 1\n  name: a\n", 2, "not YAML: mapping values are not allowed"),
+        ("seed: 1\n\x07", 2, "control character U+0007; remove it"),
+        ("seed: 1\nscenario: *other", 2, "alias *other"),
+        ("seed: !!python/name:a 1", 1, "; drop the tag"),
+        ("seed: 1\n{}: 2", 2, "check indentation"),
+        ("seed: 1\nscenario: 2020-99-99", 2, "write a text in quotes"),
+        ("seed: 1\n---\nseed: 2", 2, "a second document begins"),
+        ("seed: " + "[" * 2000, 1, "nested more than"),
+    ],
+)
+def test_broken_yaml_is_reported_with_its_file_line_and_remedy(
+    text: str, line: int, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, "utf-8")
+
+    with pytest.raises(ConfigError) as error:
+        read_case(path)
+
+    assert str(error.value).startswith(f"{path}:{line}: ")
+    assert said in str(error.value)
+    assert "; " in str(error.value)
 
 
 def test_floats_keep_all_their_digits() -> None:

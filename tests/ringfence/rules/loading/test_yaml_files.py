@@ -70,7 +70,7 @@ def test_the_example_rules_load_without_a_warning():
         ("domain: !!python/object:os.system x\n", "rules.yaml:1: tag"),
         (
             "domain: !secret x\n",
-            "rules.yaml:1: tag !secret is not supported in rule files",
+            "rules.yaml:1: tag !secret is not supported; drop the tag",
         ),
         ("domain: d\ndescriptors: !!set {a, b}\n", "rules.yaml:2: tag"),
         ("domain: " + "[" * 5000, f"rules.yaml:1: nested more than {MAX_DEPTH} deep"),
