@@ -4,10 +4,9 @@ It applies to clients without the scope `refund`. Otherwise a client could empty
 other client. This module does no I/O, and its clock is injected.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from ringfence.limiter import CHARGED_CODES, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
@@ -16,39 +15,43 @@ from ringfence.wire import Batch, Results, Source
 __all__ = ["RefundLedger", "charge_lifetime_ns"]
 
 _MAX_KEYS = 16_384
-"""Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
+"""Keys per token that are always kept; half as many more may be. Older charges are forgotten and
+cannot be refunded."""
+_FEW_KEYS = 4
+"""Keys of a batch below which they are added one by one."""
 _LAST_COUNTED = Source.STANDBY.value
 """Sources that charge: owners and standbys."""
 _UNKNOWN = -1
+_new_tuple = tuple.__new__
+"""Makes a named tuple in half the time that its class takes."""
 _Name: TypeAlias = bytes | tuple[bytes, int]
 """A key, with its lease under a concurrency limit."""
 
 
-@dataclass(slots=True)
-class _Charges:
-    """Units charged to one key in the current and the previous span of time."""
+class _Charges(NamedTuple):
+    """Units charged to one key in the current and the previous span of time. Immutable, so that new
+    keys of a frame share one object."""
 
     span: int
     """Number of the span."""
-    current: int = 0
-    before: int = 0
-    at: int = 0
+    current: int
+    before: int
+    at: int
     """When the last units were charged."""
 
-    def turn(self, span: int) -> None:
-        """Start the span of time with this number, unless it is the current one; keep only the
-        previous span."""
-        if span != self.span:
-            self.before = self.current if span == self.span + 1 else 0
-            self.current, self.span = 0, span
+    def turned(self, span: int) -> "_Charges":
+        """Return the charges at the span of time with this number; only the previous span is
+        kept."""
+        if span == self.span:
+            return self
+        before = self.current if span == self.span + 1 else 0
+        return _Charges(span, 0, before, self.at)
 
-    def take(self, units: int) -> int:
-        """Remove up to this many charged units of a key; return how many were removed."""
-        taken = min(units, self.current + self.before)
-        from_current = min(taken, self.current)
-        self.current -= from_current
-        self.before -= taken - from_current
-        return taken
+    def without(self, units: int) -> "_Charges":
+        """Return the charges after a refund of at most all of their units."""
+        from_current = min(units, self.current)
+        before = self.before - (units - from_current)
+        return _Charges(self.span, self.current - from_current, before, self.at)
 
 
 class RefundLedger:
@@ -67,8 +70,7 @@ class RefundLedger:
         self._clock = clock
         self._limit_of = limit_of
         self._most_keys = most_keys
-        # A plain dictionary takes thousands of steps to find its first entry after many removals.
-        self._charges: OrderedDict[_Name, _Charges] = OrderedDict()
+        self._charges: dict[_Name, _Charges] = {}
         """In the order in which their spans began."""
 
     def __len__(self) -> int:
@@ -77,6 +79,37 @@ class RefundLedger:
     def charged(self, batch: Batch, results: Results) -> None:
         """Add the charges of a batch that was decided for the token."""
         now = self._clock()
+        if not self._add_new_keys(batch, results, now):
+            self._add_rows(batch, results, now)
+        self._drop_oldest()
+
+    def _add_new_keys(self, batch: Batch, results: Results, now: int) -> bool:
+        """Add the charges of a batch of different keys of one rule, none of which has charges, for
+        one cost; return False for any other batch."""
+        keys, costs, outcomes = batch.keys, batch.costs, results.outcomes
+        known = self._charges
+        if (
+            len(keys) < _FEW_KEYS
+            or keys[0] in known
+            or batch.which
+            or not costs[0]
+            or costs.count(costs[0]) != len(keys)
+            or any(outcomes.slot_ids)
+            or not CHARGED_CODES.issuperset(outcomes.codes)
+            or max(results.sources) > _LAST_COUNTED
+            or min(keys)[:ID_BYTES] != max(keys)[:ID_BYTES]  # All keys between them begin alike.
+        ):
+            return False
+        span = _span(self._limit_of(keys[0]), now)
+        if span is None:
+            return True
+        new: dict[_Name, _Charges] = dict.fromkeys(keys, _Charges(span, costs[0], 0, now))
+        if len(new) != len(keys) or not known.keys().isdisjoint(new.keys()):
+            return False
+        known.update(new)
+        return True
+
+    def _add_rows(self, batch: Batch, results: Results, now: int) -> None:
         outcomes, which = results.outcomes, batch.which or [0] * len(batch)
         rows = zip(
             *(batch.keys, batch.costs, which),
@@ -84,7 +117,6 @@ class RefundLedger:
             strict=True,
         )
         spans: dict[tuple[bytes, int], int | None] = {}
-        find = self._charges.get
         for key, cost, limit, code, slot_id, source in rows:
             if not cost or code not in CHARGED_CODES or source > _LAST_COUNTED:
                 continue
@@ -95,10 +127,10 @@ class RefundLedger:
                     batch.limits[limit - 1] if limit else self._limit_of(key), now
                 )
             name = (key, slot_id) if slot_id else key
-            charges = find(name)
-            if charges is not None and charges.span == span:  # The usual case, for every check.
-                charges.current += cost
-                charges.at = now
+            charges = self._charges.get(name)
+            if charges is not None and charges[0] == span:  # Most rows of keys that have charges.
+                updated = (span, charges[1] + cost, charges[2], now)
+                self._charges[name] = _new_tuple(_Charges, updated)
             elif span is not None:
                 self._add(name, cost, span, now)
 
@@ -108,6 +140,7 @@ class RefundLedger:
         span = _span(self._limit_of(key), now)
         if span is not None:
             self._add(key, units, span, now)
+            self._drop_oldest()
 
     def bound(self, batch: Batch) -> int:
         """Reduce the costs of a batch of refunds to what was charged; return the units removed.
@@ -120,13 +153,15 @@ class RefundLedger:
         ages = batch.ages_ns or [0] * len(batch)
         for row, key in enumerate(batch.keys):
             slot_id = batch.slot_ids[row] if batch.slot_ids else 0
+            name = (key, slot_id) if slot_id else key
             limit = carried(batch.limits, batch.which, row) or self._limit_of(key)
-            charges = self._charges.get((key, slot_id) if slot_id else key)
+            charges = self._charges.get(name)
             span = _span(limit, now)
             cost, left = batch.costs[row], 0
             if charges is not None and span is not None:
-                charges.turn(span)
-                left = charges.take(cost)
+                charges = charges.turned(span)
+                left = min(cost, charges.current + charges.before)
+                self._charges[name] = charges.without(left)
                 if left:
                     ages[row] = max(ages[row], now - charges.at)
             batch.costs[row] = left
@@ -136,13 +171,18 @@ class RefundLedger:
         return cut
 
     def _add(self, name: _Name, units: int, span: int, now: int) -> None:
-        charges = self._charges.pop(name, None) or _Charges(span)
-        charges.turn(span)
-        charges.current += units
-        charges.at = now
-        self._charges[name] = charges
-        if len(self._charges) > self._most_keys:
-            self._charges.popitem(last=False)
+        charges = self._charges.get(name)
+        if charges is None:
+            charges = _Charges(span, 0, 0, now)
+        elif charges.span != span:
+            del self._charges[name]  # It moves to the end.
+            charges = charges.turned(span)
+        self._charges[name] = _Charges(span, charges.current + units, charges.before, now)
+
+    def _drop_oldest(self) -> None:
+        excess = len(self._charges) - self._most_keys
+        if excess > self._most_keys // 2:  # A copy for every key would cost more than the charge.
+            self._charges = dict(islice(self._charges.items(), excess, None))
 
 
 def _span(limit: Limit | None, now: int) -> int | None:

@@ -1,5 +1,7 @@
 """Refund ledger: the charges of each token, which limit its refunds."""
 
+from random import Random
+
 import pytest
 
 from node.requests.refund_ledger import RefundLedger
@@ -9,14 +11,15 @@ from ringfence.wire import Batch, Op, Results, Source
 LIMIT = Limit.of_ns(100, 60 * NS_PER_SECOND)
 WEIGHS_NS = 120 * NS_PER_SECOND
 KEYS = [bytes([number]) * 8 for number in range(5)]
+OF_ONE_RULE = [KEYS[0] + bytes([number]) for number in range(12)]
 
 
 class World:
-    """Ledger of at most three keys, with a clock."""
+    """Ledger of at most three keys by default, with a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_keys: int = 3) -> None:
         self.now = 1000 * WEIGHS_NS
-        self.ledger = RefundLedger(lambda: self.now, lambda key: LIMIT, most_keys=3)
+        self.ledger = RefundLedger(lambda: self.now, lambda key: LIMIT, most_keys=most_keys)
 
     def charge(
         self,
@@ -95,3 +98,39 @@ def test_above_the_bound_the_key_charged_first_is_dropped() -> None:
 
     assert len(w.ledger) == 3
     assert [w.refund(key, 1).costs for key in KEYS] == [[0], [0], [1], [1], [1]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_batch_is_charged_like_its_rows_one_by_one(seed: int) -> None:
+    random = Random(seed)
+    together, apart = World(100), World(100)
+    for _ in range(30):
+        keys = random.choices(OF_ONE_RULE, k=random.randint(1, 8))
+        cost, code = random.randint(0, 3), random.choice((Code.ALLOWED, Code.ALLOWED, Code.DENIED))
+        together.charge(*keys, cost=cost, code=code)
+        for key in keys:
+            apart.charge(key, cost=cost, code=code)
+        together.now = apart.now = together.now + random.choice((1, WEIGHS_NS))
+        if not random.randrange(3):
+            key, cost = random.choice(OF_ONE_RULE), random.randint(1, 9)
+            refunds = [world.refund(key, cost) for world in (together, apart)]
+            assert refunds[0] == refunds[1]
+
+    refunds = [[world.refund(key, 99) for key in OF_ONE_RULE] for world in (together, apart)]
+    assert refunds[0] == refunds[1]
+
+
+def test_a_batch_above_the_bound_keeps_its_newest_keys() -> None:
+    w = World()
+    w.charge(*OF_ONE_RULE)
+
+    assert len(w.ledger) == 3
+    assert [w.refund(key, 1).costs for key in OF_ONE_RULE[-4:]] == [[0], [1], [1], [1]]
+
+
+def test_leases_fill_the_ledger_only_to_its_bound() -> None:
+    w = World()
+    for key in KEYS:
+        w.ledger.spent(key, 1)
+
+    assert len(w.ledger) == 3
