@@ -1,10 +1,10 @@
-"""Deduplication: outcomes of checks and charges by identity, so that each counts once.
+"""Deduplication: outcomes of checks, charges and refunds by identity, so that each counts once.
 
 A check can reach a node directly from a client, as a hedged request, and forwarded by another node,
 in any order. The node decides the first one and repeats the outcome for the others. `sent_answers`
 stores the outcomes of checks that clients sent directly, `DirectChecks` their keys. Only repeated
-checks, which are few, have rows in `DecidedChecks`. The number of rows is bounded: the request that
-was repeated first is dropped first.
+checks and refunds, which are few, have rows in `DecidedChecks`. The number of rows is bounded: the
+oldest request is dropped first.
 """
 
 from collections import OrderedDict, deque
@@ -28,7 +28,7 @@ from ringfence.wire import (
 __all__ = ["COUNTED_ONCE", "DecidedChecks", "DirectChecks"]
 
 _DECIDED = (Source.OWNER, Source.STANDBY)
-COUNTED_ONCE = (Op.CHECK, Op.CHARGE)
+COUNTED_ONCE = (Op.CHECK, Op.CHARGE, Op.REFUND)
 """Operations whose rows have an identity, so that a repeat finds the first outcome."""
 _MAX_ROWS = 65_536
 _REPEATED_WITHIN_NS = 120_000_000_000
@@ -45,7 +45,9 @@ tuple: one is made for each request."""
 class DecidedChecks:
     """Outcomes of decided checks, by the identity of the check."""
 
-    def __init__(self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]]) -> None:
+    def __init__(
+        self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]] = lambda *_: ((), 0)
+    ) -> None:
         """`answers_to` takes the session and the number of a request. It returns the answers to the
         request, and when the last one was given."""
         self._answers_to = answers_to
@@ -105,8 +107,20 @@ class DecidedChecks:
         """
         self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
 
-    def remember(self, id: CheckId, key: bytes, cost: int, row: OutcomeRow, now: int) -> None:  # noqa: A002
-        """Store the outcome of a check that was decided at `now`."""
+    def remember(
+        self,
+        id: CheckId,  # noqa: A002
+        key: bytes,
+        cost: int,
+        row: OutcomeRow,
+        now: int,
+        *,
+        is_refund: bool = False,
+    ) -> None:
+        """Store the outcome of a check that was decided at `now`.
+
+        The cost of a refund is the units that it removed, see `AppliedRefunds`.
+        """
         session, seq, place = id
         if not seq:
             return
@@ -114,7 +128,7 @@ class DecidedChecks:
         if place in rows:
             self._forget(rows.pop(place)[0])
         rows[place] = self._by_shard.setdefault(shard_of(key), {})[id] = (
-            DecidedCheck(id, key, cost, 0, row),
+            DecidedCheck(id, key, cost, 0, row, is_refund),
             now,
         )
         self._size += 1
@@ -133,12 +147,18 @@ class DecidedChecks:
         """Return the newest checks of a shard that may still be repeated and were decided since
         `since`.
 
-        The newest check is last.
+        The newest check is last. Refunds that removed nothing here are omitted, because the member
+        with the charge must still apply them.
         """
         repeated = self._by_shard.get(shard, {})
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
         since = max(since, now - _REPEATED_WITHIN_NS)
-        found = sorted([each for each in known if each[1] >= since], key=lambda each: each[1])
+        recent = [
+            (check, at)
+            for check, at in known
+            if at >= since and (check.cost or not check.is_refund)
+        ]
+        found = sorted(recent, key=lambda each: each[1])
         return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MAX_MOVED:]]
 
     def _direct_of(
@@ -184,19 +204,29 @@ class DecidedChecks:
 
     def merge(
         self, checks: Iterable[DecidedCheck], now: int
-    ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
+    ) -> tuple[list[DecidedCheck], list[DecidedCheck], list[DecidedCheck]]:
         """Add outcomes that another node decided; return the checks that both nodes admitted.
 
         One of the two charges of each must be removed. The first list has the checks that this node
         admitted first. The second list has the others, with the age and the outcome of the charge
-        on this node.
+        on this node. The third list has the refunds for which both nodes removed units. It has the
+        age of the refund on this node, and the units that must be charged again.
         """
         ours_first: list[DecidedCheck] = []
         theirs_first: list[DecidedCheck] = []
+        refunds: list[DecidedCheck] = []
         for check in checks:
             known = self.find([check.id]).get(0)
             if known is None:
-                self.remember(check.id, check.key, check.cost, check.row, now - check.age_ns)
+                decided_at = now - check.age_ns
+                self.remember(
+                    *(check.id, check.key, check.cost, check.row, decided_at),
+                    is_refund=check.is_refund,
+                )
+            elif check.is_refund:
+                units = min(check.cost, self._removed_by(check.id))
+                if units and self._is_charged_here(check, known[1]):
+                    refunds.append(replace(check, cost=units, age_ns=max(0, now - known[1])))
             elif (
                 known[0][CODE] in CHARGED_CODES
                 and check.row[CODE] in CHARGED_CODES
@@ -207,7 +237,13 @@ class DecidedChecks:
                     ours_first.append(check)
                 else:
                     theirs_first.append(replace(check, age_ns=age_ns, row=known[0]))
-        return ours_first, theirs_first
+        return ours_first, theirs_first, refunds
+
+    def _removed_by(self, refund: CheckId) -> int:
+        """Return the units that a refund removed at this node; 0 for an unknown refund."""
+        session, seq, row = refund
+        known = self._requests.get((session, seq), {}).get(row)
+        return known[0].cost if known is not None and known[0].is_refund else 0
 
     def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:
         """Return the outcomes of checks in the stored answers to a request, with the times of the

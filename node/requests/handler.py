@@ -6,6 +6,7 @@ its deadline, and a check passes at most two nodes.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from hashring import NodeId, Ring, shard_of
 from node.context.containment import Containment
@@ -267,20 +268,30 @@ class RequestHandler:
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
-        if known:
-            self._counters.add("repeated_checks", len(known))
-            results = empty_results(len(batch))
-            for index, (row, _) in known.items():
-                results.put_row(index, row)
-            rest = [index for index in range(len(batch)) if index not in known]
-            if rest:
-                results.scatter(rest, self._count(batch.take(rest), as_standby=as_standby))
+        if not known:
+            return self._count_and_remember(batch, as_standby=as_standby)
+        self._counters.add("repeated_checks", len(known))
+        results = empty_results(len(batch))
+        for index, (row, _) in known.items():
+            results.put_row(index, row)
+        rest = [index for index in range(len(batch)) if index not in known]
+        if rest:
+            part = batch.take(rest)
+            results.scatter(rest, self._count_and_remember(part, as_standby=as_standby))
+        return results
+
+    def _count_and_remember(self, batch: Batch, *, as_standby: bool) -> Results:
+        """Count checks with identities, and store their outcomes for repeats of the checks."""
+        now, is_refund, costs = self._clock.now(), batch.op is Op.REFUND, batch.costs
+        if is_refund:
+            results, costs = self._ownership.refunds.apply(
+                batch, partial(self._count, batch, as_standby=as_standby), now
+            )
         else:
-            results, rest = self._count(batch, as_standby=as_standby), list(range(len(batch)))
-        now = self._clock.now()
-        for index in rest:
+            results = self._count(batch, as_standby=as_standby)
+        for row, id_ in enumerate(batch.ids):
             self._decided_checks.remember(
-                batch.ids[index], batch.keys[index], batch.costs[index], results.row(index), now
+                *(id_, batch.keys[row], costs[row], results.row(row), now), is_refund=is_refund
             )
         return results
 

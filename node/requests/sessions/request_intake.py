@@ -160,8 +160,11 @@ class RequestIntake:
                 self._caches.revoke_denials(self._caller)
             return False
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
-        if is_first_ask and self._dispatcher.was_decided_elsewhere(sender.identity[1], seq):
-            batch.ids = _ids(sender.identity[1], seq, range(len(batch)))
+        session = sender.identity[1]
+        if is_first_ask and (
+            batch.op is Op.REFUND or self._dispatcher.was_decided_elsewhere(session, seq)
+        ):
+            batch.ids = _ids(session, seq, range(len(batch)))
         if batch.op is Op.REFUND and sender.ledger is not None:
             self._api.access.count_excess_refund(sender.ledger.bound(batch))
         return True

@@ -16,6 +16,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.requests.lease_grants import Lender
 from node.requests.sessions.caller import Caller
+from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks
@@ -66,7 +67,7 @@ class ShardOwnership:
         counters this node holds from now on, `on_started` shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
-        decided_checks = DecidedChecks(_no_answers) if decided_checks is None else decided_checks
+        decided_checks = DecidedChecks() if decided_checks is None else decided_checks
         self.decided_checks = decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
         self._states = ShardStates(
@@ -75,8 +76,8 @@ class ShardOwnership:
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
-        self.merge = self._states.merge
-        self._covers = self._states.covers
+        self.merge, self._covers = self._states.merge, self._states.covers
+        self.refunds = AppliedRefunds(engine, self.merge, self._covers, period_of)
         self._me, self._engine, self._counters = me, engine, counters
         self._period_of = period_of
         self._on_started, self._lender = on_started, lender
@@ -351,13 +352,16 @@ class ShardOwnership:
     ) -> Sequence[Sequence[int]]:
         """Remove one of the two charges of each check that both this node and the sender admitted.
 
-        The earlier charge stays, because the later one may belong to a later window.
+        The earlier charge stays, because the later one may belong to a later window. Of a refund
+        that both have applied, the one on this node is undone.
         """
-        ours_first, theirs_first = self.decided_checks.merge(decided, now)
+        ours_first, theirs_first, refunds = self.decided_checks.merge(decided, now)
         if not self.held[shard]:
             return logs
         if theirs_first:
             self.merge.refund(theirs_first, now)
+        if refunds:
+            self.refunds.undo(refunds, now)
         return without_checks(keys, logs, ours_first) if ours_first else logs
 
     # -- answers of the owner of a covered shard -----------------------------------------------
@@ -491,8 +495,3 @@ class ShardOwnership:
         if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
             self._regained_at = 0
             self._states.regained.clear()
-
-
-def _no_answers(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
-    """Return no answers, for a node that does not deduplicate requests."""
-    return (), 0

@@ -101,6 +101,8 @@ _COUNT_FIELDS = 5
 _GROUP_FIELDS = 9
 _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
+_REFUND_MARK = (Code.UNCHARGED, 0)
+"""Code and limit that mark a refund. No check of a positive cost passes a limit of 0."""
 _LAST_SOURCE = len(Source) - 1
 
 VALIDATED_WHILE_ENCODED = (_PULLED, _COPY, _WINDOW_COUNTS, _RECOVER_COUNTS_REPLY)
@@ -135,10 +137,7 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 ]
                 for group in groups
             ]
-            checks = [
-                [*check.id, check.key, check.cost, check.age_ns, [*map(int, check.row)]]
-                for check in decided
-            ]
+            checks = [_write_decided(check) for check in decided]
             return [_PULLED, seq, written, _write_counts(counts), fallback_counts, checks]
         case Copy(seq, counts):
             return [_COPY, seq, _write_counts(counts)]
@@ -293,6 +292,15 @@ def _read_pulled(fields: list[object]) -> Pulled:
     )
 
 
+def _write_decided(check: DecidedCheck) -> list[object]:
+    """Convert a decided check to the list of its fields.
+
+    A receiver of an older release ignores a refund, because code 4 means that nothing was charged.
+    """
+    row = (*_REFUND_MARK, *check.row[len(_REFUND_MARK) :]) if check.is_refund else check.row
+    return [*check.id, check.key, check.cost, check.age_ns, [*map(int, row)]]
+
+
 def _read_decided(wire: object) -> DecidedCheck:
     fields = items(wire, "Pulled.decided", _DECIDED_FIELDS)
     if len(fields) != _DECIDED_FIELDS:
@@ -305,6 +313,8 @@ def _read_decided(wire: object) -> DecidedCheck:
     if len(numbers) != _OUTCOME_NUMBERS or numbers[0] >= len(Code) or numbers[-1] > _LAST_SOURCE:
         raise bad_field("Pulled.decided", "outcomes of 8 numbers, from a code to a source")
     code, limit, remaining, retry, reset, delay, slot_id, source = numbers
+    units = integer(cost, "Pulled.decided", 0, MAX_COST)
+    is_refund = units > 0 and (code, limit) == _REFUND_MARK
     return DecidedCheck(
         (
             integer(session, "Pulled.decided"),
@@ -312,9 +322,13 @@ def _read_decided(wire: object) -> DecidedCheck:
             integer(row, "Pulled.decided", 0, MAX_KEYS - 1),
         ),
         checked,
-        integer(cost, "Pulled.decided", 0, MAX_COST),
+        units,
         integer(age_ns, "Pulled.decided"),
-        (code, limit, remaining, retry, reset, delay, slot_id, source),
+        (
+            *(Code.ALLOWED if is_refund else code, limit, remaining),
+            *(retry, reset, delay, slot_id, source),
+        ),
+        is_refund,
     )
 
 

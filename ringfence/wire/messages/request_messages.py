@@ -12,15 +12,17 @@ __all__ = ["Answer", "DecidedCheck", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class DecidedCheck:
-    """Record of a check that a node decided."""
+    """Record of a check, a charge or a refund that a node decided."""
 
     id: CheckId
     key: bytes
     cost: int
+    """Units that were charged; for a refund, the units that it removed."""
     age_ns: int
     """Time since the decision."""
     row: OutcomeRow
     """Result of the check, which also answers repetitions of the check."""
+    is_refund: bool = False
 
 
 @dataclass(slots=True)

@@ -148,12 +148,12 @@ def test_a_charge_counted_by_two_nodes_counts_once_after_the_split() -> None:
     row = (Code.OVERDRAWN.value, 5, 0, 10**9, 10**9, 0, 0, Source.STANDBY.value)
     decided.remember((1, 7, 0), b"key of x", 9, row, 100)
 
-    ours_first, theirs_first = decided.merge(
+    ours_first, theirs_first, refunds = decided.merge(
         [DecidedCheck((1, 7, 0), b"key of x", 9, 20, row)], 150
     )
 
     assert [check.cost for check in ours_first] == [9]
-    assert theirs_first == []
+    assert theirs_first == refunds == []
 
 
 def test_the_units_of_a_fallback_log_saturate() -> None:

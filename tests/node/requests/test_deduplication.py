@@ -294,7 +294,7 @@ def test_direct_checks_do_not_move_after_twice_their_deadline() -> None:
 def test_a_decision_of_another_node_is_remembered() -> None:
     checks = memory()
 
-    assert checks.merge([moved(age_ns=70)], NOW) == ([], [])
+    assert checks.merge([moved(age_ns=70)], NOW) == ([], [], [])
     assert checks.find([(1, 5, 0)]) == {0: (ALLOWED, NOW - 70)}
 
 
@@ -308,8 +308,8 @@ def test_the_earlier_of_two_charges_of_a_check_is_kept(path: str) -> None:
 
     later, earlier = moved(age_ns=49), moved(age_ns=51)
 
-    assert checks.merge([later], NOW) == ([later], [])
-    assert checks.merge([earlier], NOW) == ([], [replace(earlier, age_ns=50)])
+    assert checks.merge([later], NOW) == ([later], [], [])
+    assert checks.merge([earlier], NOW) == ([], [replace(earlier, age_ns=50)], [])
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_check_denied_by_one_of_two_nodes_charges_at_most_once(
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, here, NOW)
 
-    assert checks.merge([moved(row=there)], NOW) == ([], [])
+    assert checks.merge([moved(row=there)], NOW) == ([], [], [])
     assert checks.find([(1, 5, 0)]) == {0: (here, NOW)}
 
 
@@ -362,6 +362,20 @@ class Host:
         row = Results(outcomes, [Source.OWNER]).row(0)
         self.checks.remember(check_id, KEY, cost, row, at)
         return row
+
+    def refund(self, refund_id: CheckId, at: int, cost: int = 1) -> None:
+        """Refund units like `RequestHandler`: ignore a known refund, otherwise apply it."""
+        if self.checks.find([refund_id]):
+            return
+        batch = Batch(Op.REFUND, [KEY], [cost])
+
+        def count() -> Results:
+            outcomes = decide_batch(self.engine, batch, at)
+            self.ownership.record_decided(batch, outcomes, at)
+            return Results(outcomes, [Source.OWNER])
+
+        results, [units] = self.ownership.refunds.apply(batch, count, at)
+        self.checks.remember(refund_id, KEY, units, results.row(0), at, is_refund=True)
 
     def take_over_from(self, owner: "Host", at: int) -> None:
         self.ownership.take_over(SHARD, owner.name, [(at, owner.ownership.snapshot([KEY], at))], at)
@@ -497,8 +511,8 @@ def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
     checks.on_charges_transferred(SHARD, NOW - 10)
 
-    assert checks.merge([moved(age_ns=49)], NOW) == ([], [])
-    assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [])
+    assert checks.merge([moved(age_ns=49)], NOW) == ([], [], [])
+    assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [], [])
 
 
 def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
@@ -554,6 +568,123 @@ def test_each_admitted_check_counts_once_despite_repeats_on_several_nodes(
     standby.give_to(owner, at + SECOND)
 
     assert owner.engine.used(KEY, at + SECOND) == sum(costs.values())
+
+
+# Refunds
+
+
+def test_a_refund_that_removed_nothing_does_not_move_with_its_shard() -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 0, ALLOWED, NOW, is_refund=True)
+    checks.remember((1, 6, 0), KEY, 2, ALLOWED, NOW, is_refund=True)
+
+    assert checks.of_shard(SHARD, 0, NOW) == [
+        DecidedCheck((1, 6, 0), KEY, 2, 0, ALLOWED, is_refund=True)
+    ]
+    assert [*checks.find([(1, 5, 0), (1, 6, 0)])] == [0, 1]
+
+
+@pytest.mark.parametrize(("here", "there", "again"), [(2, 3, 2), (3, 2, 2), (0, 2, 0)])
+def test_a_refund_applied_by_two_nodes_is_undone_by_the_units_that_both_removed(
+    here: int, there: int, again: int
+) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, here, ALLOWED, NOW - 50, is_refund=True)
+    theirs = DecidedCheck((1, 5, 0), KEY, there, 20, ALLOWED, is_refund=True)
+
+    expected = [replace(theirs, cost=again, age_ns=50)] if again else []
+    assert checks.merge([theirs], NOW) == ([], [], expected)
+
+
+def test_a_refund_known_from_another_node_is_not_applied_again() -> None:
+    owner, receiver = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW, cost=3)
+    owner.refund((1, 6, 0), NOW + 1)
+    owner.give_to(receiver, NOW + 2)
+
+    receiver.refund((1, 6, 0), NOW + 3)
+
+    assert len(receiver.hits(NOW + 3)) == 2
+
+
+def test_a_refund_applied_by_owner_and_standby_counts_once() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW)
+    standby.take_over_from(owner, NOW + 1)
+    standby.decide((1, 6, 0), NOW + 2)
+    standby.refund((1, 7, 0), NOW + 3)
+    owner.refund((1, 7, 0), NOW + 4)  # It waited in the socket of the owner.
+
+    standby.give_to(owner, NOW + 5)
+
+    assert len(owner.hits(NOW + 6)) == 1
+
+
+def test_a_refund_of_a_unit_that_only_the_owner_has_is_applied_by_the_owner() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW, cost=2)
+    standby.take_over_from(owner, NOW + 1)
+    standby.refund((1, 7, 0), NOW + 3)  # The log of the standby has no unit.
+    standby.give_to(owner, NOW + 4)
+
+    owner.refund((1, 7, 0), NOW + 5)
+
+    assert len(owner.hits(NOW + 6)) == 1
+
+
+def test_a_refund_that_two_standbys_applied_counts_once_at_the_owner() -> None:
+    owner, first, second = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([SHARD])
+    for standby in (first, second):
+        standby.take_over_from(owner, NOW)
+    first.decide((1, 5, 0), NOW + 1)
+    second.decide((1, 6, 0), NOW + 1)
+    second.decide((1, 7, 0), NOW + 1)
+    for standby in (first, second):
+        standby.refund((1, 8, 0), NOW + 2)
+    second.ownership.owner_moved(SHARD, first.name, NOW + 3)
+    first.give_to(second, NOW + 4)
+    assert second.engine.used(KEY, NOW + 4) == 2
+
+    second.give_to(owner, NOW + 5)
+
+    assert len(owner.hits(NOW + 6)) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["owner", "standby"]), st.integers(1, 6), st.booleans()),
+        max_size=25,
+    ),
+    st.integers(0, 4),
+)
+def test_units_are_never_lost_by_refunds_on_several_nodes(
+    asks: list[tuple[str, int, bool]], before: int
+) -> None:
+    """Each check costs 1, and each of several refunds has one of the checks."""
+    owner, standby = Host("a"), Host("b")
+    nodes = {"owner": owner, "standby": standby}
+    owner.ownership.start([SHARD])
+    for seq in range(before):
+        owner.decide((2, seq + 1, 0), NOW)
+    standby.take_over_from(owner, NOW)
+    at, checked, refunded = NOW, set(), set()
+    for asked, seq, is_refund in asks:
+        at += SECOND
+        if not is_refund:
+            nodes[asked].decide((1, seq, 0), at)
+            checked.add(seq)
+        elif seq in checked:
+            nodes[asked].refund((3, seq, 0), at)
+            refunded.add(seq)
+
+    standby.give_to(owner, at + SECOND)
+
+    used = owner.engine.used(KEY, at + SECOND)
+    assert before + len(checked - refunded) <= used <= before + len(checked)
 
 
 # Sizes of messages
@@ -642,6 +773,47 @@ async def test_a_check_sent_on_two_paths_counts_once_with_one_outcome(
         assert world.count("checks") == 1
         assert world.count("repeated_checks") == len(asks) - 1
         assert remaining(await app.say(check(6))) == [3]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [["first", "repeat"], ["repeat", "first"], ["repeat", "repeat", "first"]],
+    ids=" ".join,
+)
+async def test_a_refund_sent_on_two_paths_is_applied_once(
+    asks: list[str], autojump_clock: object
+) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        gateway = await world.call(replace(APP, session=2))
+        await app.say(check(4, cost=3))
+        reported = []
+        for number, ask in enumerate(asks):
+            if ask == "first":
+                reported += outcomes(await app.say(check(5, op=Op.REFUND)))
+            else:
+                repeat = with_columns(check(20 + number, op=Op.REFUND), ids=[(APP.session, 5, 0)])
+                reported += outcomes(await gateway.say(repeat))
+
+        assert [left for _, _, left in reported] == [3] * len(asks)
+        assert world.count("refunds") == 1
+        assert remaining(await app.say(check(6))) == [2]
+
+
+async def test_a_direct_refund_moves_with_its_shard(autojump_clock: object) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        await app.say(check(5, cost=3))
+        await app.say(check(6, op=Op.REFUND))
+        b = await world.call(Hello(Role.NODE, "b", b"", 7))
+
+        [pulled] = await b.say(Pull(9, [shard_of(check(5).batch.keys[0])], 0))
+
+        assert isinstance(pulled, Pulled)
+        assert sorted([(each.id, each.cost, each.is_refund) for each in pulled.decided]) == [
+            ((APP.session, 5, 0), 3, False),
+            ((APP.session, 6, 0), 1, True),
+        ]
 
 
 async def test_decided_rows_of_a_frame_are_repeated_and_other_rows_counted(

@@ -83,17 +83,29 @@ def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
     )
 
 
-decided_checks = st.lists(
-    st.builds(
-        DecidedCheck,
-        st.tuples(u64, u64, st.integers(0, MAX_KEYS - 1)),
-        keys,
-        st.integers(0, MAX_COST),
-        u64,
-        st.tuples(st.integers(0, len(Code) - 1), *[u64] * 6, st.integers(0, len(Source) - 1)),
-    ),
-    max_size=3,
+def is_check(check: DecidedCheck) -> bool:
+    """Return whether a record differs from the form in which refunds are written."""
+    return check.row[:2] != (Code.UNCHARGED, 0)
+
+
+plain_checks = st.builds(
+    DecidedCheck,
+    st.tuples(u64, u64, st.integers(0, MAX_KEYS - 1)),
+    keys,
+    st.integers(0, MAX_COST),
+    u64,
+    st.tuples(st.integers(0, len(Code) - 1), *[u64] * 6, st.integers(0, len(Source) - 1)),
+).filter(is_check)
+refunds = st.builds(
+    DecidedCheck,
+    st.tuples(u64, u64, st.integers(0, MAX_KEYS - 1)),
+    keys,
+    st.integers(1, MAX_COST),
+    u64,
+    st.tuples(st.just(Code.ALLOWED), st.just(0), *[u64] * 5, st.integers(0, len(Source) - 1)),
+    st.just(True),
 )
+decided_checks = st.lists(plain_checks | refunds, max_size=3)
 
 
 @st.composite

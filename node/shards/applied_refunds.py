@@ -1,0 +1,78 @@
+"""Refunds that this node applied: the units that they removed, and undoing those of two members.
+
+A refund can reach two members that decide for one shard at the same time, such as an owner after a
+pause and its standby. When their counters are merged, one of the two refunds must be undone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from hashring import shard_of
+from node.shards.counter_merge import CounterMerge
+from node.shards.fallback_log import FallbackLog
+from ringfence.limiter import Engine
+from ringfence.wire import Batch, DecidedCheck, Results
+
+__all__ = ["AppliedRefunds"]
+
+
+class _Cover(Protocol):
+    log: FallbackLog
+
+
+class AppliedRefunds:
+    """Effect of refunds on the units that this node adds to the counters of other members.
+
+    These are the units in the fallback log of a shard that this node holds in place of its owner,
+    and all units in use of another shard.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        merge: CounterMerge,
+        covers: Mapping[int, _Cover],
+        period_of: Callable[[bytes], int],
+    ) -> None:
+        """`covers` has the shards that this node holds in place of their owners, `period_of`
+        returns the period in ns of a key's limit."""
+        self._engine = engine
+        self._merge = merge
+        self._covers = covers
+        self._period_of = period_of
+
+    def apply(
+        self, batch: Batch, count: Callable[[], Results], now: int
+    ) -> tuple[Results, list[int]]:
+        """Apply a batch of refunds by `count`; return its results, and the units that each row
+        removed.
+
+        A released slot of a concurrency limit counts as 0: slots have numbers, so a repeated
+        release changes nothing.
+        """
+        before = {key: self._units(key, now) for key in batch.keys}
+        results = count()
+        left = {key: max(0, units - self._units(key, now)) for key, units in before.items()}
+        removed: list[int] = []
+        for row, (key, cost) in enumerate(zip(batch.keys, batch.costs, strict=True)):
+            is_slot = bool(batch.slot_ids) and batch.slot_ids[row] > 0
+            removed.append(0 if is_slot else min(cost, left[key]))
+            left[key] -= removed[row]
+        return results, removed
+
+    def undo(self, refunds: Sequence[DecidedCheck], now: int) -> None:
+        """Charge the units of refunds again, because another member has refunded them too."""
+        rows: dict[bytes, list[int]] = {}
+        for refund in sorted(refunds, key=lambda each: each.age_ns, reverse=True):
+            rows.setdefault(refund.key, []).extend([refund.age_ns, refund.cost])
+        self._merge.charge(rows, now)
+        for key, row in rows.items():
+            cover = self._covers.get(shard_of(key))
+            if cover is not None:
+                cover.log.restore(key, row, self._period_of(key), now)
+
+    def _units(self, key: bytes, now: int) -> int:
+        cover = self._covers.get(shard_of(key))
+        if cover is None:
+            return self._engine.used(key, now)
+        return sum(cover.log.row(key, now)[1::2])
