@@ -4,7 +4,6 @@ Other benchmarks report latencies as multiples of the echo's latency in the same
 depends on our code and little on the host.
 """
 
-import multiprocessing
 import os
 import socket
 import ssl
@@ -13,8 +12,6 @@ from collections import deque
 from datetime import UTC, datetime
 from math import inf
 from multiprocessing.connection import Connection as PipeEnd
-from types import TracebackType
-from typing import Self
 
 import trio
 from aioquic.quic.configuration import QuicConfiguration
@@ -23,6 +20,7 @@ from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
+from benchmarks.server_process import ServerProcess
 from ringfence.transport.tls.certificate_authority import self_signed
 
 __all__ = ["RawEcho"]
@@ -32,35 +30,17 @@ _KEY = 20
 """Bytes of a key."""
 
 
-class RawEcho:
-    """Context manager that runs an echo server in a separate process."""
+class RawEcho(ServerProcess[int]):
+    """QUIC echo server in a separate process, as a context manager."""
 
     def __init__(self, size: int = 60) -> None:
         """`size` is the size of the payload in bytes."""
+        super().__init__(_serve)
         self._size = size
-
-    def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._port: int = ours.recv()
-        ours.close()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.terminate()
-        self._process.join()
 
     def lone(self, n: int) -> list[float]:
         """Measure `n` sequential round trips on one warm connection; return seconds."""
-        return trio.run(_measure, self._port, os.urandom(self._size), n)
+        return trio.run(_measure, self.address, os.urandom(self._size), n)
 
     def crowd(self, tasks: int, seconds: float) -> float:
         """Return echoed keys per second of `tasks` concurrent tasks; each sends one key after the
@@ -68,7 +48,7 @@ class RawEcho:
 
         Keys of all tasks that are ready leave in one frame, as in any client that batches.
         """
-        return trio.run(_measure_crowd, self._port, tasks, seconds)
+        return trio.run(_measure_crowd, self.address, tasks, seconds)
 
 
 class _Peer:

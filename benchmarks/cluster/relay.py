@@ -1,6 +1,5 @@
 """UDP relays in front of nodes, in separate processes, which simulate lossy and slow networks."""
 
-import multiprocessing
 import selectors
 import socket
 from collections.abc import Mapping
@@ -10,8 +9,8 @@ from itertools import count
 from multiprocessing.connection import Connection as PipeEnd
 from random import Random
 from time import monotonic
-from types import TracebackType
-from typing import Self
+
+from benchmarks.server_process import ServerProcess
 
 __all__ = ["DistantRelay", "LossyRelay"]
 
@@ -19,7 +18,7 @@ _HOST = "127.0.0.1"
 _LARGEST = 65_536
 
 
-class LossyRelay:
+class LossyRelay(ServerProcess[int]):
     """Relay of datagrams to a port of this host and back, as a context manager.
 
     It loses the share `loss` of them in both directions, with the same random sequence in every
@@ -27,30 +26,12 @@ class LossyRelay:
     """
 
     def __init__(self, port: int, loss: float) -> None:
-        self._target = port
-        self._loss = loss
+        super().__init__(_relay, port, loss)
 
-    def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_relay, args=(theirs, self._target, self._loss), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self.port: int = ours.recv()
+    @property
+    def port(self) -> int:
         """Port that clients connect to."""
-        ours.close()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.terminate()
-        self._process.join()
+        return self.address
 
 
 def _relay(parent: PipeEnd, target: int, loss: float) -> None:
@@ -84,40 +65,21 @@ def _bound() -> socket.socket:
     return sock
 
 
-class DistantRelay:
+class DistantRelay(ServerProcess[dict[int, int]]):
     """Relay of datagrams between ports of this host, with the delay between data centers.
 
-    `places` has the data center of each port. `doors` has the relay's port through which each port
-    is reached. A sender without a place, such as a client, is in the data center of its target. The
-    relay runs in a separate process while the `with` block lasts.
+    `places` has the data center of each port. A sender without a place, such as a client, is in the
+    data center of its target. The relay runs in a separate process while the `with` block lasts.
     """
 
     def __init__(self, places: Mapping[int, str], delay: float) -> None:
         """`delay` is the one-way delay in seconds."""
-        self._places = dict(places)
-        self._delay = delay
-        self.doors: dict[int, int] = {}
+        super().__init__(_carry, dict(places), delay)
 
-    def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_carry, args=(theirs, self._places, self._delay), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self.doors = ours.recv()
-        ours.close()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.terminate()
-        self._process.join()
+    @property
+    def doors(self) -> Mapping[int, int]:
+        """Relay's port through which each port is reached."""
+        return self.address
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """Echo server over plain UDP: the lower bound of any check over the network, without encryption."""
 
-import multiprocessing
 import socket
 import time
 from multiprocessing.connection import Connection as PipeEnd
-from types import TracebackType
-from typing import Self
 
 import trio
+
+from benchmarks.server_process import ServerProcess
 
 __all__ = ["UdpEcho"]
 
@@ -16,32 +15,16 @@ _PAYLOAD = bytes(60)
 _WARM_UP = 100
 
 
-class UdpEcho:
-    """Context manager that runs a UDP echo server in a separate process."""
+class UdpEcho(ServerProcess[int]):
+    """UDP echo server in a separate process, as a context manager."""
 
-    def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._port: int = ours.recv()
-        ours.close()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.terminate()
-        self._process.join()
+    def __init__(self) -> None:
+        super().__init__(_serve)
 
     def blocking_lone(self, n: int) -> list[float]:
         """Return the seconds of `n` round trips by a blocking socket."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect((_HOST, self._port))
+            sock.connect((_HOST, self.address))
             samples = []
             for _ in range(_WARM_UP + n):
                 started_at = time.perf_counter()
@@ -56,7 +39,7 @@ class UdpEcho:
 
     async def _on_trio(self, n: int) -> list[float]:
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
-            await sock.connect((_HOST, self._port))
+            await sock.connect((_HOST, self.address))
             samples = []
             for _ in range(_WARM_UP + n):
                 started_at = time.perf_counter()
