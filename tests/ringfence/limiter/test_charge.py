@@ -18,42 +18,17 @@ from ringfence.limiter import (
 )
 from ringfence.limiter.serialization import MAX_UNITS
 from tests.programs import require_compiled
+from tests.ringfence.limiter.drawn_limits import DrawnLimits, timed_costs
 
 KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
-amounts = st.integers(1, 8)
-periods = st.integers(1, 40)
-windows = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from(
-        [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.SLIDING_WINDOW_LOG]
-    ),
-) | st.builds(
-    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
-    amounts,
-    st.integers(2, 5),
-    st.integers(1, 12),
-)
-in_flight = st.builds(Limit.of_ns, amounts, periods, st.just(Algorithm.CONCURRENCY))
-buckets = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
-    burst=st.none() | amounts,
-)
-first_hits = st.builds(
-    Limit.of_ns, amounts, periods, st.just(Algorithm.FIXED_WINDOW), first_hit=st.just(True)
-)
-limits = windows | in_flight | buckets
-histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=20).map(
-    lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
-)
-"""Checks as (now, cost), in order of time."""
+drawn = DrawnLimits()
+windows = drawn.slotted | drawn.of(Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG)
+in_flight = drawn.of(Algorithm.CONCURRENCY)
+limits = windows | drawn.buckets | in_flight
+histories = timed_costs(max_size=20)
 charges = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60)), max_size=6)
 """Units and their age."""
 sharing = st.booleans()
@@ -86,7 +61,7 @@ def test_charges_never_take_away_and_never_add_more_than_was_admitted(
 
 
 @given(
-    limit=windows | first_hits | in_flight,
+    limit=windows | drawn.first_hits | in_flight,
     is_shared=sharing,
     history=histories,
     units=st.integers(1, 9),
@@ -201,9 +176,12 @@ def test_charges_keep_to_the_bound_on_keys() -> None:
 
 # -- charges that are answered ---------------------------------------------------------------------
 
-soft = st.sampled_from([0, 0, 500])
-chargeable = st.builds(
-    replace, windows | first_hits | buckets, soft=soft.map(lambda permille: permille / 1000)
+drawn_soft = DrawnLimits(soft=st.sampled_from([0, 0, 500]))
+chargeable = (
+    drawn_soft.slotted
+    | drawn_soft.of(Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG)
+    | drawn_soft.first_hits
+    | drawn_soft.buckets
 )
 mixed_histories = st.lists(
     st.tuples(st.integers(0, 15), st.integers(0, 9), st.booleans()), max_size=20

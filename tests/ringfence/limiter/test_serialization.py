@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from ringfence.limiter import (
     Snapshot,
 )
 from ringfence.limiter.serialization import MAX_NUMBERS, MAX_UNITS, fitting, flatten_pairs, pairs_of
+from tests.ringfence.limiter.drawn_limits import DrawnLimits, timed_costs
 
 SECOND = NS_PER_SECOND
 DAY_NS = 86_400 * SECOND
@@ -25,41 +25,14 @@ KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
-amounts = st.integers(1, 8)
-periods = st.integers(1, 40)
-soft = st.sampled_from([0, 0, 500])
+drawn = DrawnLimits(soft=st.sampled_from([0, 0, 500]))
 limits = (
-    st.builds(
-        Limit.of_ns,
-        amounts,
-        periods,
-        st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
-        burst=st.none() | amounts,
-        soft_permille=soft,
-    )
-    | st.builds(
-        Limit.of_ns,
-        amounts,
-        periods,
-        st.sampled_from([each for each in Algorithm if "bucket" not in each]),
-        soft_permille=soft,
-    )
-    | st.builds(
-        lambda amount, period: Limit.of_ns(amount, period, Algorithm.FIXED_WINDOW, first_hit=True),
-        amounts,
-        periods,
-    )
-    | st.builds(
-        lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
-        amounts,
-        st.integers(2, 5),
-        st.integers(1, 12),
-    )
+    drawn.buckets
+    | drawn.of(*[each for each in Algorithm if "bucket" not in each])
+    | drawn.first_hits
+    | drawn.slotted
 )
-histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(
-    lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
-)
-"""Checks as (now, cost), in order of time."""
+histories = timed_costs(max_size=25)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

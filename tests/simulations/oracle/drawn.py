@@ -2,71 +2,24 @@
 
 from hypothesis import strategies as st
 
-from ringfence.limiter import Algorithm, Calendar, Limit
+from ringfence.limiter import Algorithm, Limit
+from tests.ringfence.limiter.drawn_limits import DAY, DrawnLimits
 from tests.simulations.oracle.engines import Asked
 
 __all__ = ["changing_histories", "histories", "limits"]
 
 SECOND = 10**9
-DAY = 86_400 * SECOND
-ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
 
-amounts = st.integers(0, 8) | st.sampled_from([60, 1000, 2**33])
-periods = st.integers(1, 40) | st.sampled_from([SECOND, 60 * SECOND, 7 * DAY])
-soft = st.sampled_from([0, 0, 100, 333, 500, 10_000])
-bursts = st.none() | st.integers(1, 12) | st.just(500)
-
-buckets = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
-    burst=bursts,
-    soft_permille=soft,
+drawn = DrawnLimits(
+    amounts=st.integers(0, 8) | st.sampled_from([60, 1000, 2**33]),
+    periods=st.integers(1, 40) | st.sampled_from([SECOND, 60 * SECOND, 7 * DAY]),
+    bursts=st.none() | st.integers(1, 12) | st.just(500),
+    soft=st.sampled_from([0, 0, 100, 333, 500, 10_000]),
+    slot_counts=st.sampled_from([1, 1, 2, 3, 6, 60]),
+    slot_lengths=st.integers(1, 12) | st.sampled_from([SECOND, 10 * SECOND]),
 )
-queues = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.just(Algorithm.LEAKY_BUCKET),
-    burst=bursts,
-    queue=st.just(True),
-    soft_permille=soft,
-)
-windows = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from([Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY]),
-    soft_permille=soft,
-)
-first_hits = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.just(Algorithm.FIXED_WINDOW),
-    first_hit=st.just(True),
-    soft_permille=soft,
-)
-calendars = st.builds(
-    Limit.of_ns,
-    amounts,
-    st.just(DAY),
-    st.just(Algorithm.FIXED_WINDOW),
-    calendar=st.sampled_from(Calendar),
-    timezone=st.sampled_from(ZONES),
-    soft_permille=soft,
-)
-slotted = st.builds(
-    lambda amount, slots, slot_ns, permille: Limit.of_ns(
-        amount, slots * slot_ns, slots=slots, soft_permille=permille
-    ),
-    amounts,
-    st.sampled_from([1, 1, 2, 3, 6, 60]),
-    st.integers(1, 12) | st.sampled_from([SECOND, 10 * SECOND]),
-    soft,
-)
-limits = buckets | queues | windows | first_hits | calendars | slotted
+windows = drawn.of(Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
+limits = drawn.buckets | drawn.queues | windows | drawn.first_hits | drawn.calendars | drawn.slotted
 
 
 @st.composite

@@ -14,29 +14,18 @@ from ringfence.limiter import (
     Limit,
     Outcomes,
 )
+from tests.ringfence.limiter.drawn_limits import DrawnLimits
 
 SECOND = NS_PER_SECOND
 KEY = (0).to_bytes(8, "big") + b"key"
 NOW = 1_000
 quick = settings(max_examples=80, deadline=None)
 
-amounts = st.integers(1, 12)
-periods = st.integers(1, 40)
-fixed = st.builds(Limit.of_ns, amounts, periods, st.just(Algorithm.FIXED_WINDOW))
-sliding = st.builds(
-    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
-    amounts,
-    st.integers(1, 5),
-    st.integers(1, 12),
-)
+drawn = DrawnLimits(amounts=st.integers(1, 12), bursts=st.none() | st.integers(1, 12))
+fixed = drawn.of(Algorithm.FIXED_WINDOW)
+sliding = drawn.slotted
 windows = fixed | sliding
-buckets = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
-    burst=st.none() | amounts,
-)
+buckets = drawn.buckets
 limits = windows | buckets
 tellings = st.lists(
     st.tuples(

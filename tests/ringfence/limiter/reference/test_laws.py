@@ -2,70 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import Algorithm, Limit, Outcome, Table, over_admission
+from tests.ringfence.limiter.drawn_limits import DrawnLimits, timed_costs
 
 KEY = b"key"
 quick = settings(max_examples=60, deadline=None)
 
-amounts = st.integers(1, 8)
-periods = st.integers(1, 40)
-soft = st.sampled_from([0, 0, 100, 500])
-buckets = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
-    burst=st.none() | amounts,
-    soft_permille=soft,
-)
-queues = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.just(Algorithm.LEAKY_BUCKET),
-    queue=st.just(True),
-    burst=amounts,
-)
-slotted = st.builds(
-    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
-    amounts,
-    st.integers(1, 5),
-    st.integers(1, 12),
-)
-windows = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.sampled_from(
-        [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.SLIDING_WINDOW_LOG]
-    ),
-    soft_permille=soft,
-)
-first_hits = st.builds(
-    Limit.of_ns,
-    amounts,
-    periods,
-    st.just(Algorithm.FIXED_WINDOW),
-    soft_permille=soft,
-    first_hit=st.just(True),
-)
-counted = first_hits | windows.filter(lambda limit: limit.algorithm is Algorithm.FIXED_WINDOW)
-"""Those that count from zero again."""
-rates = buckets | queues | windows | slotted | first_hits
-in_flight = st.builds(
-    Limit.of_ns, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft
-)
+drawn = DrawnLimits(soft=st.sampled_from([0, 0, 100, 500]))
+buckets = drawn.buckets
+queues = drawn.queues
+fixed = drawn.of(Algorithm.FIXED_WINDOW)
+counted = drawn.first_hits | fixed
+"""Limits that count from zero again."""
+sliding = drawn.slotted | drawn.of(Algorithm.SLIDING_WINDOW_LOG)
+rates = buckets | queues | counted | sliding
+in_flight = drawn.of(Algorithm.CONCURRENCY)
 limits = rates | in_flight
-histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(
-    lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
-)
-"""Checks as (now, cost), in order of time."""
+histories = timed_costs(max_size=25)
 
 
 @quick
