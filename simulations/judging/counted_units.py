@@ -88,20 +88,6 @@ class CounterView:
         """Return whether each data center has a part of the limit and lends unused units."""
         return self.datacenter == EVERYWHERE
 
-    @property
-    def part(self) -> int:
-        """Return the units that each data center admits at least of a limit that they divide."""
-        return self.limit.ceiling // self.excuses.datacenters
-
-    @property
-    def limit_of_part(self) -> Limit:
-        """Return the bucket of the data center with the smallest part of a divided limit.
-
-        Its size is that of the undivided bucket, so it can contain the units of all parts.
-        """
-        amount = self.limit.amount // self.excuses.datacenters
-        return replace(self.limit, amount=amount, burst=self.limit.ceiling)
-
     def _is_overdrawn(self, answer: Answered) -> bool:
         """Return whether a charge may have overdrawn the part of one data center, which does not
         reduce the parts of the others."""
@@ -153,7 +139,7 @@ class CounterView:
         and fills it further with each check."""
         if not self.limit.is_bucket:
             return
-        for place in self.places.values():
+        for place in dict.fromkeys(self.places.values()):
             for excuse, part in self.excuses.lowered_rate(place, 0.0, end):
                 lasts = min(excuse.end, end) - excuse.begin
                 units = self.limit.amount * lasts / (self.limit.period_ns / 1e9)

@@ -26,6 +26,7 @@ from simulations.judging.allowed_loss import (
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.ledger import Answered
 from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.latency import delay_s
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = ["REASONS", "SETTLING_S", "Excuse", "Excuses", "Place"]
@@ -69,7 +70,7 @@ REASONS = {
     "errors": "a node fails to handle requests, because a fault raises errors",
     "limits": "one node applies lower limits, or all nodes after a change of the rules",
     "clock": "the clock of a host is wrong until the other members distrust or correct it",
-    "divided": "the part of one data center has its own retry time",
+    "divided": "the part of the asking data center is used up, but another may have unused units",
     "break": "connections broke around the check: a standby decides",
 }
 """Reasons of excuses, with their meaning."""
@@ -327,6 +328,12 @@ class Excuses:
         names = [name for name, (dc, _) in self._members.items() if dc == answer.datacenter]
         return names[int(number) % len(names)] if number.isdigit() and names else ""
 
+    def round_trip_s(self, datacenter: str) -> float:
+        """Return the shortest time in which a message reaches another data center and its answer
+        comes back; infinity without another one."""
+        places = tuple(sorted(set(self._members.values())))
+        return _round_trip_s(self._scenario.network.latency, places, datacenter)
+
     def place(self, datacenter: str, shard: int) -> Place:
         """Return the place of a shard in a data center."""
         members = tuple(
@@ -340,6 +347,19 @@ class Excuses:
 @cache
 def _ring_of(members: tuple[Member, ...]) -> Ring:
     return Ring.of(members)
+
+
+@cache
+def _round_trip_s(latency: str, places: tuple[tuple[str, str], ...], datacenter: str) -> float:
+    return min(
+        [
+            2 * delay_s(latency, here, there)
+            for here in places
+            for there in places
+            if here[0] == datacenter != there[0]
+        ],
+        default=inf,
+    )
 
 
 @cache

@@ -18,12 +18,14 @@ from ringfence.wire import Source
 from simulations.judging.allowed_loss import (
     REPLICATION_LAG_S,
     emptied,
+    members_of,
     overwhelmed,
     unreplicated_spans,
 )
 from simulations.judging.broken_connections import BrokenConnections
 from simulations.judging.counted_units import EVERYWHERE, CounterView
 from simulations.judging.disturbance import Disturbances
+from simulations.judging.divided_limits import judge_divided, undivided
 from simulations.judging.excuses import Excuses, Place
 from simulations.judging.judged import Judged
 from simulations.judging.key_laws import Judgement, Reading, judge_counter
@@ -136,9 +138,10 @@ class Invariants:
         self.over = max(self.over, most - rule.limit.ceiling)
         asking = sorted({a.datacenter for a in (*column.answers, *column.refunded)})
         places = {where: self._place(name, key, where) for where in asking}
-        is_together = rule.scope == "split" or (self._datacenters > 1 and rule.scope == "global")
+        is_divided = rule.scope == "split"
+        is_together = is_divided or (self._datacenters > 1 and rule.scope == "global")
         deciders = sorted({place.datacenter for place in places.values()})
-        for datacenter in [EVERYWHERE] if rule.scope == "split" else deciders:
+        for datacenter in [EVERYWHERE] if is_divided else deciders:
             rows, refunded = (
                 [a for a in each if is_together or places[a.datacenter].datacenter == datacenter]
                 for each in (column.answers, column.refunded)
@@ -148,17 +151,27 @@ class Invariants:
                 for where, place in places.items()
                 if is_together or place.datacenter == datacenter
             }
+            limit = undivided(rule.limit, self._datacenters) if is_divided else rule.limit
             counter = CounterView(
-                rule.limit, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
+                limit, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
             )
             read = end if final.read_from is None else final.read_from, end
             text = f"{name}={key}"
-            found, reading = judge_counter(text, counter, rows, refunded, read)
+            if is_divided:
+                everywhere = {
+                    where: self._place(name, key, where)
+                    for where in sorted({place[0] for place in members_of(self._seen).values()})
+                }
+                found, reading = judge_divided(
+                    text, counter, everywhere, rule.limit, rows, refunded, read
+                )
+            else:
+                found, reading = judge_counter(text, counter, rows, refunded, read)
             judgements.update((id(each.answer), each) for each in found)
             counts = {
                 where: units
                 for (where, *place), units in sorted(final.used.items())
-                if place == [name, key] and (rule.scope == "split" or where in places)
+                if place == [name, key] and (is_divided or where in places)
             }
             used = [
                 units
@@ -168,7 +181,7 @@ class Invariants:
             if used:
                 units = sum(used) if counter.is_divided else max(used)
                 is_agreed = max(counts.values()) - min(counts.values()) <= counter.rounding
-                for wrong in self._wrong_reading(text, rule.limit, column, units, reading, end):
+                for wrong in self._wrong_reading(text, limit, column, units, reading, end):
                     if rule.scope == "global" and not is_agreed:
                         what = f"{text}: data centers do not agree: {counts}"
                         yield Violation("agreement", end, what)

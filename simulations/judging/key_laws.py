@@ -63,10 +63,6 @@ def judge_counter(
     questions = [counter.question(row.answer) for row in asked]
     *found, last = bounds(terms, spends, [*questions, counter.reading(*read)])
     plain = every = found
-    undrained = [each.most for each in found]
-    if counter.is_divided and counter.limit.is_bucket:  # The part of one data center drains slower.
-        slower = bounds(Terms.of(counter.limit_of_part), spends, questions)
-        undrained = [each.most for each in slower]
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
     if uncertain:
         unskewed = [counter.question(row.answer, is_exact=True) for row in asked]
@@ -78,10 +74,8 @@ def judge_counter(
         if not a.allowed and a.retry_after is not None and a.source is not Source.CACHE
     )
     judgements = [
-        _Decision(counter, row, bound, most, exact, total, uncertain, ends).judged(text)
-        for row, bound, most, exact, total in zip(
-            asked, found, undrained, plain, every, strict=True
-        )
+        _Decision(counter, row, bound, exact, total, uncertain, ends).judged(text)
+        for row, bound, exact, total in zip(asked, found, plain, every, strict=True)
     ]
     rounding = counter.rounding
     return judgements, Reading(max(0, last.least - rounding), last.most + rounding)
@@ -94,8 +88,6 @@ class _Decision:
     counter: CounterView
     row: Row
     bound: Bound
-    most: int
-    """Largest number of units in use where the check was decided."""
     exact: Bound
     """Bounds of a counter without uncertain units."""
     every: Bound
@@ -124,23 +116,19 @@ class _Decision:
         answer, bound, row = self.row.answer, self.bound, self.row
         ceiling, excuses = self.counter.limit.ceiling, self.counter.excuses
         place = self.counter.place_of(answer)
-        if self.counter.is_divided and not answer.allowed and self._elsewhere():
-            return self._elsewhere(), ""  # No units may be lent.
         lowered = excuses.lowered(self.counter.limit, place, answer, is_split=row.is_split)
-        if self.counter.is_divided and not answer.allowed:
-            lowered = min(lowered, self.counter.part)
         extra = 0
         if row.is_split:  # A standby may lack the counts of other data centers.
             sides = excuses.sides(place, answer, row.excuses) + self.counter.others
             extra = ceiling * sides
         wanted = answer.cost or 1
-        if self.most + wanted <= lowered:
+        if bound.most + wanted <= lowered:
             return (
                 frozenset(),
-                "" if answer.allowed else f"denied with {self.most} of {lowered} used",
+                "" if answer.allowed else f"denied with {bound.most} of {lowered} used",
             )
-        if bound.verdict is Verdict.MUST_ALLOW:
-            return frozenset({"divided" if self.counter.is_divided else "limits"}), ""
+        if bound.verdict is Verdict.MUST_ALLOW:  # Only a denial needs the lower limits.
+            return frozenset() if answer.allowed else frozenset({"limits"}), ""
         if extra:
             total = self.every.least
             is_wrong = answer.allowed and total + wanted > ceiling + extra
@@ -155,8 +143,6 @@ class _Decision:
         """Return the reasons of an excuse, and what is wrong with a retry time."""
         answer, bound = self.row.answer, self.bound
         excuses, place = self.counter.excuses, self.counter.place_of(answer)
-        if self.counter.is_divided:
-            return frozenset({"divided"}), ""  # A part of a data center has its own retry time.
         lowered = excuses.lowered(self.counter.limit, place, answer, is_split=self.row.is_split)
         is_slower = excuses.lowered_rate(place, answer.asked_at, answer.answered_at)
         if lowered < self.counter.limit.ceiling or is_slower:
@@ -178,12 +164,6 @@ class _Decision:
             return frozenset(), ""
         span = f"{bound.shortest_wait / 1e9:g} to {bound.longest_wait / 1e9:g} s"
         return frozenset(), f"denied with a retry time of {answer.retry_after:g} s, not {span}"
-
-    def _elsewhere(self) -> frozenset[str]:
-        """Return the reasons why data centers that divide a limit may not reach each other."""
-        places, answer = self.counter.places.values(), self.row.answer
-        found = [each for place in places for each in self.counter.excuses.of(place, answer)]
-        return frozenset(each.reason for each in found)
 
 
 def _is_near(instant: float, others: Sequence[float]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from ringfence.errors import ConfigError
-from simulations.judging.checking import check
+from simulations.scenarios.fault_arguments import check
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.latency import PRESETS, delay_s

@@ -1,7 +1,7 @@
 """Validity of changed scenarios: correct faults, and no data center that loses all its counts."""
 
 from ringfence.errors import ConfigError
-from simulations.judging.checking import check
+from simulations.scenarios.fault_arguments import check
 from simulations.scenarios.rule_changes import validated
 from simulations.scenarios.scenario import Scenario
 

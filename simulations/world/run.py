@@ -15,7 +15,6 @@ from ringfence import runtime
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of
 from simulations.judging.broken_connections import BrokenConnections, Deciders
-from simulations.judging.checking import check
 from simulations.judging.coverage import count_marks
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.pairs import pairs_met
@@ -23,6 +22,7 @@ from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
+from simulations.scenarios.fault_arguments import check
 from simulations.scenarios.fault_injection import apply
 from simulations.scenarios.scenario import Fault, Scenario
 from simulations.world.key_histories import key_histories

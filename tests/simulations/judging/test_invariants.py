@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from hashring import Member, Ring, shard_of
@@ -25,6 +27,11 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
   - key: buckets
     rate_limit: {period: 10s, requests_per_unit: 6, algorithm: leaky_bucket, global: {mode: split}}
+  - key: shares
+    rate_limit: {period: 4s, requests_per_unit: 8, algorithm: token_bucket, global: {mode: split}}
+  - key: single
+    rate_limit:
+      {period: 5s, requests_per_unit: 9, algorithm: token_bucket, burst: 1, global: {mode: split}}
 """
 RING = Ring.of([Member(f"n{number}", "dc1", "z1") for number in range(1, 7)])
 SLIDING = """
@@ -160,12 +167,68 @@ def test_a_split_limit_with_one_data_center_is_read_with_its_own_answers():
     assert violations(parts, answers, {"dc1": 3}) == ["invented_hits"]
 
 
+def borrowed(at, datacenter="dc1"):
+    """Return an allowed check whose answer takes a round trip to another data center."""
+    return replace(answered(at, datacenter=datacenter), answered_at=at + 0.09)
+
+
 def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_counted():
     parts = {"parts": KNOWN["parts"]}
-    answers = [answered(1.0), answered(2.0), answered(3.0)]
+    answers = [answered(1.0), answered(2.0), borrowed(3.0)]
 
     assert violations(parts, answers, {"dc1": 2, "dc2": 1}, datacenters=2) == []
     assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
+
+
+def test_a_data_center_admits_more_than_its_part_only_after_a_round_trip():
+    parts = {"parts": KNOWN["parts"]}
+    part = [answered(1.0), answered(2.0)]
+
+    assert violations(parts, [*part, borrowed(3.0)], datacenters=2) == []
+    assert violations(parts, [*part, answered(3.0)], datacenters=2) == ["over_admission"]
+
+
+def test_a_denial_is_wrong_while_its_part_has_room():
+    parts = {"parts": KNOWN["parts"]}
+    there = [answered(at, datacenter="dc2") for at in (1.0, 2.0)]
+    denied = answered(3.0, allowed=False)
+
+    assert violations(parts, [*there, answered(2.5), denied], datacenters=2) == ["wrong_denial"]
+    assert violations(parts, [*there, answered(2.5), answered(2.7), denied], datacenters=2) == []
+
+
+def test_the_parts_of_a_bucket_drain_slower_than_the_whole_bucket():
+    rules = {"shares": KNOWN["shares"]}
+    spent = [answered(1.0 + at / 100) for at in range(4)]
+
+    assert violations(rules, spent, {"dc1": 3}, datacenters=2, end=3.0) == []
+    assert violations(rules, spent, {"dc1": 4}, datacenters=2, end=3.0) == ["invented_hits"]
+    assert violations(rules, [*spent, answered(1.4)], datacenters=2) == ["over_admission"]
+    denied = answered(1.4, allowed=False)
+    assert violations(rules, [*spent, denied], datacenters=2) == []
+
+
+def test_each_part_of_a_small_bucket_holds_one_unit():
+    rules = {"single": KNOWN["single"]}
+    everywhere = [answered(1.0 + at / 100, datacenter=f"dc{at + 1}") for at in range(3)]
+
+    assert violations(rules, everywhere, datacenters=3) == []
+    again = [*everywhere, answered(1.1, datacenter="dc2")]
+    assert violations(rules, again, datacenters=3) == ["over_admission"]
+
+
+def test_a_cut_data_center_admits_its_part_and_lends_nothing():
+    parts = {"parts": KNOWN["parts"]}
+    cut = Fault(0.5, "cut", 20, {"datacenter": "dc2"})
+    more = answered(3.0)
+    denied = answered(3.0, allowed=False)
+
+    def found(*answers):
+        return violations(parts, answers, datacenters=2, faults=[cut])
+
+    assert found(answered(1.0), answered(2.0), denied) == []
+    assert found(answered(1.0), denied) == ["wrong_denial"]
+    assert found(answered(1.0), answered(2.0), more) == ["over_admission"]
 
 
 def test_partitioned_data_centers_exceed_limits_only_by_unshared_hits():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ringfence.errors import ConfigError
 from simulations.cli.scenario import scenario_command
-from simulations.judging.checking import NEEDS, argument_names
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.fault_arguments import NEEDS, argument_names
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import (

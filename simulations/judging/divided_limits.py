@@ -1,0 +1,276 @@
+"""Exact laws for a limit that data centers divide: each part is a counter of its own.
+
+A data center admits checks by its own part. When its part is used up, it borrows from the parts of
+others, which takes at least a round trip to them. So the part that a quick answer spent is certain,
+and a slow answer may have spent any part. A denial is wrong if its own part has room. An admission
+is wrong if no part that it may have spent has room.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringfence.limiter import Limit
+from simulations.judging.counted_units import CounterView, Row
+from simulations.judging.excuses import Place
+from simulations.judging.key_laws import Judgement, Reading
+from simulations.judging.ledger import Answered
+from simulations.oracle import Bound, Refund, Spend, Terms, Verdict, bounds
+from simulations.reporting.outcome import Violation
+
+__all__ = ["judge_divided", "undivided"]
+
+_HEDGED_NS = 1_500_000_000
+"""Time after an answer until the client has refunded the answer of a second member."""
+
+
+def undivided(limit: Limit, count: int) -> Limit:
+    """Return the limit whose ceiling is that of all `count` parts together.
+
+    A part of a bucket holds at least one unit, so the parts may hold more than the bucket.
+    """
+    if limit.burst is None:
+        return limit
+    return replace(limit, burst=sum(_part_of(limit, at, count).burst or 0 for at in range(count)))
+
+
+def judge_divided(
+    text: str,
+    counter: CounterView,
+    places: Mapping[str, Place],
+    limit: Limit,
+    answers: Sequence[Answered],
+    refunded: Sequence[Answered],
+    read: tuple[float, float],
+) -> tuple[list[Judgement], Reading]:
+    """Judge all decisions on one counter whose limit is divided; `text` names the counter.
+
+    `counter` is the whole counter with the limit of all parts together. `places` has the place of
+    each data center's part, and `limit` is that of the rule. `read` is the time span of the final
+    reading.
+    """
+    rows = [counter.row(answer) for answer in answers]
+    asked = [row for row in rows if counter.is_here(row.answer)]
+    parts = {
+        name: _Part.of(replace(counter, limit=_part_of(limit, at, len(places)), datacenter=name,
+                               places=dict.fromkeys(places, places[name])),
+                       rows, refunded, asked, read)
+        for at, name in enumerate(sorted(places))
+    }  # fmt: skip
+    spends = [spend for row in rows for spend in counter.spends(row)]
+    spends += [counter.refunded(answer) for answer in refunded]
+    questions = [counter.question(row.answer) for row in asked]
+    *found, last = bounds(Terms.of(counter.limit), spends, [*questions, counter.reading(*read)])
+    uncertain = frozenset[str]().union(
+        *(row.reasons for part in parts.values() for row in part.rows)
+    )
+    judgements = [
+        _Decision(counter, at, row.answer, parts, bound, uncertain).judged(text)
+        for at, (row, bound) in enumerate(zip(asked, found, strict=True))
+    ]
+    most = sum(part.reading.most for part in parts.values())
+    if not counter.limit.is_bucket:  # The parts of a bucket drain slower than the whole one.
+        most = min(most, last.most + counter.rounding)
+    return judgements, Reading(max(0, last.least - counter.rounding), most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Part of one data center, with the bounds of its units at each decision."""
+
+    view: CounterView
+    rows: Sequence[Row]
+    """Rows of the decisions, with the excuses of this part."""
+    bounds: Sequence[Bound]
+    plain: Sequence[Bound]
+    """Bounds without the uncertainty of faults."""
+    every: Sequence[Bound]
+    """Bounds by the units that all members of the data center together certainly counted."""
+    reading: Bound
+
+    @classmethod
+    def of(
+        cls,
+        view: CounterView,
+        rows: Sequence[Row],
+        refunded: Sequence[Answered],
+        asked: Sequence[Row],
+        read: tuple[float, float],
+    ) -> "_Part":
+        """Compute the bounds of a part from all rows and refunded charges of the counter."""
+        mine = {id(row): _row_at(view, row) for row in rows}
+        spends = [spend for row in mine.values() for spend in _spends(view, row)]
+        spends += [spend for answer in refunded for spend in _refunded(view, answer)]
+        spends += view.not_drained(read[1])
+        certain = [
+            view.known_at_once(row) for row in mine.values() if _spends_surely(view, row.answer)
+        ]
+        answers = [*(row.answer for row in mine.values()), *refunded]
+        certain += [spend for answer in answers for spend in _moved(view, answer)]
+        questions = [view.question(row.answer) for row in asked]
+        terms = Terms.of(view.limit)
+        *found, reading = bounds(terms, spends, [*questions, view.reading(*read)])
+        every = bounds(terms, certain, questions)
+        simple = [spend for row in rows for spend in _plain(view, row)]
+        simple += [spend for answer in refunded for spend in _refunded(view, answer)]
+        plain = bounds(terms, simple, questions)
+        return cls(view, [mine[id(row)] for row in asked], found, plain, every, reading)
+
+    def has_room(self, at: int, cost: int, more: int) -> bool:
+        """Return whether a decision may have admitted a check by this part, with `more` units that
+        members may admit under an excuse."""
+        bound, ceiling = self.bounds[at], self.view.limit.ceiling
+        if more:
+            return self.every[at].least + cost <= ceiling + more
+        return bound.least - self.view.rounding + cost <= ceiling
+
+    def more(self, at: int) -> int:
+        """Return the units that further members may admit by this part under an excuse."""
+        row, view = self.rows[at], self.view
+        if not row.is_split:
+            return 0
+        place = view.place_of(row.answer)
+        return view.limit.ceiling * view.excuses.sides(place, row.answer, row.excuses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """One decision with the bounds of the whole counter, and with all parts."""
+
+    counter: CounterView
+    at: int
+    """Index of the decision in the bounds of the parts."""
+    answer: Answered
+    parts: Mapping[str, _Part]
+    bound: Bound
+    uncertain: frozenset[str]
+    """Reasons of all uncertain units of the counter."""
+
+    def judged(self, text: str) -> Judgement:
+        answer = self.answer
+        law = "over_admission" if answer.allowed else "wrong_denial"
+        reasons, wrong = self._admission() if answer.allowed else self._denial()
+        found = Violation(law, answer.answered_at, f"{text}: {wrong}")
+        return Judgement(answer, {law: reasons}, (found,) if wrong else ())
+
+    def _denial(self) -> tuple[frozenset[str], str]:
+        """Return the reasons of an excuse, and what is wrong with a denial; both may be empty."""
+        own = self.parts[self.answer.datacenter]
+        bound, ceiling = own.bounds[self.at], own.view.limit.ceiling
+        place, whole = own.view.place_of(self.answer), self.counter.limit
+        lowered = self.counter.excuses.lowered(
+            whole, place, self.answer, is_split=own.rows[self.at].is_split
+        )
+        if lowered < whole.ceiling:
+            ceiling = min(ceiling, lowered // len(self.parts))
+        if bound.most + (self.answer.cost or 1) <= ceiling:
+            return frozenset(), f"denied with {bound.most} of {ceiling} used in its part"
+        if bound.verdict is Verdict.MUST_ALLOW:
+            return frozenset({"limits"}), ""
+        if self.bound.verdict is Verdict.MUST_ALLOW:
+            return frozenset({"divided"}), ""  # Another data center has unused units.
+        return frozenset(), ""
+
+    def _admission(self) -> tuple[frozenset[str], str]:
+        """Return the reasons of an excuse, and what is wrong with an admission; both may be
+        empty."""
+        answer, cost = self.answer, self.answer.cost or 1
+        own = self.parts[answer.datacenter]
+        spent = [own] if _is_local(self.counter, answer) else [*self.parts.values()]
+        more = [part.more(self.at) + self._more_shares() for part in spent]
+        pairs = list(zip(spent, more, strict=True))
+        if not any(part.has_room(self.at, cost, extra) for part, extra in pairs):
+            used = max(part.bounds[self.at].least for part in spent)
+            return frozenset(), f"admitted with {used} of {own.view.limit.ceiling} used in its part"
+        if any(more):
+            return self.uncertain, ""
+        ceiling, least = self.counter.limit.ceiling, self.bound.least
+        if not self.uncertain and least - self.counter.rounding + cost > ceiling:
+            return frozenset(), f"admitted with {least} of {ceiling} used"
+        is_open = any(part.bounds[self.at].verdict is Verdict.EITHER for part in spent)
+        is_open &= all(part.plain[self.at].verdict is not Verdict.EITHER for part in spent)
+        return self.uncertain if is_open else frozenset(), ""
+
+    def _more_shares(self) -> int:
+        """Return the units that a part may be larger while fewer data centers share the limit."""
+        is_left = any(
+            each.fault.verb == "leave" and part.view.datacenter != self.answer.datacenter
+            for part in self.parts.values()
+            for each in part.rows[self.at].excuses
+        )
+        return self.counter.limit.ceiling if is_left else 0
+
+
+def _part_of(limit: Limit, at: int, count: int) -> Limit:
+    """Return the part with the index `at` of a limit: equal parts, and one unit more in each of the
+    first parts until the rest is distributed."""
+    burst = limit.burst
+    return replace(
+        limit,
+        amount=(limit.amount + count - 1 - at) // count,
+        burst=None if burst is None else max(1, (burst + count - 1 - at) // count),
+    )
+
+
+def _is_local(counter: CounterView, answer: Answered) -> bool:
+    """Return whether an answer came too fast for a round trip to another data center."""
+    lasts = answer.answered_at - answer.asked_at
+    return answer.is_charge or lasts < counter.excuses.round_trip_s(answer.datacenter)
+
+
+def _spends_surely(view: CounterView, answer: Answered) -> bool:
+    """Return whether a check certainly spent this part, if any."""
+    return answer.datacenter == view.datacenter and _is_local(view, answer)
+
+
+def _row_at(view: CounterView, row: Row) -> Row:
+    """Return a row with the excuses of a part. A borrowed check may also be repeated under the
+    excuses of the data center that asked for it."""
+    here = view.row(row.answer)
+    if row.answer.datacenter == view.datacenter or _is_local(view, row.answer):
+        return here
+    return Row(row.answer, [*here.excuses, *row.excuses], here.is_split)
+
+
+def _spends(view: CounterView, row: Row) -> Iterator[Spend]:
+    """Yield the units that one row has added to a part, or may have added."""
+    answer = row.answer
+    if _spends_surely(view, answer):
+        yield from view.spends(row)
+    elif not _is_local(view, answer):
+        for spend in view.spends(row):
+            yield replace(spend, least=0)
+        yield from _moved(view, answer)
+
+
+def _plain(view: CounterView, row: Row) -> Iterator[Spend]:
+    """Yield the units of one row as they would be without faults."""
+    if _spends_surely(view, row.answer):
+        yield view.plain(row)
+    elif not _is_local(view, row.answer):
+        yield replace(view.plain(row), least=0)
+        yield from _moved(view, row.answer)
+
+
+def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
+    """Yield the units that a slow check may move from its own part to another one.
+
+    A slow check is hedged, so two members may borrow for it. The client refunds what it does not
+    need to its own data center, whose part is then smaller by these units.
+    """
+    if not _is_local(view, answer):
+        begin, end = view.question(answer).earliest, view.question(answer).latest + _HEDGED_NS
+        if answer.datacenter == view.datacenter:
+            yield Spend(begin, end, 0, 0, Refund(begin, end, 0, answer.cost, 0, end - begin))
+        else:
+            yield Spend(begin, end, 0, answer.cost)
+
+
+def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:
+    """Yield the units of a refunded charge. The refund goes to the part of the asking data center,
+    also if the charge was borrowed."""
+    spend = view.refunded(answer)
+    if _spends_surely(view, answer):
+        yield spend
+    elif not _is_local(view, answer):
+        yield replace(spend, least=0, refund=None)
+        yield from _moved(view, answer)
