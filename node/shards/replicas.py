@@ -6,10 +6,11 @@ This module decides how much is stored and for how long. `ownership` turns repli
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from functools import lru_cache
+from itertools import islice, repeat
 from struct import Struct
 
-from hashring import NodeId, shard_of
+from hashring import NodeId, shards_of
 from node.requests.refund_ledger import charge_lifetime_ns
 from ringfence.limiter import Limit, Snapshot
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
@@ -28,6 +29,12 @@ _HEAD = Struct("=IQ")
 """Begin of a row: number of the limit, and instant of its arrival, from which the durations in the
 state count. The numbers of the state follow, 8 bytes each."""
 _NUMBERS = "Q"
+
+
+@lru_cache(maxsize=64)
+def _row_of(numbers: int) -> Struct:
+    """Return the layout of a row whose state has so many numbers."""
+    return Struct(f"{_HEAD.format}{numbers}{_NUMBERS}")
 
 
 class _Limits:
@@ -97,27 +104,28 @@ class Replicas:
 
     def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Store counters that an owner sent; an empty state means that the key is unused."""
-        heads = [_HEAD.pack(self._limits.number_of(limit), now) for limit in counts.limits]
-        for at, key in enumerate(counts.keys):
-            shard = shard_of(key)
+        numbers = [self._limits.number_of(limit) for limit in counts.limits]
+        added = [0] * len(numbers)
+        """New rows by index into `counts.limits`."""
+        remote = counts.remote_counts or repeat(None)
+        columns = counts.keys, shards_of(counts.keys), counts.states, counts.which, remote
+        for key, shard, state, which, remote_counts in zip(*columns, strict=False):
             self._senders[shard] = sender
             rows = self._shards.setdefault(shard, {})
             self._shards.move_to_end(shard)
-            old = rows.get(key)
-            if counts.states[at]:
-                row = heads[counts.which[at]] + array(_NUMBERS, counts.states[at]).tobytes()
-                self._limits.add_rows(_HEAD.unpack_from(row)[0], 1)
-                if old is not None:
-                    self._dropped(key, old)
-                rows[key] = row
+            if key in rows:
+                self._dropped(key, rows.pop(key))
+            if state:
+                rows[key] = row = _row_of(len(state)).pack(numbers[which], now, *state)
+                added[which] += 1
                 self._size += 1
                 self._bytes += _ROW_BYTES + len(row)
-                if counts.remote_counts and counts.remote_counts[at]:
-                    self._add_remote_counts(key, counts.remote_counts[at])
-            elif old is not None:
-                self._dropped(key, rows.pop(key))
-            if not rows:
+                if remote_counts:
+                    self._add_remote_counts(key, remote_counts)
+            elif not rows:
                 self._forget(shard)
+        for number, count in zip(numbers, added, strict=True):
+            self._limits.add_rows(number, count)
         while self._size > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._shards)))
         self._limits.remove_unused()

@@ -9,7 +9,7 @@ no memory, and `backlog` shows that it is slow.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress, islice
 
-from hashring import SHARDS, NodeId, Ring, shard_of
+from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
@@ -112,46 +112,69 @@ class Replication:
 
     def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId]) -> None:
         """Send those of `keys` that are still marked as changed, except those of busy standbys."""
-        standby_of = self._ring.standby
-        held = self._ownership.held
+        ownership, ring = self._ownership, self._ring
         by_standby: dict[NodeId, list[bytes]] = {}
         waiting: list[bytes] = []
         changed = self._changed.keys
-        for key in [key for key in keys if key in changed]:
+        keys = [key for key in keys if key in changed]
+        for key in keys:
             del changed[key]
-            shard = shard_of(key)
-            standby = standby_of(shard)
-            if standby == self._me:
-                # This node covers the shard or will transfer it: replicate to its owner.
-                standby = self._ring.owner(shard)
-            if not held[shard] or standby is None or standby == self._me:
-                continue
-            cover = self._ownership.covers.get(shard)
-            if cover is not None and standby == cover.owner:
-                self._sender.index_unchanged([key])
-                continue  # The owner may have newer counters; this node requests them separately.
-            may_overwrite = self._ownership.unasked.is_to_ask(standby, shard)
-            may_overwrite = may_overwrite or (
-                cover is not None
-                and (
-                    standby in cover.to_ask
-                    # The next owner of the shard may have the replica that this node lacks.
-                    or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
-                )
-            )
-            is_busy = standby in busy or self._in_flight.get(standby, 0) >= _FRAMES_PER_STANDBY
-            if may_overwrite or is_busy:
-                waiting.append(key)
-            else:
-                by_standby.setdefault(standby, []).append(key)
+        ready: dict[NodeId | None, list[bytes]] = {}
+        """Keys by standby; empty while some shard needs more tests than for its standby."""
+        if not ownership.covers and not ownership.unasked.to_ask:
+            for name in [member.name for member in ring.members]:
+                if name != self._me and not self._is_busy(name, busy):
+                    ready[name] = by_standby[name] = []
+        standbys = pick(keys, ring.standby_by_shard)
+        for key, is_held, standby in zip(keys, pick(keys, ownership.held), standbys, strict=True):
+            if is_held and standby in ready:
+                ready[standby].append(key)
+            elif is_held:
+                self._route(key, busy, by_standby, waiting)
         self._changed.update(waiting)
         now = self._clock()
-        for standby, ready in by_standby.items():
-            link = self._link_to(standby)
+        for standby, of_standby in by_standby.items():
+            link = self._link_to(standby) if of_standby else None
             if link is None:
-                self._changed.update(ready)
+                self._changed.update(of_standby)
                 continue
-            self._send(standby, link, ready, now)
+            self._send(standby, link, of_standby, now)
+
+    def _route(
+        self,
+        key: bytes,
+        busy: Collection[NodeId],
+        by_standby: dict[NodeId, list[bytes]],
+        waiting: list[bytes],
+    ) -> None:
+        """Add a changed key to those of its standby, or to the waiting ones."""
+        shard = shard_of(key)
+        standby = self._ring.standby(shard)
+        if standby == self._me:
+            # This node covers the shard or will transfer it: replicate to its owner.
+            standby = self._ring.owner(shard)
+        if standby is None or standby == self._me:
+            return
+        cover = self._ownership.covers.get(shard)
+        if cover is not None and standby == cover.owner:
+            self._sender.index_unchanged([key])
+            return  # The owner may have newer counters; this node requests them separately.
+        may_overwrite = self._ownership.unasked.is_to_ask(standby, shard)
+        may_overwrite = may_overwrite or (
+            cover is not None
+            and (
+                standby in cover.to_ask
+                # The next owner of the shard may have the replica that this node lacks.
+                or (standby == self._ring.owner(shard) and self._ownership.is_blind(shard))
+            )
+        )
+        if may_overwrite or self._is_busy(standby, busy):
+            waiting.append(key)
+        else:
+            by_standby.setdefault(standby, []).append(key)
+
+    def _is_busy(self, standby: NodeId, busy: Collection[NodeId]) -> bool:
+        return standby in busy or self._in_flight.get(standby, 0) >= _FRAMES_PER_STANDBY
 
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
         self._sender.index_unchanged(keys)

@@ -291,8 +291,10 @@ class Engine:
         numbers: dict[Limit, int] = {}
         last, number = None, 0
         any_remote = False
+        table, rule = None, b""
         for key in keys:
-            table = self._tables.find(key)
+            if key[:ID_BYTES] != rule:  # Most keys have the rule of the key before them.
+                table, rule = self._tables.find(key), key[:ID_BYTES]
             found = None if table is None else table.state(key, now)
             if found is None:
                 continue

@@ -99,6 +99,11 @@ MOVES = (
                 "return self.standby_by_shard[shard] if self.standby_by_shard else None",
                 "return self.owner_by_shard[shard]",
             ),
+            Edit(
+                "node.shards.replication:Replication._send_step",
+                "standbys = pick(keys, ring.standby_by_shard)",
+                "standbys = pick(keys, ring.owner_by_shard)",
+            ),
         ),
         ("crash", "crash-for-good"),
     ),

@@ -5,7 +5,7 @@ centers. Clients also send two of them, `AskPeers` and `AskLeave`.
 """
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from operator import lt
 from typing import TypeAlias, cast
 
@@ -222,6 +222,11 @@ def _read_rows(wire: object, count: int, field: str) -> list[list[int]]:
     rows = items(wire, field, MAX_MOVED)
     if len(rows) != count:
         raise bad_field(field, f"{count} arrays")
+    if len(rows) > _LONG and set(map(type, rows)) == {list}:
+        arrays = cast("list[list[object]]", rows)
+        if max(map(len, arrays)) <= MAX_NUMBERS:
+            _checked([*chain.from_iterable(arrays)], field, MAX_U64)
+            return cast("list[list[int]]", arrays)
     return [_checked(items(row, field, MAX_NUMBERS), field, MAX_U64) for row in rows]
 
 

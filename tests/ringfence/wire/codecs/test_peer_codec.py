@@ -320,6 +320,14 @@ def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
     assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
 
 
+@pytest.mark.parametrize("wrong", [[-1], [True], [MAX_U64, 0.5], ["1"], None, {}, [[1]]])
+def test_one_wrong_state_among_many_is_refused(wrong):
+    states = [[7]] * 30 + [wrong]
+    counts = [[KEY] * 31, states, [WIRE_LIMIT], [0] * 31, []]
+
+    assert_refused([19, 1, counts], "Copy.counts.states")
+
+
 @pytest.mark.parametrize(
     ("groups", "field"),
     [
