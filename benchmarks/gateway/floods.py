@@ -29,7 +29,7 @@ attacker still has most of another core. On Linux with `sched_autogroup_enabled`
 effect inside one session only, so the attacker has a session of its own with that priority.
 
 On a machine that has other work, the ratio is too large: a process that is flooded wants a whole
-core and waits for it, and one that is quiet does not. `waits` shows it: the share of time in which
+core and waits for it, and an idle process does not. `waits` shows it: the share of time in which
 the attacked process was ready to run and had no core.
 """
 

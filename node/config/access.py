@@ -100,7 +100,7 @@ class Access:
         self, role: Role, name: str, proof: bytes, binding: bytes
     ) -> frozenset[Scope] | None:
         """Return the scopes that a stored credential grants now, as `proof_in` returned it; None
-        when it is no longer valid."""
+        when it is not valid now."""
         if role is Role.NODE:
             keys = self.cluster_keys
             known = any([proves(key, name, proof, self.cluster, binding) for key in keys])

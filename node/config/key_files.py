@@ -210,7 +210,7 @@ def revoke_token(directory: Path, name: str) -> list[Path]:
         before, known = _read_tokens(key_dir)
         if name not in known:
             raise ConfigError(
-                f"a token's name must stand in {key_dir.tokens}, got {name!r}; "
+                f"a token's name must be in {key_dir.tokens}, got {name!r}; "
                 f"known are {', '.join(sorted(known)) or 'none'}"
             )
         try:

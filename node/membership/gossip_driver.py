@@ -35,7 +35,7 @@ __all__ = ["Datagrams", "GossipDriver", "SealedDatagrams"]
 logger = logging.getLogger("ringfence.node")
 
 _AGAIN_NS = 100_000_000
-"""Time until the next tick after one that met an internal error."""
+"""Time until the next tick after a tick with an internal error."""
 
 
 class Datagrams(Protocol):

@@ -95,7 +95,9 @@ def texts(name: str, function: Callable[..., object]) -> Callable[..., str | Non
     Raises `ConfigError` if it is not a function.
     """
     if not callable(function):
-        raise ConfigError(f"{name} {function!r} is no function; give one that takes the request")
+        raise ConfigError(
+            f"{name} must be a function, got {function!r}; give a function that takes the request"
+        )
     require_plain(name, function)
     require_arguments(name, function, "request")
 

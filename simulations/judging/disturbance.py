@@ -1,6 +1,6 @@
 """Observed disturbances of shards: when a shard was not on its usual owner, or members disagreed.
 
-A disturbance is no excuse by itself. It only shortens the excuse of a fault: a shard that the fault
+A disturbance alone excuses nothing. It only shortens the excuse of a fault: a shard that the fault
 did not disturb is judged exactly.
 """
 

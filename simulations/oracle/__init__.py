@@ -2,8 +2,8 @@
 
 It shares no code with `ringfence`: it is written from the documented semantics, with fractions and
 sums over whole histories instead of the limiter's incremental arithmetic. `Replay` gives the exact
-answers of one key at known instants. `bounds` gives what is certain of each decision when instants
-and units are only known as intervals, as in the ledger of a run.
+answers of one key at known instants. `bounds` gives the certain bounds of each decision when
+instants and units are only known as intervals, as in the ledger of a run.
 """
 
 from simulations.oracle.bounds import bounds

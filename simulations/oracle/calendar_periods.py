@@ -43,7 +43,7 @@ def _first_day(unit: str, day: date) -> date:
 
 
 def _next_first_day(unit: str, day: date) -> date:
-    """Return the first day of the period after the one that `day` begins."""
+    """Return the first day of the next period; `day` is the first day of a period."""
     day += timedelta(days=1)
     while not _is_first(unit, day):
         day += timedelta(days=1)

@@ -24,7 +24,7 @@ class Explanation:
     """What the value counts."""
     value: float
     bound: float | None
-    """Largest value that the invariant allows; None if each key has a bound of its own."""
+    """Largest value that the invariant allows; None if each key has a different bound."""
     law: str
     reasons: tuple[str, ...]
 

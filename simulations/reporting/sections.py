@@ -105,7 +105,7 @@ def explained_section(outcome: Outcome) -> str:
 
 def _explained(each: Explanation) -> str:
     bound = (
-        f"the invariant <code>{escape(each.law)}</code> judges each key by a bound of its own"
+        f"the invariant <code>{escape(each.law)}</code> judges each key by the bound of that key"
         if each.bound is None
         else f"the invariant <code>{escape(each.law)}</code> allows {number(each.bound)}"
     )

@@ -45,7 +45,7 @@ _VERBS = {
     "clog": ("is clogged: its messages wait", "receives all messages that waited"),
     "slow": ("becomes slow", "is as fast as before"),
     "spikes": ("gets long delays", "has no long delays any more"),
-    "busy": ("becomes busy", "is no longer busy"),
+    "busy": ("becomes busy", "is idle again"),
     "reset": ("loses its connections", ""),
     "limits": ("applies lower limits", "applies the usual limits again"),
     "errors": ("raises internal errors", "raises no more errors"),
@@ -80,7 +80,7 @@ class Story:
     """Columns of the diagram: the clients first, then nodes."""
     steps: tuple[Step, ...]
     left_out: int = 0
-    """Number of steps before the first one that are not shown."""
+    """Number of steps before `steps` that are not shown."""
 
     def lines(self) -> list[str]:
         """Return the story as numbered lines of text."""
@@ -96,7 +96,7 @@ class Story:
 def build_story(
     outcome: Outcome, violation: Violation | None = None, *, most: int = _MAX_STEPS
 ) -> Story:
-    """Return the story of a violation, by default the first one that names a key."""
+    """Return the story of a violation, by default of the first violation that names a key."""
     violation = violation or most_telling(outcome)
     history = _history_of(outcome, violation)
     until = _horizon(outcome, violation, history)

@@ -195,7 +195,7 @@ class Hosts:
 def is_majority_close(clocks: Sequence[int]) -> bool:
     """Return whether more than half of the clocks are less than 1 s from their median.
 
-    The clocks are in nanoseconds. A single clock is no majority.
+    The clocks are in nanoseconds. A single clock never counts as a majority.
     """
     if len(clocks) < 2:
         return False

@@ -10,7 +10,7 @@ _PATIENCE = 60.0
 
 
 def until_limited(status: Callable[[], int]) -> list[int]:
-    """Return the statuses of requests up to the first one that is limited.
+    """Return the statuses of requests up to the first limited request.
 
     The number of requests is not fixed: a busy machine sends slowly, and time gives units back.
     """

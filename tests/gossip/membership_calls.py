@@ -45,7 +45,7 @@ def is_word_to(effect, record):
 
 
 def first_ping(member):
-    """Tick until it asks somebody; return when that was, and what it asked."""
+    """Tick until the member sends a ping; return the time and the ping."""
     while True:
         began = member.next_deadline()
         pings = sent(member.tick(began), Ping)

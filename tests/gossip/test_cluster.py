@@ -62,7 +62,7 @@ def test_a_false_suspicion_is_refuted_before_it_times_out(world):
 @pytest.mark.parametrize("clock_ms", [10**15, 1], ids=["forward", "backward"])
 @pytest.mark.parametrize("address", [None, ("10.9.9.9", 1)], ids=["same place", "elsewhere"])
 def test_a_restart_under_the_same_name_wins_within_twelve_rounds(world, clock_ms, address):
-    """V3: the old life must not stand in the way of the new one."""
+    """V3: the record of the old process must not block the new process."""
     cluster = world()
     cluster.grow(5)
     generation = cluster.cores["n2"].me.generation
@@ -318,7 +318,7 @@ def test_a_member_that_left_is_not_counted_as_dead(world):
 
 
 def test_members_that_never_come_back_keep_no_newcomer_out(world):
-    """pyroscope#5434: as long as one that was scaled away was listed, no new one became ready."""
+    """pyroscope#5434: as long as a removed member was listed, no new member became ready."""
     cluster = world()
     cluster.grow(6)
     for name in ("n3", "n4", "n5"):

@@ -61,7 +61,7 @@ LimitText = Annotated[
             r"^(0|[1-9][0-9]{0,8})/([1-9][0-9]{0,3} )?(second|minute|hour|day|week)"
             r"( (sliding_window|fixed_window|sliding_window_log|token_bucket|leaky_bucket))?$"
         ),
-        description="A limit that stands in no rule.",
+        description="A limit that no rule contains.",
         examples=["100/minute", "300/3 hour fixed_window"],
     ),
 ]

@@ -309,7 +309,7 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # This file's folder, which is no place for imports.
+    sys.path.pop(0)  # Nothing is imported from the folder of this file.
     _serve()
 else:
     apply_mutant()

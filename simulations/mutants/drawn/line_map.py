@@ -31,7 +31,7 @@ class LineMap:
 
     @classmethod
     def load(cls, file: Path, root: Path = ROOT) -> "LineMap":
-        """Read a map, and move its lines to where they stand in the current code.
+        """Read a map, and convert its line numbers to those of the current code.
 
         Returns an empty map when the file does not exist.
         """

@@ -71,7 +71,7 @@ def draw_mutants(
 ) -> list[DrawnMutant]:
     """Draw mutants of packages at random; equal seeds and code give equal mutants.
 
-    A draw is repeated when the mutant is no valid Python, or when the tool cannot apply it. Places
+    A draw is repeated when the mutant is invalid Python, or when the tool cannot apply it. Places
     in type annotations are left out, because they have no effect. Raises `ConfigError` when the
     mutation tool is not installed.
     """
@@ -161,8 +161,8 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 def _build(path: str, source: str, place: Place, variant: Variant) -> DrawnMutant | None:
     """Create a mutant.
 
-    Return None when the tool cannot apply it, when it is no valid Python, and when it does not
-    change the code.
+    Return None when the tool cannot apply it, when the result is invalid Python, and when it
+    does not change the code.
     """
     try:
         mutated = mutate(source, variant)

@@ -45,7 +45,7 @@ def test_a_long_calm_makes_it_forget_how_often_it_was_out():
 
 
 def test_a_single_accuser_causes_no_damping():
-    """consul#5567: the one that accused everybody was the sick one."""
+    """consul#5567: the member that accused all others was the faulty member."""
     damping = FlapDamping(Settings.lan())
 
     assert not any(damping.on_accusation("sick", second * NS) for second in range(20))

@@ -35,7 +35,7 @@ async def test_a_cached_denial_is_repeated_without_a_request(
         assert now is not None
         assert now.retry_after is not None
         assert 0 < now.retry_after <= 30
-        assert limiter.check_now("api", {"client": "somebody"}) is None
+        assert limiter.check_now("api", {"client": "other"}) is None
 
 
 async def test_an_expired_denial_is_requested_again(

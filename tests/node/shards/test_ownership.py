@@ -509,7 +509,9 @@ def test_the_next_standby_is_asked_when_the_first_one_dies_before_its_answer() -
     }
     owner.ask_for_replica(Host("e"))
     assert not owner.ownership.unasked.to_ask
-    owner.ask_for_replica(standby)  # Its answer arrives late, when it is no longer the standby.
+    owner.ask_for_replica(
+        standby
+    )  # Its answer arrives late, after another node has become the standby.
     assert owner.used == 1
 
 

@@ -13,7 +13,7 @@ from ringfence.transport.interface import Address
 
 @asynccontextmanager
 async def member(answer: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """Somebody who answers every connection with these bytes and then hangs up."""
+    """Answer every connection with these bytes and then close it."""
     received: list[bytes] = []
 
     async def serve(stream: trio.SocketStream) -> None:

@@ -62,7 +62,7 @@ def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> No
 def test_of_evenly_spread_hits_the_usual_amount_passes_in_each_period(
     limit: Limit, usual: int, gap: int
 ) -> None:
-    """A period's length need not be a multiple of the gap: so one more may stand in it."""
+    """A period's length need not be a multiple of the gap: so it may contain one more hit."""
     table = Table(limit, max_keys=1)
     rested = 3 * limit.period_ns  # A bucket has given its burst by then.
     hits = [

@@ -428,7 +428,7 @@ async def test_what_a_sealed_datagram_must_not_be_is_our_own_fault(
         assert b.received == [(b"\x00" * MAX_SEALED, A)]
 
 
-async def test_sealed_datagrams_to_nobody_and_to_whoever_does_not_listen_vanish(
+async def test_sealed_datagrams_to_unknown_and_to_stopped_transports_vanish(
     autojump_clock: MockClock,
 ) -> None:
     async with pair() as (network, a, b):

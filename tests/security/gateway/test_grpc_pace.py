@@ -1,4 +1,4 @@
-"""P11: a busy caller whose reads end inside frames is not slow; one that trickles a frame is."""
+"""P11: a busy caller whose reads end inside frames is not slow, but a trickling caller is."""
 
 import time
 from pathlib import Path

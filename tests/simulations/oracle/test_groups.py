@@ -31,7 +31,7 @@ class Replays:
         self._keys: dict[bytes, Replay] = {}
 
     def group(self, group: list[tuple[int, int, int]], now: int) -> list[Answer | None]:
-        """Return the answer of each check; None for one that passes but is not charged."""
+        """Return the answer of each check; None for a check that passes but is not charged."""
         before = deepcopy(self._keys)
         answers = [self._check(member, now) for member in group]
         vetoes = [

@@ -1,4 +1,4 @@
-"""Guided search, with a stand-in for the runs: what a scenario reaches follows from its faults."""
+"""Guided search with fake runs: the faults of a scenario alone decide what it reaches."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

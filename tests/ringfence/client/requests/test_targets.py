@@ -1,4 +1,4 @@
-"""Ad-hoc limits, which stand in no rule."""
+"""Ad-hoc limits, which no rule contains."""
 
 from ringfence.rules import parse_limit
 from tests.ringfence.client.limiters import limiter_of

@@ -67,7 +67,7 @@ def test_plain_asgi_and_wsgi_need_no_framework() -> None:
         ({"timeout": -1}, "timeout must be seconds.*, got -1"),
         ({"enabled": "no"}, "enabled must be True or False, got 'no'"),
         ({"keys": None}, "keys None is neither"),
-        ({"keys": {"a": 3}}, "key 'a' 3 is no function"),
+        ({"keys": {"a": 3}}, "key 'a' must be a function, got 3"),
         ({"keys": {3: "ip"}}, "key 3 is not text"),
         ({"key": "ip"}, "unknown setting 'key'; did you mean 'keys'"),
         ({"costs": 2}, "unknown setting 'costs'; did you mean 'cost'"),

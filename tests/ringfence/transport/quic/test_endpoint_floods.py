@@ -139,7 +139,7 @@ def test_initials_that_cannot_be_read_soon_meet_a_retry_although_they_take_no_pl
 def test_handshakes_given_up_at_once_soon_meet_a_retry_although_they_take_no_place(
     network: Network,
 ) -> None:
-    """A handshake costs us most at its beginning, whoever ends it and however soon."""
+    """A handshake costs the node most at its beginning, even if the client ends it soon."""
     node = network.node(options=Settings(max_half_open=24, retry_above=16))
     network.lost = lambda source, target, datagram: (
         target[0].startswith("203.") and len(datagram) >= 1000
