@@ -202,8 +202,7 @@ class Replication:
             await self._wake.wait()
             self._wake = runtime.Event()
             changed = self.shards_with_new_standby()
-            keys = iter(self._engine.keys()) if changed else iter(())
-            while some := list(islice(keys, _SLICE)):
+            for some in self._engine.key_slices(_SLICE) if changed else ():
                 self.mark(some, changed)
                 await runtime.checkpoint()
 

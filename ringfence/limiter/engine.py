@@ -4,7 +4,8 @@ The caller has matched the rules and found the owners of the keys. The engine re
 from the first 8 bytes of a key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from ringfence.limiter.backends import Tables
 from ringfence.limiter.groups import (
@@ -23,8 +24,11 @@ from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.rule_tables import EngineRule, RuleTables
 from ringfence.limiter.serialization import BadState, Snapshot
+from ringfence.limiter.table import Table
 
 __all__ = ["Engine"]
+
+_KEYS_PER_SLICE = 2000
 
 
 class Engine:
@@ -277,7 +281,18 @@ class Engine:
 
     def keys(self) -> list[bytes]:
         """Return all keys that have a counter."""
-        return [key for table in self._tables.all() for key in table.all_keys()]
+        return [*chain.from_iterable(self.key_slices(_KEYS_PER_SLICE))]
+
+    def key_slices(self, size: int) -> Iterator[list[bytes]]:
+        """Yield all keys that have a counter, up to `size` at a time.
+
+        The engine may be used between two slices. Then keys that are counted meanwhile may be
+        missing or occur twice.
+        """
+        visited: list[Table] = []
+        while rest := [table for table in self._tables.all() if table not in visited]:
+            visited.append(rest[0])
+            yield from rest[0].key_slices(size)
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""

@@ -82,11 +82,14 @@ class RuleTables:
         return by_rule, len(self._ruleless or ())
 
     def all(self) -> Iterator[Table]:
-        """Yield every counter table of the engine."""
-        for rule in self.rules.values():
-            yield rule.table
+        """Yield every counter table of the engine.
+
+        The table without rule is first: its counters may move to the tables of new rules later.
+        """
         if self._ruleless is not None:
             yield self._ruleless
+        for rule in self.rules.values():
+            yield rule.table
 
     def set_rules(self, rules: Mapping[int, EngineRule]) -> None:
         """Replace the rules. Rules that remain keep their tables, even with another limit.

@@ -7,7 +7,8 @@ removes expired ones.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 from ringfence.limiter.counter_map import CounterMap
 from ringfence.limiter.limit import Limit
@@ -32,6 +33,7 @@ _KEPT_SCHEMES = 1024
 """Number of limits from requests whose schemes are cached."""
 _PLAIN_BUCKET = 2
 """Length of the state of a bucket that is not shared between data centers."""
+_KEYS_PER_SLICE = 2000
 _CODES = tuple(Code)
 
 
@@ -188,9 +190,11 @@ class Table:
 
     # -- moving between nodes ------------------------------------------------------------------
 
-    def all_keys(self) -> list[bytes]:
-        """Return all keys that have a counter."""
-        return list(self._counters.by_key)
+    def key_slices(self, size: int) -> Iterator[list[bytes]]:
+        """Yield all keys that have a counter, up to `size` at a time; see `Engine.key_slices`."""
+        keys = iter([*self._counters.by_key])
+        while some := list(islice(keys, size)):
+            yield some
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""
@@ -331,7 +335,8 @@ class Table:
 
         Cost: one test per key. The other table must number its slots beyond this table's.
         """
-        for key in [key for key in self.all_keys() if key.startswith(prefix)]:
+        keys = chain.from_iterable([*self.key_slices(_KEYS_PER_SLICE)])
+        for key in [key for key in keys if key.startswith(prefix)]:
             counter = self._find(key)
             assert counter is not None
             self.reset(key)

@@ -72,8 +72,8 @@ MOVES = (
         (
             Edit(
                 "node.shards.replication:Replication._mark_for_new_standbys",
-                "keys = iter(self._engine.keys()) if changed else iter(())",
-                "keys = iter(())",
+                "for some in self._engine.key_slices(_SLICE) if changed else ():",
+                "for some in ():",
             ),
         ),
         ("two-crashes",),

@@ -7,7 +7,7 @@ without an answer. `ownership` decides what is transferred and how counters are 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import compress, islice
+from itertools import compress
 from operator import gt
 
 from hashring import SHARDS, NodeId, Ring
@@ -338,8 +338,7 @@ class Handoff:
         self._indexing = runtime.Event()
         try:
             self._sender.index([])
-            keys = iter(self._engine.keys())
-            while some := list(islice(keys, _SLICE)):
+            for some in self._engine.key_slices(_SLICE):
                 self._sender.index(some)
                 await runtime.checkpoint()
         except BaseException:

@@ -73,7 +73,7 @@ class ShardSender:
     def index(self, keys: Sequence[bytes] | None = None) -> None:
         """Index keys by shard before many shards are sent; None removes the index.
 
-        Call it with slices of `Engine.keys()`. Keys that are counted meanwhile are added from the
+        Call it with `Engine.key_slices`. Keys that are counted meanwhile are added from the
         changed keys.
         """
         if keys is None:

@@ -5,11 +5,16 @@ an identity is proportional to it, so the array is sorted. An identity whose hom
 slot behind its home, and a removal shifts the entries behind it back. A table grows in order, by a
 few slots per new key: identities below a bound are in the new array, the others in the old one. So
 a look-up reads one array, mostly one or two cache lines, at any load.
+
+Keys are in an arena of large blocks; a slot refers to its key by a number of 32 bits. A key is
+stored with its length in front, in units of 8 bytes, and never across two blocks. The memory of a
+removed key is used again for a key with as many units. So a key takes its length plus 1 to 8 bytes;
+as a Python object it would take its length plus 33 to 48.
 """
 
-from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t
-from libc.string cimport memmove, memset
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
 
 
 cdef extern from *:
@@ -81,6 +86,101 @@ cdef extern from *:
 
 
 cdef enum:
+    UNIT = 8  # bytes
+    BLOCK_BITS = 13  # so that a block has 64 KiB, which the kernel adds page by page
+    BLOCK_UNITS = 1 << BLOCK_BITS
+    LONGEST_KEY = 255  # bytes
+    MOST_UNITS_OF_KEY = 33  # one more than the longest key needs
+
+
+cdef struct KeyArena:
+    unsigned char** blocks
+    uint32_t block_count
+    uint32_t next_unused  # number of the first unit that was never used
+    uint32_t[MOST_UNITS_OF_KEY] removed  # last removed key by its units; each refers to another
+    uint64_t units  # units of all keys
+
+
+cdef inline unsigned char* key_at(const KeyArena* arena, uint32_t number) noexcept nogil:
+    """Return the address of a key: first its length, then its bytes."""
+    return arena.blocks[number >> BLOCK_BITS] + (number & (BLOCK_UNITS - 1)) * UNIT
+
+
+cdef inline uint32_t _units_of(Py_ssize_t length) noexcept nogil:
+    return <uint32_t>(length + UNIT) // UNIT
+
+
+cdef inline void _reuse(KeyArena* arena, uint32_t number, uint32_t units) noexcept nogil:
+    (<uint32_t*>key_at(arena, number))[0] = arena.removed[units]
+    arena.removed[units] = number
+
+
+cdef inline bint _add_block(KeyArena* arena) noexcept nogil:
+    cdef unsigned char* block
+    cdef unsigned char** blocks
+    if arena.block_count == (<uint64_t>1 << 32) >> BLOCK_BITS:
+        return False
+    blocks = <unsigned char**>realloc(arena.blocks, (arena.block_count + 1) * sizeof(void*))
+    if blocks == NULL:
+        return False
+    arena.blocks = blocks
+    block = <unsigned char*>malloc(BLOCK_UNITS * UNIT)
+    if block == NULL:
+        return False
+    blocks[arena.block_count] = block
+    arena.block_count += 1
+    return True
+
+
+cdef inline uint32_t key_add(
+    KeyArena* arena, const unsigned char* key, Py_ssize_t length
+) noexcept nogil:
+    """Store a key of at most `LONGEST_KEY` bytes; return its number, or 0 without memory."""
+    cdef uint32_t units = _units_of(length)
+    cdef uint32_t number = arena.removed[units]
+    cdef uint32_t left
+    cdef unsigned char* place
+    if number:
+        arena.removed[units] = (<uint32_t*>key_at(arena, number))[0]
+    else:
+        left = arena.block_count * BLOCK_UNITS - arena.next_unused
+        if left < units:
+            if not _add_block(arena):
+                return 0
+            if left:
+                _reuse(arena, arena.next_unused, left)
+                arena.next_unused += left
+            if not arena.next_unused:
+                arena.next_unused = 1  # The number 0 means that there is no key.
+        number = arena.next_unused
+        arena.next_unused += units
+    arena.units += units
+    place = key_at(arena, number)
+    place[0] = <unsigned char>length
+    memcpy(place + 1, key, length)
+    return number
+
+
+cdef inline void keys_close(KeyArena* arena) noexcept nogil:
+    """Remove all keys, and release their memory."""
+    cdef uint32_t block
+    for block in range(arena.block_count):
+        free(arena.blocks[block])
+    free(arena.blocks)
+    memset(arena, 0, sizeof(KeyArena))
+
+
+cdef inline void key_remove(KeyArena* arena, uint32_t number) noexcept nogil:
+    """Remove a key. The memory of all keys is released with the last one."""
+    cdef uint32_t units = _units_of(key_at(arena, number)[0])
+    arena.units -= units
+    if arena.units:
+        _reuse(arena, number, units)
+    else:
+        keys_close(arena)
+
+
+cdef enum:
     # Minimum size in bytes of an array with large pages from the start. The first check that
     # uses such a page waits while the kernel clears it; all later checks are faster.
     LARGE = 1 << 26
@@ -88,7 +188,8 @@ cdef enum:
 
 cdef struct Slots:
     uint64_t* words
-    PyObject** names  # key of each slot; NULL if keys are not stored
+    uint32_t* keys  # number of each slot's key in the arena; NULL if keys are not stored
+    KeyArena* arena
     int per_slot  # words
     uint64_t homes
     uint64_t size  # number of slots: the homes, and room behind the last home
@@ -107,8 +208,8 @@ cdef inline size_t _words_size(const Slots* s) noexcept nogil:
     return s.size * s.per_slot * sizeof(uint64_t)
 
 
-cdef inline size_t _names_size(const Slots* s) noexcept nogil:
-    return s.size * sizeof(void*)
+cdef inline size_t _keys_size(const Slots* s) noexcept nogil:
+    return s.size * sizeof(uint32_t)
 
 
 cdef inline void slots_settle(Slots* s) noexcept nogil:
@@ -117,22 +218,23 @@ cdef inline void slots_settle(Slots* s) noexcept nogil:
 
 
 cdef inline bint slots_open(
-    Slots* s, int per_slot, uint64_t homes, bint keeps_keys
+    Slots* s, int per_slot, uint64_t homes, KeyArena* arena
 ) noexcept nogil:
-    """Make an array of free slots; return False without memory."""
+    """Make an array of free slots; return False without memory. `arena` is NULL without keys."""
     s.per_slot = per_slot
     s.homes = homes
     s.size = homes + 64 + homes // 64
     s.count = 0
-    s.names = NULL
+    s.keys = NULL
+    s.arena = arena
     s.words = <uint64_t*>ringfence_zeroed(_words_size(s))
     if s.words == NULL:
         return False
     if _words_size(s) >= LARGE:
         slots_settle(s)
-    if keeps_keys:
-        s.names = <PyObject**>ringfence_zeroed(_names_size(s))
-        if s.names == NULL:
+    if arena != NULL:
+        s.keys = <uint32_t*>ringfence_zeroed(_keys_size(s))
+        if s.keys == NULL:
             ringfence_free(s.words, _words_size(s))
             s.words = NULL
             return False
@@ -142,8 +244,8 @@ cdef inline bint slots_open(
 cdef inline void slots_close(Slots* s) noexcept nogil:
     if s.words != NULL:
         ringfence_free(s.words, _words_size(s))
-    if s.names != NULL:
-        ringfence_free(s.names, _names_size(s))
+    if s.keys != NULL:
+        ringfence_free(s.keys, _keys_size(s))
     memset(s, 0, sizeof(Slots))
 
 
@@ -155,11 +257,11 @@ cdef inline bint _extend(Slots* s) noexcept nogil:
     if longer.words == NULL:
         return False
     s.words = longer.words
-    if s.names != NULL:
-        longer.names = <PyObject**>ringfence_extended(
-            s.names, _names_size(s), _names_size(&longer)
+    if s.keys != NULL:
+        longer.keys = <uint32_t*>ringfence_extended(
+            s.keys, _keys_size(s), _keys_size(&longer)
         )
-        if longer.names == NULL:
+        if longer.keys == NULL:
             return False
     s[0] = longer
     return True
@@ -186,8 +288,8 @@ cdef inline bint shift_forward(Slots* s, uint64_t place) noexcept nogil:
         if not _extend(s):
             return False
     memmove(slot(s, place + 1), slot(s, place), (end - place) * s.per_slot * sizeof(uint64_t))
-    if s.names != NULL:
-        memmove(s.names + place + 1, s.names + place, (end - place) * sizeof(void*))
+    if s.keys != NULL:
+        memmove(s.keys + place + 1, s.keys + place, (end - place) * sizeof(uint32_t))
     s.count += 1
     return True
 
@@ -199,7 +301,57 @@ cdef inline void shift_back(Slots* s, uint64_t place) noexcept nogil:
         end += 1
     memmove(slot(s, place), slot(s, place + 1), (end - 1 - place) * s.per_slot * sizeof(uint64_t))
     memset(slot(s, end - 1), 0, s.per_slot * sizeof(uint64_t))
-    if s.names != NULL:
-        memmove(s.names + place, s.names + place + 1, (end - 1 - place) * sizeof(void*))
-        s.names[end - 1] = NULL
+    if s.keys != NULL:
+        memmove(s.keys + place, s.keys + place + 1, (end - 1 - place) * sizeof(uint32_t))
+        s.keys[end - 1] = 0
     s.count -= 1
+
+
+# -- keys of slots -------------------------------------------------------------------------------
+
+
+cdef inline uint64_t slot_bytes(const Slots* s) noexcept nogil:
+    """Return the bytes of a slot and of the number of its key."""
+    return s.per_slot * sizeof(uint64_t) + (s.keys != NULL) * sizeof(uint32_t)
+
+
+cdef inline uint64_t list_keys(const Slots* s, uint64_t place, list found, Py_ssize_t most):
+    """Add the keys from `place` on to `found`, up to `most` in all; return the identity of the
+    first one left out, or 0."""
+    cdef const unsigned char* key
+    for place in range(place, s.size):
+        if slot(s, place)[0]:
+            if len(found) >= most:
+                return slot(s, place)[0]
+            key = key_at(s.arena, s.keys[place])
+            found.append(key[1 : 1 + key[0]])
+    return 0
+
+
+cdef inline KeyArena* arena_of_next(const Slots* s, KeyArena* arenas) noexcept nogil:
+    """Return the one of two arenas for the array after `s`.
+
+    If most memory of the present arena is unused, it is the other one, so that it is released.
+    """
+    if s.arena == NULL or s.arena.units * 2 > s.arena.next_unused:
+        return s.arena
+    return &arenas[0] if s.arena == &arenas[1] else &arenas[1]
+
+
+cdef inline bint move_key(const Slots* old, uint64_t place, const Slots* new, uint32_t* key) noexcept nogil:
+    """Set `key` to the number that a moved key has in the new array; return False without memory."""
+    cdef unsigned char* text
+    if old.keys == NULL:
+        return True
+    key[0] = old.keys[place]
+    if old.arena != new.arena:
+        text = key_at(old.arena, key[0])
+        key[0] = key_add(new.arena, text + 1, text[0])
+    return key[0] != 0
+
+
+cdef inline void release_slots(const Slots* s, uint64_t begin, uint64_t end) noexcept nogil:
+    """Release the memory of slots that are not read again."""
+    ringfence_release_pages(<char*>slot(s, begin), <char*>slot(s, end))
+    if s.keys != NULL:
+        ringfence_release_pages(<char*>(s.keys + begin), <char*>(s.keys + end))

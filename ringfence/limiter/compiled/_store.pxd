@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from ringfence.limiter.compiled._algorithms cimport Answer, Instant, Params
 from ringfence.limiter.compiled._siphash cimport SipKey
-from ringfence.limiter.compiled._slots cimport Slots
+from ringfence.limiter.compiled._slots cimport KeyArena, Slots
 
 
 cdef enum Decided:
@@ -16,6 +16,7 @@ cdef enum Decided:
 cdef class Store:
     cdef Params params
     cdef Instant instant
+    cdef KeyArena[2] arenas
     cdef Slots now_in
     cdef Slots moved_from
     cdef bint is_moving
@@ -49,6 +50,7 @@ cdef class Store:
     cdef int _resize(self) except -1
     cdef void _move_on(self, int steps) noexcept
     cdef void _sweep(self, int steps) noexcept
+    cdef void _close(self, Slots* part) noexcept nogil
     cdef void _release(self, Slots* part, uint64_t place) noexcept
     cdef void _remove(self, Slots* part, uint64_t place) noexcept
     cdef int64_t _evict(self) noexcept

@@ -5,8 +5,7 @@
 """
 
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
@@ -20,8 +19,9 @@ from ringfence.limiter.compiled._ring cimport (
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
-    Slots, shift_back, home, shift_forward, ringfence_release_pages, ringfence_prefetch, seek, slot,
-    slots_close, slots_open, slots_settle,
+    LONGEST_KEY, UNIT, KeyArena, Slots, arena_of_next, home, key_add, key_remove, keys_close,
+    list_keys, move_key, release_slots, ringfence_prefetch, seek, shift_back, shift_forward, slot,
+    slot_bytes, slots_close, slots_open, slots_settle,
 )
 from ringfence.limiter.compiled._states cimport numbers_of, read_numbers, read_state
 
@@ -55,7 +55,7 @@ cdef class Store:
     """Counters by key under one scheme, without a bound.
 
     `params` are the parameters that `ringfence.limiter.compiled.params` computes from the scheme.
-    With `keeps_keys`, each slot refers to its key; otherwise keys cannot be listed.
+    With `keeps_keys`, keys of at most 255 bytes are stored; otherwise keys cannot be listed.
     """
 
     def __cinit__(self, scheme, dict params not None, bytes secret not None, bint keeps_keys):
@@ -66,19 +66,15 @@ cdef class Store:
         self.scheme = scheme
         self.keeps_keys = keeps_keys
         self.instant.now = -1
-        if not slots_open(&self.now_in, self.params.words, MIN_SLOTS, keeps_keys):
+        cdef KeyArena* arena = &self.arenas[0] if keeps_keys else NULL
+        if not slots_open(&self.now_in, self.params.words, MIN_SLOTS, arena):
             raise MemoryError
 
     def __dealloc__(self):
-        cdef uint64_t place
-        for place in range(self.moved_from.size):
-            if slot(&self.moved_from, place)[0]:
-                self._release(&self.moved_from, place)
-        slots_close(&self.moved_from)
-        for place in range(self.now_in.size):
-            if slot(&self.now_in, place)[0]:
-                self._release(&self.now_in, place)
-        slots_close(&self.now_in)
+        self._close(&self.moved_from)
+        self._close(&self.now_in)
+        keys_close(&self.arenas[0])
+        keys_close(&self.arenas[1])
 
     def __len__(self):
         return self.now_in.count + self.moved_from.count
@@ -88,32 +84,35 @@ cdef class Store:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of memory of the slots and rings."""
+        """Return the bytes of memory of the slots, keys and rings."""
         cdef uint64_t size = self.now_in.size
         if self.is_moving:
             size += self.moved_from.size - self.released
-        return size * 8 * (self.params.words + self.keeps_keys) + self.ring_bytes
+        units = self.arenas[0].next_unused + self.arenas[1].next_unused
+        return size * slot_bytes(&self.now_in) + units * UNIT + self.ring_bytes
 
     @property
     def bytes_in_use(self) -> int:
         """Return the bytes of the entries, their keys and rings, which an eviction would release."""
-        cdef uint64_t count = self.now_in.count + self.moved_from.count
-        # An eighth of the homes stays empty; a key is an object of at most 176 bytes.
-        return count * (9 * (self.params.words + self.keeps_keys) + 176 * self.keeps_keys) + self.ring_bytes
+        cdef uint64_t units = self.arenas[0].units + self.arenas[1].units
+        # An eighth of the homes stays empty.
+        return len(self) * slot_bytes(&self.now_in) * 9 // 8 + units * UNIT + self.ring_bytes
 
-    def names(self) -> list:
-        """Return all keys with a counter. Raises `LookupError` when keys are not stored."""
-        cdef uint64_t place
+    def keys_from(self, uint64_t identity, int most) -> tuple[list[bytes], int]:
+        """Return up to `most` keys from `identity` on, and the identity for the next call, or 0.
+
+        Keys that are in the table during all calls are returned once, also if others change
+        meanwhile. Raises `LookupError` when keys are not stored.
+        """
+        cdef uint64_t begin
+        cdef Slots* part = self._part(identity, &begin)
         cdef list found = []
         if not self.keeps_keys:
             raise LookupError("keys: this table knows keys by their identity alone")
-        for place in range(self.moved_from.size):
-            if self.moved_from.names[place] != NULL:
-                found.append(<object>self.moved_from.names[place])
-        for place in range(self.now_in.size):
-            if self.now_in.names[place] != NULL:
-                found.append(<object>self.now_in.names[place])
-        return found
+        identity = list_keys(part, seek(part, identity, begin), found, most)
+        if not identity and self.is_moving and part == &self.now_in:
+            identity = list_keys(&self.moved_from, self.next_place, found, most)
+        return found, identity
 
     def get(self, bytes name not None):
         """Return the numbers of the counter of a key for `put`; None without a counter.
@@ -362,6 +361,8 @@ cdef class Store:
         """Add a slot for an identity that has none."""
         cdef uint64_t begin, place
         cdef Slots* part
+        if self.keeps_keys and size_of(name) > LONGEST_KEY:
+            raise ValueError(f"a key has at most {LONGEST_KEY} bytes, this one {size_of(name)}")
         if self.is_moving:
             self._move_on(SLOTS_PER_MOVE)
         else:
@@ -374,11 +375,13 @@ cdef class Store:
         place = seek(part, identity, begin)
         if not shift_forward(part, place):
             raise MemoryError
+        if self.keeps_keys:
+            part.keys[place] = key_add(part.arena, bytes_in(name), size_of(name))
+            if not part.keys[place]:
+                shift_back(part, place)
+                raise MemoryError
         slot(part, place)[0] = identity
         memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
-        if self.keeps_keys:
-            Py_INCREF(<object>name)
-            part.names[place] = name
         return 0
 
     cdef uint64_t _fullest(self) noexcept nogil:
@@ -387,15 +390,11 @@ cdef class Store:
 
     cdef int _resize(self) except -1:
         """Begin to move to an array with an eighth more homes than the entries need."""
-        self.moved_from = self.now_in
-        if not slots_open(
-            &self.now_in, self.params.words, self.moved_from.count * 18 // self._fullest() + MIN_SLOTS, self.keeps_keys
-        ):
-            self.now_in = self.moved_from
-            self.moved_from.size = self.moved_from.count = 0
-            self.moved_from.words = NULL
-            self.moved_from.names = NULL
+        cdef Slots fresh
+        cdef uint64_t homes = self.now_in.count * 18 // self._fullest() + MIN_SLOTS
+        if not slots_open(&fresh, self.params.words, homes, arena_of_next(&self.now_in, self.arenas)):
             raise MemoryError
+        self.moved_from, self.now_in = self.now_in, fresh
         self.is_moving = True
         self.bound = self.next_place = self.released = self.hand = 0
         return 0
@@ -406,6 +405,7 @@ cdef class Store:
         cdef Slots* new = &self.now_in
         cdef uint64_t* word
         cdef uint64_t place
+        cdef uint32_t key
         while steps and self.next_place < old.size:
             steps -= 1
             word = slot(old, self.next_place)
@@ -416,28 +416,23 @@ cdef class Store:
                     self._release(old, self.next_place)
                 else:
                     place = seek(new, word[0], 0)
-                    if not shift_forward(new, place):
+                    if not move_key(old, self.next_place, new, &key) or not shift_forward(new, place):
                         # No memory for more slots: drop the entry.
                         self._release(old, self.next_place)
                     else:
                         memcpy(slot(new, place), word, old.per_slot * sizeof(uint64_t))
                         if self.keeps_keys:
-                            new.names[place] = old.names[self.next_place]
-                            old.names[self.next_place] = NULL
+                            new.keys[place] = key
                 word[0] = 0
             self.next_place += 1
         if self.next_place >= old.size:
+            if old.arena != new.arena:
+                keys_close(old.arena)
             slots_close(old)
             slots_settle(new)
             self.is_moving = False
         elif self.next_place - self.released >= RELEASE_AFTER:
-            ringfence_release_pages(
-                <char*>slot(old, self.released), <char*>slot(old, self.next_place)
-            )
-            if self.keeps_keys:
-                ringfence_release_pages(
-                    <char*>(old.names + self.released), <char*>(old.names + self.next_place)
-                )
+            release_slots(old, self.released, self.next_place)
             self.released = self.next_place
 
     cdef void _sweep(self, int steps) noexcept:
@@ -453,16 +448,22 @@ cdef class Store:
             else:
                 self.hand += 1
 
+    cdef void _close(self, Slots* part) noexcept nogil:
+        cdef uint64_t place
+        for place in range(part.size):
+            if self.params.kind == LOG and slot(part, place)[0]:
+                free(<Ring*>slot(part, place)[1])
+        slots_close(part)
+
     cdef void _release(self, Slots* part, uint64_t place) noexcept:
-        """Release the objects that a slot refers to."""
+        """Release the memory that a slot refers to."""
         cdef Ring* ring
         if self.params.kind == LOG:
             ring = <Ring*>slot(part, place)[1]
             self.ring_bytes -= ring_bytes(ring, self.params.hit_bytes)
             free(ring)
-        if part.names != NULL:
-            Py_DECREF(<object>part.names[place])
-            part.names[place] = NULL
+        if self.keeps_keys:
+            key_remove(part.arena, part.keys[place])
 
     cdef void _remove(self, Slots* part, uint64_t place) noexcept:
         self._release(part, place)

@@ -7,7 +7,7 @@ from its slot, run the Python implementation, and write the counter back. So onl
 implemented twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
@@ -30,8 +30,8 @@ class CompiledTable(HotTable, Table):
     bytes.
 
     `secret`, 16 bytes that clients must not know, is the key of the identity hash. Tables that
-    exchange counters share it. With `keeps_keys`, a slot also refers to its key, which transfers to
-    other nodes need; without it, `all_keys` raises `LookupError`.
+    exchange counters share it. With `keeps_keys`, the keys are stored, too, because transfers to
+    other nodes need them; without it, `key_slices` raises `LookupError`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CompiledTable(HotTable, Table):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the compiled counters, without their keys."""
+        """Bytes of the compiled counters and of their keys."""
         return sum(store.nbytes for store in self.stores)
 
     @property
@@ -80,9 +80,15 @@ class CompiledTable(HotTable, Table):
         self.own_limit, self.own_amount = limit, limit.amount
         self.own = self.store_for(limit)
 
-    def all_keys(self) -> list[bytes]:
-        """Return all keys that have a counter. Raises `LookupError` without `keeps_keys`."""
-        return [key for store in self.stores for key in store.names()] + Table.all_keys(self)
+    def key_slices(self, size: int) -> Iterator[list[bytes]]:
+        """Yield all keys that have a counter. Raises `LookupError` without `keeps_keys`."""
+        for store in [*self.stores]:
+            identity = 1
+            while identity:
+                keys, identity = store.keys_from(identity, size)
+                if keys:
+                    yield keys
+        yield from Table.key_slices(self, size)
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""

@@ -26,6 +26,10 @@ COMPILED = [
 PERIODS = [7, 30, 10**6, SECOND, MINUTE, 86_400 * SECOND]
 
 
+def keys_of(table: Table) -> list[bytes]:
+    return [key for keys in table.key_slices(100) for key in keys]
+
+
 def table_of(limit: Limit, max_keys: int = 100_000, *, keeps_keys: bool = False) -> CompiledTable:
     return CompiledTable(limit, max_keys=max_keys, secret=bytes(16), keeps_keys=keeps_keys)
 
@@ -73,7 +77,7 @@ def test_a_table_that_grows_and_shrinks_loses_no_key(
     assert len(table) == len(keys)
     assert all(table.has(key) for key in keys)
     if keeps_keys:
-        assert sorted(table.all_keys()) == sorted(keys)
+        assert sorted(keys_of(table)) == sorted(keys)
     for key in keys[100:]:
         table.reset(key)
     assert len(table) == 100
@@ -89,7 +93,56 @@ def test_a_table_without_kept_keys_cannot_list_them() -> None:
     table.check(b"key", 1, START)
 
     with pytest.raises(LookupError, match="identity alone"):
-        table.all_keys()
+        keys_of(table)
+
+
+@pytest.mark.parametrize("algorithm", COMPILED)
+def test_slices_contain_each_lasting_key_once_while_the_table_changes(algorithm: Algorithm) -> None:
+    table, random = table_of(Limit.of_ns(3, MINUTE, algorithm), keeps_keys=True), Random(2)
+    lasting = {b"lasting-%d" % number for number in range(5_000)}
+    for key in lasting:
+        table.check(key, 1, START)
+
+    found: list[bytes] = []
+    passing = [b"passing-%d" % number for number in range(40_000)]
+    for number, keys in enumerate(table.key_slices(100)):
+        found += keys
+        assert len(keys) <= 100
+        for key in passing[number * 500 : number * 500 + 500]:  # Soon the table must grow.
+            table.check(key, 1, START)
+            if random.random() < 0.9:  # Later it shrinks.
+                table.reset(key)
+
+    assert sorted(lasting.intersection(found)) == sorted(lasting)
+    assert len(found) == len(set(found))
+
+
+def test_memory_of_removed_keys_is_used_for_other_keys() -> None:
+    table = table_of(Limit.of_ns(3, MINUTE, Algorithm.TOKEN_BUCKET), keeps_keys=True)
+    random = Random(3)
+    kept = {b"kept-%d" % number: number % 3 for number in range(500)}
+    for key, cost in kept.items():
+        table.check(key, cost + 1, START)
+    settled = table.nbytes
+
+    for _ in range(20_000):  # Of every length, so that the memory of each size is used again.
+        key = random.randbytes(random.randrange(1, 256))
+        table.check(key, 1, START)
+        table.reset(key)
+
+    assert sorted(keys_of(table)) == sorted(kept)
+    assert table.nbytes < settled + 8_000  # One key of each length at most.
+    for key, cost in kept.items():
+        assert table.check(key, 0, START).remaining == 2 - cost
+
+
+def test_a_key_that_is_too_long_for_the_table_is_refused() -> None:
+    table = table_of(Limit.of_ns(3, MINUTE), keeps_keys=True)
+    table.check(bytes(255), 1, START)
+
+    with pytest.raises(ValueError, match="at most 255 bytes, this one 256"):
+        table.check(bytes(256), 1, START)
+    assert keys_of(table) == [bytes(255)]
 
 
 @pytest.mark.parametrize("algorithm", COMPILED)
