@@ -1,199 +1,44 @@
 """Shards transferred in several parts: completely or not at all, with one acknowledgement."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from hashring import Member, NodeId, Ring, shard_of
-from node.metrics.counters import Counters
-from node.shards.ownership.ownership import ShardOwnership
-from node.shards.replication import INTERVAL, Replication, as_snapshot
-from node.shards.transfers.handoff import Handoff
-from node.shards.transfers.shard_sender import ShardSender
+from hashring import NodeId, shard_of
 from node.shards.transfers.unacknowledged_transfers import cut
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
-from ringfence.peering.engine_choice import decide_batch
-from ringfence.peering.link import Link
+from ringfence.limiter import Limit, Snapshot
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
-    Batch,
-    Copy,
     Counts,
-    Done,
     Holding,
-    Message,
-    Op,
     Pull,
     Pulled,
     ShardGroup,
     TransferAck,
-    TransferOffer,
-    decode,
     encode,
 )
-from tests.node.cluster import CONTAINMENT, World, ring_of, world
-
-DAY = 86_400_000_000_000
-NOW = 1_800_000_000 * 1_000_000_000
-RULE = 7
-HITS = 8000
-"""Hits per log. At different instants they need 16,000 numbers, so four logs need two parts."""
-A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-
-
-def keys_of_shards(shards: int, keys: int) -> list[list[bytes]]:
-    """Find shards with at least `count` keys, and return them with these keys."""
-    found: dict[int, list[bytes]] = {}
-    full: list[list[bytes]] = []
-    for number in range(1_000_000):
-        key = RULE.to_bytes(8, "big") + b"%d" % number
-        found.setdefault(shard_of(key), []).append(key)
-        if len(found[shard_of(key)]) == keys:
-            full.append(found[shard_of(key)])
-            if len(full) == shards:
-                break
-    return full
-
-
-KEYS, OTHER_KEYS, THIRD_KEYS = keys_of_shards(3, 4)
-SHARD = shard_of(KEYS[0])
-
-
-@dataclass
-class Peers:
-    """Members with links on which a test can drop messages."""
-
-    nursery: trio.Nursery
-    nodes: dict[NodeId, "Peer"] = field(default_factory=dict)
-    loses: Callable[[NodeId, Message], bool] = lambda to, message: False
-    """Functions that decide whether a message to a member, or its answer, is lost."""
-    said: list[tuple[NodeId, Message]] = field(default_factory=list)
-    """Delivered messages with their receivers."""
-
-    def add(self, name: NodeId) -> "Peer":
-        peer = self.nodes[name] = Peer(name, self)
-        self.nursery.start_soon(peer.handoff.run)
-        return peer
-
-    def acknowledged(self) -> list[int]:
-        return [
-            shard for _, each in self.said if isinstance(each, TransferAck) for shard in each.shards
-        ]
-
-
-class Peer:
-    """Member with counters, shards and the code that transfers them."""
-
-    def __init__(self, name: NodeId, peers: Peers | None = None, least_parts: int = 1) -> None:
-        self.name = name
-        self.engine = Engine(max_keys=10_000)
-        limit = Limit.of_ns(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
-        self.engine.set_rules({RULE: EngineRule(limit)})
-        self.ownership = ShardOwnership(
-            name,
-            self.engine,
-            Counters(),
-            lambda key: DAY,
-            lambda keys: None,
-            lambda shards: None,
-            max_keys=10_000,
-        )
-        self.sender = ShardSender(
-            self.ownership,
-            self.engine,
-            Counters(),
-            first_transfer=1 + 1000 * ord(name),
-            least_parts=least_parts,
-        )
-        self.handoff = Handoff(
-            name,
-            self.ownership,
-            self.sender,
-            self.engine,
-            Counters(),
-            lambda to: None if peers is None else cast(Link, Way(peers, name, to)),
-            reached,
-            lambda: NOW,
-            CONTAINMENT,
-        )
-
-    def fill(self, *keys: bytes, hits: int = HITS) -> None:
-        """Count hits of keys, each at a different instant."""
-        self.ownership.start({shard_of(key) for key in keys})
-        for key in keys:
-            self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
-
-    def spend(
-        self, key: bytes, op: Op = Op.CHECK, units: int = 1, limit: Limit | None = None
-    ) -> None:
-        batch = Batch(op, [key], [units])
-        if limit is not None:
-            batch.limits, batch.which = [limit], [1]
-        self.ownership.record_decided(batch, decide_batch(self.engine, batch, NOW), NOW)
-
-    def give(
-        self, requester: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
-    ) -> Pulled:
-        self.sender.index(self.engine.keys())
-        pull = Pull(1, [SHARD], part, transfer_id)
-        return self.sender.answer(requester, pull, NOW + later_ns, lambda shard: False)
-
-    def used(self, *keys: bytes) -> list[int]:
-        return [self.engine.used(key, NOW) for key in keys or KEYS]
-
-
-@dataclass
-class Way:
-    """Link from one member to another."""
-
-    peers: Peers
-    here: NodeId
-    to: NodeId
-
-    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
-        message = decode(encode(make(1)))
-        self.peers.nursery.start_soon(self._carry, message, on_reply)
-
-    async def _carry(self, message: Message, on_reply: Callable[[object], None]) -> None:
-        await trio.sleep(0.001)
-        if self.peers.loses(self.to, message):
-            await trio.sleep(2)
-            on_reply(None)
-            return
-        self.peers.said.append((self.to, message))
-        there = self.peers.nodes[self.to].handoff
-        match message:
-            case Pull():
-                on_reply(decode(encode(await there.answer(self.here, message))))
-            case TransferOffer(_, shards):
-                there.on_offer(self.here, shards)
-            case TransferAck(_, shards, transfer_id):
-                there.on_acknowledged(self.here, shards, transfer_id)
-            case _:
-                raise AssertionError(message)
-
-
-async def reached(name: NodeId) -> None:
-    await trio.lowlevel.checkpoint()
-
-
-def of(reply: Pulled) -> ShardGroup:
-    [group] = reply.groups
-    return group
-
-
-def ring(*names: NodeId) -> Ring:
-    return Ring.of([Member(name) for name in names])
-
-
-# Complete transfers
+from tests.node.cluster import World, ring_of, world
+from tests.node.shards.transfer_peers import (
+    DAY,
+    HITS,
+    KEYS,
+    NOW,
+    OTHER_KEYS,
+    SHARD,
+    THIRD_KEYS,
+    A,
+    B,
+    C,
+    Peer,
+    Peers,
+    of,
+    ring,
+)
 
 
 @asynccontextmanager
@@ -220,6 +65,9 @@ async def node_with_four_logs() -> AsyncIterator[tuple[World, Limiter, list[dict
 
 async def left(limiter: Limiter, logs: list[dict[str, str]]) -> list[int | None]:
     return [(await limiter.peek("api", log)).remaining for log in logs]
+
+
+# Complete transfers
 
 
 async def test_four_logs_of_8000_hits_arrive_completely_at_a_joining_node(
@@ -346,15 +194,15 @@ def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
         )
 
 
-# Incomplete transfers
-
-
 @contextmanager
 def lost_parts(peers: Peers) -> Iterator[None]:
     """Drop every request for a later part during the block."""
     peers.loses = lambda to, message: isinstance(message, Pull) and message.part > 0
     yield
     peers.loses = lambda to, message: False
+
+
+# Incomplete transfers
 
 
 async def test_a_shard_with_a_missing_part_is_not_counted_or_acknowledged(
@@ -490,212 +338,3 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
     assert emptied
     assert leaver.ownership.transfers.unconfirmed() == []
     assert other.used() == [HITS] * 4  # although the shard was offered a second time
-
-
-# Replication
-
-
-class Standby:
-    """Standby that answers replication frames only when the test requests it."""
-
-    def __init__(self) -> None:
-        self.frames: list[tuple[Copy, Callable[[object], None]]] = []
-
-    def call(self, make: Callable[[int], Copy], on_reply: Callable[[object], None]) -> None:
-        frame = decode(encode(make(1)))
-        assert isinstance(frame, Copy)
-        self.frames.append((frame, on_reply))
-
-    def answer(self, reply: object) -> list[bytes]:
-        frame, on_reply = self.frames.pop(0)
-        on_reply(reply)
-        return frame.counts.keys
-
-
-def replicating(
-    owner: Peer, link_to: Callable[[NodeId], Link | None] | None = None
-) -> tuple[Replication, Standby]:
-    standby = Standby()
-    replication = Replication(
-        owner.name,
-        owner.ownership,
-        owner.sender,
-        owner.engine,
-        Counters(),
-        link_to or (lambda name: cast(Link, standby)),
-        lambda: NOW,
-        CONTAINMENT,
-    )
-    replication.on_ring_change(ring(), ring(A, B))
-    return replication, standby
-
-
-def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again() -> None:
-    owner = Peer(A)
-    owner.ownership.start([SHARD])
-    replication, standby = replicating(owner)
-    owner.spend(KEYS[0])
-    owner.spend(KEYS[1])
-    list(replication.send_changes())
-
-    assert standby.answer(None) == KEYS[:2]
-    list(replication.send_changes())
-    assert standby.answer(Done(1)) == KEYS[:2]
-    list(replication.send_changes())
-
-    assert not standby.frames
-    assert not owner.ownership.changed.keys
-
-
-def test_keys_of_a_standby_without_a_link_are_sent_when_there_is_one() -> None:
-    owner = Peer(A)
-    owner.ownership.start([SHARD])
-    links: list[Link] = []
-    replication, standby = replicating(owner, lambda name: links[0] if links else None)
-    owner.spend(KEYS[0])
-
-    list(replication.send_changes())
-    links.append(cast(Link, standby))
-    list(replication.send_changes())
-
-    assert standby.answer(Done(1)) == KEYS[:1]
-    assert not owner.ownership.changed.keys
-
-
-def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
-    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
-    for key in keys:
-        owner.fill(key, hits=10)
-        owner.spend(key)
-
-    list(replication.send_changes())
-
-    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
-
-
-@pytest.mark.parametrize("how", ["decided", "marked"])
-async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_time(
-    autojump_clock: MockClock, how: str
-) -> None:
-    owner = Peer(A)
-    owner.fill(KEYS[0], hits=3)
-    owner.ownership.start([SHARD])
-    streaming, standby = replicating(owner)
-    rounds: list[float] = []
-    send = streaming.send_changes
-    streaming.send_changes = lambda: (rounds.append(trio.current_time()), send())[1]  # type: ignore[method-assign]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(streaming.run)
-        await trio.sleep(1)
-        standby.answer(Done(1))  # The standby is new, so it gets all counters.
-        rounds.clear()
-        await trio.sleep(60)
-        assert not rounds
-        for _ in range(2):
-            if how == "decided":
-                owner.spend(KEYS[0])
-            else:
-                owner.ownership.changed.add(KEYS[0])
-            await trio.sleep(1.01 * INTERVAL)
-            assert standby.answer(Done(1)) == KEYS[:1]
-            await trio.sleep(60)
-        nursery.cancel_scope.cancel()
-
-    assert len(rounds) == 2
-
-
-def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(20_000)]
-    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
-    for key in keys:
-        owner.spend(key)
-    assert replication.backlog == len(keys)
-
-    steps = sum(1 for _ in replication.send_changes())
-
-    assert steps > 10
-    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
-    assert replication.backlog == 0
-
-
-def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
-    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
-    for key in keys:
-        owner.spend(key)
-
-    steps = replication.send_changes()
-    next(steps)
-    owner.spend(keys[0])
-    list(steps)
-
-    assert [*owner.ownership.changed.keys] == [keys[0]]
-    while standby.frames:
-        standby.answer(Done(1))
-    list(replication.send_changes())
-    assert standby.answer(Done(1)) == [keys[0]]
-
-
-def test_frames_without_acknowledgement_hold_back_the_next_round() -> None:
-    owner = Peer(A)
-    owner.ownership.start([SHARD])
-    replication, standby = replicating(owner)
-    owner.spend(KEYS[0])
-    list(replication.send_changes())
-    owner.spend(KEYS[1])
-
-    list(replication.send_changes())
-
-    assert len(standby.frames) == 1
-    assert replication.backlog == 1
-
-
-# Admissions of a standby
-
-
-def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
-    owner, as_standby = Peer(A), Peer(B)
-    owner.fill(KEYS[0], hits=3)
-    as_standby.ownership.take_over(SHARD, A, [(NOW, owner.ownership.snapshot(KEYS[:1], NOW))], NOW)
-    as_standby.spend(KEYS[0], units=5)
-    as_standby.spend(KEYS[0], Op.REFUND, units=2)
-
-    reply = as_standby.give(A)
-    counts = as_snapshot(reply.counts)
-    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
-
-    assert owner.used(KEYS[0]) == [3 + 5 - 2]
-
-
-@pytest.mark.parametrize("hits_before", [0, 2])
-@pytest.mark.parametrize("algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG])
-def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
-    algorithm: Algorithm, hits_before: int
-) -> None:
-    limit = Limit.of_ns(100, DAY, algorithm=algorithm)
-    key = next(
-        key
-        for number in range(1_000_000)
-        if shard_of(key := (RULE + 1).to_bytes(8, "big") + b"%d" % number) == SHARD
-    )
-    owner, as_standby = Peer(A), Peer(B)
-    owner.ownership.start([SHARD])
-    for _ in range(hits_before):
-        owner.spend(key, limit=limit)
-    as_standby.ownership.take_over(SHARD, A, [], NOW)
-    as_standby.spend(key, units=5, limit=limit)
-
-    reply = as_standby.give(A)
-    counts = as_snapshot(reply.counts)
-    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
-
-    assert owner.used(key) == [hits_before + 5]
-    [taken] = owner.engine.snapshot([key], NOW).limits
-    assert taken == limit

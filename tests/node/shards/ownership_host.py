@@ -1,0 +1,103 @@
+"""Node without a network that owns shards, for tests of shard ownership."""
+
+from gossip import Record, Status
+from hashring import NodeId, shard_of
+from node.metrics.counters import Counters
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.replication import as_snapshot
+from node.shards.transfers.shard_sender import ShardSender
+from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.peering.engine_choice import decide_batch
+from ringfence.wire import Batch, Holding, Op, Pull, Pulled
+
+DAY = 86_400_000_000_000
+RULE = 7
+KEY = RULE.to_bytes(8, "big") + b"\x01k"
+NOW = 1_800_000_000 * 1_000_000_000
+
+
+def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> Record:
+    return Record(name, "h", 1, "dc1", "z1", 1.0, generation, 0, status)
+
+
+class Host:
+    """Shard ownership and engine of a node."""
+
+    def __init__(self, name: str) -> None:
+        self.name = NodeId(name)
+        self.started: list[int] = []
+        self.engine = Engine(max_keys=100)
+        self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
+        self.ownership = ShardOwnership(
+            self.name,
+            self.engine,
+            Counters(),
+            lambda key: DAY,
+            lambda keys: None,
+            self.started.extend,
+            max_keys=100,
+        )
+        self.sender = ShardSender(
+            self.ownership,
+            self.engine,
+            Counters(),
+            first_transfer=1,
+        )
+
+    def spend(self, units: int, *, at: int = NOW) -> None:
+        batch = Batch(Op.CHECK, [KEY], [units])
+        self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
+
+    def stand_in_for(self, owner: str, *silent: str) -> None:
+        copies = list(self.ownership.replicas.of(shard_of(KEY)))
+        self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
+
+    def copy_to(self, other: "Host") -> None:
+        other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
+
+    def ask(self, sender: "Host") -> Pulled:
+        sender.sender.index([KEY])
+        pull = Pull(1, [shard_of(KEY)], 0)
+        return sender.sender.answer(self.name, pull, NOW, lambda shard: False)
+
+    def take(self, sender: "Host", reply: Pulled) -> None:
+        (about,) = reply.groups
+        if about.hold is not Holding.HELD:
+            return
+        counts = as_snapshot(reply.counts)
+        fallback_counts = reply.fallback_counts or [[]]
+        self.ownership.accept(shard_of(KEY), about, sender.name, counts, fallback_counts, NOW)
+
+    def hear_out(self, other: "Host") -> None:
+        """Ask a node that was silent during the takeover for its replica."""
+        counts = as_snapshot(self.ask(other).counts)
+        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW)
+
+    def ask_for_replica(self, standby: "Host") -> None:
+        """Ask a standby only for its replica from before this host's restart."""
+        pull = Pull(1, [shard_of(KEY)], 0, is_for_replicas=True)
+        reply = standby.sender.answer(self.name, pull, NOW, lambda shard: True)
+        for about in reply.groups:
+            assert about.hold is not Holding.HELD
+            counts = as_snapshot(reply.counts)
+            self.ownership.replica_answered(*about.shards, standby.name, counts, NOW)
+
+    def go_on_from(self, copy: Pulled) -> None:
+        """Apply the answer of the previous holder, which has only a replica."""
+        (about,) = copy.groups
+        counts = as_snapshot(copy.counts)
+        self.ownership.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
+
+    @property
+    def covered_owner(self) -> NodeId | None:
+        cover = self.ownership.covers.get(shard_of(KEY))
+        return None if cover is None else cover.owner
+
+    @property
+    def to_ask(self) -> list[NodeId]:
+        cover = self.ownership.covers.get(shard_of(KEY))
+        return [] if cover is None else [*cover.to_ask]
+
+    @property
+    def used(self) -> int:
+        return self.engine.used(KEY, NOW)

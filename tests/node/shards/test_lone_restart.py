@@ -1,0 +1,220 @@
+"""Shard ownership after a restart: an owner without data recovers its counters from a replica."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from hashring import SHARDS, Member, NodeId, Ring, shard_of
+from node.metrics.counters import Counters
+from node.shards.replication import Replication, as_snapshot
+from ringfence.peering.link import Link
+from ringfence.wire import Copy
+from tests.node.cluster import CONTAINMENT
+from tests.node.shards.ownership_host import KEY, NOW, Host, member
+
+OURS = b"\1" * SHARDS
+
+
+def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
+    before, after, stand_in = Host("c"), Host("c"), Host("a")
+    before.ownership.start([shard_of(KEY)])
+    before.spend(3)
+    copy = before.ownership.snapshot([KEY], NOW)
+    stand_in.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    stand_in.ownership.on_member_change(member("c"), member("c", generation=2))
+    after.ownership.start([shard_of(KEY)])  # Restarted, and found no other member.
+    after.spend(1)
+    after.ownership.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
+    after.copy_to(stand_in)
+
+    after.take(stand_in, after.ask(stand_in))
+
+    assert after.used == 6
+
+
+def restarted_alone() -> tuple[Host, Host, Ring]:
+    """A node that has admitted 1 unit since it restarted alone, its standby with a replica of 3
+    units from before, and the ring of both."""
+    shard, names = shard_of(KEY), (NodeId("a"), NodeId("c"))
+    ring = Ring.of(map(Member, names))
+    owner = ring.owner(shard)
+    (standby,) = [name for name in names if name != owner]
+    before, after, stand_in = Host(owner), Host(owner), Host(standby)
+    before.ownership.start([shard])
+    before.spend(3)
+    before.copy_to(stand_in)
+    after.ownership.start([shard])
+    after.ownership.unasked.add([shard], lambda shard: ())
+    after.spend(1)
+    after.ownership.unasked.on_ring_change(ring, OURS)
+    return after, stand_in, ring
+
+
+def test_an_owner_that_restarted_alone_recovers_the_replica_of_its_standby() -> None:
+    owner, standby, ring = restarted_alone()
+
+    owner.ask_for_replica(standby)
+    owner.ask_for_replica(standby)  # A repeated answer adds nothing.
+
+    assert owner.used == 4
+    owner.ownership.unasked.on_ring_change(ring, OURS)
+    assert not owner.ownership.unasked.to_ask
+
+
+def test_a_standby_without_a_replica_is_asked_once_by_a_restarted_owner() -> None:
+    owner, standby, ring = restarted_alone()
+    standby.ownership.replicas.drop([shard_of(KEY)])
+
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 1
+    owner.ownership.unasked.on_ring_change(ring, OURS)
+    assert not owner.ownership.unasked.to_ask
+
+
+def test_a_replica_of_another_members_counters_is_not_used_after_a_restart() -> None:
+    owner, standby, _ = restarted_alone()
+    other = Host("d")
+    other.stand_in_for(owner.name)
+    other.spend(2)
+    other.copy_to(standby)
+
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 1
+
+
+@pytest.mark.parametrize("is_restart_detected", [False, True])
+def test_a_standby_that_took_over_keeps_its_counters_for_their_transfer(
+    *, is_restart_detected: bool
+) -> None:
+    owner, standby, _ = restarted_alone()
+    standby.stand_in_for(owner.name)
+    standby.spend(2)
+
+    owner.ask_for_replica(standby)
+    assert (owner.used, standby.used) == (1, 5)
+    assert owner.ownership.unasked.is_to_ask(standby.name, shard_of(KEY))
+    if is_restart_detected:
+        standby.ownership.on_member_change(member(owner.name), member(owner.name, generation=2))
+    owner.take(standby, owner.ask(standby))
+
+    assert owner.used == 6
+    assert not owner.ownership.unasked.to_ask
+
+
+def test_an_unacknowledged_transfer_to_a_restarted_owner_is_not_answered_as_a_replica() -> None:
+    owner, standby, _ = restarted_alone()
+    standby.stand_in_for(owner.name)
+    standby.spend(2)
+    transfer = owner.ask(standby)  # The answer is on its way.
+
+    owner.ask_for_replica(standby)
+    assert owner.ownership.unasked.is_to_ask(standby.name, shard_of(KEY))
+    owner.take(standby, transfer)
+
+    assert owner.used == 6
+
+
+def test_a_takeover_after_the_answer_adds_only_its_own_units() -> None:
+    owner, standby, _ = restarted_alone()
+    owner.ask_for_replica(standby)
+    standby.stand_in_for(owner.name)
+    standby.spend(2)
+    standby.ownership.on_member_change(member(owner.name), member(owner.name, generation=2))
+
+    owner.take(standby, owner.ask(standby))
+
+    assert owner.used == 6
+
+
+def test_the_next_standby_is_asked_when_the_first_one_dies_before_its_answer() -> None:
+    owner, standby, _ = restarted_alone()
+    without_standby = Ring.of(map(Member, (owner.name, NodeId("e"))))
+
+    owner.ownership.unasked.on_ring_change(without_standby, OURS)
+
+    assert {name: [*asked] for name, asked in owner.ownership.unasked.to_ask.items()} == {
+        "e": [shard_of(KEY)]
+    }
+    owner.ask_for_replica(Host("e"))
+    assert not owner.ownership.unasked.to_ask
+    owner.ask_for_replica(
+        standby
+    )  # Its answer arrives late, after another node has become the standby.
+    assert owner.used == 1
+
+
+def test_a_member_that_had_no_counters_at_the_start_is_not_asked_again() -> None:
+    owner, standby, ring = restarted_alone()
+    shard, found = shard_of(KEY), NodeId("b")
+    owner.ownership.unasked.add([shard], lambda shard: (found,))
+
+    owner.ownership.unasked.on_ring_change(Ring.of(map(Member, (owner.name, found))), OURS)
+    assert not owner.ownership.unasked.to_ask
+    owner.ownership.unasked.on_ring_change(ring, OURS)
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 4
+
+
+def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None:
+    owner, standby, ring = restarted_alone()
+    frames: list[object] = []
+
+    class Way:
+        def call(self, make: Callable[[int], object], on_reply: Callable[[object], None]) -> None:
+            frames.append(make(1))
+
+    replication = Replication(
+        *(owner.name, owner.ownership, owner.sender, owner.engine, Counters()),
+        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT),
+    )
+    replication.on_ring_change(Ring.of(()), ring)
+
+    list(replication.send_changes())
+    assert frames == []
+    owner.ask_for_replica(standby)
+    list(replication.send_changes())
+
+    (frame,) = frames
+    assert isinstance(frame, Copy)
+    standby.ownership.keep_replica(owner.name, as_snapshot(frame.counts), NOW)
+    standby.stand_in_for(owner.name)
+    assert standby.used == 4
+
+
+def test_a_shard_that_left_its_restarted_owner_is_not_asked_for() -> None:
+    owner, standby, _ = restarted_alone()
+
+    standby.take(owner, standby.ask(owner))
+
+    assert not owner.ownership.unasked.to_ask
+
+
+def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
+    owner, restarted = Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(4)
+    restarted.ownership.start(
+        [shard_of(KEY)]
+    )  # Cut off from its data center, the node asked other data centers,
+    # which had received these hits.
+    restarted.spend(2)
+
+    owner.take(restarted, owner.ask(restarted))
+
+    assert owner.used == 6
+
+
+def test_recovered_counts_are_added_at_a_node_without_data() -> None:
+    restarted, receiver = Host("b"), Host("c")
+    restarted.ownership.start([shard_of(KEY)])
+    restarted.ownership.restore_lost({KEY: [0, 3]}, NOW)
+    restarted.spend(2)
+
+    receiver.take(restarted, receiver.ask(restarted))
+
+    assert receiver.used == 5

@@ -1,0 +1,232 @@
+"""Replication of changed counters to the standby, and charges of the standby's admissions."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hashring import NodeId, shard_of
+from node.metrics.counters import Counters
+from node.shards.replication import INTERVAL, Replication, as_snapshot
+from ringfence.limiter import Algorithm, Limit
+from ringfence.peering.link import Link
+from ringfence.wire import (
+    Copy,
+    Done,
+    Op,
+    decode,
+    encode,
+)
+from tests.node.cluster import CONTAINMENT
+from tests.node.shards.transfer_peers import DAY, KEYS, NOW, RULE, SHARD, A, B, Peer, of, ring
+
+
+class Standby:
+    """Standby that answers replication frames only when the test requests it."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Copy, Callable[[object], None]]] = []
+
+    def call(self, make: Callable[[int], Copy], on_reply: Callable[[object], None]) -> None:
+        frame = decode(encode(make(1)))
+        assert isinstance(frame, Copy)
+        self.frames.append((frame, on_reply))
+
+    def answer(self, reply: object) -> list[bytes]:
+        frame, on_reply = self.frames.pop(0)
+        on_reply(reply)
+        return frame.counts.keys
+
+
+def replicating(
+    owner: Peer, link_to: Callable[[NodeId], Link | None] | None = None
+) -> tuple[Replication, Standby]:
+    standby = Standby()
+    replication = Replication(
+        owner.name,
+        owner.ownership,
+        owner.sender,
+        owner.engine,
+        Counters(),
+        link_to or (lambda name: cast(Link, standby)),
+        lambda: NOW,
+        CONTAINMENT,
+    )
+    replication.on_ring_change(ring(), ring(A, B))
+    return replication, standby
+
+
+# Replication
+
+
+def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    owner.spend(KEYS[0])
+    owner.spend(KEYS[1])
+    list(replication.send_changes())
+
+    assert standby.answer(None) == KEYS[:2]
+    list(replication.send_changes())
+    assert standby.answer(Done(1)) == KEYS[:2]
+    list(replication.send_changes())
+
+    assert not standby.frames
+    assert not owner.ownership.changed.keys
+
+
+def test_keys_of_a_standby_without_a_link_are_sent_when_there_is_one() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    links: list[Link] = []
+    replication, standby = replicating(owner, lambda name: links[0] if links else None)
+    owner.spend(KEYS[0])
+
+    list(replication.send_changes())
+    links.append(cast(Link, standby))
+    list(replication.send_changes())
+
+    assert standby.answer(Done(1)) == KEYS[:1]
+    assert not owner.ownership.changed.keys
+
+
+def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.fill(key, hits=10)
+        owner.spend(key)
+
+    list(replication.send_changes())
+
+    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+
+
+@pytest.mark.parametrize("how", ["decided", "marked"])
+async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_time(
+    autojump_clock: MockClock, how: str
+) -> None:
+    owner = Peer(A)
+    owner.fill(KEYS[0], hits=3)
+    owner.ownership.start([SHARD])
+    streaming, standby = replicating(owner)
+    rounds: list[float] = []
+    send = streaming.send_changes
+    streaming.send_changes = lambda: (rounds.append(trio.current_time()), send())[1]  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(streaming.run)
+        await trio.sleep(1)
+        standby.answer(Done(1))  # The standby is new, so it gets all counters.
+        rounds.clear()
+        await trio.sleep(60)
+        assert not rounds
+        for _ in range(2):
+            if how == "decided":
+                owner.spend(KEYS[0])
+            else:
+                owner.ownership.changed.add(KEYS[0])
+            await trio.sleep(1.01 * INTERVAL)
+            assert standby.answer(Done(1)) == KEYS[:1]
+            await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+
+    assert len(rounds) == 2
+
+
+def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(20_000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.spend(key)
+    assert replication.backlog == len(keys)
+
+    steps = sum(1 for _ in replication.send_changes())
+
+    assert steps > 10
+    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+    assert replication.backlog == 0
+
+
+def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.spend(key)
+
+    steps = replication.send_changes()
+    next(steps)
+    owner.spend(keys[0])
+    list(steps)
+
+    assert [*owner.ownership.changed.keys] == [keys[0]]
+    while standby.frames:
+        standby.answer(Done(1))
+    list(replication.send_changes())
+    assert standby.answer(Done(1)) == [keys[0]]
+
+
+def test_frames_without_acknowledgement_hold_back_the_next_round() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    owner.spend(KEYS[0])
+    list(replication.send_changes())
+    owner.spend(KEYS[1])
+
+    list(replication.send_changes())
+
+    assert len(standby.frames) == 1
+    assert replication.backlog == 1
+
+
+# Admissions of a standby
+
+
+def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
+    owner, as_standby = Peer(A), Peer(B)
+    owner.fill(KEYS[0], hits=3)
+    as_standby.ownership.take_over(SHARD, A, [(NOW, owner.ownership.snapshot(KEYS[:1], NOW))], NOW)
+    as_standby.spend(KEYS[0], units=5)
+    as_standby.spend(KEYS[0], Op.REFUND, units=2)
+
+    reply = as_standby.give(A)
+    counts = as_snapshot(reply.counts)
+    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
+
+    assert owner.used(KEYS[0]) == [3 + 5 - 2]
+
+
+@pytest.mark.parametrize("hits_before", [0, 2])
+@pytest.mark.parametrize("algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG])
+def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
+    algorithm: Algorithm, hits_before: int
+) -> None:
+    limit = Limit.of_ns(100, DAY, algorithm=algorithm)
+    key = next(
+        key
+        for number in range(1_000_000)
+        if shard_of(key := (RULE + 1).to_bytes(8, "big") + b"%d" % number) == SHARD
+    )
+    owner, as_standby = Peer(A), Peer(B)
+    owner.ownership.start([SHARD])
+    for _ in range(hits_before):
+        owner.spend(key, limit=limit)
+    as_standby.ownership.take_over(SHARD, A, [], NOW)
+    as_standby.spend(key, units=5, limit=limit)
+
+    reply = as_standby.give(A)
+    counts = as_snapshot(reply.counts)
+    owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
+
+    assert owner.used(key) == [hits_before + 5]
+    [taken] = owner.engine.snapshot([key], NOW).limits
+    assert taken == limit
