@@ -34,6 +34,7 @@ from ringfence.wire import Hello, Role
 
 if TYPE_CHECKING:
     from ringfence.transport.udp.udp_asyncio import AsyncioUdp
+    from ringfence.transport.udp.udp_caller_loop import CallerLoopUdp
     from ringfence.transport.udp.udp_trio import TrioUdp
 
 __all__ = [
@@ -192,14 +193,21 @@ async def open_cluster(
         raise failure
 
 
-def _new_transport(tls: ClientTls) -> AsyncioUdp | TrioUdp:
-    """Create the transport for the running event loop; asyncio applications do not import trio."""
+def _new_transport(tls: ClientTls) -> AsyncioUdp | CallerLoopUdp | TrioUdp:
+    """Create the transport for the running event loop, and import only what that loop needs."""
     errors = InternalErrors(logger, runtime.current_time)
     on_bug = partial(errors.failed, "the client")
     if runtime.in_trio_run():
         from ringfence.transport.udp.udp_trio import TrioUdp
 
         return TrioUdp(on_bug=on_bug, client=tls)
+    loop = runtime.current_runtime()
+    if loop is not None:
+        from ringfence.runtime.caller_loop import CallerLoop
+        from ringfence.transport.udp.udp_caller_loop import CallerLoopUdp
+
+        assert isinstance(loop, CallerLoop)
+        return CallerLoopUdp(loop, on_bug=on_bug, client=tls)
     from ringfence.transport.udp.udp_asyncio import AsyncioUdp
 
     return AsyncioUdp(on_bug=on_bug, client=tls)

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-import anyio.lowlevel
-
 import ringfence.client.connect  # noqa: F401 - to be found in sys.modules
+from ringfence import runtime
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
@@ -63,11 +62,11 @@ class _FakeAcquireLoop(AcquireLoop):
 
     async def sleep(self, seconds: float) -> None:
         self._clock.advance(seconds)
-        await anyio.lowlevel.checkpoint()
+        await runtime.checkpoint()
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
         # Other tasks may release a slot before the clock advances.
-        with anyio.move_on_after(_SETTLED):
+        with runtime.move_on_after(_SETTLED):
             await slot.wait()
             return
         self._clock.advance(seconds)

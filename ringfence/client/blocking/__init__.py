@@ -1,1 +1,1 @@
-"""The limiter for blocking code, and the background thread that runs it."""
+"""The limiter for blocking code, which runs in the threads that call it."""

@@ -1,8 +1,8 @@
 """The limiter for blocking code: threads, Flask, Celery.
 
-A background thread runs the event loop and the connections. Each call is passed to that thread, and
-the caller waits for the result. The limiter of `local` is called in the caller's thread, except for
-waits. After a fork, the first call of the child starts a new thread and connection.
+The threads that wait for an answer run the event loop and the connections. One background thread
+serves the connections while no thread waits. The limiter of `local` needs no event loop, except for
+waits. After a fork, the first call of the child opens a new connection.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from contextlib import (
 )
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ringfence.client.blocking.open_limiter import LimiterLost, OpenLimiter
 from ringfence.client.connect import RulesSource, local_limiter
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.decision import Decision
@@ -40,9 +41,6 @@ from ringfence.client.requests.descriptors import Descriptors
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet
-
-if TYPE_CHECKING:
-    from ringfence.client.blocking.background_thread import BackgroundThread
 
 __all__ = ["BlockingLimiter", "connect", "local"]
 
@@ -91,7 +89,7 @@ def _blocking_context(
     def hold(
         self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs
     ) -> Iterator[Decision]:
-        background = self._open()
+        opened = self._open()
 
         async def enter(limiter: Limiter) -> tuple[AbstractAsyncContextManager[Decision], Decision]:
             context = getattr(limiter, name)(*args, **kwargs)
@@ -100,14 +98,15 @@ def _blocking_context(
         async def leave(_: Limiter) -> None:
             await context.__aexit__(None, None, None)
 
-        context, decision = self._run_in(background, enter)
+        context, decision = opened.call(enter)
         _HOLDERS.add(self)
         try:
             yield decision
         finally:
-            # This is a forked child without the slot, or closing has released the slot.
-            if self._background is background:
-                self._run_in(background, leave)
+            # Otherwise, this is a forked child without the slot, or closing has released the slot.
+            if self._opened is opened:
+                with suppress(LimiterLost):  # The slot ends after its period.
+                    opened.call(leave)
 
     return hold
 
@@ -131,7 +130,7 @@ class BlockingLimiter:
         self._make = make
         self._waits = waits
         self._lock = threading.Lock()
-        self._background: BackgroundThread | None = None
+        self._opened: OpenLimiter | None = None
         self._is_closed = False
         self._expected: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
@@ -157,18 +156,18 @@ class BlockingLimiter:
         """
         with self._lock:
             self._is_closed = True
-            background, self._background = self._background, None
-        if background is not None:
-            background.stop()
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.stop()
 
     def __repr__(self) -> str:
         return f"BlockingLimiter({'open' if self.is_open else 'idle'})"
 
     @property
     def is_open(self) -> bool:
-        """Whether the background thread is running, so that calls need not connect first."""
-        background = self._background
-        return background is not None and background.is_alive
+        """Whether calls need not connect first."""
+        opened = self._opened
+        return opened is not None and opened.is_alive
 
     @property
     def rules(self) -> RuleSet:
@@ -179,8 +178,8 @@ class BlockingLimiter:
     def unmatched(self) -> Mapping[str, int]:
         """Number of checks that matched no rule since this process connected; see
         `Limiter.unmatched`."""
-        background = self._background
-        return {"known": 0, "unknown": 0} if background is None else background.limiter.unmatched
+        opened = self._opened
+        return {"known": 0, "unknown": 0} if opened is None else opened.limiter.unmatched
 
     def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
         """Declare the descriptor keys of later checks; see `Limiter.expect`.
@@ -190,8 +189,8 @@ class BlockingLimiter:
         with self._lock:
             if len(self._expected) < _MAX_EXPECTED:
                 self._expected[expected] = None
-            background = self._background
-        return [] if background is None else background.limiter.expect(domain, *paths)
+            opened = self._opened
+        return [] if opened is None else opened.limiter.expect(domain, *paths)
 
     def check(
         self,
@@ -202,9 +201,9 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> Decision:
         """Check a request, and spend `cost` on every counter that it matches, or on none."""
-        background = self._background
-        if background is not None and timeout is None and not self._waits:
-            known = background.limiter.check_now(domain, descriptors, cost)
+        opened = self._opened
+        if opened is not None and timeout is None and not self._waits:
+            known = opened.limiter.check_now(domain, descriptors, cost)
             if known is not None:
                 return known
         return self._check(domain, descriptors, cost, timeout=timeout)
@@ -237,12 +236,14 @@ class BlockingLimiter:
         self._ask(keep)
 
     def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        """Call `call` with the async limiter in the background thread, and wait for its result.
+        """Call `call` with the async limiter, and wait for its result.
 
-        `call` may use the limiter several times, with only one change of thread. When the wait is
-        interrupted, the call is cancelled.
+        `call` may await several methods of the limiter, but no functions of trio or asyncio. When
+        the wait is interrupted, the call is cancelled.
         """
-        return self._run_in(self._open(), call)
+        while True:
+            with suppress(LimiterLost):
+                return self._open().call(call)
 
     def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> Future[_Result]:
         """Call `call` as `run` does, but return a future of its result, for other event loops.
@@ -250,24 +251,13 @@ class BlockingLimiter:
         Cancelling the future cancels the call.
         """
         future: Future[_Result] = Future()
-        self._open().start(call, future)
-        return future
-
-    def _run_in(
-        self, background: BackgroundThread, call: Callable[[Limiter], Awaitable[_Result]]
-    ) -> _Result:
-        # The future exists before the call begins, because an interrupt may come in between.
-        future: Future[_Result] = Future()
-        try:
-            background.start(call, future)
-            return future.result()
-        except BaseException:
-            future.cancel()  # No effect if the call itself raised the error.
-            raise
+        while True:
+            with suppress(LimiterLost):
+                self._open().start(call, future)
+                return future
 
     def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Call `call` with the async limiter: in the caller's thread if the limiter never waits,
-        otherwise in the background thread."""
+        """Call `call` with the async limiter, without an event loop if the limiter never waits."""
         if self._waits:
             return self.run(call)
         try:
@@ -277,29 +267,28 @@ class BlockingLimiter:
             return result
         raise AssertionError("a limiter in this process has waited for something")
 
-    def _open(self) -> BackgroundThread:
-        background = self._background
-        if background is None or not background.is_alive:
-            # Imported here, because applications on asyncio need no trio.
-            from ringfence.client.blocking.background_thread import BackgroundThread
-
+    def _open(self) -> OpenLimiter:
+        opened = self._opened
+        if opened is None or not opened.is_alive:
             with self._lock:
                 if self._is_closed:
                     raise closed_error()
-                if self._background is None or not self._background.is_alive:
-                    self._background = BackgroundThread(self._make)
+                if self._opened is None or not self._opened.is_alive:
+                    self._opened = OpenLimiter(self._make)
                     for domain, paths in self._expected:
-                        self._background.limiter.expect(domain, *paths)
-                background = self._background
-        return background
+                        self._opened.limiter.expect(domain, *paths)
+                opened = self._opened
+        return opened
 
     def _reset(self) -> None:
-        """Replace the thread and the lock in a forked child process.
+        """Forget connections and locks of the parent in a forked child process.
 
-        The thread does not exist there, and another thread may have held the lock.
+        The threads of the parent do not exist there, and one may have held the lock.
         """
         self._lock = threading.Lock()
-        self._background = None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.abandon()
 
 
 _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()

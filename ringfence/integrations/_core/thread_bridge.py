@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run `call` in the background thread of a limiter and wait for its result, on asyncio or trio.
+    """Run `call` with a blocking limiter and wait for its result, on asyncio or trio.
 
     Cancelling the wait cancels the call.
     """

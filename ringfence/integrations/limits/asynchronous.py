@@ -31,7 +31,7 @@ class AsyncRingfenceStorage(
     """Storage that counts each key at the cluster node that owns it. It works in several event
     loops.
 
-    Connections are in a background thread, and the options are those of `RingfenceStorage`. With a
+    A background thread serves the connections. The options are those of `RingfenceStorage`. With a
     `limiter` of the current event loop, no thread is involved.
     """
 
