@@ -6,13 +6,15 @@ answer. Minimum and maximum are its cost, unless a fault makes them uncertain.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from itertools import pairwise
+from math import inf
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
 from simulations.judging.excuses import Excuse, Excuses, Place
 from simulations.judging.ledger import Answered
-from simulations.oracle import Question, Refund, Spend
+from simulations.judging.limits_in_force import RuleLimits
+from simulations.oracle import Drain, Question, Refund, Spend
 from simulations.runtimes.virtual_time import EPOCH_NS
 
 __all__ = ["EVERYWHERE", "CounterView", "Row"]
@@ -29,6 +31,8 @@ _MOST_DECIDERS = 3
 """Members that may count one check: the owner, its standby, and the member that takes over."""
 _ALIGNED = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
 """Algorithms whose windows begin at instants of the clock."""
+_REVOKED_S = 0.1
+"""Seconds until clients have removed their cached denials after a change of the rules."""
 _LONGEST_S = 1e9
 """Seconds that stand for infinity."""
 
@@ -52,7 +56,7 @@ class Row:
 class CounterView:
     """One counter, as the members of one data center see it, with the excuses of the run."""
 
-    limit: Limit
+    limits: RuleLimits
     places: Mapping[str, Place]
     """Places of the counter by the data center of the clients."""
     datacenter: str
@@ -62,6 +66,11 @@ class CounterView:
     """Start of the load in seconds of virtual time; times of answers are relative to it."""
     is_shadow: bool = False
     """Whether the rule denies nothing, so that checks over its limit have no retry time."""
+
+    @property
+    def limit(self) -> Limit:
+        """Return the limit without faults."""
+        return self.limits.usual
 
     @property
     def rounding(self) -> int:
@@ -88,6 +97,64 @@ class CounterView:
         """Return whether each data center has a part of the limit and lends unused units."""
         return self.datacenter == EVERYWHERE
 
+    def limits_at(self, row: Row) -> list[Limit]:
+        """Return the limits by which a check may have been decided, the largest first."""
+        answer, begin = row.answer, row.answer.asked_at
+        if answer.source is Source.CACHE:  # The revocation of a denial travels.
+            begin = min([begin, *(each.begin for each in row.excuses)]) - _REVOKED_S
+        found = {
+            limit
+            for host in self._deciders(self.place_of(answer), begin, answer.answered_at)
+            for _, limit in self.limits.changes(host, begin, answer.answered_at)
+        }
+        return sorted(found, key=lambda limit: -limit.amount)
+
+    def drains(self, rows: Sequence[Row], end: float) -> list[Drain]:
+        """Return the rates of a bucket over time if faults change them.
+
+        After a change, a bucket drains by the limit before it until the next check or charge.
+        """
+        if not self.limit.is_bucket:
+            return []
+        spans = [
+            span
+            for place in dict.fromkeys(self.places.values())
+            if place.datacenter == self.datacenter
+            for host in self._deciders(place, -inf, end)
+            for span in self._rates(host, rows, end)
+        ]
+        if {rate for _, _, rate in spans} <= {self.limit.amount}:
+            return []
+        bounds = sorted({at for begin, until, _ in spans for at in (begin, until)})
+        found: list[Drain] = []
+        for begin, until in pairwise(bounds):
+            rates = [rate for first, last, rate in spans if first <= begin and until <= last]
+            first, last = self._instant(begin), self._instant(until)
+            found.append(Drain(first, last, min(rates), max(rates)))
+        return found
+
+    def _deciders(self, place: Place, begin: float, end: float) -> Sequence[str]:
+        """Return the hosts that may decide checks of a shard between two instants."""
+        is_disturbed = self.excuses.is_disturbed(place, begin - _NEAR_S, end + _NEAR_S)
+        return place.hosts if is_disturbed else place.hosts[:1]
+
+    def _rates(
+        self, host: str, rows: Sequence[Row], end: float
+    ) -> Iterator[tuple[float, float, int]]:
+        """Yield the intervals in which a bucket on a host may drain by one limit."""
+        steps = self.limits.changes(host, -inf, end)
+        ends = [at for at, _ in steps[1:]] + [end]
+        for (begin, limit), until in zip(steps, ends, strict=True):
+            converted = [
+                row.answer.answered_at
+                for row in rows
+                if row.answer.asked_at > until
+                and row.answer.source is Source.OWNER
+                and not (row.excuses or row.answer.is_uncounted)
+            ]
+            last = min(converted, default=end)
+            yield max(begin, -self.began), min(last, end), limit.amount
+
     def _is_overdrawn(self, answer: Answered) -> bool:
         """Return whether a charge may have overdrawn the part of one data center, which does not
         reduce the parts of the others."""
@@ -107,7 +174,10 @@ class CounterView:
         place = self.place_of(answer)
         found = self.excuses.of(place, answer)
         is_split = bool(found) and (
-            not _is_by_owner(answer) or self.excuses.is_disturbed(place, answer, _NEAR_S)
+            not _is_by_owner(answer)
+            or self.excuses.is_disturbed(
+                place, answer.asked_at - _NEAR_S, answer.answered_at + _NEAR_S
+            )
         )
         return Row(answer, found, is_split)
 
@@ -133,18 +203,6 @@ class CounterView:
             until = max([last, *(each.end for each in row.excuses)])
             more = answer.cost * (_MOST_DECIDERS - 1)
             yield self._spend(answer.asked_at, max(until, answer.answered_at), 0, more, inf)
-
-    def not_drained(self, end: float) -> Iterator[Spend]:
-        """Yield units that remain in a bucket because a node with lower limits drains it slower,
-        and fills it further with each check."""
-        if not self.limit.is_bucket:
-            return
-        for place in dict.fromkeys(self.places.values()):
-            for excuse, part in self.excuses.lowered_rate(place, 0.0, end):
-                lasts = min(excuse.end, end) - excuse.begin
-                units = self.limit.amount * lasts / (self.limit.period_ns / 1e9)
-                more = ceil((units + self.limit.ceiling) * (1 / part - part))
-                yield self._spend(excuse.begin, min(excuse.end, end), 0, more, inf)
 
     def refunded(self, answer: Answered) -> Spend:
         """Return the units of a charge that was refunded; a fault may have lost the refund."""

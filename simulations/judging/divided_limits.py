@@ -8,12 +8,14 @@ is wrong if no part that it may have spent has room.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ringfence.limiter import Limit
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.excuses import Place
-from simulations.judging.key_laws import Judgement, Reading
+from simulations.judging.key_laws import Judgement, Reading, under_one
 from simulations.judging.ledger import Answered
+from simulations.judging.limits_in_force import RuleLimits
 from simulations.oracle import Bound, Refund, Spend, Terms, Verdict, bounds
 from simulations.reporting.outcome import Violation
 
@@ -30,14 +32,14 @@ def undivided(limit: Limit, count: int) -> Limit:
     """
     if limit.burst is None:
         return limit
-    return replace(limit, burst=sum(_part_of(limit, at, count).burst or 0 for at in range(count)))
+    return replace(limit, burst=sum(_part_of(at, count, limit).burst or 0 for at in range(count)))
 
 
 def judge_divided(
     text: str,
     counter: CounterView,
     places: Mapping[str, Place],
-    limit: Limit,
+    limits: RuleLimits,
     answers: Sequence[Answered],
     refunded: Sequence[Answered],
     read: tuple[float, float],
@@ -45,14 +47,14 @@ def judge_divided(
     """Judge all decisions on one counter whose limit is divided; `text` names the counter.
 
     `counter` is the whole counter with the limit of all parts together. `places` has the place of
-    each data center's part, and `limit` is that of the rule. `read` is the time span of the final
-    reading.
+    each data center's part, and `limits` are those of the rule. `read` is the time span of the
+    final reading.
     """
     rows = [counter.row(answer) for answer in answers]
     asked = [row for row in rows if counter.is_here(row.answer)]
     parts = {
-        name: _Part.of(replace(counter, limit=_part_of(limit, at, len(places)), datacenter=name,
-                               places=dict.fromkeys(places, places[name])),
+        name: _Part.of(replace(counter, limits=limits.mapped(partial(_part_of, at, len(places))),
+                               datacenter=name, places=dict.fromkeys(places, places[name])),
                        rows, refunded, asked, read)
         for at, name in enumerate(sorted(places))
     }  # fmt: skip
@@ -100,7 +102,6 @@ class _Part:
         mine = {id(row): _row_at(view, row) for row in rows}
         spends = [spend for row in mine.values() for spend in _spends(view, row)]
         spends += [spend for answer in refunded for spend in _refunded(view, answer)]
-        spends += view.not_drained(read[1])
         certain = [
             view.known_at_once(row) for row in mine.values() if _spends_surely(view, row.answer)
         ]
@@ -108,17 +109,22 @@ class _Part:
         certain += [spend for answer in answers for spend in _moved(view, answer)]
         questions = [view.question(row.answer) for row in asked]
         terms = Terms.of(view.limit)
-        *found, reading = bounds(terms, spends, [*questions, view.reading(*read)])
-        every = bounds(terms, certain, questions)
+        decided = [mine[id(row)] for row in asked]
+        drains = view.drains(
+            [row for row in decided if row.answer.datacenter == view.datacenter], read[1]
+        )
+        *found, reading = bounds(terms, spends, [*questions, view.reading(*read)], drains)
+        every = bounds(terms, certain, questions, drains)
         simple = [spend for row in rows for spend in _plain(view, row)]
         simple += [spend for answer in refunded for spend in _refunded(view, answer)]
-        plain = bounds(terms, simple, questions)
-        return cls(view, [mine[id(row)] for row in asked], found, plain, every, reading)
+        plain = bounds(terms, simple, questions, drains)
+        return cls(view, decided, found, plain, every, reading)
 
     def has_room(self, at: int, cost: int, more: int) -> bool:
         """Return whether a decision may have admitted a check by this part, with `more` units that
         members may admit under an excuse."""
-        bound, ceiling = self.bounds[at], self.view.limit.ceiling
+        bound = self.bounds[at]
+        ceiling = max(limit.ceiling for limit in self.view.limits_at(self.rows[at]))
         if more:
             return self.every[at].least + cost <= ceiling + more
         return bound.least - self.view.rounding + cost <= ceiling
@@ -154,21 +160,17 @@ class _Decision:
 
     def _denial(self) -> tuple[frozenset[str], str]:
         """Return the reasons of an excuse, and what is wrong with a denial; both may be empty."""
-        own = self.parts[self.answer.datacenter]
-        bound, ceiling = own.bounds[self.at], own.view.limit.ceiling
-        place, whole = own.view.place_of(self.answer), self.counter.limit
-        lowered = self.counter.excuses.lowered(
-            whole, place, self.answer, is_split=own.rows[self.at].is_split
+        own, cost = self.parts[self.answer.datacenter], self.answer.cost or 1
+        most, row = own.bounds[self.at].most, own.rows[self.at]
+        ceilings = [limit.ceiling for limit in own.view.limits_at(row)]
+        wrong = f"denied with {most} of {ceilings[0]} used in its part"
+        reasons, what = under_one(
+            [(frozenset(), wrong if most + cost <= each else "") for each in ceilings]
         )
-        if lowered < whole.ceiling:
-            ceiling = min(ceiling, lowered // len(self.parts))
-        if bound.most + (self.answer.cost or 1) <= ceiling:
-            return frozenset(), f"denied with {bound.most} of {ceiling} used in its part"
-        if bound.verdict is Verdict.MUST_ALLOW:
-            return frozenset({"limits"}), ""
-        if self.bound.verdict is Verdict.MUST_ALLOW:
-            return frozenset({"divided"}), ""  # Another data center has unused units.
-        return frozenset(), ""
+        whole = min(limit.ceiling for limit in self.counter.limits_at(row))
+        if not what and self.bound.most + cost <= whole:
+            return reasons | {"divided"}, ""  # Another data center has unused units.
+        return reasons, what
 
     def _admission(self) -> tuple[frozenset[str], str]:
         """Return the reasons of an excuse, and what is wrong with an admission; both may be
@@ -200,7 +202,7 @@ class _Decision:
         return self.counter.limit.ceiling if is_left else 0
 
 
-def _part_of(limit: Limit, at: int, count: int) -> Limit:
+def _part_of(at: int, count: int, limit: Limit) -> Limit:
     """Return the part with the index `at` of a limit: equal parts, and one unit more in each of the
     first parts until the rest is distributed."""
     burst = limit.burst

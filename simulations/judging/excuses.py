@@ -11,10 +11,9 @@ Faults that overlap with this time extend it, since they may delay the recovery.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import inf
 
 from hashring import Member, NodeId, Ring
-from ringfence.limiter import Limit
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import (
     REPLICATION_LAG_S,
@@ -60,15 +59,13 @@ _LINKS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
 """Faults of links between two sides; the other faults affect hosts."""
 _SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
 """Faults during which two members may decide for one counter."""
-_LOWERING = ("limits", "rules")
-"""Faults that lower the limits of one node or of all nodes."""
 
 REASONS = {
     "owner_away": "a node crashed, left or was suspended: its standby decides",
     "links": "messages are lost, late or held: the owner may be unreachable, or two members decide",
     "busy": "a host is slow: callers do not wait for it",
     "errors": "a node fails to handle requests, because a fault raises errors",
-    "limits": "one node applies lower limits, or all nodes after a change of the rules",
+    "limits": "the limit changes around the check, or another node with lower limits may decide",
     "clock": "the clock of a host is wrong until the other members distrust or correct it",
     "divided": "the part of the asking data center is used up, but another may have unused units",
     "break": "connections broke around the check: a standby decides",
@@ -79,7 +76,6 @@ _REASON_OF = {
     **dict.fromkeys(_LINKS, "links"),
     "busy": "busy",
     "errors": "errors",
-    **dict.fromkeys(_LOWERING, "limits"),
     "clock_step": "clock",
     "clock_drift": "clock",
 }
@@ -161,7 +157,7 @@ class Excuses:
         ]
         self._between = list(_faults_between(scenario))
         verbs = {fault.verb for fault in scenario.faults}
-        has_moves = bool(verbs - {"clock_drift"})
+        has_moves = any(is_strong(fault) for fault in scenario.faults)
         lossy = _LOSSY_TRANSFER_S if scenario.network.loss > 0 else 0.0
         self._transfer_s = _TRANSFER_S + lossy if has_moves else 0.0
         self._drift = _DRIFT_SHARE if "clock_drift" in verbs else 0.0
@@ -203,38 +199,9 @@ class Excuses:
         has_no_replica = stalled.issuperset(place.hosts[:2])
         return sum(each.is_splitting for each in found) + has_no_replica
 
-    def is_disturbed(self, place: Place, answer: Answered, near_s: float) -> bool:
-        """Return whether a shard was not with its usual owner at most `near_s` seconds before or
-        after a check."""
-        return self._disturbances.is_disturbed(
-            place.datacenter, place.shard, answer.asked_at - near_s, answer.answered_at + near_s
-        )
-
-    def lowered(self, limit: Limit, place: Place, answer: Answered, *, is_split: bool) -> int:
-        """Return the ceiling that the member that decided a check may have applied.
-
-        A fault may lower the limits of one node. That node decides if it is the owner, or if the
-        owner may not have decided.
-        """
-        parts = [
-            float(each.fault.args["part"])
-            for each in self.of(place, answer)
-            if each.fault.verb in _LOWERING and (is_split or place.hosts[0] in each.hosts)
-        ]
-        part = prod(parts)
-        return min(limit.ceiling, max(1, int(limit.amount * part))) if parts else limit.ceiling
-
-    def lowered_rate(self, place: Place, begin: float, end: float) -> list[tuple[Excuse, float]]:
-        """Return the excuses with lower limits of one node between two instants, each with its
-        factor."""
-        return [
-            (each, float(each.fault.args["part"]))
-            for each in self._by_datacenter.get(place.datacenter, ())
-            if each.fault.verb in _LOWERING
-            and each.begin <= end
-            and begin <= each.end
-            and each.concerns(place)
-        ]
+    def is_disturbed(self, place: Place, begin: float, end: float) -> bool:
+        """Return whether a shard was not with its usual owner between two instants."""
+        return self._disturbances.is_disturbed(place.datacenter, place.shard, begin, end)
 
     def clock_error_s(self, place: Place, answer: Answered, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
@@ -410,7 +377,7 @@ def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario:
 
 
 def _is_relevant(fault: Fault) -> bool:
-    return is_strong(fault) or fault.verb in (*_LOWERING, "clock_step")
+    return is_strong(fault) or fault.verb == "clock_step"
 
 
 def _until(fault: Fault) -> float:

@@ -30,9 +30,10 @@ from simulations.judging.excuses import Excuses, Place
 from simulations.judging.judged import Judged
 from simulations.judging.key_laws import Judgement, Reading, judge_counter
 from simulations.judging.ledger import Answered, Column, Ledger
-from simulations.judging.over_bound import OverBound
+from simulations.judging.limits_in_force import LimitsInForce
 from simulations.judging.slots import HoldLedger, slot_violations
 from simulations.reporting.outcome import Violation
+from simulations.reporting.over_bound import OverBound
 from simulations.scenarios.scenario import Scenario
 
 __all__ = ["Final", "Invariants"]
@@ -108,6 +109,7 @@ class Invariants:
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
         self._excuses = Excuses(self._seen, final.disturbances)
+        self._in_force = LimitsInForce(self._seen)
         judgements: dict[int, Judgement] = {}
         for name, rule in self._rules.items():
             for key in ledger.keys(name):
@@ -151,9 +153,11 @@ class Invariants:
                 for where, place in places.items()
                 if is_together or place.datacenter == datacenter
             }
-            limit = undivided(rule.limit, self._datacenters) if is_divided else rule.limit
+            limits = self._in_force.of(name, rule.limit)
+            if is_divided:
+                limits = limits.mapped(lambda limit: undivided(limit, self._datacenters))
             counter = CounterView(
-                limit, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
+                limits, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
             )
             read = end if final.read_from is None else final.read_from, end
             text = f"{name}={key}"
@@ -163,7 +167,13 @@ class Invariants:
                     for where in sorted({place[0] for place in members_of(self._seen).values()})
                 }
                 found, reading = judge_divided(
-                    text, counter, everywhere, rule.limit, rows, refunded, read
+                    text,
+                    counter,
+                    everywhere,
+                    self._in_force.of(name, rule.limit),
+                    rows,
+                    refunded,
+                    read,
                 )
             else:
                 found, reading = judge_counter(text, counter, rows, refunded, read)
@@ -181,7 +191,7 @@ class Invariants:
             if used:
                 units = sum(used) if counter.is_divided else max(used)
                 is_agreed = max(counts.values()) - min(counts.values()) <= counter.rounding
-                for wrong in self._wrong_reading(text, limit, column, units, reading, end):
+                for wrong in self._wrong_reading(text, limits.usual, column, units, reading, end):
                     if rule.scope == "global" and not is_agreed:
                         what = f"{text}: data centers do not agree: {counts}"
                         yield Violation("agreement", end, what)

@@ -8,18 +8,22 @@ it. So the laws hold for each decision, also in runs with faults.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import inf
+from typing import TypeAlias
 
+from ringfence.limiter import Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.ledger import Answered
-from simulations.oracle import Bound, Terms, Verdict, bounds
+from simulations.oracle import Bound, Drain, Spend, Terms, Verdict, bounds
 from simulations.reporting.outcome import Violation
 
-__all__ = ["Judgement", "Reading", "judge_counter"]
+__all__ = ["Judgement", "Reading", "Result", "judge_counter", "under_one"]
 
 _SAME_S = 0.05
-"""Largest difference between the ends of a denial and of its repetitions by a cache: the time that
-the first answer travels."""
+"""Tolerance for the end of a cached denial, which counts from the time at which the first check was
+sent. Its owner decided it later, but before the answer."""
 _RETRY_ERROR_NS = 2_000_000
 """Largest error of a retry time: it passes the wire in milliseconds, rounded up."""
 
@@ -58,27 +62,65 @@ def judge_counter(
     rows = [counter.row(answer) for answer in answers]
     passing = [counter.refunded(answer) for answer in refunded]
     spends = [spend for row in rows for spend in counter.spends(row)] + passing
-    spends += counter.not_drained(read[1])
     asked = [row for row in rows if counter.is_here(row.answer)]
-    questions = [counter.question(row.answer) for row in asked]
-    *found, last = bounds(terms, spends, [*questions, counter.reading(*read)])
-    plain = every = found
+    drains = counter.drains(asked, read[1])
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
-    if uncertain:
-        unskewed = [counter.question(row.answer, is_exact=True) for row in asked]
-        plain = bounds(terms, [*map(counter.plain, rows), *passing], unskewed)
-        every = bounds(terms, [counter.known_at_once(row) for row in rows], questions)
+    plain = [*map(counter.plain, rows), *passing] if uncertain else spends
+    options = _options(counter, asked, spends, plain, drains)
+    [last] = bounds(terms, spends, [counter.reading(*read)], drains)
+    questions = [counter.question(row.answer) for row in asked]
+    every = bounds(terms, [counter.known_at_once(row) for row in rows], questions, drains)
     ends = sorted(
-        a.answered_at + a.retry_after
+        (a.asked_at + a.retry_after, a.answered_at + a.retry_after)
         for a in answers
         if not a.allowed and a.retry_after is not None and a.source is not Source.CACHE
     )
     judgements = [
-        _Decision(counter, row, bound, exact, total, uncertain, ends).judged(text)
-        for row, bound, exact, total in zip(asked, found, plain, every, strict=True)
+        _Decision(counter, row, under, total, uncertain, ends).judged(text)
+        for row, under, total in zip(asked, options, every, strict=True)
     ]
     rounding = counter.rounding
     return judgements, Reading(max(0, last.least - rounding), last.most + rounding)
+
+
+def _options(
+    counter: CounterView,
+    asked: Sequence[Row],
+    spends: Sequence[Spend],
+    plain: Sequence[Spend],
+    drains: Sequence[Drain],
+) -> list[list["_Option"]]:
+    """Return the bounds of each decision under each limit by which it may have been made.
+
+    `plain` are the spent units as an exact counter would count them.
+    """
+    limits = [counter.limits_at(row) for row in asked]
+    options: list[list[_Option]] = [[] for _ in asked]
+    for limit in dict.fromkeys(chain.from_iterable(limits)):
+        concerned = [at for at, each in enumerate(limits) if limit in each]
+        answers = [asked[at].answer for at in concerned]
+        terms = Terms.of(limit)
+        questions = [counter.question(answer) for answer in answers]
+        unskewed = [counter.question(answer, is_exact=True) for answer in answers]
+        found = bounds(terms, spends, questions, drains)
+        exact = found if plain is spends else bounds(terms, plain, unskewed, drains)
+        for at, bound, each in zip(concerned, found, exact, strict=True):
+            options[at].append(_Option(limit, bound, each))
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """Bounds of the units in use at a decision, under one limit."""
+
+    limit: Limit
+    bound: Bound
+    exact: Bound
+    """Bounds of a counter without uncertain units."""
+
+
+Result: TypeAlias = tuple[frozenset[str], str]
+"""Reasons of an excuse, and what is wrong with an answer; both may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,48 +129,42 @@ class _Decision:
 
     counter: CounterView
     row: Row
-    bound: Bound
-    exact: Bound
-    """Bounds of a counter without uncertain units."""
+    options: Sequence[_Option]
+    """Bounds under each limit by which the check may have been decided."""
     every: Bound
     """Bounds by the units that all members of a data center together certainly counted."""
     uncertain: frozenset[str]
     """Reasons of all uncertain units of the counter."""
-    ends: Sequence[float]
-    """Instants at which denials by members end, in order."""
+    ends: Sequence[tuple[float, float]]
+    """Earliest and latest instants at which denials by members end, in order."""
 
     def judged(self, text: str) -> Judgement:
         answer = self.row.answer
         law = "over_admission" if answer.allowed else "wrong_denial"
-        reasons, wrong = self._verdict()
+        reasons, wrong = under_one([self._verdict(each) for each in self.options])
         by_law = {law: reasons}
         found = [(law, wrong)] if wrong else []
         if not answer.allowed and not wrong and not self.counter.is_shadow:
-            by_law["retry_after"], wrong = self._retry()
+            by_law["retry_after"], wrong = under_one([self._retry(each) for each in self.options])
             found += [("retry_after", wrong)] if wrong else []
         at = answer.answered_at
         return Judgement(
             answer, by_law, tuple(Violation(name, at, f"{text}: {what}") for name, what in found)
         )
 
-    def _verdict(self) -> tuple[frozenset[str], str]:
-        """Return the reasons of an excuse, and what is wrong with an answer; both may be empty."""
-        answer, bound, row = self.row.answer, self.bound, self.row
-        ceiling, excuses = self.counter.limit.ceiling, self.counter.excuses
-        place = self.counter.place_of(answer)
-        lowered = excuses.lowered(self.counter.limit, place, answer, is_split=row.is_split)
+    def _verdict(self, option: _Option) -> Result:
+        """Judge an answer under one limit."""
+        answer, bound, row = self.row.answer, option.bound, self.row
+        ceiling = option.limit.ceiling
         extra = 0
         if row.is_split:  # A standby may lack the counts of other data centers.
-            sides = excuses.sides(place, answer, row.excuses) + self.counter.others
-            extra = ceiling * sides
+            place = self.counter.place_of(answer)
+            sides = self.counter.excuses.sides(place, answer, row.excuses) + self.counter.others
+            extra = self.counter.limit.ceiling * sides
         wanted = answer.cost or 1
-        if bound.most + wanted <= lowered:
-            return (
-                frozenset(),
-                "" if answer.allowed else f"denied with {bound.most} of {lowered} used",
-            )
-        if bound.verdict is Verdict.MUST_ALLOW:  # Only a denial needs the lower limits.
-            return frozenset() if answer.allowed else frozenset({"limits"}), ""
+        if bound.verdict is Verdict.MUST_ALLOW:
+            is_wrong = not answer.allowed
+            return frozenset(), f"denied with {bound.most} of {ceiling} used" if is_wrong else ""
         if extra:
             total = self.every.least
             is_wrong = answer.allowed and total + wanted > ceiling + extra
@@ -137,16 +173,12 @@ class _Decision:
         if bound.verdict is Verdict.MUST_DENY:
             is_wrong = answer.allowed and bound.least - self.counter.rounding + wanted > ceiling
             return frozenset(), f"admitted with {bound.least} of {ceiling} used" if is_wrong else ""
-        return self.uncertain if self.exact.verdict is not Verdict.EITHER else frozenset(), ""
+        is_certain = option.exact.verdict is Verdict.EITHER
+        return frozenset() if is_certain else self.uncertain, ""
 
-    def _retry(self) -> tuple[frozenset[str], str]:  # noqa: PLR0911 - one return per excuse
-        """Return the reasons of an excuse, and what is wrong with a retry time."""
-        answer, bound = self.row.answer, self.bound
-        excuses, place = self.counter.excuses, self.counter.place_of(answer)
-        lowered = excuses.lowered(self.counter.limit, place, answer, is_split=self.row.is_split)
-        is_slower = excuses.lowered_rate(place, answer.asked_at, answer.answered_at)
-        if lowered < self.counter.limit.ceiling or is_slower:
-            return frozenset({"limits"}), ""
+    def _retry(self, option: _Option) -> Result:
+        """Judge a retry time under one limit."""
+        answer, bound = self.row.answer, option.bound
         if self.row.is_split:
             return self.row.reasons, ""
         if answer.retry_after is None:
@@ -155,18 +187,31 @@ class _Decision:
             is_known = _is_near(answer.answered_at + answer.retry_after, self.ends)
             return frozenset(), "" if is_known else "a cached denial ends with no other denial"
         wait = round(answer.retry_after * 1e9)
-        limit = self.counter.limit
         error = _RETRY_ERROR_NS + round(self.counter.clock_error_s(answer) * 1e9)
-        error += self.counter.rounding * limit.period_ns // max(1, limit.amount)
-        if bound.shortest_wait - error <= wait <= bound.longest_wait + error and wait > 0:
-            return frozenset(), ""
-        if self.exact.shortest_wait - error <= wait <= self.exact.longest_wait + error:
+        error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
+        if wait > 0 and any(
+            each.shortest_wait - error <= wait <= each.longest_wait + error
+            for each in (bound, option.exact)
+        ):
             return frozenset(), ""
         span = f"{bound.shortest_wait / 1e9:g} to {bound.longest_wait / 1e9:g} s"
         return frozenset(), f"denied with a retry time of {answer.retry_after:g} s, not {span}"
 
 
-def _is_near(instant: float, others: Sequence[float]) -> bool:
-    """Return whether one of the ordered `others` is near an instant."""
-    at = bisect_left(others, instant - _SAME_S)
-    return at < len(others) and others[at] <= instant + _SAME_S
+def under_one(results: Sequence[Result]) -> Result:
+    """Return the result for a decision under one of several limits.
+
+    The decision is wrong if it is wrong under all of them. If it is wrong under some of them, the
+    limit is its excuse.
+    """
+    wrong = [what for _, what in results if what]
+    if len(wrong) == len(results):
+        return frozenset(), wrong[0]
+    reasons = frozenset[str]().union(*(each for each, _ in results))
+    return reasons | {"limits"} if wrong else reasons, ""
+
+
+def _is_near(instant: float, others: Sequence[tuple[float, float]]) -> bool:
+    """Return whether an instant is in or near one of the intervals `others`, which are in order."""
+    before = others[: bisect_left(others, (instant + _SAME_S, inf))]
+    return any(instant <= last + _SAME_S for _, last in reversed(before))

@@ -7,7 +7,7 @@ instants and units are only known as intervals, as in the ledger of a run.
 """
 
 from simulations.oracle.bounds import bounds
-from simulations.oracle.intervals import Bound, Question, Refund, Spend, Verdict
+from simulations.oracle.intervals import Bound, Drain, Question, Refund, Spend, Verdict
 from simulations.oracle.replay import Answer, Code, Replay
 from simulations.oracle.terms import Terms
 
@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "Bound",
     "Code",
+    "Drain",
     "Question",
     "Refund",
     "Replay",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from simulations.oracle.bucket_bounds import bucket_bounds
 from simulations.oracle.first_hit_bounds import first_hit_bounds
-from simulations.oracle.intervals import Bound, Question, Spend
+from simulations.oracle.intervals import Bound, Drain, Question, Spend
 from simulations.oracle.log_bounds import log_bounds, slot_bounds
 from simulations.oracle.terms import Terms
 from simulations.oracle.window_bounds import window_bounds
@@ -16,15 +16,20 @@ from simulations.oracle.window_bounds import window_bounds
 __all__ = ["bounds"]
 
 
-def bounds(terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]) -> list[Bound]:
+def bounds(
+    terms: Terms,
+    spends: Sequence[Spend],
+    questions: Sequence[Question],
+    drains: Sequence[Drain] = (),
+) -> list[Bound]:
     """Return the bounds of each question, from all units that were spent on the key.
 
-    The time is that of sorting the units and questions. Raises `ValueError` when an interval ends
-    before it begins.
+    `drains` are the intervals in which a bucket drains by another limit, in order. The time is that
+    of sorting the units and questions. Raises `ValueError` when an interval ends before it begins.
     """
     _validate(spends, questions)
     if terms.is_bucket:
-        return bucket_bounds(terms, spends, questions)
+        return bucket_bounds(terms, spends, questions, drains)
     if terms.first_hit:
         return first_hit_bounds(terms, spends, questions)
     if terms.algorithm == "sliding_window_log":

@@ -8,7 +8,7 @@ integers: one unit is `period_ns` ticks, and `amount` ticks drain in one ns.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from simulations.oracle.intervals import Bound, Question, Spend
+from simulations.oracle.intervals import Bound, Drain, Question, Spend
 from simulations.oracle.terms import Terms
 from simulations.oracle.verdicts import bound_of
 
@@ -16,11 +16,20 @@ __all__ = ["bucket_bounds"]
 
 
 def bucket_bounds(
-    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+    terms: Terms,
+    spends: Sequence[Spend],
+    questions: Sequence[Question],
+    drains: Sequence[Drain] = (),
 ) -> list[Bound]:
-    """Return the bounds of each question under a token or leaky bucket."""
-    lower = _lower_levels(terms, spends, questions)
-    upper = _upper_levels(terms, spends, questions)
+    """Return the bounds of each question under a token or leaky bucket.
+
+    `drains` are the intervals with another rate, in order and disjoint. The level is lowest with
+    the fastest rates, and highest with the slowest ones.
+    """
+    fastest = _Rate(terms, [(each.begin, each.end, each.most) for each in drains])
+    slowest = _Rate(terms, [(each.begin, each.end, each.least) for each in drains])
+    lower = _lower_levels(terms, spends, questions, fastest, slowest.least)
+    upper = _upper_levels(terms, spends, questions, slowest, fastest.most)
     return [_bound(terms, question, lower[at], upper[at]) for at, question in enumerate(questions)]
 
 
@@ -45,10 +54,29 @@ def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:
     )
 
 
+class _Rate:
+    """Rate at which a bucket drains: that of its limit, and another one in some intervals."""
+
+    def __init__(self, terms: Terms, others: Sequence[tuple[int, int, int]]) -> None:
+        self._usual = terms.amount or 1
+        self._others = others
+        rates = [self._usual, *(rate for _, _, rate in others)]
+        self.least, self.most = min(rates), max(rates)
+
+    def drained(self, begin: int, end: int) -> int:
+        """Return the ticks that drain between two instants."""
+        ticks = self._usual * (end - begin)
+        for first, last, rate in self._others:
+            overlap = min(end, last) - max(begin, first)
+            if overlap > 0:
+                ticks += (rate - self._usual) * overlap
+        return ticks
+
+
 class _Pours:
     """Level of a bucket through pours in order of time, into which earlier pours can be added."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: _Rate) -> None:
         self._rate = rate
         self._instants: list[int] = []
         self._ticks: list[int] = []
@@ -68,7 +96,7 @@ class _Pours:
         before = self._instants[at - 1] if at else instant
         for index in range(at, len(self._instants)):
             this, poured = self._instants[index], self._ticks[index]
-            level = max(0, max(0, level - self._rate * (this - before)) + poured)
+            level = max(0, max(0, level - self._rate.drained(before, this)) + poured)
             total += poured
             before = this
             self._levels.append(level)
@@ -81,21 +109,29 @@ class _Pours:
             return 0
         if not at:
             return max(0, self._sums[-1])
-        level = max(0, self._levels[at - 1] - self._rate * (instant - self._instants[at - 1]))
+        drained = self._rate.drained(self._instants[at - 1], instant)
+        level = max(0, self._levels[at - 1] - drained)
         return max(0, level + self._sums[-1] - self._sums[at - 1])
 
 
 def _lower_levels(
-    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+    terms: Terms,
+    spends: Sequence[Spend],
+    questions: Sequence[Question],
+    rate: _Rate,
+    refund_rate: int,
 ) -> list[int]:
-    """Return the lowest level at each question: certain pours at their earliest instants."""
-    unit, rate = terms.period_ns, terms.amount or 1
+    """Return the lowest level at each question: certain pours at their earliest instants.
+
+    The part of a refund that has drained since is computed with `refund_rate`.
+    """
+    unit = terms.period_ns
     queue = sorted((each.counted_from, each.earliest, each.least * unit) for each in spends)
     refunds = sorted(
         (each.refund.earliest, each.refund.latest, ticks)
         for each in spends
         if each.refund is not None
-        and (ticks := each.refund.most * unit - each.refund.age_least * rate) > 0
+        and (ticks := each.refund.most * unit - each.refund.age_least * refund_rate) > 0
     )
     levels, pours = [0] * len(questions), _Pours(rate)
     done = refunded = 0
@@ -114,17 +150,24 @@ def _lower_levels(
 
 
 def _upper_levels(
-    terms: Terms, spends: Sequence[Spend], questions: Sequence[Question]
+    terms: Terms,
+    spends: Sequence[Spend],
+    questions: Sequence[Question],
+    rate: _Rate,
+    refund_rate: int,
 ) -> list[int]:
-    """Return the highest level at each question: all possible pours at their latest instants."""
-    unit, rate = terms.period_ns, terms.amount or 1
+    """Return the highest level at each question: all possible pours at their latest instants.
+
+    The part of a refund that has drained since is computed with `refund_rate`.
+    """
+    unit = terms.period_ns
     queue: list[tuple[int, int, int]] = []
     refunds: list[tuple[int, int, int]] = []
     for each in spends:
         latest, refund = each.latest, each.refund
         if refund is not None and refund.least:  # The refund is certain, and comes afterwards.
             latest = max(each.earliest, min(latest, refund.latest))
-            ticks = min(refund.least, each.most) * unit - refund.age_most * rate
+            ticks = min(refund.least, each.most) * unit - refund.age_most * refund_rate
             if ticks > 0:
                 refunds.append((refund.latest, max(refund.earliest, latest), ticks))
         queue.append((each.earliest, latest, each.most * unit))

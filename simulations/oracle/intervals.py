@@ -7,7 +7,7 @@ of an interval belong to it.
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Bound", "Question", "Refund", "Spend", "Verdict"]
+__all__ = ["Bound", "Drain", "Question", "Refund", "Spend", "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,17 @@ class Question:
     """Units; 0 is a peek, which is decided like a check of 1."""
     own: int = 0
     """Units of this very check among the spent units; they do not count before the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Interval in which a bucket drains at another rate than that of its limit."""
+
+    begin: int
+    end: int
+    least: int
+    """Fewest units that drain in a period."""
+    most: int
 
 
 class Verdict(Enum):

@@ -8,6 +8,7 @@ from hashring import Member, Ring, shard_of
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
+from simulations.judging.disturbance import Disturbances
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.scenarios.scenario import Fault, Scenario
@@ -49,7 +50,7 @@ def rows(count, begin, end, datacenter="dc1", **fields):
     return [Answered(at, at + 0.001, datacenter, "k", 1, **first) for at in times]
 
 
-def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0):
+def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0, disturbances=None):
     """Return the checker with the violated laws."""
     ledger = Ledger()
     for answer in answers:
@@ -57,6 +58,8 @@ def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0):
     scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
     invariants = Invariants({name: KNOWN[name]}, scenario, 0.2, 0.0)
     final = Final() if used is None else Final({(dc, name, "k"): n for dc, n in used.items()})
+    if disturbances is not None:
+        final.disturbances = disturbances
     return invariants, {each.property for each in invariants.violations(ledger, final, end)}
 
 
@@ -183,6 +186,43 @@ def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found)
     assert violated("single", answers, faults if part else []) == found
 
 
+@pytest.mark.parametrize(("verb", "host"), [("limits", 0), ("rules", 1)])
+@pytest.mark.parametrize(
+    ("count", "at", "found"),
+    [
+        (50, 4.0, set()),
+        (49, 4.0, {"wrong_denial"}),
+        (50, 12.5, {"wrong_denial"}),
+    ],
+)
+def test_a_lower_limit_denies_only_what_does_not_fit_it_and_only_while_it_applies(
+    verb, host, count, at, found
+) -> None:
+    lower = [Fault(1, verb, 12, {"node": order_of("daily")[host], "part": 0.5})]
+    denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 86_402 - at)
+
+    assert violated("daily", [*rows(count, 2, 3), denied], lower) == found
+
+
+def test_a_lower_limit_admits_no_more_than_it_has() -> None:
+    lower = [Fault(1, "rules", 12, {"part": 0.5})]
+
+    assert violated("daily", rows(50, 2, 3), lower, used={"dc1": 50}) == set()
+    assert violated("daily", rows(51, 2, 3), lower, used={"dc1": 51}) == {"over_admission"}
+
+
+def test_lower_limits_of_another_node_do_not_change_the_decisions_of_the_owner() -> None:
+    lower = [Fault(1, "limits", 12, {"node": order_of("daily")[1], "part": 0.5})]
+    denied = Answered(4.0, 4.001, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(50, 2, 3), denied]
+    assert violated("daily", answers, lower, disturbances=settled) == {"wrong_denial"}
+    invariants, found = judged("daily", answers, lower)
+    assert found == set()
+    assert invariants.judged.excuses == {"limits": 1}
+
+
 @pytest.mark.parametrize(("retry_after", "found"), [(86_398.0, 0), (1e-9, 1), (47 * 3600.0, 1)])
 def test_a_retry_time_is_the_time_until_a_unit_is_free(retry_after, found) -> None:
     denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
@@ -201,6 +241,15 @@ def test_a_cached_denial_ends_with_the_denial_that_it_repeats() -> None:
 
     assert violated("daily", [*full, denied, cached[0]]) == set()
     assert violated("daily", [*full, denied, cached[1]]) == {"retry_after"}
+
+
+@pytest.mark.parametrize(("retry_after", "found"), [(86_395.7, set()), (86_395.3, {"retry_after"})])
+def test_a_cached_denial_counts_from_the_time_at_which_it_was_asked(retry_after, found) -> None:
+    full = rows(100, 3, 4)
+    denied = Answered(5.0, 5.3, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    cached = Answered(7.3, 7.3, "dc1", "k", 1, False, Source.CACHE, retry_after)
+
+    assert violated("daily", [*full, denied, cached]) == found
 
 
 def test_clients_elsewhere_may_check_a_home_rule() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.oracle import Bound, Question, Refund, Spend, Terms, Verdict, bounds
+from simulations.oracle import Bound, Drain, Question, Refund, Spend, Terms, Verdict, bounds
 
 FIXED = Terms("fixed_window", 3, 100)
 SLIDING = Terms("sliding_window", 4, 100)
@@ -68,6 +68,21 @@ def test_an_older_window_counts_in_part() -> None:
 
     assert (found.least, found.most) == (3, 3)
     assert bound(SLIDING, spent(150, units=4), at(225, 226)).least == 2
+
+
+def test_a_bucket_drains_by_the_limit_of_each_interval() -> None:
+    poured, question = spent(100, units=4), at(200)
+    half = [Drain(100, 150, 2, 2)]
+    unknown = [Drain(100, 150, 2, 4)]
+
+    [exact] = bounds(BUCKET, poured, [question], half)
+    assert (exact.least, exact.most, exact.verdict) == (1, 1, Verdict.MUST_ALLOW)
+    [early] = bounds(BUCKET, poured, [at(150)], half)
+    assert (early.least, early.most, early.verdict) == (3, 3, Verdict.MUST_ALLOW)
+    [full] = bounds(BUCKET, poured, [at(150, cost=2)], half)
+    assert (full.verdict, full.shortest_wait, full.longest_wait) == (Verdict.MUST_DENY, 25, 25)
+    [either] = bounds(BUCKET, poured, [at(150, cost=2)], unknown)
+    assert (either.least, either.most, either.verdict) == (2, 3, Verdict.EITHER)
 
 
 def test_a_bucket_drains_between_the_intervals() -> None:

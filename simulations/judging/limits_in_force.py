@@ -1,0 +1,108 @@
+"""Limits that each host applies at each instant, under faults that lower them.
+
+The fault `rules` changes the rule file on all hosts at once. The fault `limits` changes the rules
+of one host. A host that starts applies the rule file of that instant. Limits that requests contain
+do not change.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TypeAlias
+
+from ringfence.limiter import Limit
+from simulations.judging.allowed_loss import hosts_of, members_of
+from simulations.scenarios.scenario import Fault, Scenario
+
+__all__ = ["LimitsInForce", "RuleLimits"]
+
+_Factors: TypeAlias = tuple[float, ...]
+"""Factors by which each amount of the rule file is multiplied and rounded, one after the other."""
+_Event: TypeAlias = tuple[float, int, str, Fault]
+_Steps: TypeAlias = Sequence[tuple[float, Limit]]
+"""Limits with their begins, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLimits:
+    """Limits of one rule on each host over time."""
+
+    usual: Limit
+    """Limit without faults."""
+    by_host: Mapping[str, _Steps]
+    """Limits of the hosts to which faults apply others."""
+
+    def changes(self, host: str, begin: float, end: float) -> _Steps:
+        """Return the limits that a host applies between two instants, each with its begin."""
+        steps = self.by_host.get(host, [(-inf, self.usual)])
+        ends = [at for at, _ in steps[1:]] + [inf]
+        return [
+            step
+            for step, until in zip(steps, ends, strict=True)
+            if step[0] <= end and begin <= until
+        ]
+
+    def mapped(self, change: Callable[[Limit], Limit]) -> "RuleLimits":
+        """Return the limits that a function makes of these ones."""
+        steps = {
+            host: [(at, change(limit)) for at, limit in found]
+            for host, found in self.by_host.items()
+        }
+        return RuleLimits(change(self.usual), steps)
+
+
+class LimitsInForce:
+    """Limits of all hosts during a run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._carried = {load.rule for load in scenario.loads if load.limit}
+        self._factors: dict[str, list[tuple[float, _Factors]]] = {
+            name: [(-inf, ())] for name in members_of(scenario)
+        }
+        self._read(scenario)
+
+    def of(self, rule: str, limit: Limit) -> RuleLimits:
+        """Return the limits of a rule, which is `limit` without faults."""
+        if rule in self._carried:
+            return RuleLimits(limit, {})
+        return RuleLimits(
+            limit,
+            {
+                host: [(at, _scaled(limit, factors)) for at, factors in steps]
+                for host, steps in self._factors.items()
+                if len(steps) > 1
+            },
+        )
+
+    def _read(self, scenario: Scenario) -> None:
+        file: _Factors = ()
+        for at, _, what, fault in sorted(_events(scenario.faults), key=lambda event: event[:2]):
+            part = (float(fault.args.get("part", 1)),)
+            if what == "rules":
+                file = part
+            elif what == "restore rules":
+                file = ()
+            is_everywhere = what in ("rules", "restore rules")
+            names: Iterable[str] = self._factors if is_everywhere else hosts_of(fault, scenario)
+            for name in names:
+                if name in self._factors:
+                    factors = file + part if what == "limits" else file
+                    self._factors[name].append((at, factors))
+
+
+def _events(faults: Sequence[Fault]) -> Iterator[_Event]:
+    """Yield the instants at which faults change limits, or at which a host starts."""
+    for number, fault in enumerate(faults):
+        until = inf if fault.until is None else fault.until
+        if fault.verb in ("limits", "rules"):
+            yield fault.at, number, fault.verb, fault
+            yield until, number, f"restore {fault.verb}", fault
+        elif fault.verb in ("crash", "leave"):
+            yield until, number, "start", fault
+
+
+def _scaled(limit: Limit, factors: _Factors) -> Limit:
+    amount = limit.amount
+    for factor in factors:
+        amount = max(1, int(amount * factor))
+    return limit if amount == limit.amount else replace(limit, amount=amount)
