@@ -150,6 +150,8 @@ class Excuses:
         """Whether connections break without a fault, so that callers ask again."""
         self._by_datacenter: dict[str, list[Excuse]] = {}
         self._members = members_of(scenario)
+        self._places: dict[tuple[str, int], Place] = {}
+        self._client_hosts: dict[tuple[str, str], str] = {}
         self._losses = [
             Loss(begin, end, datacenter, frozenset(hosts), len(self._members))
             for fault, begin, end in losses(scenario)
@@ -291,9 +293,13 @@ class Excuses:
 
     def host_of(self, answer: Answered) -> str:
         """Return the host beside a client, whose links the faults of this host affect."""
-        _, _, number = answer.client.rpartition("-")
-        names = [name for name, (dc, _) in self._members.items() if dc == answer.datacenter]
-        return names[int(number) % len(names)] if number.isdigit() and names else ""
+        client = answer.datacenter, answer.client
+        if client not in self._client_hosts:
+            _, _, number = answer.client.rpartition("-")
+            names = [name for name, (dc, _) in self._members.items() if dc == answer.datacenter]
+            found = names[int(number) % len(names)] if number.isdigit() and names else ""
+            self._client_hosts[client] = found
+        return self._client_hosts[client]
 
     def round_trip_s(self, datacenter: str) -> float:
         """Return the shortest time in which a message reaches another data center and its answer
@@ -303,12 +309,15 @@ class Excuses:
 
     def place(self, datacenter: str, shard: int) -> Place:
         """Return the place of a shard in a data center."""
-        members = tuple(
-            Member(NodeId(name), *where)
-            for name, where in self._members.items()
-            if where[0] == datacenter
-        )
-        return Place(datacenter, shard, _preference(members, shard))
+        if (datacenter, shard) not in self._places:
+            members = tuple(
+                Member(NodeId(name), *where)
+                for name, where in self._members.items()
+                if where[0] == datacenter
+            )
+            hosts = _preference(members, shard)
+            self._places[datacenter, shard] = Place(datacenter, shard, hosts)
+        return self._places[datacenter, shard]
 
 
 @cache

@@ -77,6 +77,13 @@ class Final:
     broken: BrokenConnections = field(default_factory=BrokenConnections)
     disturbances: Disturbances = field(default_factory=Disturbances)
 
+    def used_by_key(self) -> dict[tuple[str, str], dict[str, int]]:
+        """Return the units that the owners count: by rule and key, then by data center."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for (datacenter, rule, key), units in sorted(self.used.items()):
+            found.setdefault((rule, key), {})[datacenter] = units
+        return found
+
 
 class Invariants:
     """Checker of all invariants of one run."""
@@ -103,6 +110,7 @@ class Invariants:
         self.lost = 0
         self.counted_twice = 0
         self.judged = Judged()
+        self._places: dict[tuple[str, str, str], Place] = {}
 
     def violations(self, ledger: Ledger, final: Final, end: float) -> list[Violation]:
         """Return all violations, except those about slots of concurrency limits."""
@@ -110,11 +118,15 @@ class Invariants:
         found += [Violation("bug", end, text) for text in final.bugs]
         self._excuses = Excuses(self._seen, final.disturbances)
         self._in_force = LimitsInForce(self._seen)
+        self._places.clear()
+        used = final.used_by_key()
         judgements: dict[int, Judgement] = {}
         for name, rule in self._rules.items():
             for key in ledger.keys(name):
                 column = ledger.column(name, key)
-                found += self._judge_key(name, rule, key, column, final, end, judgements)
+                units = used.get((name, key), {})
+                read = end if final.read_from is None else final.read_from, end
+                found += self._judge_key(name, rule, key, column, units, read, judgements)
         found += self._decision_violations(ledger, final, judgements)
         return found + self._deadline_violations(ledger, end)
 
@@ -129,12 +141,12 @@ class Invariants:
         rule: Rule,
         key: str,
         column: Column,
-        final: Final,
-        end: float,
+        used_by_datacenter: Mapping[str, int],
+        read: tuple[float, float],
         judgements: dict[int, Judgement],
     ) -> Iterator[Violation]:
         """Judge all decisions on one counter by the exact laws; yield violations of its final
-        reading."""
+        reading, which took the time span `read`."""
         assert rule.limit is not None
         most, _ = column.most_in(rule.limit.period_ns / 1e9)
         self.over = max(self.over, most - rule.limit.ceiling)
@@ -159,7 +171,6 @@ class Invariants:
             counter = CounterView(
                 limits, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
             )
-            read = end if final.read_from is None else final.read_from, end
             text = f"{name}={key}"
             if is_divided:
                 everywhere = {
@@ -180,8 +191,8 @@ class Invariants:
             judgements.update((id(each.answer), each) for each in found)
             counts = {
                 where: units
-                for (where, *place), units in sorted(final.used.items())
-                if place == [name, key] and (is_divided or where in places)
+                for where, units in used_by_datacenter.items()
+                if is_divided or where in places
             }
             used = [
                 units
@@ -191,10 +202,12 @@ class Invariants:
             if used:
                 units = sum(used) if counter.is_divided else max(used)
                 is_agreed = max(counts.values()) - min(counts.values()) <= counter.rounding
-                for wrong in self._wrong_reading(text, limits.usual, column, units, reading, end):
+                for wrong in self._wrong_reading(
+                    text, limits.usual, column, units, reading, read[1]
+                ):
                     if rule.scope == "global" and not is_agreed:
                         what = f"{text}: data centers do not agree: {counts}"
-                        yield Violation("agreement", end, what)
+                        yield Violation("agreement", read[1], what)
                     else:
                         yield wrong
 
@@ -260,11 +273,14 @@ class Invariants:
 
     def _place(self, name: str, key: str, datacenter: str) -> Place:
         """Return where a counter is that clients of a data center check."""
-        rule = self._rules.get(name)
-        if rule is None:
-            return self._excuses.place(datacenter, 0)
-        where = rule.home if rule.scope == "home" else datacenter
-        return self._excuses.place(where, shard_of(encode_key(rule.id, [key])))
+        if (name, key, datacenter) not in self._places:
+            rule = self._rules.get(name)
+            where, shard = datacenter, 0
+            if rule is not None:
+                where = rule.home if rule.scope == "home" else datacenter
+                shard = shard_of(encode_key(rule.id, [key]))
+            self._places[name, key, datacenter] = self._excuses.place(where, shard)
+        return self._places[name, key, datacenter]
 
     def _outage(self, name: str, answer: Answered, final: Final) -> Violation | frozenset[str]:
         """Return the reasons why the owner did not decide a check, or a violation without one."""
