@@ -19,12 +19,15 @@ def run_scenario(
     `original` is the scenario before changes; the outcome's command lists the changes. Raises
     `ValueError` or `ConfigError` for an invalid scenario.
     """
-    before = logging.root.manager.disable
+    before, was_enabled = logging.root.manager.disable, gc.isenabled()
     logging.disable(logging.CRITICAL)
-    gc.freeze()  # The collection after the run need not search the objects from before it.
+    gc.disable()  # One collection after the run is enough.
+    gc.freeze()  # It need not search the objects from before the run.
     try:
         return simulate(scenario, seed, replay_command(scenario, original, seed), progress)
     finally:
         logging.disable(before)
         gc.collect()
         gc.unfreeze()
+        if was_enabled:
+            gc.enable()

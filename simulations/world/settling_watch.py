@@ -5,6 +5,7 @@ is disturbed while it is not held by its usual owner alone, while the host of it
 has no node, and while a node has another owner or standby for it.
 """
 
+from dataclasses import dataclass
 from functools import cache
 
 from hashring import SHARDS, Member, NodeId, Ring
@@ -19,6 +20,15 @@ _FEW = 20
 """Number of hosts up to which the interval is the shortest; it grows with the number of hosts."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Sample of one host: its held shards, its ring, and the disturbed shards that follow."""
+
+    held: bytes
+    ring: Ring
+    disturbed: int
+
+
 class SettlingWatch:
     """Sampler of the disturbed shards of all data centers."""
 
@@ -27,6 +37,8 @@ class SettlingWatch:
         interval = _INTERVAL_S * max(1.0, len(hosts.names()) / _FEW)
         self.disturbances = Disturbances(interval)
         self._usual: dict[str, Ring] = {}
+        self._seen: dict[str, _Seen] = {}
+        """Last sample of each host with a node."""
         for host in hosts.by_name.values():
             if host.datacenter not in self._usual:
                 members = [
@@ -48,18 +60,22 @@ class SettlingWatch:
             disturbed = 0
             for host in self._hosts.by_name.values():
                 if host.datacenter == datacenter:
-                    disturbed |= _disturbed_by(host, ring)
+                    disturbed |= self._disturbed_by(host, ring)
             self.disturbances.add(datacenter, self._hosts.now, disturbed)
 
-
-def _disturbed_by(host: Host, usual: Ring) -> int:
-    """Return one byte per shard, not 0 for shards for which a host is not in its usual state."""
-    name = NodeId(host.name)
-    if host.node is None:
-        return _owned(usual, name) | _covered(usual, name)
-    held = int.from_bytes(host.node.queries.held_map(), "little")
-    ring = host.node.cluster.view.ring(host.datacenter)
-    return (held ^ _owned(usual, name)) | (0 if ring == usual else _changed(usual, ring))
+    def _disturbed_by(self, host: Host, usual: Ring) -> int:
+        """Return one byte per shard, not 0 for shards for which a host is not in its usual
+        state."""
+        name = NodeId(host.name)
+        if host.node is None:
+            return _owned(usual, name) | _covered(usual, name)
+        held, ring = host.node.queries.held_map(), host.node.cluster.view.ring(host.datacenter)
+        seen = self._seen.get(name)
+        if seen is None or seen.held != held or seen.ring is not ring:
+            disturbed = int.from_bytes(held, "little") ^ _owned(usual, name)
+            disturbed |= 0 if ring == usual else _changed(usual, ring)
+            seen = self._seen[name] = _Seen(held, ring, disturbed)
+        return seen.disturbed
 
 
 @cache

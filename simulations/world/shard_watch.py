@@ -2,6 +2,7 @@
 that changed them.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class ShardWatch:
 
         def observe(event: Event, shards: Sequence[int], before: bytes) -> None:
             if shards:
-                record.append(_Transitions(clock(), node, event, shards, before))
+                record.append(_Transitions(clock(), node, event, array("H", shards), before))
 
         return observe
 
