@@ -23,7 +23,7 @@ DRAWN = "drawn"
 """Name of the scenario that is generated from each seed."""
 
 _LOAD_S: dict[Level, float] = {"node": 25.0, "core": 15.0}
-_CALM_S: dict[Level, float] = {"node": 70.0, "core": 45.0}
+_CALM_S = 45.0
 """Seconds without faults; more than a healed split needs to converge."""
 _CALM_LOAD_S = 10.0
 """Seconds of load after the calm."""
@@ -79,7 +79,7 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         zones=zones,
         processes=processes,
         seconds=_LOAD_S[level],
-        calm=_CALM_S[level],
+        calm=_CALM_S,
         calm_load=_CALM_LOAD_S,
         rules=rules,
         loads=loads,

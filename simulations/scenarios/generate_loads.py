@@ -14,7 +14,7 @@ from simulations.scenarios.scenario import Holds, Load
 __all__ = ["generate_holds", "generate_loads"]
 
 _SHAPES = ("poisson", "poisson", "zipf", "hot", "bursts", "attack")
-_RATES = (5, 10, 20)
+_RATES = (3, 6, 12)
 """Checks per second of one load."""
 _DEMANDS = (0.5, 1.5, 4.0)
 """Units that are requested of each key in one period, as a multiple of its limit."""
@@ -44,9 +44,9 @@ def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tup
     names = [rule.path[-1][0] for rule in rules]
     loads = [_exact(random)]
     if "everywhere" in names:
-        loads.append(Load(rule="everywhere", per_second=random.choice((10, 30)), keys=3))
+        loads.append(Load(rule="everywhere", per_second=random.choice((5, 15)), keys=3))
         if random.random() < 0.5:
-            loads.append(Load("zipf", 15, 5, "world"))
+            loads.append(Load("zipf", 8, 5, "world"))
     for rule in rules:
         if rule.path[-1][0].startswith("r") and rule.limit is not None:
             loads.append(_load(rule.path[-1][0], rule.limit, seconds, random))
@@ -62,8 +62,8 @@ def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tup
 def _exact(random: Random) -> Load:
     """Return a load of checks that all stay counted; in some runs, it fills shards with keys."""
     if random.random() < _LARGE:
-        return Load(rule="exact", per_second=4, keys=1000, batch=50)
-    return Load(rule="exact", per_second=random.choice((10, 25)), keys=random.choice((5, 30)))
+        return Load(rule="exact", per_second=2, keys=1000, batch=50)
+    return Load(rule="exact", per_second=random.choice((5, 12)), keys=random.choice((5, 30)))
 
 
 def generate_holds(random: Random) -> tuple[Holds, ...]:

@@ -110,7 +110,7 @@ def test_generated_scenarios_depend_only_on_the_seed():
         cases = [generate_scenario(seed, level) for seed in range(60)]
         assert cases == [generate_scenario(seed, level) for seed in range(60)]
         assert {case.datacenters for case in cases} == {1, 2, 3}
-        assert {case.nodes for case in cases} == {2, 3, 4, 5, 6}
+        assert {case.nodes for case in cases} == {2, 3, 4, 5, 6, 8}
         assert {case.least_parts for case in cases} == {1, 2, 3}
         assert any(case.faults for case in cases)
         assert all((fault.until or 0) <= case.seconds for case in cases for fault in case.faults)
