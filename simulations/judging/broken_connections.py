@@ -1,21 +1,30 @@
-"""Connections that broke without a fault, and the answers of standbys that this explains.
+"""Connections that broke without a fault, and the answers that this explains.
 
-A standby decides when neither the asking side nor the standby itself reaches the owner.
+A standby decides when neither the asking side nor the standby itself reaches the owner. The failure
+policy decides when one asking member reaches neither the owner nor the standby.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import Source
 from simulations.judging.ledger import Answered
+from simulations.scenarios.latency import delay_s
 
 __all__ = ["BrokenConnections", "Deciders", "Reset"]
 
 _RECONNECT_S = 4 * LinkSettings().min_backoff
 """Longest pause of a link after its third break without an answer in between: the first attempt to
 reconnect is made at once, and the later pauses are at most two and four times the minimum."""
+_JOIN_S = 0.25
+"""Seconds after the start of a run until the nodes connect to other data centers."""
+_HANDSHAKE_DELAYS = 4
+"""One-way delays until a new connection can be used: one round trip of the transport, and one of
+`Hello` and `Welcome`."""
+_LONGEST_DELAY = 1.5
+"""Longest delay of a datagram, as a multiple of the delay of an idle path; see `draw_delay_s`."""
 
 
 class Reset(NamedTuple):
@@ -41,30 +50,55 @@ class BrokenConnections:
     resets: list[Reset] = field(default_factory=list)
     datacenters: Mapping[str, str] = field(default_factory=dict)
     """Data center of each node, by the node's name."""
-    deciders: dict[tuple[str, str, str], set[Deciders]] = field(default_factory=dict)
-    """Owner and standby by data center of the client, rule and key. A key has several while a node
-    is away from the cluster."""
+    deciders_of: Callable[[str, str, str], Iterable[Deciders]] = lambda *_: ()
+    """Returns owner and standby by data center of the client, rule and key. A key has several while
+    a node is away from the cluster."""
+    latency: str = "zero"
+    """Preset of the delays between hosts; see `delay_s`."""
 
     def explain(self, rule: str, answer: Answered) -> bool:
-        """Return whether a standby gave this answer because of breaks near the check.
+        """Return whether a standby or the failure policy gave this answer because of breaks near
+        the check.
 
-        A connection between the owner and the client, or a node that forwards for the client, must
-        have broken. So must one between the owner and the standby, which asks the owner first.
+        For a standby, a connection between the owner and the client, or a node that forwards for
+        the client, must have broken. So must one between the owner and the standby, which asks the
+        owner first. For the failure policy, the client or one such node must have lost both.
         """
-        if answer.source is not Source.STANDBY:
+        if answer.source not in (Source.STANDBY, Source.POLICY, Source.LOCAL):
             return False
-        for owner, standby in self.deciders.get((answer.datacenter, rule, answer.key), ()):
-            nodes = {name for name, where in self.datacenters.items() if where == answer.datacenter}
-            askers = {answer.client, *nodes} - {standby}
-            if standby is not None and all(
-                self._has_lost(owner, others, answer) for others in (askers, {standby})
-            ):
+        nodes = {name for name, where in self.datacenters.items() if where == answer.datacenter}
+        for deciders in self.deciders_of(answer.datacenter, rule, answer.key):
+            owner, standby = deciders
+            askers = {answer.client, *nodes}
+            if answer.source is Source.STANDBY:
+                is_lost = standby is not None and all(
+                    any(self._has_lost(owner, each, answer) for each in others - {owner})
+                    for others in (askers - {standby}, {standby})
+                )
+            else:
+                is_lost = any(
+                    all(self._has_lost(name, each, answer) for name in deciders)
+                    for each in askers - {owner, standby}
+                )
+            if is_lost:
                 return True
         return False
 
-    def _has_lost(self, owner: str, others: Iterable[str], answer: Answered) -> bool:
-        """Return whether a connection between the owner and one of `others` broke during a check or
-        so shortly before it that the link may still have been without a connection."""
-        links = [frozenset((owner, other)) for other in others if other != owner]
-        first, last = answer.asked_at - _RECONNECT_S, answer.answered_at
-        return any(first <= reset.at <= last and reset.hosts in links for reset in self.resets)
+    def _has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
+        """Return whether the connection between a decider and another host broke during a check or
+        so shortly before it that the link may still have been without a connection.
+
+        A connection to another data center does not exist yet at the start of a run.
+        """
+        if decider is None:
+            return True
+        one, two = (self.datacenters.get(name, answer.datacenter) for name in (decider, other))
+        connect_s = 0.0
+        if one != two:
+            delay = delay_s(self.latency, (one, ""), (two, ""))
+            connect_s = _HANDSHAKE_DELAYS * _LONGEST_DELAY * delay
+            if answer.asked_at <= _JOIN_S + connect_s:
+                return True
+        first, last = answer.asked_at - _RECONNECT_S - connect_s, answer.answered_at
+        hosts = frozenset((decider, other))
+        return any(first <= reset.at <= last and reset.hosts == hosts for reset in self.resets)

@@ -340,12 +340,17 @@ def _round_trip_s(latency: str, places: tuple[tuple[str, str], ...], datacenter:
 
 @cache
 def _preference(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
-    """Return the hosts of a shard in the order in which they take over."""
-    found: list[str] = []
+    """Return the hosts of a shard in the order in which they decide for it.
+
+    The standby decides while the owner is unreachable. It is in another zone, so after the death of
+    the owner another member may become the owner.
+    """
+    found: dict[str, None] = {}
     left = members
     while left:
-        owner = _ring_of(left).owner(shard)
-        found.append(owner)
+        ring = _ring_of(left)
+        owner = ring.owner(shard)
+        found |= dict.fromkeys([owner, ring.standby(shard) or owner])
         left = tuple([each for each in left if each.name != owner])
     return tuple(found)
 

@@ -7,10 +7,11 @@ reads the counters and checks the invariants.
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from time import perf_counter
 
-from hashring import SHARDS, Ring, shard_of
+from hashring import SHARDS, Ring, View, shard_of
 from ringfence import runtime
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of
@@ -158,24 +159,20 @@ class _Run:
         return final
 
     def _read_broken_connections(self) -> BrokenConnections:
-        """Return the breaks of connections, with owner and standby of the keys that a standby
-        decided."""
-        hosts = self._world.hosts
+        """Return the breaks of connections, with owner and standby of each key."""
+        hosts, latency = self._world.hosts, self._scenario.network.latency
         datacenters = {host.name: host.datacenter for host in hosts.by_name.values()}
-        broken = BrokenConnections(self._world.links.resets, datacenters)
-        for rule, answer in self._ledger.answers if broken.resets and hosts.nodes() else ():
-            place = answer.datacenter, rule, answer.key
-            if answer.source is Source.STANDBY and place not in broken.deciders:
-                broken.deciders[place] = self._deciders_of(*place)
-        return broken
+        view = hosts.nodes()[0].cluster.view if hosts.nodes() else View.of(())
+        return BrokenConnections(
+            self._world.links.resets, datacenters, partial(self._deciders_of, view), latency
+        )
 
-    def _deciders_of(self, datacenter: str, rule: str, key: str) -> set[Deciders]:
+    def _deciders_of(self, view: View, datacenter: str, rule: str, key: str) -> set[Deciders]:
         """Return owner and standby of a key: now, and while nodes were away that left."""
         match = self._rules.match(rule, key)
         if match is None:
             return set()
-        where = match.rule.home if match.rule.scope == "home" else datacenter
-        ring = self._world.hosts.nodes()[0].cluster.view.ring(where)
+        ring = view.ring(match.rule.home if match.rule.scope == "home" else datacenter)
         shard, found = shard_of(match.key), set[Deciders]()
         leaves = [fault for fault in self._scenario.faults if fault.verb in ("leave", "crash")]
         hosts = sorted({name for fault in leaves for name in hosts_of(fault, self._scenario)})

@@ -21,7 +21,11 @@ def reset(at, hosts):
 def violations(*resets, answer=ANSWER, deciders=DECIDERS):
     ledger = Ledger()
     ledger.add("day", answer)
-    broken = BrokenConnections([*resets], NODES, {("dc1", "day", "k"): {deciders}})
+
+    def deciders_of(datacenter, rule, key):
+        return {deciders} if (datacenter, rule, key) == ("dc1", "day", "k") else set()
+
+    broken = BrokenConnections([*resets], NODES, deciders_of, "regions")
     scenario = Scenario("judged", "", nodes=4, datacenters=2)
     found = Invariants({}, scenario, 0.2, 0.0).violations(ledger, Final(broken=broken), 30.0)
     return [each.property for each in found]
@@ -57,9 +61,53 @@ def test_breaks_long_before_or_after_a_check_explain_no_answer(at):
 
 
 @pytest.mark.parametrize("source", [Source.POLICY, Source.SHED])
-def test_broken_connections_explain_no_decision_of_the_policy(source):
+def test_the_policy_must_not_decide_while_the_client_reaches_the_standby(source):
     answer = replace(ANSWER, source=source)
     assert violations(reset(5.0, CLIENT), reset(5.0, STANDBY), answer=answer) == ["outage"]
+
+
+@pytest.mark.parametrize("source", [Source.POLICY, Source.LOCAL])
+@pytest.mark.parametrize("asker", ["client-0", "n3"])
+def test_the_policy_may_decide_for_an_asker_that_has_lost_owner_and_standby(source, asker):
+    answer = replace(ANSWER, source=source)
+    to_owner, to_standby = reset(4.9, (asker, "n1")), reset(5.05, (asker, "n2"))
+    assert violations(to_owner, to_standby, answer=answer) == []
+    assert violations(to_owner, answer=answer) == ["outage"]
+    assert violations(to_standby, answer=answer) == ["outage"]
+
+
+def test_the_policy_must_not_decide_when_two_askers_have_lost_one_member_each():
+    answer = replace(ANSWER, source=Source.POLICY)
+    found = violations(reset(5.0, CLIENT), reset(5.0, ("n3", "n2")), answer=answer)
+    assert found == ["outage"]
+
+
+ELSEWHERE = {"n1": "dc2", "n2": "dc2", "n3": "dc1", "n4": "dc1"}
+FAR = replace(ANSWER, source=Source.POLICY)
+
+
+def far_violations(*resets, monkeypatch, answer=FAR):
+    """Judge an answer for a key of the data center dc2, 34 ms away, asked by a client of dc1."""
+    monkeypatch.setattr(f"{__name__}.NODES", ELSEWHERE)
+    return violations(*resets, answer=answer)
+
+
+@pytest.mark.parametrize("at", [4.6, 5.0])
+def test_a_connection_to_another_data_center_takes_two_round_trips_to_return(at, monkeypatch):
+    lost = reset(at, ("n3", "n1")), reset(5.0, ("n3", "n2"))
+    assert far_violations(*lost, monkeypatch=monkeypatch) == []
+    assert far_violations(lost[0], monkeypatch=monkeypatch) == ["outage"]
+    long_ago = reset(4.59, ("n3", "n1"))
+    assert far_violations(long_ago, lost[1], monkeypatch=monkeypatch) == ["outage"]
+
+
+@pytest.mark.parametrize(("asked_at", "expected"), [(0.44, []), (0.46, ["outage"])])
+def test_no_connection_to_another_data_center_exists_at_the_start(asked_at, expected, monkeypatch):
+    answer = replace(FAR, asked_at=asked_at, answered_at=0.9)
+    assert far_violations(monkeypatch=monkeypatch, answer=answer) == expected
+    nearby = replace(FAR, asked_at=asked_at, answered_at=0.9)
+    monkeypatch.undo()
+    assert violations(answer=nearby) == ["outage"]
 
 
 def test_broken_connections_explain_only_keys_of_the_owner():

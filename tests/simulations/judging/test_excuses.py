@@ -1,0 +1,22 @@
+import pytest
+
+from hashring import Member, NodeId, Ring
+from simulations.judging.allowed_loss import members_of
+from simulations.judging.disturbance import Disturbances
+from simulations.judging.excuses import Excuses
+from simulations.scenarios.scenario import Scenario
+
+
+@pytest.mark.parametrize("zones", [1, 2, 3])
+def test_the_hosts_of_a_shard_are_the_owner_the_standby_and_their_successors(zones):
+    scenario = Scenario("judged", "", nodes=6, zones=zones)
+    members = [Member(NodeId(name), *where) for name, where in members_of(scenario).items()]
+    ring, excuses = Ring.of(members), Excuses(scenario, Disturbances())
+
+    for shard in range(0, 16384, 100):
+        first, second, *others = excuses.place("dc1", shard).hosts
+
+        assert (first, second) == ring.owners(shard, 2)
+        without_owner = Ring.of([member for member in members if member.name != first])
+        assert without_owner.owner(shard) in [second, others[0]]
+        assert sorted([first, second, *others]) == sorted(member.name for member in members)
