@@ -18,7 +18,7 @@ from ringfence.wire import Answer, DecidedCheck, Op, Source
 from tests.node.cluster import NAMES, address_of, of, owned, world
 from tests.node.cross_dc.test_counts import two_datacenters
 from tests.node.end_to_end.test_leases import HOT, heat
-from tests.node.requests.sessions.test_session import APP, check, running_node, with_columns
+from tests.node.requests.sessions.session_world import APP, check, running_node, with_columns
 
 SLOTS = """
 domain: api

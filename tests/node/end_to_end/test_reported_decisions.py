@@ -24,7 +24,7 @@ from ringfence.wire import (
     Source,
 )
 from tests.node.cluster import World, counter, owned, world
-from tests.node.requests.sessions.test_session import ACCESS, APP, SECRET, running_node
+from tests.node.requests.sessions.session_world import ACCESS, APP, SECRET, running_node
 
 HOT = """
 domain: api

@@ -24,7 +24,7 @@ from ringfence.wire import (
     encode,
 )
 from tests.node.cluster import address_of, owned, world
-from tests.node.requests.sessions.test_session import (
+from tests.node.requests.sessions.session_world import (
     ACCESS,
     APP,
     HandClock,

@@ -19,7 +19,13 @@ from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import LoadedRules, load_text
 from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, Results, decode, encode
-from tests.node.requests.sessions.test_session import APP, check, key_of, running_node, with_columns
+from tests.node.requests.sessions.session_world import (
+    APP,
+    check,
+    key_of,
+    running_node,
+    with_columns,
+)
 
 LONGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * NS_PER_SECOND

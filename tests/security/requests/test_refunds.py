@@ -28,7 +28,7 @@ from ringfence.wire import (
     Role,
     token_digest,
 )
-from tests.node.requests.sessions.test_session import (
+from tests.node.requests.sessions.session_world import (
     Caller,
     HandClock,
     World,

@@ -21,7 +21,7 @@ from ringfence.limiter import (
 )
 from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
 from tests.node.cluster import world
-from tests.node.requests.sessions.test_session import (
+from tests.node.requests.sessions.session_world import (
     APP,
     check,
     reason_of,

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from ringfence.rules import Descriptor
 from ringfence.wire import Batch, Hello, Op, Request, Role, Source, encode
 from tests.node.cluster import NAMES, World, address_of, owned, world
-from tests.node.requests.sessions.test_session import Caller
+from tests.node.requests.sessions.session_world import Caller
 
 FRAMES, KEYS = 48, 40
 LATENCY = 0.002

@@ -9,7 +9,7 @@ import trio
 from node.node import Node
 from node.requests.sessions.request_scheduler import MAX_WAITING, STEP_COST
 from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, decode, encode
-from tests.node.requests.sessions.test_session import (
+from tests.node.requests.sessions.session_world import (
     APP,
     OPERATOR,
     Caller,

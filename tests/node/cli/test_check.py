@@ -1,0 +1,304 @@
+"""Commands `check`, `peek`, `charge`, `refund`, `reset` and `why`: decisions and exit statuses."""
+
+from collections import Counter
+
+import pytest
+
+from node.demo.cluster import DemoCluster
+from tests.invocation import Run, refused
+
+
+def test_a_check_within_the_limit_is_allowed_and_one_beyond_is_denied(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    ran = [run("check", "api", name, "--cluster", cluster.url) for _ in range(6)]
+
+    assert [each.status for each in ran] == [0] * 5 + [1]
+    assert ran[0].out == "allowed: 4 of 5/year fixed_window left\n"
+    assert ran[5].out.startswith("denied by 5/year fixed_window: retry after ")
+
+
+def test_every_node_is_asked_for_the_same_budget(run: Run, cluster: DemoCluster, name: str) -> None:
+    left = [
+        run("check", "api", name, "--json", "--cluster", url).row["remaining"]
+        for url in urls_of(cluster)
+    ]
+
+    assert left == [4, 3]
+
+
+def urls_of(cluster: DemoCluster) -> list[str]:
+    """Return an address for each node, with which a client asks only this node."""
+    head, _, tail = cluster.url.partition("@")
+    hosts, _, options = tail.partition("?")
+    return [f"{head}@{host}?{options}" for host in hosts.split(",")]
+
+
+def test_the_address_may_stand_in_the_environment(
+    run: Run, cluster: DemoCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGFENCE_URL", cluster.url)
+
+    assert run("check", "api", name).status == 0
+
+
+def test_a_machine_reads_the_whole_decision(run: Run, cluster: DemoCluster, name: str) -> None:
+    row = run("check", "api", name, "--cost", "2", "--json", "--cluster", cluster.url).row
+
+    assert row["reset_after"] > 0
+    del row["reset_after"]
+    assert row == {
+        "allowed": True,
+        "limit": 5,
+        "remaining": 3,
+        "retry_after": 0.0,
+        "delay": 0.0,
+        "source": "owner",
+        "permanent": False,
+        "over_soft": False,
+        "over_shadow": False,
+        "rule": "api > client",
+        "node": row["node"],
+    }
+    assert row["node"] in ("a", "b")
+
+
+def test_a_machine_reads_which_node_decided(run: Run, cluster: DemoCluster, name: str) -> None:
+    keys = [f"{name}-{number}" for number in range(24)]
+    before = decided_by_node(run, cluster)
+
+    reported = Counter(
+        run("check", "api", key, "--json", "--cluster", cluster.url).row["node"] for key in keys
+    )
+
+    assert reported == decided_by_node(run, cluster) - before
+    assert set(reported) == {"a", "b"}
+    adhoc = run("check", "x", name, "--limit", "9/day", "--json", "--cluster", cluster.url).row
+    assert decided_by_node(run, cluster) - before - reported == Counter([adhoc["node"]])
+    assert run("check", "api", "free=x", "--json", "--cluster", cluster.url).row["node"] is None
+
+
+def decided_by_node(run: Run, cluster: DemoCluster) -> Counter[str]:
+    rows = run("members", "--json", "--cluster", cluster.url).row["members"]
+    return Counter({row["name"]: row["counters"]["checks"] for row in rows})
+
+
+def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    # Without the scope `refund`, a token may refund only at the node that answered its check.
+    to = ("--cluster", urls_of(cluster)[0])
+    run("check", "api", name, "--cost", "5", *to)
+
+    peek = run("check", "api", name, "--peek", *to)
+    refund = run("check", "api", name, "--refund", "--cost", "2", *to)
+    reset = run("check", "api", name, "--reset", *to)
+
+    assert peek.status == 1
+    assert (refund.status, refund.out) == (0, "refunded: 2 of 5/year fixed_window left\n")
+    assert "lacks the scope 'reset'" in refused(reset)
+
+
+def test_a_charge_counts_past_the_limit_and_says_so(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+
+    within, beyond = [run("check", "api", name, "--charge", "--cost", "4", *to) for _ in range(2)]
+    denied = run("check", "api", name, *to)
+
+    assert (within.status, within.out) == (0, "charged: 1 of 5/year fixed_window left\n")
+    assert (beyond.status, beyond.out) == (0, "charged: 0 of 5/year fixed_window left\n")
+    assert denied.status == 1
+
+
+def test_several_descriptors_are_one_request(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "api", name, "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
+
+    assert [run(*words).status for _ in range(3)] == [0, 0, 1]
+    assert (
+        run("check", "api", name, "--peek", "--json", "--cluster", cluster.url).row["remaining"]
+        == 3
+    )
+
+
+def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "anything", name, "--limit", "1/day fixed_window", "--cluster", cluster.url)
+
+    assert [run(*words).status for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("1/minute burst 10", "allowed: 9 of 10 left in the bucket of 1/minute burst 10\n"),
+        ("1/minute burst 10 queue", "allowed: room for 9 of 10 in the queue\n"),
+        ("5/year fixed_window", "allowed: 4 of 5/year fixed_window left\n"),
+    ],
+)
+def test_what_is_left_is_compared_with_what_there_is(
+    run: Run, cluster: DemoCluster, name: str, limit: str, said: str
+) -> None:
+    assert run("check", "x", name, "--limit", limit, "--cluster", cluster.url).out == said
+
+
+def test_a_queueing_limit_says_when_ones_turn_comes(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    words = ("check", "x", name, "--limit", "1/hour burst 10 queue", "--cluster", cluster.url)
+    run(*words)
+
+    said = run(*words).out
+
+    assert said.startswith("allowed, in its turn after 3599.") or "after 3600.00 s" in said
+    assert said.endswith(" s: room for 8 of 10 in the queue\n")
+
+
+def test_an_unlimited_rule_is_named_and_is_not_taken_for_none(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "free=x", "--cluster", cluster.url)
+
+    assert (ran.status, ran.out) == (0, "allowed: the rule api > free is unlimited\n")
+
+
+def test_descriptors_may_stand_in_options_alone(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "api", "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
+
+    assert run(*words).row["rule"] == "api > client > path"
+
+
+def test_what_a_shadow_rule_would_have_denied_is_said(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    words = ("check", "api", f"watched={name}", "--cluster", cluster.url)
+    run(*words)
+
+    ran = run(*words)
+
+    assert ran.status == 0
+    assert "a shadow rule would have denied it" in ran.out
+
+
+def test_a_request_that_meets_no_rule_is_allowed_and_says_so(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "colour=red", "--cluster", cluster.url)
+
+    assert (ran.status, ran.out) == (
+        0,
+        "allowed: no rule applies to this request; rules of 'api' have the keys client, "
+        "client > path, watched, closed, free\n",
+    )
+
+
+def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "clinet=x", "--cluster", cluster.url)
+
+    assert ran.status == 0
+    assert ran.out.endswith("; did you mean 'client' by 'clinet'?\n")
+
+
+def test_a_cost_over_the_limit_is_denied_for_good(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    ran = run("check", "api", name, "--cost", "6", "--cluster", cluster.url)
+
+    assert ran.status == 1
+    assert (
+        ran.out == "denied for good: cost 6 is more than 5/year fixed_window ever admits at once\n"
+    )
+    assert run("check", "api", "closed=x", "--cluster", cluster.url).status == 1
+
+
+def test_why_names_the_rule_that_denies_and_who_decided(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+    run("check", "api", "-d", f"{name},path=/a", "--cost", "2", *to)
+
+    words = ("why", "api", name, "-d", f"{name},path=/a", "-d", "free=x", "-d", "clinet=x", *to)
+    for_people, for_machines = run(*words), run(*words, "--json")
+
+    rows = for_machines.row["descriptors"]
+    assert (for_people.status, for_machines.status) == (1, 1)
+    assert for_machines.row["allowed"] is False
+    assert [row["allowed"] for row in rows] == [True, False, True, True]
+    assert [row["rule"] for row in rows[:2]] == ["api > client", "api > client > path"]
+    assert [row["remaining"] for row in rows[:2]] == [5, 0]
+    lines = for_people.out.splitlines()
+    assert lines[:4] == [
+        f"{name}: allowed",
+        "  rule: api > client",
+        "  5 of 5/year fixed_window left",
+        f"  decided by: node {rows[0]['node']}, its owner",
+    ]
+    assert lines[4:6] == [f"{name}, path=/a: denied", "  rule: api > client > path"]
+    assert lines[6].startswith("  0 of 2/year fixed_window left; retry after ")
+    assert lines[8] == "free=x: allowed, rule api > free is unlimited"
+    assert lines[9] == "clinet=x: allowed, no rule applies"
+    assert "did you mean 'client'" in lines[10]
+
+
+def test_why_spends_nothing_and_knows_shadow_rules_and_limits_of_zero(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+    assert [run("why", "api", name, *to).status for _ in range(7)] == [0] * 7
+    run("check", "api", f"watched={name}", *to)
+
+    shadow = run("why", "api", f"watched={name}", *to)
+    closed = run("why", "api", "closed=x", *to)
+
+    assert shadow.status == 0
+    assert "denied, but only in shadow mode: the request passes" in shadow.out
+    assert closed.status == 1
+    assert "; the limit admits nothing" in closed.out
+    denied = run("check", "api", "closed=x", *to)
+    assert (denied.status, denied.out) == (1, "denied: the limit 0/year admits nothing\n")
+
+
+def test_an_unknown_domain_is_refused_with_those_that_are_known(
+    run: Run, cluster: DemoCluster
+) -> None:
+    said = refused(run("check", "ipa", "client=x", "--cluster", cluster.url))
+
+    assert "no rules for domain 'ipa'; the cluster knows api" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "api"], "KEY=VALUE"),
+        (["why", "api"], "nothing to explain: give KEY=VALUE words"),
+        (["why", "ipa", "client=x"], "no rules for domain 'ipa'; the cluster knows api"),
+        (["check", "api", "client"], "must be KEY=VALUE such as client=203.0.113.7, got 'client'"),
+        (["check", "api", "=x"], "must be KEY=VALUE such as client=203.0.113.7, got '=x'"),
+        (
+            ["check", "api", "client=x", "-d", "a=b,c"],
+            "must be KEY=VALUE such as client=203.0.113.7, got 'c'",
+        ),
+        (["check", "api", "client=x", "--cost", "-1"], "--cost"),
+        (["check", "api", "client=x", "--cost", "many"], "--cost"),
+        (["check", "api", "client=x", "--cost", str(2**60)], "cost"),
+        (["check", "api", "client=x", "--limit", "100 per blue moon"], "blue moon"),
+        (
+            ["check", "api", "client=x", "--limit", "5/s", "-d", "a=b"],
+            "--limit must be used without --descriptor",
+        ),
+        (["check", "api", "client=x", "--peek", "--reset"], "--peek and --reset do not go"),
+        (["check", "api", "client=x", "--refund", "--reset"], "choose one"),
+        (["check", "api", "client=x", "--peek", "--cost", "1"], "must be used without --cost"),
+        (["check", "api", "client=x", "--frob"], "--frob"),
+        (["chekc", "api"], "there is no command 'chekc'; did you mean 'check'?"),
+        (["frobnicate", "api"], "there is no command 'frobnicate'; choose one of check, demo, "),
+        (["keys", "add-tokn", "api"], "there is no command 'add-tokn'; did you mean 'add-token'?"),
+        (["rules", "chek", "api"], "did you mean 'check'?"),
+    ],
+)
+def test_words_that_make_no_sense_are_named(
+    run: Run, cluster: DemoCluster, words: list[str], said: str
+) -> None:
+    assert said in refused(run(*words, *(["--cluster", cluster.url] if words[-1] != "api" else [])))

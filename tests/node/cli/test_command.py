@@ -1,0 +1,71 @@
+"""The command itself: help, version, and output that cannot be written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.invocation import Run
+from tests.node.cli.cluster_rules import RULES
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_help_and_version_are_no_errors(run: Run) -> None:
+    assert "Exit status" in run("--help").out
+    assert run("--version").status == 0
+    for verb in (
+        "node",
+        "demo",
+        "check",
+        "replay",
+        "rules",
+        "keys",
+        "members",
+        "leave",
+        "throttled",
+        "why",
+    ):
+        assert run(verb, "--help").status == 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "node.entry", "rules", "check", path],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=90,
+        check=False,
+    )
+    os.close(writer)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "words", [["rules", "check", "FILE"], ["rules", "check", "FILE", "--json"]]
+)
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "node.entry", *(str(path) if w == "FILE" else w for w in words)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=90,
+            check=False,
+        )
+
+    assert ended.returncode == 2
+    assert ended.stderr == (b"ringfence: the output cannot be written: No space left on device\n")

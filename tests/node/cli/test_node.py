@@ -1,0 +1,54 @@
+"""Command `ringfence node`: settings with which no node starts."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
+from ringfence.transport.tls.certificate_authority import issue
+from tests.invocation import Run, refused
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ruels = 3\n", "did you mean 'rules'"),
+        ("join = [\n", "must be TOML, got: "),
+        ('rules = "nowhere.yaml"\n', "nowhere.yaml"),
+        ('rules = "bad.yaml"\n', "bad.yaml:2"),
+        ('keys = "nowhere"\n', "ringfence keys new"),
+        ('listen = "0.0.0.0:7101"\n', "run `ringfence keys new keys`"),
+        ('join = ["127.0.0.1"]\nlisten = "127.0.0.1"\nweight = 5\n', "use 0.25 to 4"),
+    ],
+)
+def test_a_node_with_wrong_settings_does_not_start_and_says_why(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text("domain: api\nlimits: []\n", "utf-8")
+    (tmp_path / "node.toml").write_text(text, "utf-8")
+
+    ran = run("node", "--config", tmp_path / "node.toml", "--name", "a")
+
+    assert said in refused(ran)
+
+
+def test_a_missing_settings_file_is_named(run: Run) -> None:
+    assert "nowhere.toml: no such file" in refused(run("node", "--config", "nowhere.toml"))
+
+
+def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: Path) -> None:
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], [], ["app:check"], 2)
+    long_ago = datetime.now(UTC) - timedelta(days=30)
+    certificate, key = issue(
+        keys.ca.read_bytes(), keys.ca_key.read_bytes(), [], [], long_ago, days=1
+    )
+    keys.certificate.write_bytes(certificate)
+    keys.key.write_bytes(key)
+
+    message = refused(run("node", "--keys", keys.path))
+
+    assert "node.pem expired on" in message
+    assert "ringfence keys renew" in message

@@ -1,0 +1,98 @@
+"""Command `ringfence rules check`: the printed tree, warnings and errors."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.invocation import Run, refused
+from tests.node.cli.cluster_rules import RULES
+
+
+def test_rules_are_shown_as_a_tree_with_what_is_to_be_known_of_each(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES.replace("key: watched", "key: watched\n    value: '[/x]*'"), "utf-8")
+
+    ran = run("rules", "check", path)
+
+    assert ran.status == 0
+    assert "\n  client  5/year fixed_window\n" in ran.out
+    assert "\n    path  2/year fixed_window\n" in ran.out
+    assert "watched=[/x]*" in ran.out  # as it stands in the file, not as markup
+    for words in ("identity ", "bytes per key", "shadow"):
+        assert words in ran.out
+    assert "usually at most 5 in any one period, in the worst case 10. A period can" in ran.out
+    assert ran.out.endswith("5 rules are good\n")
+
+
+def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
+
+    row = run("rules", "check", path, "--json").row
+
+    assert row["count"] == 5
+    assert [rule["label"] for rule in row["rules"]] == [
+        *("api", "client", "path", "watched", "closed", "free", "odd")
+    ]
+    assert len(row["rules"][1]["identity"]) == 16
+    assert (row["rules"][1]["usual"], row["rules"][1]["worst"]) == (5, 10)
+    assert row["warnings"] == row["rules"][-1]["warnings"]
+    assert "rules.yaml:17" in row["warnings"][0]
+
+
+def test_warnings_stand_where_they_belong(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
+
+    ran = run("rules", "check", path)
+
+    assert ran.status == 0
+    assert "\n  odd\n      warning: " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("domain: [", "not YAML"),
+        ("domain: api\nlimits: []\n", "rules.yaml:2"),
+        (RULES.replace("requests_per_unit: 5", "request_per_unit: 5"), "requests_per_unit"),
+        (RULES.replace("fixed_window", "fixed_windw", 1), "fixed_window"),
+        ("", "the file is empty"),
+    ],
+)
+def test_rules_that_are_wrong_are_named_by_file_and_line(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text, "utf-8")
+
+    message = refused(run("rules", "check", path))
+
+    assert said in message
+    assert "rules.yaml" in message
+
+
+def test_a_missing_rule_file_is_named(run: Run, tmp_path: Path) -> None:
+    assert "nowhere.yaml" in refused(run("rules", "check", tmp_path / "nowhere.yaml"))
+
+
+def test_several_files_share_a_domain_when_merged(run: Run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(RULES, "utf-8")
+    two.write_text("domain: api\ndescriptors:\n  - key: more\n", "utf-8")
+
+    assert "already in" in refused(run("rules", "check", one, two))
+    assert run("rules", "check", "--merge", one, two).status == 0
+
+
+def test_a_single_rule_is_good_in_the_singular(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "domain: x\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
+        "utf-8",
+    )
+
+    assert run("rules", "check", path).out.endswith("\n1 rule is good\n")
+    assert "is given twice" in refused(run("rules", "check", path, tmp_path / "." / "rules.yaml"))

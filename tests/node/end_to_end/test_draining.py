@@ -1,0 +1,73 @@
+"""Nodes that leave: clients are redirected, and no answer is lost."""
+
+import trio
+from trio.testing import MockClock
+
+from ringfence.client.decision import Decision
+from ringfence.wire import Source
+from tests.node.cluster import address_of, owned, world
+
+
+async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        sources: list[Source] = []
+
+        async def ask(number: int) -> None:
+            await trio.sleep(number / 1000)
+            started = trio.current_time()
+            decision = await limiter.check("api", {"tenant": str(number)})
+            sources.append(decision.source)
+            assert trio.current_time() - started < 0.1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                nursery.start_soon(ask, number)
+            await trio.sleep(0.15)
+            started = trio.current_time()
+            await w.stop("b")
+            took = trio.current_time() - started
+
+        assert len(sources) == 300
+        assert set(sources) == {Source.OWNER}
+        assert took < 2.0
+
+
+async def test_a_draining_node_answers_its_forwarded_requests(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True, answer_timeout=2.0) as limiter:
+        w.network.set_delay(address_of("a"), address_of("b"), 0.1)
+        decisions: list[Decision] = []
+
+        async def ask() -> None:
+            decisions.append(await limiter.check("api", owned(w.rules, "client", "b")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.01)
+            await w.stop("a")
+
+        assert decisions[0].source in (Source.OWNER, Source.STANDBY)
+
+
+async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        await limiter.check("api", {"client": "x"})
+        w.network.cut(("client1", 1), address_of("b"))
+
+        with trio.fail_after(10.1):  # to transfer shards, and then to answer requests in flight
+            await w.stop("b")
+
+
+async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        w.network.cut(("client1", 1), address_of("b"))  # It keeps the node draining.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(w.nodes["b"].leave)
+            await trio.sleep(3)
+            async with w.client("b", "a") as newcomer:
+                decision = await newcomer.check("api", owned(w.rules, "client", "b"))
+
+            assert decision.source is Source.OWNER
+            assert w.count("b", "refused_draining") > 0
+        assert limiter.rules.domains

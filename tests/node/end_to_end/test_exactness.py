@@ -1,0 +1,141 @@
+"""Limits of a cluster are exact: in races, and in every worked example."""
+
+from random import Random
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from ringfence.limiter import Algorithm
+from ringfence.rules.loading.yaml_files import load_text
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import Source
+from tests.node.cluster import NAMES, RULES, HandClock, World, world
+from tests.node.keys_by_owner import key_owned_by, race
+from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
+
+# Races
+
+
+@pytest.mark.parametrize("only", [False, True], ids=["asking the owner", "through other nodes"])
+async def test_exactly_one_of_two_clients_gets_the_last_unit(
+    autojump_clock: MockClock, only: bool
+) -> None:
+    rounds = 300
+    async with world() as w, w.client("a", only=only) as one, w.client("b", only=only) as two:
+        won = [await race([one, two], {"one": str(number)}) for number in range(rounds)]
+
+        assert won == [1] * rounds
+        assert (w.total("forwarded") > rounds) is only
+
+
+async def test_exactly_the_limit_of_a_hundred_concurrent_checks_passes(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as one, w.client("c") as two:
+        assert await race([one, two] * 50, {"client": "x"}) == 5
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    jitter=st.floats(0, 0.05),
+    asks=st.lists(
+        st.tuples(
+            st.integers(0, 3),  # the client
+            st.integers(0, 2),  # the key
+            st.integers(0, 4),  # the cost
+            st.floats(0, 0.1),  # the time
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
+    seed: int, jitter: float, asks: list[tuple[int, int, int, float]]
+) -> None:
+    spent = [0, 0, 0]
+    refused: list[list[int]] = [[], [], []]
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            network = MemoryNetwork(Random(seed), jitter=jitter)
+            w = World(nursery, network, HandClock(), load_text(RULES).rules)
+            for name in NAMES:
+                await w.start(name)
+            await w.settle()
+            async with (
+                w.client("a") as one,
+                w.client("a", only=True) as two,
+                w.client("b", only=True) as three,
+                w.client("c", only=True) as four,
+            ):
+                limiters = (one, two, three, four)
+
+                async def ask(who: int, key: int, cost: int, at: float) -> None:
+                    await trio.sleep(at)
+                    decision = await limiters[who].check("api", {"client": str(key)}, cost)
+                    assert decision.source in (Source.OWNER, Source.CACHE, Source.LEASE)
+                    if decision.allowed:
+                        spent[key] += cost
+                    else:
+                        refused[key].append(cost)
+
+                async with trio.open_nursery() as checks:
+                    for who, key, cost, at in asks:
+                        checks.start_soon(ask, who, key, cost, at)
+            nursery.cancel_scope.cancel()
+        assert w.bugs == []
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+    for units, costs in zip(spent, refused, strict=True):
+        assert units <= 5
+        assert all(max(cost, 1) > 5 - units for cost in costs)  # No check was denied without need.
+
+
+# Exactness, through the wire
+
+
+@pytest.mark.parametrize("vector", [*VECTORS, *CHARGE_VECTORS], ids=lambda vector: vector.name)
+async def test_a_cluster_answers_every_worked_example_through_its_client(
+    autojump_clock: MockClock, vector: Vector
+) -> None:
+    async with world("a", "b", at=0) as w, w.client("a", only=True) as limiter:
+        key = key_owned_by("b", vector.limit)
+
+        for number, step in enumerate(vector.steps):
+            w.clock.time = step.at_ns
+            ask = limiter.charge_limit if step.is_charge else limiter.check_limit
+            decision = await ask(vector.limit, key, cost=step.cost)
+
+            reported = {
+                "admitted": decision.allowed,
+                "permanent": decision.is_permanent,
+                "over_soft": decision.over_soft,
+                "remaining": decision.remaining,
+                "retry_after": decision.retry_after or 0.0,
+                "reset_after": decision.reset_after,
+                "delay": decision.delay,
+            }
+            expected = {
+                "admitted": step.is_admitted,
+                "permanent": step.is_permanent,
+                "over_soft": step.is_over_soft,
+                "remaining": step.remaining,
+                "retry_after": in_seconds(step.retry_after_ns),
+                "reset_after": in_seconds(step.reset_after_ns),
+                "delay": in_seconds(step.delay_ns),
+            }
+            said = {name: value for name, value in expected.items() if value is not None}
+            if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
+                # The likely time of a free slot is never later than the guaranteed time.
+                assert reported["retry_after"] <= said.pop("retry_after")
+            assert {name: reported[name] for name in said} == said, f"step {number}"
+        assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)
+
+
+def in_seconds(duration_ns: int | None) -> float | None:
+    return None if duration_ns is None else duration_ns / 1e9

@@ -1,0 +1,212 @@
+"""Crashed, silent and unreachable nodes: the standby and failure policies decide."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ringfence.rules.limit_strings import parse_limit
+from ringfence.wire import Results, Source
+from tests.node.cluster import NAMES, address_of, of, owned, world
+from tests.node.keys_by_owner import key_owned_by, race
+
+
+async def test_after_an_owners_death_its_standby_decides_and_is_named_as_source(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+
+        await w.crash("b")
+        decisions = [await limiter.check("api", client) for _ in range(6)]
+
+        assert {decision.source for decision in decisions} == {Source.STANDBY}
+        assert of(decisions) == [True] * 5 + [False]
+        assert w.total("stood_in") == 6
+
+
+@pytest.mark.parametrize("limit", ["5/minute fixed_window", "5/minute first_hit"])
+async def test_owner_forwarder_and_standby_report_the_same_window_end(
+    autojump_clock: MockClock, limit: str
+) -> None:
+    """gubernator#225: a node that received a count moved the end of its window at each call."""
+    async with world() as w:
+        ends, remaining = set(), []
+        key = key_owned_by("b", parse_limit(limit), NAMES)
+        for seed in NAMES:
+            async with w.client(seed, only=True) as limiter:
+                decision = await limiter.check_limit(limit, key)
+                ends.add(w.clock.time + round(decision.reset_after * 1e9))
+                remaining.append(decision.remaining)
+            w.clock.time += 7 * 10**9
+        await trio.sleep(0.3)  # until the replicas arrive
+        await w.crash("b")
+        async with w.client("a") as limiter:
+            for _ in range(4):
+                decision = await limiter.check_limit(limit, key)
+                assert decision.source is Source.STANDBY
+                ends.add(w.clock.time + round(decision.reset_after * 1e9))
+                remaining.append(decision.remaining)
+                w.clock.time += 10**9
+
+            assert len(ends) == 1
+            assert remaining == [4, 3, 2, 1, 0, 0, 0]
+            w.clock.time = max(ends)
+            assert (await limiter.check_limit(limit, key)).remaining == 4
+
+
+async def test_a_forwarding_node_also_asks_the_standby(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        await w.crash("b")
+        decisions = [
+            await limiter.check("api", owned(w.rules, "client", "b", number))
+            for number in range(20)
+        ]
+
+        assert {decision.source for decision in decisions} == {Source.STANDBY}
+        assert w.count("a", "stood_in") > 0
+        assert w.count("c", "stood_in") > 0
+
+
+async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        await w.crash("b")
+
+        taken = []
+        for _ in range(12):
+            started = trio.current_time()
+            assert (await limiter.check("api", client, 0)).source is Source.STANDBY
+            taken.append(trio.current_time() - started)
+
+        assert max(taken) < 1.1  # the time-outs of the owner and of a handshake
+        assert max(taken[-5:]) < 0.01
+
+
+async def test_a_returned_owner_decides_again(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await w.crash("b")
+        assert (await limiter.check("api", client)).source is Source.STANDBY
+
+        await w.start("b")
+        await trio.sleep(10)
+
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_a_forwarding_node_finds_a_returned_owner(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await w.crash("b")
+        assert (await limiter.check("api", client)).source is Source.STANDBY
+
+        await w.start("b")
+        await trio.sleep(10)
+
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_without_reachable_nodes_each_rules_failure_policy_applies(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        for name in NAMES:
+            await w.crash(name)
+
+        allowed = [await limiter.check("api", {"client": "x"}) for _ in range(7)]
+        denied = [await limiter.check("api", {"strict": "x"}) for _ in range(7)]
+        alone = [await limiter.check("api", {"alone": "x"}) for _ in range(4)]
+
+        assert of(allowed) == [True] * 7
+        assert of(denied) == [False] * 7
+        assert of(alone) == [True, True, False, False]
+        assert {d.source for d in allowed + denied} == {Source.POLICY}
+        assert {d.source for d in alone} == {Source.LOCAL}
+
+
+async def test_a_node_cut_off_from_all_others_applies_the_rules(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        rules = w.rules
+        await w.crash("b")
+        await w.crash("c")
+
+        # Keys of the crashed nodes that this node cannot decide as their standby.
+        sources = {
+            (await limiter.check("api", owned(rules, key, owner, number))).source
+            for key in ("client", "strict", "alone")
+            for owner in ("b", "c")
+            for number in range(5)
+        }
+
+        assert sources == {Source.STANDBY, Source.POLICY, Source.LOCAL}
+        assert w.count("a", "undecided") > 0
+
+
+async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True, answer_timeout=0.3) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        for name in ("b", "c"):
+            w.network.cut(address_of("a"), address_of(name))
+
+        started = trio.current_time()
+        await limiter.check("api", client)
+
+        # Twice the shortest time-out for each of the two nodes; the asked node is alive.
+        assert trio.current_time() - started < 0.85
+
+
+async def test_a_silent_owner_does_not_delay_checks_of_other_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        theirs, ours = owned(w.rules, "client", "b"), owned(w.rules, "client", "c")
+        await race([limiter], theirs)
+        w.network.cut(address_of("a"), address_of("b"))
+        took: dict[str, float] = {}
+
+        async def ask(what: str, descriptor: Mapping[str, str], after: float) -> None:
+            await trio.sleep(after)
+            started = trio.current_time()
+            await limiter.check("api", descriptor)
+            took[what] = trio.current_time() - started
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "theirs", theirs, 0.0)
+            nursery.start_soon(ask, "ours", ours, 0.01)
+
+        assert took["ours"] < 0.05
+        assert took["theirs"] > 0.2
+
+
+@pytest.mark.internal_errors
+async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        theirs = owned(w.rules, "client", "b")
+        decide = w.nodes["a"].handler.router.decide
+
+        async def broken(*args: object, **more: object) -> Results:
+            w.nodes["a"].handler.router.decide = decide  # type: ignore[method-assign]
+            raise ArithmeticError("the router is broken")
+
+        w.nodes["a"].handler.router.decide = broken  # type: ignore[method-assign, assignment]
+        await limiter.check("api", theirs)
+
+        assert (await limiter.check("api", theirs)).source is Source.OWNER
+        assert w.count("a", "refused_internal") == 1
+        assert "the router is broken" in caplog.text
+        assert w.count("a", "internal_errors_forwarding") == 1
+        assert [str(bug) for bug in w.bugs] == ["the router is broken"]
+        w.bugs.clear()

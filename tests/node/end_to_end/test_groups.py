@@ -1,0 +1,87 @@
+"""Groups of descriptors that several nodes decide."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from node.requests.request_parts import Part
+from ringfence.limiter import Code
+from ringfence.wire import Batch, Op, Request
+from tests.node.cluster import NAMES, RULES, counter, of, owned, world
+
+
+async def test_several_descriptors_are_charged_together_or_not_at_all_across_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        both = [owned(w.rules, "client", "a"), owned(w.rules, "tenant", "b")]
+        for only in (False, True):
+            async with w.client("c", only=only) as limiter:
+                await limiter.reset("api", both)
+
+                decisions = [await limiter.check("api", both) for _ in range(7)]
+                await trio.sleep(0.1)  # until the refunds have arrived
+
+                assert of(decisions) == [True] * 5 + [False] * 2
+                assert (await limiter.peek("api", both[1])).remaining == 95
+
+
+SHADOWED = (
+    RULES
+    + """
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: fixed_window}
+"""
+)
+
+
+@pytest.mark.parametrize("shadow_at", ["a", "b"])
+@pytest.mark.parametrize("seed", ["a", "c"])
+async def test_a_shadow_rule_over_its_limit_denies_no_group(
+    autojump_clock: MockClock, shadow_at: str, seed: str
+) -> None:
+    async with world(rules=SHADOWED) as w, w.client(seed, only=True) as limiter:
+        both = [owned(w.rules, "client", "a"), owned(w.rules, "shadow", shadow_at)]
+
+        decisions = [await limiter.check("api", both) for _ in range(6)]
+
+        assert of(decisions) == [True] * 5 + [False]
+        assert [decision.statuses[0].remaining for decision in decisions] == [4, 3, 2, 1, 0, 0]
+
+
+async def test_a_shadow_rule_over_its_limit_denies_no_group_of_two_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=SHADOWED) as w:
+        keys = [
+            counter(w.rules, name, owned(w.rules, name, owner)[name])
+            for name, owner in (("client", "a"), ("shadow", "b"))
+        ]
+        codes, remaining = [], []
+        for seq in range(1, 4):
+            batch = Batch(Op.CHECK, keys, [1, 1], [2])
+            request = Request(seq, 0, 500, 0, False, Batch(Op.CHECK, keys, [1, 1], [2]))
+            verdicts = await w.nodes["c"].handler.decide(request, Part(None, batch))
+            assert verdicts is not None
+            codes.append(verdicts.outcomes.codes)
+            remaining.append(verdicts.outcomes.remaining[0])
+
+        assert codes == [[Code.ALLOWED, Code.ALLOWED], *[[Code.ALLOWED, Code.DENIED]] * 2]
+        assert remaining == [4, 3, 2]
+
+
+async def test_a_denied_group_through_another_node_leaves_no_charge(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("c", only=True) as limiter:
+        full = owned(w.rules, "client", "a")
+        await limiter.check("api", full, 5)
+        others = [owned(w.rules, "tenant", name, 3) for name in NAMES]
+
+        decision = await limiter.check("api", [*others, full], 1)
+        await trio.sleep(0.1)
+
+        assert not decision.allowed
+        peeks = [await limiter.peek("api", other) for other in others]
+        assert [peek.remaining for peek in peeks] == [100] * 3

@@ -1,0 +1,36 @@
+"""Fixtures of the simulator's commands: the command in this process, and a short failing run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.scenario import Fault, Load
+from tests.invocation import Ran, Run, invoke
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `ringfence simulate` in this process, in a temporary folder."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run_it(*words: str | Path, verb: str = "simulate") -> Ran:
+        return invoke(monkeypatch, capsys, verb, *words)
+
+    return run_it
+
+
+@pytest.fixture
+def small_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the canary smaller and run it at core level, so that it fails within a second."""
+    smaller = replace(
+        SCENARIOS["canary"],
+        level="core",
+        seconds=8,
+        calm=3,
+        loads=(Load(rule="exact", per_second=60, keys=4),),
+        faults=(Fault(1, "cut", 7, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
+    )
+    monkeypatch.setitem(SCENARIOS, "canary", smaller)

@@ -1,0 +1,57 @@
+"""Commands of the simulator with invalid arguments."""
+
+import pytest
+
+from tests.invocation import Run, refused
+from tests.simulations.cli.scenarios import AT_CORE
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stedy"], "got 'stedy'; did you mean steady?"),
+        (["xyzzy"], "got 'xyzzy'; there are steady, hot-key"),
+        (["steady", "--set", "nodes"], "--set must be NAME=VALUE, got 'nodes'"),
+        (["steady", "--set", "colour=red"], "--set must be NAME=VALUE, got 'colour=red'"),
+        (["steady", "--set", "loss=2"], "must be a number from 0 to 0.9"),
+        (["steady", "--set", "latency=moon"], "latency must be lan, near"),
+        (["steady", "--nodes", "0"], "--nodes"),
+        (["steady", "--seed", "-1"], "--seed"),
+        (["steady", "--datacenters", "4"], "nodes must be at least 4, one per data center, got 3"),
+        (["wan-partition", "--datacenters", "6"], "got 'dc6'"),
+        (["steady", "--fault", ""], "must be VERB@AT"),
+        (["steady", "--fault", "flood@3"], "verb of a fault must be one of crash, leave"),
+        (["steady", "--fault", "crash"], "must be VERB@AT"),
+        (["steady", "--fault", "loss@1-2"], "loss must have share=NUMBER, from 0 to 1"),
+        (["steady", "--fault", "crash@1 who=n1"], "got 'who'"),
+        (["steady", "--fault", "crash@1-2 node=n9"], "must be n1 to n3, got n9"),
+        (["steady", "--fault", "cut@1-2 node=n1 from=x"], "must be n1 to n3, got x"),
+        (["node-crash", "--nodes", "1"], "must be n1, got n2"),
+        (["steady", "--keep", "0"], "--keep must be fault numbers below 0"),
+        (["churn", "--keep", "6"], "--keep must be fault numbers below 6"),
+        (["churn", "--keep", "a"], "or none, got 'a'"),
+        (["churn", "--keep", "0", "--no-faults"], "--keep must not be combined"),
+        (["steady", "--report", "no/where.html"], "--report no/where.html: folder no must exist"),
+        (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
+        (["swarm", "--seeds", "0"], "--seeds"),
+        (["swarm", "--cases", "nowhere"], "nowhere"),
+        (["swarm", "--guided", "--scenario", "steady"], "--guided must be used without"),
+        (["card", "none.json"], "cannot read the result file none.json"),
+        (["case", "none.yaml"], "cannot read the case file none.yaml"),
+        (["steady", *AT_CORE, "--save", "no/where.yaml"], "cannot write the case file"),
+        (["swarm", "--scenario", "stedy"], "stedy"),
+        (["mutants", "nobody"], "got 'nobody'"),
+        (["mutants", "gossip/none.py:1:1:AddNot:1"], "got 'gossip/none.py:1:1:AddNot:1'"),
+        (["mutants", "--unit", "--sample", "1", "--map", "no.gz"], "must contain the lines of"),
+        (["mutants", "--record", "tests/none"], "got 'tests/none'"),
+        (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
+        (["what-if", "--rules", "none.yaml"], "--log"),
+        (
+            ["what-if", "--rules", "x", "--log", "y", "--report", "no/where.html"],
+            "folder no must exist",
+        ),
+        (["steady", "--frob"], "--frob"),
+    ],
+)
+def test_invalid_arguments_are_named_in_the_error(run: Run, words: list[str], said: str) -> None:
+    assert said in refused(run(*words))

@@ -1,0 +1,30 @@
+"""Command `ringfence simulate mutants`: the summary, and a missing mutation tool."""
+
+import sys
+
+import pytest
+
+from simulations.mutants.drawn import tool
+from tests.invocation import Run, refused
+
+
+def test_the_last_line_about_mutants_counts_those_that_were_detected(run: Run) -> None:
+    ran = run("mutants", "clock-never-trusted-again", "--seeds", "1")
+
+    assert ran.status == 0
+    assert "clock-never-trusted-again: convergence in clock-wrong, seed 1" in ran.out
+    assert ran.out.splitlines()[-1] == "1 of 1 mutants were detected"
+
+
+@pytest.mark.parametrize("words", [["--sample", "1"], ["--record", "tests/gossip"]])
+def test_a_missing_mutation_tool_is_reported_before_any_mutant_runs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    tool._tool.cache_clear()
+    monkeypatch.setitem(sys.modules, "cosmic_ray.ast", None)
+    try:
+        ran = run("mutants", "clock-never-trusted-again", "--seeds", "1", *words)
+    finally:
+        tool._tool.cache_clear()
+
+    assert "pip install 'ringfence[mutants]'" in refused(ran)

@@ -1,0 +1,115 @@
+"""Command `ringfence simulate swarm`: figures, findings and the guided search."""
+
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simulations.judging.coverage import WANTED
+from simulations.judging.pairs import wanted_pairs
+from tests.invocation import Run
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a swarm in a thread, since processes would not see a changed scenario."""
+
+    @contextmanager
+    def threads(jobs: int) -> Iterator[Executor]:
+        with ThreadPoolExecutor(jobs) as executor:
+            yield executor
+
+    monkeypatch.setattr("simulations.cli.swarm.pool", threads)
+    monkeypatch.setattr("simulations.cli.guided.pool", threads)
+
+
+def test_a_swarm_reports_its_work_and_missing_rare_events(run: Run, in_process: None) -> None:
+    ran = run("swarm", "--seeds", "1", "--from", "23", "--level", "core", "--marks", "--json")
+
+    assert ran.status == 1
+    [row] = ran.rows
+    assert (row["level"], row["seeds"], row["failed"]) == ("core", 1, [])
+    assert (row["run_twice"], row["differed"]) == (0, [])
+    assert row["virtual_s"] >= 60
+    assert 0.5 < row["judged_exactly"] < 1
+    assert sum(row["excuses"].values()) >= row["decisions"] * (1 - row["judged_exactly"])
+    assert sum(row["laws"]["outage"].values()) == row["decisions"] > 1000
+    assert row["marks"]
+    assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
+    assert 50 < row["pairs"] < len(wanted_pairs())
+    assert len(row["pairs_missing"]) == len(wanted_pairs()) - row["pairs"]
+
+
+def test_a_swarm_splits_every_transfer_into_the_requested_parts(run: Run, in_process: None) -> None:
+    seeds = ("--seeds", "1", "--from", "7", "--scenario", "node-crash", "--level", "core", "--json")
+    [one] = run("swarm", *seeds, "--least-parts", "1").rows
+    [two] = run("swarm", *seeds, "--least-parts", "2").rows
+
+    assert "part_pulled" not in one["marks"]
+    assert two["marks"]["part_pulled"] > 0
+    assert one["failed"] == two["failed"] == []
+
+
+@pytest.mark.parametrize("asked", [(), ("--least-parts", "2")])
+def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
+    run: Run, in_process: None, small_canary: None, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    (tmp_path / "found").mkdir()
+    words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--cases", "found")
+    words = (*words, "--shrink-runs", "30")
+    ran = run("swarm", *words, *asked, "--json")
+
+    assert ran.status == 1
+    [finding, summary] = ran.rows
+    assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
+    assert (finding["seed"], len(finding["faults"])) == (20, 1)
+    assert finding["faults"][0].endswith("cut node=n1")
+    assert finding["events"] <= 10
+    assert len(finding["story"]) <= 13
+    assert finding["command"] == "ringfence simulate case found/ringfence-canary-20.yaml"
+
+    _, _, *words = shlex.split(finding["command"])
+    [again] = run(*words, "--json", "--no-report").rows
+
+    broken = [[each["property"], each["text"]] for each in again["violations"]]
+    assert broken == finding["violations"]
+    assert again["command"] == finding["command"]
+
+
+def test_text_output_of_a_swarm_has_story_diagram_and_command(
+    run: Run, in_process: None, small_canary: None
+) -> None:
+    ran = run(
+        "swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--shrink-runs", "60"
+    )
+
+    assert ran.status == 1
+    assert "canary, seed 20: " in ran.out
+    assert " 1. " in ran.out
+    assert "n1 is cut off." in ran.out
+    assert "●" in ran.out
+    assert "ringfence simulate case ringfence-canary-20.yaml" in ran.out
+
+
+def test_a_swarm_without_runs_for_shrinking_writes_no_case(
+    run: Run, in_process: None, small_canary: None, tmp_path: Path
+) -> None:
+    words = ("--seeds", "1", "--from", "21", "--scenario", "canary", "--shrink-runs", "0")
+    ran = run("swarm", *words)
+
+    assert ran.status == 1
+    assert "seed 21: " in ran.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_guided_swarm_compares_itself_with_plain_drawing(run: Run, in_process: None) -> None:
+    words = ("--guided", "--seeds", "2", "--from", "22", "--level", "core", "--shrink-runs", "0")
+    [row] = run("swarm", *words, "--json").rows
+
+    assert row["runs"] == 2
+    assert min(row["reached"], row["reached_plain"]) > 50
+    assert row["reached"] - len(row["only_guided"]) == row["reached_plain"] - len(row["only_plain"])
+    assert row["kept"] + row["failed"] >= 1
