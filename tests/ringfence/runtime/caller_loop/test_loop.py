@@ -323,12 +323,18 @@ def test_a_thread_that_is_interrupted_while_it_waits_cancels_its_call(alarm, lea
         assert loop.call(lambda: mailbox.wait("a"))
 
 
-def test_an_abandoned_loop_rejects_calls_and_sends_nothing():
+def test_a_call_inside_the_loop_ends_the_loop_and_rejects_its_calls():
+    """A signal handler or finalizer that interrupts a thread in the loop makes such a call."""
+
+    async def nest():
+        loop.call(lambda: mailbox.wait("a"))
+
     with running() as (loop, mailbox):
         future = Future()
         loop.submit(lambda: mailbox.wait("a"), future)
         with waiting_thread(loop, lambda: mailbox.wait("a"), "first") as first:
-            loop._give_up()
+            with pytest.raises(LoopLost):
+                loop.call(nest)
             with pytest.raises(LoopLost):
                 first.result(30)
         for use in (loop.call, lambda function: loop.submit(function, Future())):
