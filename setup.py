@@ -18,7 +18,11 @@ extensions = cythonize(
     ]
     + [
         Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"])
-        for name in ("hashring._compiled", "ringfence.client.requests._batch_ops")
+        for name in (
+            "hashring._compiled",
+            "node.shards._packed_rows",
+            "ringfence.client.requests._batch_ops",
+        )
     ],
     language_level=3,
     compiler_directives={

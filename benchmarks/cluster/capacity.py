@@ -35,7 +35,7 @@ descriptors:
   - key: user
     rate_limit: {requests_per_unit: 100, unit: day, algorithm: token_bucket}
 """
-_KEYS = 200_000
+_KEYS = 1_000_000
 _BATCH = 256
 _LONE = 2_000
 _CROWD = 20_000
