@@ -154,7 +154,7 @@ class LoadRunner:
             decision = await limiter.check(DOMAIN, {load.rule: key}, cost)
         ledger.answered(number)
         for name, status in zip(rule_names(load), decision.statuses, strict=True):
-            row = replace(self._row(asked_at, arrival, status), probe=probe)
+            row = self._row(asked_at, arrival, status, probe)
             if row.allowed and not decision.allowed:
                 ledger.add_refunded(name, replace(row, refund_done_at=row.answered_at + _REFUND_S))
             elif not (
@@ -250,7 +250,7 @@ class LoadRunner:
             features = self._features[name] | found | {source}
             self.usage.add(features - {""}, where, self._hosts.now)
 
-    def _row(self, asked_at: float, arrival: Arrival, status: Status) -> Answered:
+    def _row(self, asked_at: float, arrival: Arrival, status: Status, probe: str = "") -> Answered:
         """Return what one counter answered. A shadow rule over its limit counts as a denial,
         since it counts no units."""
         caller = self._hosts.clients[arrival.client]
@@ -264,6 +264,7 @@ class LoadRunner:
             status.source,
             None if status.over_shadow else status.retry_after,
             client=caller.address[0],
+            probe=probe,
             over_soft=status.over_soft,
             delay=status.delay,
             remaining=status.remaining,

@@ -172,6 +172,7 @@ class FramesInFlight:
             if on_results is not None:
                 call_back(partial(on_results, each.batch, part), each.asked_at, self._report)
             call_back(each.on_results, part, self._report)
+            each.drop_callbacks()
             start = stop
         return True
 

@@ -37,6 +37,15 @@ class QueuedBatch:
             self.withdraw(self)
         return self.id
 
+    def drop_callbacks(self) -> None:
+        """Forget who receives the results. The receivers refer to this batch, so memory would
+        otherwise wait for garbage collection."""
+        self.on_results, self.on_rows = _ignore_results, None
+
+
+def _ignore_results(results: object) -> None:
+    """Ignore results that arrive after all results."""
+
 
 def coalesce(queue: deque[QueuedBatch]) -> list[QueuedBatch]:
     """Remove from a queue the first batch, and the following batches that fit into the same

@@ -70,9 +70,16 @@ class MemberRequest:
             self.is_shed = True
         elif answer is not None:
             self.results = answer
-        self._on_done()
+        on_done = self._on_done
+        if answer is not None:
+            self._on_done = _no_call  # It refers to this request, by the pending request.
+        on_done()
         if self.on_late is not None and self.results is not None:
             self.on_late(self.results)
+
+
+def _no_call() -> None:
+    """Do nothing: the caller has the answer of the member."""
 
 
 class PendingRequest:

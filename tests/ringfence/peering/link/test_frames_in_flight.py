@@ -1,9 +1,13 @@
 """Frames in flight: answers, time-outs and round trips."""
 
+import gc
+import weakref
+
 import pytest
 
 from ringfence.errors import AccessDenied, RemoteProtocolError
 from ringfence.limiter import Code
+from ringfence.peering.routing.pending_request import PendingRequest
 from ringfence.peering.target import SHED
 from ringfence.wire import (
     Done,
@@ -11,7 +15,7 @@ from ringfence.wire import (
     Ping,
     decode,
 )
-from tests.ringfence.peering.link.queue_sender import TIMEOUT, Sender, answer_to
+from tests.ringfence.peering.link.queue_sender import TIMEOUT, Sender, answer_to, batch_of
 
 
 def test_each_batch_of_a_frame_gets_its_rows():
@@ -24,6 +28,26 @@ def test_each_batch_of_a_frame_gets_its_rows():
     assert [len(verdicts.outcomes) for verdicts in (*one, *two)] == [1, 2]
     assert sender.queue.is_empty
     assert not sender.in_flight.answer(answer_to(1, 3))
+
+
+def test_an_answered_request_is_freed_without_garbage_collection():
+    sender = Sender()
+    request = PendingRequest(batch_of("a"), 0.0)
+    part = request.add_request(request.batch, [0], None)
+    part.sent = sender.queue.add(request.batch, 0, False, part.resolve, 0.0)
+    sender.flush()
+    freed, was_enabled = weakref.ref(request), gc.isenabled()
+
+    gc.disable()
+    try:
+        sender.in_flight.answer(answer_to(1, 1))
+        assert part.results is not None
+        del request, part
+
+        assert freed() is None
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
