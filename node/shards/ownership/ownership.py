@@ -10,7 +10,7 @@ members that ask. Nothing here waits.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
-from gossip import Record, Status
+from gossip import Record
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
@@ -20,6 +20,7 @@ from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs, without_checks
+from node.shards.ownership.departures import Departures
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.ownership.shard_states import (
     Arrival,
@@ -83,8 +84,7 @@ class ShardOwnership:
         self._on_started, self._lender = on_started, lender
         self._regained_at = 0
         self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
-        self._left: set[NodeId] = set()
-        """Members that have left: they have transferred their shards."""
+        self._left = Departures()
         self._accepted: dict[int, tuple[tuple[NodeId, int], ...]] = {}
         """Sender and number of the last transfers of each shard, the latest first."""
 
@@ -201,10 +201,6 @@ class ShardOwnership:
         `replica` has counters with their instants. When another member sent the replica,
         `replica_of` is the member whose counters it contains. `silent` members may have a replica
         that must not be overwritten if this node has none.
-
-        The owner is the sender of the replica, even if the ring names another member: that member
-        may have joined a moment ago without counters. A sender that has left is not the owner: it
-        has transferred the shard.
         """
         if self.held[shard]:
             return
@@ -212,9 +208,10 @@ class ShardOwnership:
         if transfer is not None and transfer.parts:
             self._retake(shard, transfer, now, sender or replica_of)
             return
-        whose = owner if sender is None or sender in self._left else sender
+        base_of = sender or replica_of
+        whose, then = self._left.owners_of_replica(base_of, owner, self._me)
         copies = [(min(at, now), counts) for at, counts in replica]
-        cover = Cover(whose, now, base_of=sender or replica_of)
+        cover = Cover(whose, now, base_of=base_of, next_owner=then)
         event = Event.TAKE_OVER
         if not any([counts.keys for _, counts in copies]):
             event = Event.TAKE_OVER_BLIND
@@ -368,8 +365,9 @@ class ShardOwnership:
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
         """Become the owner of a shard, because the owner in whose place this node held it has no
-        counters."""
-        self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
+        counters; if another member may hold the shard, ask that one first."""
+        if not self._states.ask_next_owner(shard, now):
+            self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
 
     def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
         """Record a new owner for a shard that this node holds, because the previous owner
@@ -382,6 +380,8 @@ class ShardOwnership:
         The owner has no counters of its own. The replica contains earlier counters of this node, or
         counters of the member `whose`.
         """
+        if self._states.ask_next_owner(shard, now):
+            return
         is_own = whose in ("", self._me) or whose in self._left
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
@@ -406,10 +406,7 @@ class ShardOwnership:
             for cover in self._covers.values():  # A restarted owner may have lost its counters.
                 if cover.owner == name:
                     cover.is_owner_restarted = True
-        if after.is_placed:
-            self._left.discard(name)
-        elif after.status is not Status.DEAD:
-            self._left.add(name)
+        self._left.update(after)
 
     def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Store the counters that an owner replicates to this node; also use them for shards held

@@ -12,7 +12,7 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
-from node.shards.ownership.ownership_table import COUNTED, TABLE, Action, Event, State
+from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
@@ -59,6 +59,8 @@ class Cover:
     """Members, without the owner, that may have a replica and have not answered yet."""
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
+    next_owner: NodeId | None = None
+    """Member that is asked next, if the owner has no counters of the shard."""
     copied_at: int | None = None
     """Instant in ns at which the owner last sent a replica; None before the first one."""
     duplicates: dict[bytes, int] = field(default_factory=dict)
@@ -192,6 +194,15 @@ class ShardStates:
             for _, counts in arrival.copies:
                 self.merge.announce(counts.keys)
         return True
+
+    def ask_next_owner(self, shard: int, now: int) -> bool:
+        """Cover another member that may hold a shard, because the owner does not; return whether
+        there is one."""
+        cover = self.covers.get(shard)
+        if cover is None or cover.next_owner is None or self._states[shard] in BLIND:
+            return False
+        owner, cover.next_owner = cover.next_owner, None
+        return self.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
     def apply_to_all(self, shards: Iterable[int], event: Event) -> list[int]:
         """Apply an event that carries no counters to many shards; return the shards that changed

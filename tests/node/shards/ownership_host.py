@@ -52,6 +52,13 @@ class Host:
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
         self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
 
+    def take_over_from_replica_at(self, standby: "Host", silent: str) -> None:
+        """Take over from the replica of a third member while the owner in the ring is silent."""
+        counts = as_snapshot(self.ask(standby).counts)
+        whose = standby.ownership.replicas.sender_of(shard_of(KEY)) or ""
+        owner = NodeId(silent)
+        self.ownership.take_over(shard_of(KEY), owner, [(NOW, counts)], NOW, [owner], whose)
+
     def copy_to(self, other: "Host") -> None:
         other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
 

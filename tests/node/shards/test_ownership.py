@@ -219,6 +219,66 @@ def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
     assert stand_in.covered_owner == owner.name
 
 
+def test_a_replica_that_another_member_sent_belongs_to_its_owner() -> None:
+    """The silent owner of the ring had only a replica of the same counters. Both members then
+    owned the shard, and a merge counted all hits twice."""
+    owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    for host in (standby, ring_owner):
+        owner.copy_to(host)
+    stand_in.take_over_from_replica_at(standby, "b")
+    stand_in.spend(2)
+
+    assert stand_in.covered_owner == owner.name
+    stand_in.take(owner, stand_in.ask(owner))
+    assert stand_in.used == 5
+    assert stand_in.covered_owner is None
+
+
+def test_the_owner_of_the_ring_is_asked_when_the_owner_of_a_replica_has_nothing() -> None:
+    owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(standby)
+    ring_owner.take(owner, ring_owner.ask(owner))
+    ring_owner.spend(4)
+    stand_in.take_over_from_replica_at(standby, "b")
+    stand_in.spend(2)
+
+    stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
+
+    assert stand_in.covered_owner == ring_owner.name
+    stand_in.take(ring_owner, stand_in.ask(ring_owner))
+    assert stand_in.used == 9
+    stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
+    assert stand_in.covered_owner is None
+
+
+@pytest.mark.parametrize(("status", "asked"), [(Status.LEAVING, "c"), (Status.LEFT, None)])
+def test_a_member_that_leaves_is_asked_for_a_transfer_that_has_not_arrived(
+    status: Status, asked: str | None
+) -> None:
+    """A member out of the ring had a transfer in flight. The stand-in became the owner without it,
+    and a merge later counted all hits twice."""
+    owner, stand_in, ring_owner = Host("c"), Host("a"), Host("b")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    for host in (stand_in, ring_owner):
+        owner.copy_to(host)
+        host.ownership.on_member_change(member("c"), member("c", status))
+    ring_owner.ask(owner)  # The answer is lost.
+    stand_in.stand_in_for("b")
+    stand_in.spend(2)
+
+    stand_in.go_on_from(stand_in.ask(ring_owner))
+
+    assert stand_in.covered_owner == asked
+    if asked:
+        stand_in.take(owner, stand_in.ask(owner))
+    assert stand_in.used == 5
+
+
 @pytest.mark.parametrize(
     ("status", "whose"), [(Status.DEAD, "c"), (Status.LEAVING, "b"), (Status.LEFT, "b")]
 )
