@@ -181,6 +181,16 @@ class CounterView:
         )
         return Row(answer, found, is_split)
 
+    def sides(self, row: Row) -> int:
+        """Return how many more members may admit the whole limit when a row is decided.
+
+        A standby may lack the counts of other data centers.
+        """
+        if not row.is_split:
+            return 0
+        place = self.place_of(row.answer)
+        return self.excuses.sides(place, row.answer, row.excuses) + self.others
+
     def spends(self, row: Row) -> Iterator[Spend]:
         """Yield the units that one row has added, or may have added."""
         answer = row.answer
@@ -193,7 +203,9 @@ class CounterView:
             last = max([last, *(each.end for each in row.excuses if not each.is_alone)])
         shared_at = self._shared_at(answer)
         if self.limit.is_bucket:  # Units of another data center drain from their arrival on.
-            last = max(last, shared_at)
+            wrong_s = self._wrong_drain_s(answer)
+            last = max(last, shared_at) + wrong_s
+            least = 0 if wrong_s else least
         known = max(last, self.excuses.replicated_at(place, answer), shared_at)
         if most:
             shift = self._window_shift_s(answer)
@@ -241,6 +253,7 @@ class CounterView:
         """
         answer = row.answer
         is_lost = self.excuses.may_be_lost(self.place_of(answer), answer.answered_at)
+        is_lost |= self._wrong_drain_s(answer) > 0
         cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
         known = max(answer.answered_at, self._shared_at(answer))
         shift = self._window_shift_s(answer)
@@ -286,6 +299,14 @@ class CounterView:
     @property
     def _skew_s(self) -> float:
         return _CLOCK_SKEW_S if self.limit.algorithm in _ALIGNED else 0.0
+
+    def _wrong_drain_s(self, answer: Answered) -> float:
+        """Return by how many seconds a wrong clock in another data center may change how long the
+        units of a check there remain in a shared bucket."""
+        place = self.place_of(answer)
+        if not self.limit.is_bucket or place.datacenter == self.datacenter or self.is_divided:
+            return 0.0
+        return self.excuses.clock_steps_s(place)
 
     def _shared_at(self, answer: Answered) -> float:
         """Return when the judged data center certainly has the units of a check in another one."""

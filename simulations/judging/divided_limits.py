@@ -13,7 +13,7 @@ from functools import partial
 from ringfence.limiter import Limit
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.excuses import Place
-from simulations.judging.key_laws import Judgement, Reading, under_one
+from simulations.judging.key_laws import Judgement, Reading, total_bounds, under_one
 from simulations.judging.ledger import Answered
 from simulations.judging.limits_in_force import RuleLimits
 from simulations.oracle import Bound, Refund, Spend, Terms, Verdict, bounds
@@ -114,7 +114,7 @@ class _Part:
             [row for row in decided if row.answer.datacenter == view.datacenter], read[1]
         )
         *found, reading = bounds(terms, spends, [*questions, view.reading(*read)], drains)
-        every = bounds(terms, certain, questions, drains)
+        every = total_bounds(view, certain, decided, questions, drains)
         simple = [spend for row in rows for spend in _plain(view, row)]
         simple += [spend for answer in refunded for spend in _refunded(view, answer)]
         plain = bounds(terms, simple, questions, drains)
@@ -131,11 +131,7 @@ class _Part:
 
     def more(self, at: int) -> int:
         """Return the units that further members may admit by this part under an excuse."""
-        row, view = self.rows[at], self.view
-        if not row.is_split:
-            return 0
-        place = view.place_of(row.answer)
-        return view.limit.ceiling * view.excuses.sides(place, row.answer, row.excuses)
+        return self.view.limit.ceiling * self.view.sides(self.rows[at])
 
 
 @dataclass(frozen=True, slots=True)

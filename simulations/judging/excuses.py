@@ -222,6 +222,10 @@ class Excuses:
         """
         return self._clock_error_s(place, answer.asked_at, answer.answered_at, inf)
 
+    def clock_steps_s(self, place: Place) -> float:
+        """Return the sum of all steps of the clocks that may decide a counter."""
+        return self._clock_error_s(place, -inf, inf, inf)
+
     def reading_error_s(self, place: Place, at: float, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong at a reading."""
         error = self._clock_error_s(place, at, at, period_s)

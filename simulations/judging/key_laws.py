@@ -7,7 +7,7 @@ it. So the laws hold for each decision, also in runs with faults.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 from typing import TypeAlias
@@ -16,10 +16,10 @@ from ringfence.limiter import Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.ledger import Answered
-from simulations.oracle import Bound, Drain, Spend, Terms, Verdict, bounds
+from simulations.oracle import Bound, Drain, Question, Spend, Terms, Verdict, bounds
 from simulations.reporting.outcome import Violation
 
-__all__ = ["Judgement", "Reading", "Result", "judge_counter", "under_one"]
+__all__ = ["Judgement", "Reading", "Result", "judge_counter", "total_bounds", "under_one"]
 
 _SAME_S = 0.05
 """Tolerance for the end of a cached denial, which counts from the time at which the first check was
@@ -69,7 +69,8 @@ def judge_counter(
     options = _options(counter, asked, spends, plain, drains)
     [last] = bounds(terms, spends, [counter.reading(*read)], drains)
     questions = [counter.question(row.answer) for row in asked]
-    every = bounds(terms, [counter.known_at_once(row) for row in rows], questions, drains)
+    certain = [counter.known_at_once(row) for row in rows]
+    every = total_bounds(counter, certain, asked, questions, drains)
     ends = sorted(
         (a.asked_at + a.retry_after, a.answered_at + a.retry_after)
         for a in answers
@@ -81,6 +82,28 @@ def judge_counter(
     ]
     rounding = counter.rounding
     return judgements, Reading(max(0, last.least - rounding), last.most + rounding)
+
+
+def total_bounds(
+    counter: CounterView,
+    spends: Sequence[Spend],
+    asked: Sequence[Row],
+    questions: Sequence[Question],
+    drains: Sequence[Drain],
+) -> list[Bound]:
+    """Return the bounds of the units that all members of a data center together counted.
+
+    Each of the members that may decide has its own bucket, and all of these drain at once.
+    """
+    terms, sides = Terms.of(counter.limit), [counter.sides(row) for row in asked]
+    if not terms.is_bucket or not any(sides):
+        return bounds(terms, spends, questions, drains)
+    found: dict[int, list[Bound]] = {}
+    for more in sorted(set(sides)):
+        together = replace(terms, amount=terms.amount * (more + 1), burst=terms.hard)
+        faster = [replace(each, most=each.most * (more + 1)) for each in drains]
+        found[more] = bounds(together, spends, questions, faster)
+    return [found[more][at] for at, more in enumerate(sides)]
 
 
 def _options(
@@ -156,11 +179,7 @@ class _Decision:
         """Judge an answer under one limit."""
         answer, bound, row = self.row.answer, option.bound, self.row
         ceiling = option.limit.ceiling
-        extra = 0
-        if row.is_split:  # A standby may lack the counts of other data centers.
-            place = self.counter.place_of(answer)
-            sides = self.counter.excuses.sides(place, answer, row.excuses) + self.counter.others
-            extra = self.counter.limit.ceiling * sides
+        extra = self.counter.limit.ceiling * self.counter.sides(row)
         wanted = answer.cost or 1
         if bound.verdict is Verdict.MUST_ALLOW:
             is_wrong = not answer.allowed

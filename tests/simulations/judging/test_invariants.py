@@ -27,6 +27,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
   - key: buckets
     rate_limit: {period: 10s, requests_per_unit: 6, algorithm: leaky_bucket, global: {mode: split}}
+  - key: shared
+    rate_limit: {period: 10s, requests_per_unit: 10, algorithm: token_bucket, scope: global}
   - key: shares
     rate_limit: {period: 4s, requests_per_unit: 8, algorithm: token_bucket, global: {mode: split}}
   - key: single
@@ -122,6 +124,33 @@ def test_a_bucket_in_debt_admits_nothing_until_it_has_drained():
     for reported, found in ((6.0, []), (25.0, ["retry_after"])):
         denied = answered(2.0, allowed=False, retry_after=reported)
         assert violations(rules, [*debt, denied]) == found
+
+
+def test_both_sides_of_a_partition_drain_their_own_buckets():
+    rules = {"bucket": KNOWN["bucket"]}
+    cut = Fault(1, "cut", 30, {"node": "n1,n2,n3"})
+
+    def admitted(count):
+        """Return what `count` members admit, each of them up to its whole bucket."""
+        sources = [Source.OWNER, *[Source.STANDBY] * (count - 1)]
+        first = [answered(2.0, source=source) for source in sources for _ in range(3)]
+        then = [answered(2.1 + at, source=each) for at in range(1, 11) for each in sources]
+        return [*first, *then]
+
+    assert violations(rules, admitted(2), faults=[cut]) == []
+    assert violations(rules, admitted(4), faults=[cut]) == ["over_admission"]
+
+
+def test_a_wrong_clock_in_one_data_center_empties_a_bucket_that_others_share():
+    rules = {"shared": KNOWN["shared"]}
+    step = Fault(2, "clock_step", 3, {"node": "n2,n4,n6", "by_s": 3600})
+    there = [answered(1.0 + at / 100, datacenter="dc2") for at in range(10)]
+    here = [answered(6.0 + at / 100) for at in range(8)]
+
+    assert violations(rules, [*there, *here], datacenters=2) == ["over_admission"]
+    assert violations(rules, [*there, *here], datacenters=2, faults=[step]) == []
+    more = [answered(6.5 + at / 100) for at in range(8)]
+    assert violations(rules, [*here, *more], datacenters=2, faults=[step]) == ["over_admission"]
 
 
 def test_a_crash_excuses_no_denial_of_a_check_that_fits():
