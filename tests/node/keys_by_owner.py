@@ -1,6 +1,7 @@
 """Keys that a chosen node owns, and races of clients for the units of one key."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import trio
 
@@ -25,8 +26,13 @@ async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> in
     return sum(of(decisions))
 
 
-def key_owned_by(owner: str, limit: Limit, names: Sequence[str] = ("a", "b")) -> str:
+def key_owned_by(
+    owner: str, limit: Limit, names: Sequence[str] = ("a", "b"), number: int = 0
+) -> str:
+    """Return a key that the ring of `names` assigns to `owner`; each `number` has a different
+    key."""
     rule = adhoc_rule(limit)
     ring = ring_of(names)
     keys = (str(i) for i in range(1000))
-    return next(key for key in keys if ring.owner(shard_of(encode_key(rule.id, (key,)))) == owner)
+    owned = (key for key in keys if ring.owner(shard_of(encode_key(rule.id, (key,)))) == owner)
+    return next(islice(owned, number, None))

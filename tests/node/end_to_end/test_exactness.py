@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.memory import MemoryNetwork
@@ -99,42 +100,58 @@ def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
 # Exactness, through the wire
 
 
-@pytest.mark.parametrize("vector", [*VECTORS, *CHARGE_VECTORS], ids=lambda vector: vector.name)
+DAY_NS = 86_400 * 10**9
+"""Multiple of all periods in the worked examples."""
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
 async def test_a_cluster_answers_every_worked_example_through_its_client(
-    autojump_clock: MockClock, vector: Vector
+    autojump_clock: MockClock, algorithm: Algorithm
 ) -> None:
+    vectors = [each for each in [*VECTORS, *CHARGE_VECTORS] if each.limit.algorithm is algorithm]
+    assert vectors
     async with world("a", "b", at=0) as w, w.client("a", only=True) as limiter:
-        key = key_owned_by("b", vector.limit)
+        for number, vector in enumerate(vectors):
+            key = key_owned_by("b", vector.limit, number=number)
+            await check_example(w, limiter, vector, key, begin_ns=10 * number * DAY_NS)
 
-        for number, step in enumerate(vector.steps):
-            w.clock.time = step.at_ns
-            ask = limiter.charge_limit if step.is_charge else limiter.check_limit
-            decision = await ask(vector.limit, key, cost=step.cost)
+        steps = sum(len(vector.steps) for vector in vectors)
+        assert w.count("b", "checks") + w.count("b", "charges") == steps
 
-            reported = {
-                "admitted": decision.allowed,
-                "permanent": decision.is_permanent,
-                "over_soft": decision.over_soft,
-                "remaining": decision.remaining,
-                "retry_after": decision.retry_after or 0.0,
-                "reset_after": decision.reset_after,
-                "delay": decision.delay,
-            }
-            expected = {
-                "admitted": step.is_admitted,
-                "permanent": step.is_permanent,
-                "over_soft": step.is_over_soft,
-                "remaining": step.remaining,
-                "retry_after": in_seconds(step.retry_after_ns),
-                "reset_after": in_seconds(step.reset_after_ns),
-                "delay": in_seconds(step.delay_ns),
-            }
-            said = {name: value for name, value in expected.items() if value is not None}
-            if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
-                # The likely time of a free slot is never later than the guaranteed time.
-                assert reported["retry_after"] <= said.pop("retry_after")
-            assert {name: reported[name] for name in said} == said, f"step {number}"
-        assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)
+
+async def check_example(
+    w: World, limiter: Limiter, vector: Vector, key: str, begin_ns: int
+) -> None:
+    """Check all decisions of one example that begins at this instant."""
+    assert DAY_NS % vector.limit.period_ns == 0
+    for number, step in enumerate(vector.steps):
+        w.clock.time = begin_ns + step.at_ns
+        ask = limiter.charge_limit if step.is_charge else limiter.check_limit
+        decision = await ask(vector.limit, key, cost=step.cost)
+
+        reported = {
+            "admitted": decision.allowed,
+            "permanent": decision.is_permanent,
+            "over_soft": decision.over_soft,
+            "remaining": decision.remaining,
+            "retry_after": decision.retry_after or 0.0,
+            "reset_after": decision.reset_after,
+            "delay": decision.delay,
+        }
+        expected = {
+            "admitted": step.is_admitted,
+            "permanent": step.is_permanent,
+            "over_soft": step.is_over_soft,
+            "remaining": step.remaining,
+            "retry_after": in_seconds(step.retry_after_ns),
+            "reset_after": in_seconds(step.reset_after_ns),
+            "delay": in_seconds(step.delay_ns),
+        }
+        said = {name: value for name, value in expected.items() if value is not None}
+        if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
+            # The likely time of a free slot is never later than the guaranteed time.
+            assert reported["retry_after"] <= said.pop("retry_after")
+        assert {name: reported[name] for name in said} == said, f"{vector.name}, step {number}"
 
 
 def in_seconds(duration_ns: int | None) -> float | None:

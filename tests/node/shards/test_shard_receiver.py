@@ -77,3 +77,12 @@ def test_shards_of_one_reply_are_independent() -> None:
     assert (first.counts.keys, first.counts.which) == ([b"a", b"c"], [0, 1])
     assert (second.counts.keys, second.counts.limits) == ([b"b", b"d"], [ONE, OTHER])
     assert empty.counts.keys == []
+
+
+def test_shards_that_were_not_requested_are_skipped() -> None:
+    about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 1, "", "", "", 12)
+    reply = Pulled(1, [about], Counts([b"a", b"b"], [[1], [2]], [ONE], [0, 0], []), [])
+
+    [transfer] = transfers_of(reply, {6})
+
+    assert (transfer.shard, transfer.counts.keys, transfer.counts.states) == (6, [b"b"], [[2]])
