@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_floors import imports, modules
+from tests.project.test_floors import imports, modules, statements
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("hashring", "gossip", "ringfence", "node", "simulations", "benchmarks")
@@ -45,7 +45,7 @@ def classes() -> tuple[tuple[str, ast.ClassDef], ...]:
         (module, node)
         for folder in SHIPPED
         for module, path in modules(folder)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in statements(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ClassDef)
     )
 

@@ -81,8 +81,12 @@ async def node_of_rules() -> AsyncIterator[World]:
     assert bugs == []
 
 
-async def join(world: World, name: str, session: int = 1) -> Caller:
-    return await world.call(Hello(Role.CLIENT, name, SECRET, session))
+SESSIONS = {"app": 1, "other": 2, "meter": 3, "tenant": 4}
+
+
+async def join(world: World, name: str, session: int = 0) -> Caller:
+    """Connect with a token; each token has a different session, as of different processes."""
+    return await world.call(Hello(Role.CLIENT, name, SECRET, session or SESSIONS[name]))
 
 
 def key_of(rule: str, value: str) -> bytes:
@@ -118,7 +122,7 @@ async def test_nobody_gives_back_what_others_were_charged(autojump_clock: object
 
 async def test_a_client_gives_back_what_its_own_token_was_charged(autojump_clock: object) -> None:
     async with node_of_rules() as world:
-        one, twin = await join(world, "app"), await join(world, "app", session=2)
+        one, twin = await join(world, "app"), await join(world, "app", session=5)
         await one.say(ask(1, USER, 4))
 
         first = await twin.say(ask(1, USER, 1, Op.REFUND))
