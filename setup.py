@@ -4,6 +4,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDER = "ringfence/limiter/compiled"
+FAST_PATH = "ringfence/transport/quic/fast_path"
 PARTS = ("_answers", "_hot", "_algorithms", "_ring", "_siphash", "_slots", "_store")
 
 extensions = cythonize(
@@ -31,6 +32,20 @@ extensions = cythonize(
         "cdivision": True,
         "initializedcheck": False,
     },
+)
+# Compiled from the Python modules, with types from `.pxd` files and with all checks of indexes.
+extensions += cythonize(
+    [
+        Extension(
+            f"{FAST_PATH.replace('/', '.')}._{name}",
+            [f"{FAST_PATH}/{name}.py"],
+            depends=[f"{FAST_PATH}/_{name}.pxd", f"{FAST_PATH}/_established_state.pxd"],
+            extra_compile_args=["-O3"],
+        )
+        for name in ("established_state", "packet_receiver", "packet_sender")
+    ],
+    language_level=3,
+    compiler_directives={"annotation_typing": False},
 )
 for extension in extensions:
     extension.optional = True  # Afterwards, for cythonize() does not pass it on.

@@ -1,8 +1,8 @@
 """Fuzz target: packets after the handshake, on the fast path and in aioquic, which must agree.
 
 Bytes become packets of frames, right and wrong, sealed with the client's keys and then perhaps
-damaged. Each goes into two servers in the same state: one takes the fast path, one does not. After
-each packet they must have accepted and rejected the same.
+damaged. Each goes into three servers in the same state: with the compiled fast path, with its
+Python source, and without. After each packet they must have accepted and rejected the same.
 
 `python -m tests.fuzz.packets_after_handshake --seconds 60 --seed 1`.
 """
@@ -26,10 +26,10 @@ KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
 
 
 class _Server:
-    """One of the two servers, and the client whose keys seal what it is sent."""
+    """One of the three servers, and the client whose keys seal what it is sent."""
 
-    def __init__(self, *, is_fast: bool) -> None:
-        self.world = World()
+    def __init__(self, *, is_fast: bool, is_compiled: bool = True) -> None:
+        self.world = World(is_compiled=is_compiled)
         self.world.now = 20.0  # The same for both: acknowledgements tell delays.
         self.quic = self.world.server.quic
         self.is_fast = is_fast
@@ -61,7 +61,7 @@ class _Server:
         self.is_over = self.is_over or self.quic.closing is not None
 
     def state(self) -> dict[str, object]:
-        """What both must have alike."""
+        """What all must have alike."""
         space = self.quic._spaces[Epoch.ONE_RTT]
         receiver = self.quic._streams[STREAM].receiver
         closing = self.quic.closing
@@ -79,11 +79,26 @@ class _Server:
             "streams": sorted(self.quic._streams),
         }
 
+    def estimates(self) -> dict[str, object]:
+        """What both forms of the fast path must have alike, to the last bit."""
+        loss, space = self.quic._loss, self.quic._spaces[Epoch.ONE_RTT]
+        return {
+            "rtt": (loss._rtt_latest, loss._rtt_min, loss._rtt_smoothed, loss._rtt_variance),
+            "window": loss._cc.get_log_data(),
+            "pacer": vars(loss._pacer),
+            "timers": (space.ack_at, space.loss_time, self.quic._close_at, self.quic.get_timer()),
+            "spin": (self.quic._spin_bit, self.quic._spin_highest_pn),
+        }
+
 
 def run(data: bytes) -> int:
     """Live through the history that `data` spells; return the number of packets."""
     read = Choices(data)
-    servers = [_Server(is_fast=True), _Server(is_fast=False)]
+    servers = [
+        _Server(is_fast=True),
+        _Server(is_fast=True, is_compiled=False),
+        _Server(is_fast=False),
+    ]
     packets = 0
     number = servers[0].world.client.quic._packet_number
     while read and not servers[0].is_over:
@@ -100,11 +115,13 @@ def run(data: bytes) -> int:
         damage = read.below(30), read.below(256), read.below(256)
         for server in servers:
             server.receive(_damaged(server.packet(first, number, length, payload), *damage))
-        left, right = [server.state() for server in servers]
-        assert left == right, (
+        states = [server.state() for server in servers]
+        assert states[0] == states[1] == states[2], (
             payload.hex(),
-            {k: (v, right[k]) for k, v in left.items() if v != right[k]},
+            {name: [state[name] for state in states] for name in states[0]},
         )
+        estimates = [server.estimates() for server in servers[:2]]
+        assert estimates[0] == estimates[1], (payload.hex(), estimates)
         packets += 1
     return packets
 

@@ -26,12 +26,16 @@ class EstablishedState:
     __slots__ = (
         "_idle",
         "_idle_at",
+        "cc",
         "cid_length",
         "crypto",
         "is_client",
         "loss",
+        "pacer",
         "path",
         "quic",
+        "receiver",
+        "sender",
         "space",
         "stream",
         "stream_id",
@@ -45,8 +49,12 @@ class EstablishedState:
         self.zero_rtt = quic._cryptos[Epoch.ZERO_RTT]
         self.space = quic._spaces[Epoch.ONE_RTT]
         self.loss = quic._loss
+        self.cc = quic._loss._cc
+        self.pacer = quic._loss._pacer
         self.path = quic._network_paths[0]
         self.stream = quic._streams[stream_id]
+        self.receiver = self.stream.receiver
+        self.sender = self.stream.sender
         self.stream_id = stream_id
         self.is_client = quic._is_client
         self.cid_length = len(quic.host_cid)
@@ -71,9 +79,8 @@ class EstablishedState:
         loss.max_ack_delay = min(loss.max_ack_delay, _MAX_ACK_DELAY)
         return cls(quic, stream_id)
 
-    @property
     def is_usable(self) -> bool:
-        """Whether the connection is open and still on its first path."""
+        """Return whether the connection is open and still on its first path."""
         quic, path = self.quic, self.path
         paths = quic._network_paths
         return (
@@ -90,3 +97,23 @@ class EstablishedState:
             self._idle = self.quic._idle_timeout()
             self._idle_at = now
         return self._idle
+
+    def next_deadline(self) -> float | None:
+        """Return when the connection's next timer is due; None when `get_timer` of aioquic must
+        compute it."""
+        quic, space, loss = self.quic, self.space, self.loss
+        at = quic._close_at
+        if at is None or not self.is_usable():
+            return None
+        if space.ack_at is not None and space.ack_at < at:
+            at = space.ack_at
+        lost_at = space.loss_time
+        if lost_at is None and space.ack_eliciting_in_flight:
+            timeout = loss.get_probe_timeout() * (1 << loss._pto_count)
+            lost_at = loss._time_of_last_sent_ack_eliciting_packet + timeout
+        quic._loss_at = lost_at
+        if lost_at is not None and lost_at < at:
+            at = lost_at
+        if quic._pacing_at is not None and quic._pacing_at < at:
+            at = quic._pacing_at
+        return at

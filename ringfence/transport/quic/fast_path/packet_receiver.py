@@ -1,24 +1,23 @@
 """Decoding of received packets on the fast path: decryption, STREAM frames and ACK frames.
 
-Reads and writes private names of aioquic.
+Reads and writes private names of aioquic. `docs/internals/quic-fast-path.md` lists the checks of
+the RFCs. The integers of frames are below 2^62, so that sums of two fit into 64 bits.
 """
-
-from math import inf
 
 from aioquic._crypto import CryptoError
 from aioquic.quic.connection import QuicConnectionError, QuicReceiveContext
 from aioquic.quic.events import StreamDataReceived
-from aioquic.quic.packet import decode_packet_number
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicSentPacket
+from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
-from ringfence.transport.quic.fast_path.established_state import CONNECTED, EstablishedState
+from ringfence.transport.quic.fast_path import established_state
 
 __all__ = ["FastReceiver"]
 
 _ACKED = QuicDeliveryState.ACKED
+_CONNECTED = established_state.CONNECTED
 _SAMPLE_OFFSET = 4
 """Bytes from the packet number to the sample of header protection (RFC 9001, 5.4.2)."""
 _SAMPLE_SIZE = 16
@@ -33,43 +32,39 @@ _WITH_OFFSET = 0x04
 class FastReceiver:
     """Decoder of the received packets of one QUIC connection, for the frequent kinds of packets."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_at", "_first", "_number", "_payload", "_quic", "_space", "_state")
 
-    def __init__(self, state: EstablishedState) -> None:
+    def __init__(self, state: established_state.EstablishedState) -> None:
         self._state = state
+        self._quic = state.quic
+        self._space = state.space
+        self._payload = b""
+        """Frames of the packet that is processed."""
+        self._at = 0
+        """Position of the next byte in `_payload`; -1 after an integer that is cut short."""
+        self._first = 0
+        """First byte of the packet, without header protection."""
+        self._number = 0
+        """Number of the packet."""
 
     def receive(self, data: bytes, address: Address, now: float) -> bool:
         """Process a datagram like aioquic's `receive_datagram`; return False when aioquic must do
         it."""
-        quic, recv = self._state.quic, self._state.crypto.recv
-        number_at = 1 + self._state.cid_length
-        if (
-            not self._state.is_usable
-            or self._state.path.addr != address
-            or len(data) < number_at + _SAMPLE_OFFSET + _SAMPLE_SIZE
-            or data[0] & 0xC0 != 0x40
-            or data[1:number_at] != quic.host_cid
-            or recv.aead is None
-            or recv.hp is None
-            or self._state.zero_rtt.recv.aead is not None
-        ):
+        quic, space, state = self._quic, self._space, self._state
+        if not state.is_usable() or state.path.addr != address or not self._decrypt(data):
             return False
-        opened = self._decrypt(data, number_at)
-        if opened is None:
-            return False
-        first, number, payload = opened
-        space = self._state.space
+        number = self._number
         if number in space.received_packets:
             return True
         if number > space.expected_packet_number:
             space.expected_packet_number = number + 1
         if number > quic._spin_highest_pn:
-            quic._spin_bit = bool(first & 0x20) is not self._state.is_client
+            quic._spin_bit = bool(self._first & 0x20) is not state.is_client
             quic._spin_highest_pn = number
-        is_eliciting = self._process_frames(payload, now)
-        if quic._state is not CONNECTED or quic._close_pending:
+        is_eliciting = self._process_frames(self._payload, now)
+        if quic._state is not _CONNECTED or quic._close_pending:
             return True
-        quic._close_at = now + self._state.idle_timeout(now)
+        quic._close_at = now + state.idle_timeout(now)
         quic._ack_eliciting_sent_since_receipt = False
         is_next = number == space.largest_received_packet + 1
         if number > space.largest_received_packet:
@@ -80,34 +75,46 @@ class FastReceiver:
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
         if is_eliciting:
-            self._schedule_ack(now, is_next=is_next)
+            self._schedule_ack(now, is_next)
         return True
 
-    def _decrypt(self, data: bytes, number_at: int) -> tuple[int, int, bytes] | None:
-        """Decrypt a packet; return its first byte, packet number and payload; None on failure."""
-        recv = self._state.crypto.recv
-        assert recv.aead is not None
-        assert recv.hp is not None
+    def _decrypt(self, data: bytes) -> bool:
+        """Decrypt a packet into `_first`, `_number` and `_payload`; return False when aioquic must
+        do it."""
+        quic, recv = self._quic, self._state.crypto.recv
+        number_at = 1 + self._state.cid_length
         sample_at = number_at + _SAMPLE_OFFSET
+        if (
+            len(data) < sample_at + _SAMPLE_SIZE
+            or data[0] & 0xC0 != 0x40
+            or data[1:number_at] != quic.host_cid
+            or recv.aead is None
+            or recv.hp is None
+            or self._state.zero_rtt.recv.aead is not None
+        ):
+            return False
         mask = recv.hp._mask(data[sample_at : sample_at + _SAMPLE_SIZE])
         first = data[0] ^ (mask[0] & 0x1F)
         if first & 0x18 or first >> 2 & 1 != recv.key_phase:
-            return None
+            return False
         length = (first & 0x03) + 1
-        payload_at = number_at + length
-        sent_number = int.from_bytes(data[number_at:payload_at], "big")
-        sent_number ^= int.from_bytes(mask[1 : 1 + length], "big")
-        expected = self._state.space.expected_packet_number
-        number = decode_packet_number(sent_number, length * 8, expected)
-        header = bytes((first,)) + data[1:number_at] + sent_number.to_bytes(length, "big")
+        header = bytearray(data[: number_at + length])
+        header[0] = first
+        sent_number = 0
+        for place in range(length):
+            byte = data[number_at + place] ^ mask[1 + place]
+            header[number_at + place] = byte
+            sent_number = sent_number << 8 | byte
+        number = _full_number(sent_number, length, self._space.expected_packet_number)
         try:
-            payload = recv.aead.decrypt(data[payload_at:], header, number)
+            self._payload = recv.aead.decrypt(data[number_at + length :], bytes(header), number)
         except CryptoError:
-            return None
-        return first, number, payload
+            return False
+        self._first, self._number = first, number
+        return True
 
-    def _schedule_ack(self, now: float, *, is_next: bool) -> None:
-        quic, space = self._state.quic, self._state.space
+    def _schedule_ack(self, now: float, is_next: bool) -> None:
+        quic, space = self._quic, self._space
         if not is_next:
             space.ack_at = now  # A packet is missing: acknowledge at once.
         elif space.ack_at is None:
@@ -117,25 +124,25 @@ class FastReceiver:
 
     def _process_frames(self, payload: bytes, now: float) -> bool:
         """Process all frames of a packet; return whether they require an acknowledgement."""
-        at, end = 0, len(payload)
+        self._payload = payload
         is_eliciting = False
+        end = len(payload)
+        at = self._at = 0
         while at < end:
             kind = payload[at]
             if kind & 0xF9 == 0x08:
-                after = self._process_stream(payload, at, kind)
-                is_eliciting = is_eliciting or after > 0
-            elif kind == _ACK:
-                after = self._process_ack(payload, at, now)
+                is_known = self._process_stream(at, kind)
+                is_eliciting = is_eliciting or is_known
             else:
-                after = 0
-            if not after:
+                is_known = kind == _ACK and self._process_ack(at, now)
+            if not is_known:
                 return self._process_by_aioquic(payload[at:], now) or is_eliciting
-            at = after
+            at = self._at
         return is_eliciting if end else self._process_by_aioquic(payload, now)
 
     def _process_by_aioquic(self, payload: bytes, now: float) -> bool:
         """Let aioquic process the remaining frames of a packet."""
-        quic = self._state.quic
+        quic = self._quic
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
             host_cid=quic.host_cid,
@@ -152,113 +159,120 @@ class FastReceiver:
             return False
         return is_eliciting
 
-    def _process_stream(self, payload: bytes, at: int, kind: int) -> int:
-        """Process a STREAM frame that contains the next bytes in order.
-
-        Returns the position after the frame, 0 for any other frame.
-        """
+    def _process_stream(self, at: int, kind: int) -> bool:
+        """Process the STREAM frame at `at` and move `_at` after it, if it contains the next bytes
+        in order; return False for any other frame."""
+        payload, quic, stream = self._payload, self._quic, self._state.stream
         end = len(payload)
         if at + 1 >= end or payload[at + 1] != self._state.stream_id:
-            return 0
-        at += 2
-        offset, length = 0, 0
-        if kind & _WITH_OFFSET:
-            offset, at = _read_varint(payload, at)
-        if kind & 0x02:
-            length, at = _read_varint(payload, at)
-        else:
-            length = end - at
-        stop = offset + length
-        quic, stream = self._state.quic, self._state.stream
-        receiver = stream.receiver
+            return False
+        self._at = at + 2
+        offset = self._read_varint() if kind & _WITH_OFFSET else 0
+        length = self._read_varint() if kind & 0x02 else end - self._at
+        begin = self._at
+        receiver, limit = self._state.receiver, quic._local_max_data
         if (
-            at < 0
-            or at + length > end
+            begin < 0
+            or length > end - begin
             or not length
             or offset != receiver._buffer_start
             or receiver._buffer
             or receiver._final_size is not None
             or receiver.is_finished
             or receiver.highest_offset != offset
-            or stop > stream.max_stream_data_local
-            or quic._local_max_data.used + length > quic._local_max_data.value
+            or offset + length > stream.max_stream_data_local
+            or limit.used + length > limit.value
         ):
-            return 0
-        receiver.highest_offset = receiver._buffer_start = stop
-        quic._local_max_data.used += length
-        quic._events.append(
-            StreamDataReceived(payload[at : at + length], False, self._state.stream_id)
-        )
-        return at + length
+            return False
+        receiver.highest_offset = receiver._buffer_start = offset + length
+        limit.used += length
+        self._at = begin + length
+        data = payload[begin : begin + length]
+        quic._events.append(StreamDataReceived(data, False, self._state.stream_id))
+        return True
 
-    def _process_ack(self, payload: bytes, at: int, now: float) -> int:
-        """Process an ACK frame with one range, without gaps.
-
-        Returns the position after the frame, 0 for any other frame.
-        """
-        largest, at = _read_varint(payload, at + 1)
-        delay, at = _read_varint(payload, at)
-        ranges, at = _read_varint(payload, at)
-        before, at = _read_varint(payload, at)
-        space, loss = self._state.space, self._state.loss
+    def _process_ack(self, at: int, now: float) -> bool:
+        """Process the ACK frame at `at` and move `_at` after it, if it has one range without gaps;
+        return False for any other frame."""
+        self._at = at + 1
+        largest = self._read_varint()
+        delay = self._read_varint()
+        ranges = self._read_varint()
+        before = self._read_varint()
+        space, state = self._space, self._state
         sent = space.sent_packets
-        oldest = next(iter(sent), inf)
-        if at < 0 or ranges or oldest < largest - before or largest < space.largest_acked_packet:
-            return 0
-        if before > largest or largest >= self._state.quic._packet_number:
-            return 0
+        if self._at < 0 or ranges or largest < space.largest_acked_packet:
+            return False
+        if before > largest or largest >= self._quic._packet_number:
+            return False
+        oldest = next(iter(sent), -1)
+        if oldest < largest - before and oldest != -1:
+            return False
         space.largest_acked_packet = largest
-        last: QuicSentPacket | None = None
-        is_eliciting = False
-        while oldest <= largest:
-            last = sent.pop(oldest)  # type: ignore[arg-type]  # Never `inf` here.
+        last, is_eliciting = None, False
+        while 0 <= oldest <= largest:
+            last = sent.pop(oldest)
             if last.is_ack_eliciting:
                 is_eliciting = True
                 space.ack_eliciting_in_flight -= 1
             if last.in_flight:
-                loss._cc.on_packet_acked(packet=last, now=now)
+                state.cc.on_packet_acked(packet=last, now=now)
             for handler, arguments in last.delivery_handlers:
                 handler(_ACKED, *arguments)
-            oldest = next(iter(sent), inf)
+            oldest = next(iter(sent), -1)
         if last is None:
-            return at
+            return True
         if last.packet_number == largest and is_eliciting:
-            exponent = self._state.quic._remote_ack_delay_exponent
             assert last.sent_time is not None
-            self._update_rtt(now - last.sent_time, (delay << exponent) / 1_000_000, now)
+            ack_delay = float(delay) * (1 << self._quic._remote_ack_delay_exponent) / 1_000_000
+            self._update_rtt(now - last.sent_time, ack_delay, now)
         space.loss_time = None  # All earlier packets are acknowledged.
-        loss._pto_count = 0
-        return at
+        state.loss._pto_count = 0
+        return True
 
     def _update_rtt(self, rtt: float, ack_delay: float, now: float) -> None:
         """Update the round-trip estimate, as `QuicPacketRecovery.on_ack_received` does."""
-        loss = self._state.loss
+        loss, cc = self._state.loss, self._state.cc
         latest = max(rtt, _MIN_RTT)
-        loss._rtt_min = min(loss._rtt_min, latest)
+        least = min(loss._rtt_min, latest)
+        loss._rtt_min = least
         ack_delay = min(ack_delay, loss.max_ack_delay)
-        if latest > loss._rtt_min + ack_delay:
+        if latest > least + ack_delay:
             latest -= ack_delay
         loss._rtt_latest = latest
-        loss._rtt_variance = 0.75 * loss._rtt_variance + 0.25 * abs(loss._rtt_min - latest)
+        loss._rtt_variance = 0.75 * loss._rtt_variance + 0.25 * abs(least - latest)
         loss._rtt_smoothed = 0.875 * loss._rtt_smoothed + 0.125 * latest
         # Without the acknowledgement delay, which would end the slow start too early.
-        loss._cc.on_rtt_measurement(now=now, rtt=latest)
-        loss._pacer.update_rate(
-            congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed
+        cc.on_rtt_measurement(now=now, rtt=latest)
+        self._state.pacer.update_rate(
+            congestion_window=cc.congestion_window, smoothed_rtt=loss._rtt_smoothed
         )
 
+    def _read_varint(self) -> int:
+        """Decode the variable-length integer (RFC 9000, 16) at `_at`, and move `_at` after it."""
+        at, payload = self._at, self._payload
+        if not 0 <= at < len(payload):
+            self._at = -1
+            return 0
+        first = payload[at]
+        value = first & 0x3F
+        end = at + (1 << (first >> 6))
+        if end > len(payload):
+            self._at = -1
+            return 0
+        for place in range(at + 1, end):
+            value = value << 8 | payload[place]
+        self._at = end
+        return value
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a variable-length integer (RFC 9000, 16).
 
-    Returns the integer and the position after it, -1 when `data` is too short.
-    """
-    if not 0 <= at < len(data):
-        return 0, -1
-    first = data[at]
-    if first < 0x40:
-        return first, at + 1
-    end = at + (1 << (first >> 6))
-    if end > len(data):
-        return 0, -1
-    return int.from_bytes(data[at:end], "big") & (1 << 8 * (end - at) - 2) - 1, end
+def _full_number(sent: int, length: int, expected: int) -> int:
+    """Restore a packet number of which the last `length` bytes were sent (RFC 9000, A.3)."""
+    window = 1
+    window <<= 8 * length  # Not `1 << 32`, which is 0 in 32 bits of compiled code.
+    number = (expected & ~(window - 1)) | sent
+    if number <= expected - window // 2 and number < (1 << 62) - window:
+        return number + window
+    if number > expected + window // 2 and number >= window:
+        return number - window
+    return number

@@ -3,34 +3,42 @@
 Reads and writes private names of aioquic.
 """
 
-from aioquic.buffer import encode_uint_var
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicSentPacket
 from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
-from ringfence.transport.quic.fast_path.established_state import EstablishedState
+from ringfence.transport.quic.fast_path import established_state
 
 __all__ = ["FastSender"]
 
 _ACKED = QuicDeliveryState.ACKED
+_ONE_RTT = Epoch.ONE_RTT
+_ONE_RTT_PACKET = QuicPacketType.ONE_RTT
 _TAG_SIZE = 16
 _PACKET_NUMBER_SIZE = 2
 """Bytes of a packet number that we send, as aioquic does."""
 _SAMPLE_OFFSET = 4
 """Bytes from the packet number to the sample of header protection (RFC 9001, 5.4.2)."""
 _SAMPLE_SIZE = 16
-_STREAM_WITH_LENGTH = 0x0A
-_WITH_OFFSET = 0x04
+_ACK = 0x02
+_STREAM_WITH_OFFSET_AND_LENGTH = 0x0E
+_MAX_STREAM_HEAD = 12
+"""Bytes of a STREAM frame before its data: type, stream, offset and length."""
+_TWO_BYTES = 0x4000
+"""Marks an integer of two bytes (RFC 9000, 16)."""
 
 
 class FastSender:
     """Encoder of the packets to send on one QUIC connection, for the frequent kinds of packets."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_crypto_stream", "_quic", "_space", "_state")
 
-    def __init__(self, state: EstablishedState) -> None:
+    def __init__(self, state: established_state.EstablishedState) -> None:
         self._state = state
+        self._quic = state.quic
+        self._space = state.space
+        self._crypto_stream = state.quic._crypto_streams[_ONE_RTT].sender
 
     def build(self, now: float, window: int) -> list[tuple[bytes, Address]] | None:
         """Return the datagrams that can be sent now; None when aioquic must build them.
@@ -39,8 +47,7 @@ class FastSender:
         """
         if not self._needs_only_data_and_acks(window):
             return None
-        quic, space, loss = self._state.quic, self._state.space, self._state.loss
-        sender = self._state.stream.sender
+        quic, space, sender = self._quic, self._space, self._state.sender
         datagrams: list[tuple[bytes, Address]] = []
         quic._pacing_at = None
         while True:
@@ -51,142 +58,149 @@ class FastSender:
             if not acks:
                 if not has_data:
                     return datagrams
-                quic._pacing_at = loss._pacer.next_send_time(now=now)
+                quic._pacing_at = self._state.pacer.next_send_time(now=now)
                 if quic._pacing_at is not None:
                     return datagrams
-            if not self._append_packet(now, datagrams, acks=acks, has_data=has_data):
+            datagram = self._packet(now, acks, has_data)
+            if datagram is None:
                 return datagrams
+            datagrams.append((datagram, self._state.path.addr))
 
     def _needs_only_data_and_acks(self, window: int) -> bool:
-        """Whether the connection needs to send only stream data and acknowledgements."""
-        quic, stream = self._state.quic, self._state.stream
-        sender, receiver = stream.sender, stream.receiver
-        limit, delivered = quic._local_max_data, receiver._buffer_start
-        crypto = quic._crypto_streams[Epoch.ONE_RTT]
-        return (
-            self._state.is_usable
-            and len(quic._streams) == 1
-            and self._state.crypto.send.aead is not None
-            and not self._state.crypto._update_key_requested
-            and not (
-                quic._handshake_done_pending
-                or quic._probe_pending
-                or quic._ping_pending
-                or quic._retire_connection_ids
-                or quic._streams_blocked_pending
-                or quic._datagrams_pending
-                or self._state.path.remote_challenges
-                or stream.is_blocked
-                or sender.reset_pending
-                or receiver.stop_pending
-            )
-            and crypto.sender.buffer_is_empty
-            and sender._buffer_fin is None
-            and limit.sent == limit.value
-            and limit.value - delivered >= window // 2
-            and stream.max_stream_data_local_sent == stream.max_stream_data_local
-            and stream.max_stream_data_local - delivered >= window // 2
-            and all([cid.was_sent for cid in quic._host_cids])
-        )
-
-    def _append_packet(
-        self, now: float, datagrams: list[tuple[bytes, Address]], *, acks: bool, has_data: bool
-    ) -> bool:
-        """Append a packet with an acknowledgement, stream data or both; False if nothing fits."""
-        quic, space, loss = self._state.quic, self._state.space, self._state.loss
-        size = quic._max_datagram_size
-        number = quic._packet_number
-        packet = QuicSentPacket(
-            Epoch.ONE_RTT, False, False, False, number, QuicPacketType.ONE_RTT, now
-        )
-        payload = self._encode_ack(now, packet) if acks else b""
-        cid = quic._peer_cid.cid
-        if has_data and loss._cc.congestion_window - loss._cc.bytes_in_flight >= size:
-            room = size - 1 - len(cid) - _PACKET_NUMBER_SIZE - _TAG_SIZE - len(payload)
-            payload += self._encode_stream(room, packet)
-        if not payload:
+        """Return whether the connection needs to send only stream data and acknowledgements."""
+        quic, state = self._quic, self._state
+        if not state.is_usable() or len(quic._streams) != 1:
             return False
-        send = self._state.crypto.send
+        crypto, stream, sender, receiver = state.crypto, state.stream, state.sender, state.receiver
+        if (
+            crypto.send.aead is None
+            or crypto._update_key_requested
+            or quic._handshake_done_pending
+            or quic._probe_pending
+            or quic._ping_pending
+            or quic._retire_connection_ids
+            or quic._streams_blocked_pending
+            or quic._datagrams_pending
+            or state.path.remote_challenges
+            or stream.is_blocked
+            or sender.reset_pending
+            or sender._buffer_fin is not None
+            or receiver.stop_pending
+            or not self._crypto_stream.buffer_is_empty
+        ):
+            return False
+        limit, delivered = quic._local_max_data, receiver._buffer_start
+        data_limit, stream_limit = limit.value, stream.max_stream_data_local
+        if (
+            limit.sent != data_limit
+            or stream.max_stream_data_local_sent != stream_limit
+            or data_limit - delivered < window // 2
+            or stream_limit - delivered < window // 2
+        ):
+            return False
+        for cid in quic._host_cids:  # noqa: SIM110 - `all` would make a generator.
+            if not cid.was_sent:
+                return False
+        return True
+
+    def _packet(self, now: float, acks: bool, has_data: bool) -> bytes | None:
+        """Return a packet with an acknowledgement, stream data or both; None if nothing fits."""
+        quic, state = self._quic, self._state
+        loss, cc = state.loss, state.cc
+        size, number = quic._max_datagram_size, quic._packet_number
+        packet = QuicSentPacket(_ONE_RTT, False, False, False, number, _ONE_RTT_PACKET, now)
+        payload = bytearray()
+        if acks:
+            self._append_ack(payload, now, packet)
+        cid = quic._peer_cid.cid
+        if has_data and cc.congestion_window - cc.bytes_in_flight >= size:
+            room = size - 1 - len(cid) - _PACKET_NUMBER_SIZE - _TAG_SIZE - len(payload)
+            self._append_stream(payload, room, packet)
+        if not payload:
+            return None
+        send = state.crypto.send
         assert send.aead is not None
         assert send.hp is not None
         first = 0x41 | quic._spin_bit << 5 | send.key_phase << 2
-        short = number & 0xFFFF
-        sealed = send.aead.encrypt(
-            payload, bytes((first,)) + cid + short.to_bytes(2, "big"), number
-        )
+        header = bytearray(1)
+        header[0] = first
+        header += cid
+        header.append(number >> 8 & 0xFF)
+        header.append(number & 0xFF)
+        sealed = send.aead.encrypt(bytes(payload), bytes(header), number)
         sample_at = _SAMPLE_OFFSET - _PACKET_NUMBER_SIZE
         mask = send.hp._mask(sealed[sample_at : sample_at + _SAMPLE_SIZE])
-        short ^= mask[1] << 8 | mask[2]
-        datagram = b"".join(
-            (bytes((first ^ (mask[0] & 0x1F),)), cid, short.to_bytes(2, "big"), sealed)
-        )
+        number_at = 1 + len(cid)
+        header[0] = first ^ (mask[0] & 0x1F)
+        header[number_at] ^= mask[1]
+        header[number_at + 1] ^= mask[2]
+        datagram = bytes(header) + sealed
         packet.sent_bytes = len(datagram)
         quic._packet_number = number + 1
-        loss.on_packet_sent(packet=packet, space=space)
+        loss.on_packet_sent(packet=packet, space=self._space)
         if packet.is_ack_eliciting and not quic._ack_eliciting_sent_since_receipt:
-            quic._close_at = now + self._state.idle_timeout(now)
+            quic._close_at = now + state.idle_timeout(now)
             quic._ack_eliciting_sent_since_receipt = True
-        self._state.path.bytes_sent += len(datagram)
-        loss._pacer.update_after_send(now=now)
-        datagrams.append((datagram, self._state.path.addr))
-        return True
+        state.path.bytes_sent += len(datagram)
+        state.pacer.update_after_send(now=now)
+        return datagram
 
-    def _encode_ack(self, now: float, packet: QuicSentPacket) -> bytes:
-        """Encode an ACK frame for the only range of received packets."""
-        quic, space = self._state.quic, self._state.space
+    def _append_ack(self, payload: bytearray, now: float, packet: QuicSentPacket) -> None:
+        """Append an ACK frame for the only range of received packets."""
+        quic, space = self._quic, self._space
         received = space.ack_queue[0]
+        largest = received.stop - 1
         assert space.largest_received_time is not None
         delay = max(0, int((now - space.largest_received_time) * 1_000_000))
         space.ack_at = None
         packet.delivery_handlers.append(
             (quic._on_ack_delivery, (space, space.largest_received_packet))
         )
-        return b"".join(
-            (
-                b"\x02",
-                encode_uint_var(received.stop - 1),
-                encode_uint_var(delay >> quic._local_ack_delay_exponent),
-                b"\x00",
-                encode_uint_var(received.stop - 1 - received.start),
-            )
-        )
+        payload.append(_ACK)
+        _append_varint(payload, largest)
+        _append_varint(payload, delay >> quic._local_ack_delay_exponent)
+        payload.append(0)
+        _append_varint(payload, largest - received.start)
 
-    def _encode_stream(self, room: int, packet: QuicSentPacket) -> bytes:
-        """Encode a STREAM frame with the first unsent bytes; empty when flow control permits
-        none."""
-        quic, stream = self._state.quic, self._state.stream
-        sender = stream.sender
+    def _append_stream(self, payload: bytearray, room: int, packet: QuicSentPacket) -> None:
+        """Append a STREAM frame with the first unsent bytes, as far as flow control permits."""
+        quic, stream, sender = self._quic, self._state.stream, self._state.sender
         pending = sender._pending
         if not len(pending):
             sender.buffer_is_empty = True
-            return b""
-        start, stop = pending[0].start, pending[0].stop
-        head = bytes((_STREAM_WITH_LENGTH | _WITH_OFFSET, self._state.stream_id)) + encode_uint_var(
-            start
+            return
+        unsent = pending[0]
+        start, stop = unsent.start, unsent.stop
+        highest = sender.highest_offset
+        most = min(
+            highest + quic._remote_max_data - quic._remote_max_data_used,
+            stream.max_stream_data_remote,
         )
-        most = sender.highest_offset + quic._remote_max_data - quic._remote_max_data_used
-        until = min(stop, start + room - len(head) - 2, most, stream.max_stream_data_remote)
+        until = min(stop, start + room - _MAX_STREAM_HEAD, most)
         if until <= start:
-            return b""
+            return
         if until == stop:
             pending.shift()
             sender.buffer_is_empty = not len(pending)
         else:
             pending.subtract(start, until)
-        if until > sender.highest_offset:
-            quic._remote_max_data_used += until - sender.highest_offset
+        if until > highest:
+            quic._remote_max_data_used += until - highest
             sender.highest_offset = until
         packet.in_flight = packet.is_ack_eliciting = True
         packet.delivery_handlers.append((self._on_delivery, (start, until)))
-        at = start - sender._buffer_start
+        payload.append(_STREAM_WITH_OFFSET_AND_LENGTH)
+        payload.append(self._state.stream_id)
+        _append_varint(payload, start)
         length = until - start
-        return b"".join(
-            (head, (length | 0x4000).to_bytes(2, "big"), sender._buffer[at : at + length])
-        )
+        payload.append((length | _TWO_BYTES) >> 8)
+        payload.append(length & 0xFF)
+        at = start - sender._buffer_start
+        payload += sender._buffer[at : at + length]
 
     def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
         """Release delivered bytes from memory, or queue lost bytes again."""
-        sender = self._state.stream.sender
+        sender = self._state.sender
         if (
             delivery is _ACKED
             and start == sender._buffer_start
@@ -197,3 +211,20 @@ class FastSender:
             del sender._buffer[: stop - start]
         else:
             sender.on_data_delivery(delivery, start, stop, False)
+
+
+def _append_varint(payload: bytearray, value: int) -> None:
+    """Append a variable-length integer (RFC 9000, 16)."""
+    if value < 1 << 6:
+        payload.append(value)
+        return
+    if value < 1 << 14:
+        power = 1
+    elif value < 1 << 30:
+        power = 2
+    else:
+        power = 3
+    size = 1 << power
+    payload.append(power << 6 | value >> 8 * (size - 1))
+    for place in range(size - 2, -1, -1):
+        payload.append(value >> 8 * place & 0xFF)

@@ -1,19 +1,22 @@
 """The short way must be told from aioquic's own by nothing but its speed."""
 
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from aioquic.tls import Epoch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringfence.limiter.compiled import why_not_compiled
+from ringfence.transport.quic import fast_path as fast_path_module
 from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection
 from ringfence.transport.quic.configuration import client_configuration, server_configuration
-from ringfence.transport.quic.fast_path.established_state import EstablishedState
-from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
+from ringfence.transport.quic.fast_path import established_state, packet_receiver, packet_sender
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificate_authority import self_signed
 from ringfence.transport.tls.certificates import ClientTls
@@ -22,6 +25,20 @@ CLIENT = ("10.0.1.1", 40000)
 SERVER = ("10.0.0.1", 7600)
 WINDOW = 64 << 10
 TLS = self_signed(datetime.now(UTC))
+BOTH_FORMS = pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
+"""The fast path as it was built, and its Python source."""
+
+
+@contextmanager
+def fast_path_of(*, is_compiled):
+    """New connections use the compiled fast path (if it was built) or its Python source."""
+    plain = {
+        "EstablishedState": established_state.EstablishedState,
+        "FastReceiver": packet_receiver.FastReceiver,
+        "FastSender": packet_sender.FastSender,
+    }
+    with nullcontext() if is_compiled else patch.multiple(fast_path_module, **plain):
+        yield
 
 
 class Side:
@@ -44,7 +61,9 @@ class Side:
 class World:
     """Two ends and the network between them: it delays, loses, repeats and reorders."""
 
-    def __init__(self, *, fast_path=(True, True), random=None, loss=0.0, datagram=1200):
+    def __init__(
+        self, *, fast_path=(True, True), random=None, loss=0.0, datagram=1200, is_compiled=True
+    ):
         self.now = 10.0
         self.loss = 0.0
         self.random = random or Random(0)
@@ -62,11 +81,18 @@ class World:
         cid = quic.original_destination_connection_id
         quic = AioquicConnection(configuration, window=WINDOW, original_cid=cid)
         self.server = Side(quic, SERVER, is_fast=fast_path[1])
-        self.run(0.1)
-        self.client.say(b"hello")
-        self.run(0.1)
-        self.server.say(b"welcome")
-        self.run(0.1)
+        with fast_path_of(is_compiled=is_compiled):
+            self.run(0.1)
+            self.client.say(b"hello")
+            self.run(0.1)
+            self.server.say(b"welcome")
+            self.run(0.1)
+        for side in self.sides:
+            # Signatures differ in length, and with them the windows after the handshake.
+            recovery = side.quic._loss
+            recovery._cc.congestion_window = 12 * datagram
+            recovery._pacer.update_rate(12 * datagram, recovery._rtt_smoothed)
+            recovery._pacer.bucket_time = recovery._pacer.bucket_max
         self.loss = loss
 
     @property
@@ -113,6 +139,7 @@ EITHER_WAY = pytest.mark.parametrize(
 )
 
 
+@BOTH_FORMS
 @EITHER_WAY
 @given(
     seed=st.integers(0, 2**32),
@@ -120,9 +147,17 @@ EITHER_WAY = pytest.mark.parametrize(
     talk=st.lists(st.tuples(st.booleans(), st.integers(1, 9000), st.floats(0, 0.02)), max_size=12),
     datagram=st.sampled_from([1200, 8900, 16_000]),
 )
-@settings(max_examples=12, deadline=None)
-def test_every_message_arrives_once_and_in_order(fast_path, seed, loss, talk, datagram):
-    world = World(fast_path=fast_path, random=Random(seed), loss=loss, datagram=datagram)
+@settings(max_examples=8, deadline=None)
+def test_every_message_arrives_once_and_in_order(
+    fast_path, is_compiled, seed, loss, talk, datagram
+):
+    world = World(
+        fast_path=fast_path,
+        random=Random(seed),
+        loss=loss,
+        datagram=datagram,
+        is_compiled=is_compiled,
+    )
     for by_client, size, pause in talk:
         (world.client if by_client else world.server).say(world.random.randbytes(size))
         world.run(pause)
@@ -157,8 +192,9 @@ def way(world):
     return taken
 
 
-def test_questions_and_answers_take_the_short_way():
-    world = World()
+@BOTH_FORMS
+def test_questions_and_answers_take_the_short_way(is_compiled):
+    world = World(is_compiled=is_compiled)
     taken = way(world)
     for _ in range(20):
         world.client.say(b"question")
@@ -178,8 +214,9 @@ def test_a_ping_goes_aioquics_way_and_is_acknowledged():
     assert world.client.quic._spaces[Epoch.ONE_RTT].ack_eliciting_in_flight == 0
 
 
-def test_keys_can_change_amid_a_talk():
-    world = World()
+@BOTH_FORMS
+def test_keys_can_change_amid_a_talk(is_compiled):
+    world = World(is_compiled=is_compiled)
     for _ in range(3):
         world.client.quic.request_key_update()
         for side in (*world.sides, *world.sides):
@@ -191,8 +228,9 @@ def test_keys_can_change_amid_a_talk():
     assert world.client.quic._cryptos[Epoch.ONE_RTT].recv.key_phase == 1
 
 
-def test_datagrams_that_were_tampered_with_change_nothing():
-    world = World()
+@BOTH_FORMS
+def test_datagrams_that_were_tampered_with_change_nothing(is_compiled):
+    world = World(is_compiled=is_compiled)
     world.client.say(b"the true words")
     datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
     before = world.server.quic._close_at
@@ -235,12 +273,15 @@ def test_a_datagram_that_comes_twice_is_taken_once():
         b"\x0e\x00\x05\x01x\x3f",  # Good bytes, then a frame that nobody knows.
     ],
 )
-def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames):
+@BOTH_FORMS
+def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames, is_compiled):
     reasons = []
     for is_fast in (True, False):
         world = World(fast_path=(True, is_fast))
         server = world.server.quic
-        inward = FastReceiver(EstablishedState.of(server, STREAM))
+        with fast_path_of(is_compiled=is_compiled):
+            state = fast_path_module.EstablishedState.of(server, STREAM)
+            inward = fast_path_module.FastReceiver(state)
         (inward._process_frames if is_fast else inward._process_by_aioquic)(frames, world.now)
         assert server.closed_locally
         reasons.append((server.closing.error_code, server.closing.reason_phrase))
@@ -256,3 +297,32 @@ def test_silence_ends_the_connection_when_the_peer_is_gone():
 
     assert world.client.quic.closing is not None
     assert world.client.quic.closing.reason_phrase == "Idle timeout"
+
+
+def history(*, is_compiled):
+    """Run a talk over a bad network, and return all that the two ends know at its end."""
+    world = World(random=Random(5), loss=0.1, datagram=1200, is_compiled=is_compiled)
+    datagrams = []
+    for size in (1, 60, 63, 64, 1100, 1200, 9000, 20_000, 3) * 4:
+        for side in world.sides:
+            side.say(bytes(size))
+        world.run(0.004)
+        datagrams.append([len(side.sizes) for side in world.sides])
+    known = []
+    for side in world.sides:
+        quic, space = side.quic, side.quic._spaces[Epoch.ONE_RTT]
+        loss = {name: value for name, value in vars(quic._loss).items() if name != "spaces"}
+        known.append((sorted(space.sent_packets), [*space.ack_queue], side.sizes))
+        known.append({name: value for name, value in loss.items() if type(value) in (int, float)})
+        known.append((vars(quic._loss._pacer), quic._loss._cc.get_log_data()))
+        known.append((space.ack_at, space.loss_time, quic._close_at, quic._spin_bit))
+    return datagrams, known
+
+
+def test_the_compiled_form_and_its_source_send_and_know_exactly_the_same():
+    assert history(is_compiled=True) == history(is_compiled=False)
+
+
+def test_the_compiled_form_is_built_where_the_limiter_is():
+    if why_not_compiled() is None:
+        assert fast_path_module.FastReceiver is not packet_receiver.FastReceiver

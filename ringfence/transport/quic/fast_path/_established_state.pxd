@@ -1,0 +1,10 @@
+cdef class EstablishedState:
+    cdef readonly object quic, crypto, zero_rtt, space, loss, cc, pacer, path
+    cdef readonly object stream, receiver, sender
+    cdef readonly int stream_id, cid_length
+    cdef readonly bint is_client
+    cdef double _idle, _idle_at
+
+    cpdef bint is_usable(self) except -1
+    cpdef double idle_timeout(self, double now) except? -1
+    cpdef object next_deadline(self)
