@@ -14,6 +14,9 @@ from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
+_UNSHARED_BUCKET = 2
+"""Numbers in the state of a bucket. A bucket that data centers share has counts behind them:
+alternating period numbers and units of this data center."""
 _ACKNOWLEDGED_NS = 15_000_000_000
 """Time after which no acknowledgement of a crossed transfer is expected."""
 
@@ -188,7 +191,14 @@ class CounterMerge:
             if limit.algorithm is Algorithm.CONCURRENCY:
                 for slot, left, units in zip(state[::3], state[1::3], state[2::3], strict=True):
                     log.grant(key, slot, units, limit.period_ns, now + left - limit.period_ns)
-            elif units := max(0, scratch.used(key, now) - regained.get(key, 0)):
+                continue
+            remote = counts.remote_counts[at] if counts.remote_counts else {}
+            if limit.is_bucket and (remote or len(state) > _UNSHARED_BUCKET):
+                # The level has units of other data centers, too.
+                used = sum(state[_UNSHARED_BUCKET + 1 :: 2])
+            else:
+                used = scratch.used(key, now)
+            if units := max(0, used - regained.get(key, 0)):
                 log.add(key, units, limit.period_ns, now)
         return log
 

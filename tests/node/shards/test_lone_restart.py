@@ -8,10 +8,11 @@ import pytest
 from hashring import SHARDS, Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
 from node.shards.replication import Replication, as_snapshot
+from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import Copy
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.ownership_host import KEY, NOW, Host, member
+from tests.node.shards.ownership_host import DAY, KEY, NOW, RULE, Host, member
 
 OURS = b"\1" * SHARDS
 
@@ -207,6 +208,34 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     owner.take(restarted, owner.ask(restarted))
 
     assert owner.used == 6
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET, Algorithm.FIXED_WINDOW]
+)
+def test_counts_of_other_data_centers_are_not_added_to_those_of_this_one(
+    algorithm: Algorithm,
+) -> None:
+    before, standby, restarted = Host("a"), Host("b"), Host("a")
+    rule = EngineRule(Limit.of_ns(100, DAY, algorithm), is_shared=True)
+    for host in (before, standby, restarted):
+        host.engine.set_rules({RULE: rule})
+    before.ownership.start([shard_of(KEY)])
+    before.spend(2)
+    (cells,) = before.engine.local_counts([KEY], NOW)
+    before.engine.merge_remote("dc2", [KEY], [[cells[0], 3]], NOW)
+    before.copy_to(standby)
+    standby.stand_in_for("a")
+    standby.spend(1)
+    standby.ownership.on_member_change(member("a"), member("a", generation=2))
+    restarted.ownership.start([shard_of(KEY)])  # It found no other member of its data center.
+    restarted.engine.merge_remote("dc2", [KEY], [[cells[0], 3]], NOW)
+    restarted.spend(1)
+
+    restarted.take(standby, restarted.ask(standby))
+
+    assert restarted.engine.local_counts([KEY], NOW) == [[cells[0], 4]]
+    assert restarted.used == 7
 
 
 def test_recovered_counts_are_added_at_a_node_without_data() -> None:
