@@ -19,6 +19,8 @@ class LostCounts:
         """Shards, and whether any data center has answered for them."""
         self._left: dict[str, dict[int, None]] = {}
         """Shards to request, by data center."""
+        self._ordered: dict[str, list[int]] = {}
+        """The same in ascending order, until they change."""
         self._recovered: dict[bytes, dict[int, int]] = {}
         """Recovered units by key and window number."""
 
@@ -27,6 +29,7 @@ class LostCounts:
         self._recovering.update(dict.fromkeys(shards, False))
         for left in self._left.values():
             left.update(dict.fromkeys(shards))
+        self._ordered.clear()
 
     def stop(self, shards: Iterable[int]) -> None:
         """Stop the recovery of shards that another node counts now."""
@@ -34,17 +37,21 @@ class LostCounts:
             self._recovering.pop(shard, None)
             for left in self._left.values():
                 left.pop(shard, None)
+            self._ordered.clear()
 
-    def to_request(self, datacenter: str) -> list[int]:
+    def to_request(self, datacenter: str) -> Sequence[int]:
         """Return the shards whose counts must still be requested from one data center, in ascending
         order."""
         if datacenter not in self._left:
             self._left[datacenter] = dict.fromkeys(self._recovering)
-        return sorted(self._left[datacenter])
+        if datacenter not in self._ordered:
+            self._ordered[datacenter] = sorted(self._left[datacenter])
+        return self._ordered[datacenter]
 
     def on_answer(self, datacenter: str, shards: Iterable[int]) -> None:
         """Record that a data center has sent all its counts of the given shards."""
         left = self._left.get(datacenter, {})
+        self._ordered.pop(datacenter, None)
         for shard in shards:
             left.pop(shard, None)
             if shard in self._recovering:

@@ -53,17 +53,20 @@ class ShardWatch:
         """Return the names of the pairs that occurred: a state and an event, such as `OWNED+SEND`,
         and two successive events of a shard at one node, such as `TRANSFER>SEND`.
         """
-        found: set[str] = set()
+        met: set[tuple[int, Event]] = set()
+        successive: set[tuple[Event, Event]] = set()
         last: dict[str, dict[int, Event]] = {}
         for each in self._record:
-            if each.event is None:
+            event = each.event
+            if event is None:
                 last.pop(each.node, None)
                 continue
-            found |= {f"{State(state).name}+{each.event.name}" for state in set(each.before)}
+            met.update([(state, event) for state in set(each.before)])
             before = last.setdefault(each.node, {})
-            earlier = {before.get(shard) for shard in each.shards}
-            found |= {f"{event.name}>{each.event.name}" for event in earlier if event is not None}
-            before.update(dict.fromkeys(each.shards, each.event))
+            successive.update([(one, event) for one in set(map(before.get, each.shards)) if one])
+            before.update(dict.fromkeys(each.shards, event))
+        found = [f"{State(state).name}+{event.name}" for state, event in met]
+        found += [f"{one.name}>{other.name}" for one, other in successive]
         return frozenset(found)
 
     def changes_of(self, shard: int, began: float) -> list[OwnershipChange]:
