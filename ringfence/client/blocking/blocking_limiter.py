@@ -242,8 +242,10 @@ class BlockingLimiter:
         the wait is interrupted, the call is cancelled.
         """
         while True:
-            with suppress(LimiterLost):
+            try:
                 return self._open().call(call)
+            except LimiterLost:
+                continue
 
     def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> Future[_Result]:
         """Call `call` as `run` does, but return a future of its result, for other event loops.

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from ringfence.runtime.caller_loop.agenda import Agenda, Source
 from ringfence.runtime.caller_loop.call import Call
+from ringfence.runtime.caller_loop.gathering import Gathering
 from ringfence.runtime.caller_loop.helper import HelperWait
 from ringfence.runtime.caller_loop.interrupts import is_interrupt
 from ringfence.runtime.caller_loop.polling import Waker, new_poll
@@ -76,6 +77,9 @@ class CallerLoop(Scheduler):
         self._poll = new_poll(self._waker.fileno)
         self._poll_until = inf
         """Time at which the leader ends its wait."""
+        self._gathering = Gathering()
+        self._current: Call[Any] | None = None
+        """Call of the thread that runs the loop now; None if it waits for none."""
         self._helper = HelperWait()
         self._has_ended = False
         self._thread = threading.Thread(target=self._help, name="ringfence", daemon=True)
@@ -168,6 +172,17 @@ class CallerLoop(Scheduler):
         """Schedule a call for an instant, or for now if that instant has passed."""
         return self._agenda.timers.plan(when, call)
 
+    def gather(self, call: Callable[[], object]) -> None:
+        """Schedule a call that serves several threads, such as sending what they have queued.
+
+        While several threads wait, the leader makes the call when all of them wait for it, or after
+        a millisecond. So threads that call while others wait for an answer share a frame.
+        """
+        if self._gathering.is_open and self._leader not in (None, self._current):
+            self._gathering.add(call)
+        else:
+            self._ready.append(call)
+
     def watch(self, source: Source | None) -> None:
         """Process what a socket receives, from now on; with None, watch no socket."""
         self._agenda.source = source
@@ -225,12 +240,14 @@ class CallerLoop(Scheduler):
                 if self.is_lost:
                     raise LoopLost
                 self._holder = get_ident()
+                self._current = call
                 before = swap_runtime(self)
                 try:
                     act()
-                    ready = self._ready
-                    while ready:
-                        ready.popleft()()
+                    self._run_ready()
+                    if self._leader in (None, call):
+                        self._ready += self._gathering.take(self._attended)
+                        self._run_ready()
                 finally:
                     swap_runtime(before)
                     self._holder = 0
@@ -247,6 +264,11 @@ class CallerLoop(Scheduler):
         if self._finished:
             self._deliver()
 
+    def _run_ready(self) -> None:
+        ready = self._ready
+        while ready:
+            ready.popleft()()
+
     def _begin(self, call: Call[_Result], function: Callable[[], Awaitable[_Result]]) -> None:
         if call.is_unattended:
             self._unattended[call] = None
@@ -256,15 +278,13 @@ class CallerLoop(Scheduler):
         if call.is_done or call.is_unattended:
             return
         if self._leader is None:
-            self._lead(call)
+            self._leader = call
+            self._leads += 1
         else:
             call.turn = threading.Lock()
             call.turn.acquire()
             self._followers[call] = None
-
-    def _lead(self, call: Call[Any]) -> None:
-        self._leader = call
-        self._leads += 1
+            self._gathering.count_thread()
 
     def _on_call_ended(self, call: Call[Any]) -> None:
         if call.is_unattended:
@@ -302,15 +322,18 @@ class CallerLoop(Scheduler):
         if leader is None and self._followers:
             follower = next(iter(self._followers))
             del self._followers[follower]
-            self._lead(follower)
-            self._poll_until = deadline
+            self._leader = follower
+            self._leads += 1
+            self._gathering.is_open = True
+            self._poll_until = self._gathering.limit(deadline)
             assert follower.turn is not None
             follower.turn.release()
         elif leader is None:
             is_urgent = bool(self._unattended) or deadline == -inf
             self._helper.wake_by(deadline, is_urgent=is_urgent)
         elif leader is call:
-            self._poll_until = deadline
+            self._gathering.is_open = bool(self._followers)
+            self._poll_until = self._gathering.limit(deadline)
         elif leader.is_done or deadline < self._poll_until:
             self._poll_until = deadline
             self._waker.wake()

@@ -24,6 +24,10 @@ __all__ = ["CallerLoopUdp"]
 class CallerLoopUdp(UdpTransport):
     """Transport of a client over UDP for a `CallerLoop`; it does nothing before `run`."""
 
+    now = staticmethod(time.monotonic)
+    _needs_wake = False
+    _ends_burst = 1000  # An answer to a few checks is smaller; no other answer is likely to follow.
+
     def __init__(self, loop: CallerLoop, *, on_bug: OnBug, client: ClientTls) -> None:
         def report(error: Exception) -> None:
             if not loop.on_caught(error):
@@ -41,6 +45,7 @@ class CallerLoopUdp(UdpTransport):
         Calls `task_status.started(address)` when messages can be sent.
         """
         self._open([])
+        self._has_stamps = False  # Only nodes use the time that a datagram has waited.
         self._loop.watch(self)
         try:
             if self._soon:
@@ -50,10 +55,6 @@ class CallerLoopUdp(UdpTransport):
         finally:
             self._loop.watch(None)
             self._close()
-
-    def now(self) -> float:
-        """Return the time of the system's monotonic clock."""
-        return time.monotonic()
 
     def fileno(self) -> int:
         """Return the file number of the socket."""
@@ -81,7 +82,7 @@ class CallerLoopUdp(UdpTransport):
     def _wake_flusher(self) -> None:
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush_soon)
+            self._loop.gather(self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._is_flush_scheduled = False

@@ -52,6 +52,11 @@ _READ_SIZE = 16384
 class UdpTransport(ABC):
     """Transport over one UDP socket; all calls must come from one thread."""
 
+    _needs_wake = True
+    """Whether `_wake_by` has an effect."""
+    _ends_burst = 0
+    """Size below which a datagram is taken for the last one of a burst: no read follows it."""
+
     def __init__(
         self,
         bind: Address | None = None,
@@ -170,9 +175,10 @@ class UdpTransport(ABC):
         send = self._socket.send
         for datagram, address in self._endpoint.datagrams_to_send(self.now()):
             send(datagram, address)
-        deadline = self._next_deadline()
-        if deadline is not None:
-            self._wake_by(deadline)
+        if self._needs_wake:
+            deadline = self._next_deadline()
+            if deadline is not None:
+                self._wake_by(deadline)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Schedule `call` to run after the tasks that are ready now, followed by a flush."""
@@ -287,6 +293,8 @@ class UdpTransport(ABC):
                 self._queue_handshake(datagram, address)
             else:
                 receive(datagram, address, now)
+            if len(datagram) < self._ends_burst:
+                return
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:
         """Queue a datagram of a handshake, so that open connections are served first."""

@@ -5,6 +5,7 @@ import socket
 import threading
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import inf
 
 import pytest
@@ -103,6 +104,8 @@ def waiting_thread(loop, function, name):
     with ThreadPoolExecutor(1, thread_name_prefix=name) as pool:
         result = pool.submit(loop.call, begin)
         assert begun.wait(30)
+        with loop._lock:  # The thread waits now, and does not run the loop.
+            pass
         yield result
 
 
@@ -161,6 +164,76 @@ def test_a_thread_can_end_the_call_of_the_reader():
         with waiting_thread(loop, event.wait, "first") as first:
             loop.call(set_event)
             first.result(30)
+
+
+def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
+    """The leader sends what they have queued, as soon as no thread waits for an earlier answer."""
+
+    async def ask(letter):
+        queue.append(letter)
+        if len(queue) == 1:
+            loop.gather(send)
+        await mailbox.wait(letter)
+
+    def send():
+        sent.append("".join(queue))
+        queue.clear()
+
+    queue, sent = [], []
+    monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
+    with running() as (loop, mailbox), ExitStack() as stack:
+
+        def begin(letter):
+            return stack.enter_context(waiting_thread(loop, partial(ask, letter), letter))
+
+        calls = {letter: begin(letter) for letter in "abc"}
+        assert sent == ["a", "b", "c"]  # The first thread does not expect others.
+        mailbox.send("b")
+        calls["b"].result(30)
+        calls.update({letter: begin(letter) for letter in "de"})
+        mailbox.send("a")
+        calls["a"].result(30)
+        assert sent == ["a", "b", "c"]
+        mailbox.send("c")
+        calls["c"].result(30)
+        assert sent == ["a", "b", "c", "de"]
+        mailbox.send("de")
+
+
+def test_what_a_thread_has_queued_is_sent_soon_while_others_wait():
+    sent = threading.Event()
+
+    async def ask():
+        loop.gather(sent.set)
+        await mailbox.wait("d")
+
+    with running() as (loop, mailbox), ExitStack() as stack:
+        first, second, third = [
+            stack.enter_context(waiting_thread(loop, partial(mailbox.wait, letter), letter))
+            for letter in "abc"
+        ]
+        mailbox.send("b")
+        second.result(30)
+        stack.enter_context(waiting_thread(loop, ask, "d"))
+        assert sent.wait(30)
+        assert not first.done()
+        assert not third.done()
+        mailbox.send("acd")
+
+
+def test_a_lone_thread_sends_at_once_after_others_have_waited(monkeypatch):
+    async def ask():
+        loop.gather(partial(mailbox.send, "d"))
+        await mailbox.wait("d")
+
+    monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
+    with running() as (loop, mailbox):
+        with ExitStack() as stack:
+            for letter in "abc":
+                stack.enter_context(waiting_thread(loop, partial(mailbox.wait, letter), letter))
+            mailbox.send("ab")
+            mailbox.send("c")
+        loop.call(ask)
 
 
 def test_the_helper_reads_what_arrives_while_no_thread_waits():
