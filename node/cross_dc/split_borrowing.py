@@ -21,6 +21,10 @@ _LAST_HOP = 2
 _LONGEST_EXHAUSTED_NS = 1_000_000_000
 """Longest time for which an exhausted share is not asked again, since it may be refunded."""
 _MAX_EXHAUSTED = 10_000
+_SILENT_NS = 1_000_000_000
+"""Time for which a member that did not answer is not asked again."""
+_LATEST_ASK_NS = 500_000_000
+"""Time after which a check asks no further data center, because its caller waits."""
 _DENIED = (Code.DENIED, Code.NEVER)
 """Results after which another data center is asked. A cost above the local share never passes here,
 but it may pass where the share is larger."""
@@ -44,11 +48,14 @@ class SplitBorrowing:
         self._counters = counters
         self._exhausted: dict[tuple[str, bytes], int] = {}
         """Exhausted shares, and the time until which they are not asked."""
+        self._silent: dict[NodeId, int] = {}
+        """Members that did not answer, and the time until which they are not asked."""
 
     def set_rules(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
         """Set the ids of rules whose limits are divided among data centers, and the hash rings of
         those."""
         self.rules, self.rings = rules, rings
+        self._silent.clear()
 
     def can_borrow(self, batch: Batch) -> bool:
         """Whether another data center may allow a check that this one has denied."""
@@ -73,17 +80,22 @@ class SplitBorrowing:
             if codes[row] in _DENIED
             and key[:8] in self.rules
             and sizes[number] == 1
-            and any(self._exhausted.get((name, key), 0) <= now for name in self.rings)
+            and any(self._may_lend(name, key, now) for name in self.rings)
         ]
+
+    def _may_lend(self, datacenter: str, key: bytes, now: int) -> bool:
+        if self._exhausted.get((datacenter, key), 0) > now:
+            return False
+        return self._silent.get(self.rings[datacenter].owner(shard_of(key)), 0) <= now
 
     async def borrow(self, batch: Batch, results: Results) -> None:
         """Ask other data centers to allow denied checks of a batch, and store their results."""
-        denied = self.rows_to_borrow(batch, results)
+        denied, began = self.rows_to_borrow(batch, results), self._clock()
         for datacenter, ring in self.rings.items():
             now = self._clock()
-            asked = [
-                r for r in denied if self._exhausted.get((datacenter, batch.keys[r]), 0) <= now
-            ]
+            if now - began > _LATEST_ASK_NS:
+                return
+            asked = [row for row in denied if self._may_lend(datacenter, batch.keys[row], now)]
             by_owner: dict[NodeId, list[int]] = {}
             for row in asked:
                 by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
@@ -110,6 +122,8 @@ class SplitBorrowing:
 
         link.ask(batch.take(rows), hops=_LAST_HOP, as_standby=False, done=done)
         await answered.wait()
+        if not found:
+            self._silent[owner] = self._clock() + _SILENT_NS
         for answer in found:
             codes, retry_after_ns = answer.outcomes.codes, answer.outcomes.retry_after_ns
             for at, row in enumerate(rows):
