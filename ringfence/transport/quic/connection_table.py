@@ -4,7 +4,7 @@ This module has a separate heap of deadlines: a connection moves its deadline wi
 `Timers` of `ringfence.runtime` would need a new call for each move.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from math import inf
 
@@ -113,9 +113,20 @@ class ConnectionTimers:
             if len(self._heap) > 64 + 2 * len(self._connections):
                 self._remove_stale()
 
-    def next_deadline(self) -> float | None:
-        """Return the earliest deadline of a connection; it may be one that has since changed."""
-        return self._heap[0][0] if self._heap else None
+    def next_deadline(self, soon: float = -inf) -> float | None:
+        """Return the earliest deadline of a connection. One after `soon` may have changed since."""
+        heap = self._heap
+        while heap and heap[0][0] <= soon:
+            deadline, _, connection = heap[0]
+            if deadline != connection.timer_at:
+                heappop(heap)
+                continue
+            current = connection.next_deadline()
+            if current <= deadline:
+                break
+            connection.timer_at = current
+            heapreplace(heap, (current, next(self._order), connection))
+        return heap[0][0] if heap else None
 
     def take_due(self, now: float) -> QuicConnection | None:
         """Remove and return one connection whose deadline has passed; None when there is none."""

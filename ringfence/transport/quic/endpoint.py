@@ -144,9 +144,9 @@ class Endpoint:
             else:
                 self.dialer.on_attempt_timeout(connection, now)
 
-    def next_deadline(self) -> float | None:
-        """Return when `tick` must be called next; it may be a little too early."""
-        return self._timers.next_deadline()
+    def next_deadline(self, soon: float = -inf) -> float | None:
+        """Return when `tick` must be called next; after `soon` it may be a little too early."""
+        return self._timers.next_deadline(soon)
 
     def datagrams_to_send(self, now: float) -> Datagrams:
         """Return the datagrams that can be sent now, of all connections that have any."""

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 
 from ringfence.errors import LocalProtocolError
 from ringfence.runtime.timers import Timers
@@ -224,8 +225,9 @@ class UdpTransport(ABC):
         except Exception as error:  # noqa: BLE001 - one caller's bug must not stop the others.
             self._on_bug(error)
 
-    def _next_deadline(self) -> float | None:
-        first, second = self._endpoint.next_deadline(), self._timers.next_deadline()
+    def _next_deadline(self, soon: float = -inf) -> float | None:
+        """Return when `_tick` must be called; after `soon` it may be a little too early."""
+        first, second = self._endpoint.next_deadline(soon), self._timers.next_deadline()
         if first is None or second is None:
             return second if first is None else first
         return min(first, second)

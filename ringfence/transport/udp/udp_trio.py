@@ -19,6 +19,10 @@ from ringfence.transport.udp.udp_transport import AddressInfo, UdpTransport
 
 __all__ = ["TrioUdp"]
 
+_SOON = 0.002
+"""Seconds before a wake-up from which a flush checks whether it is still needed. With each packet,
+deadlines become later, and a wake-up costs as much as several packets."""
+
 
 class TrioUdp(UdpTransport):
     """Transport over UDP for trio; it does nothing before `run`."""
@@ -50,6 +54,17 @@ class TrioUdp(UdpTransport):
             self._nursery = None
             self._close()
 
+    def flush(self) -> None:
+        """Send all queued messages, and let the timer task sleep longer if it would soon wake
+        without need."""
+        super().flush()
+        scope = self._sleep_scope
+        if scope is None or scope.deadline > (soon := self.now() + _SOON):
+            return
+        deadline = self._next_deadline(soon)
+        if deadline is not None and deadline > scope.deadline:
+            scope.deadline = deadline
+
     def now(self) -> float:
         """Return the time of trio's clock, which may be virtual."""
         return trio.current_time()
@@ -73,14 +88,17 @@ class TrioUdp(UdpTransport):
             self._contain(self._run_soon)
 
     async def _run_timers(self) -> None:
-        """Run the timers that are due. If a deadline becomes later, the task wakes once too
+        """Run the timers that are due. If a deadline becomes later, the task may wake once too
         early."""
         while True:
-            deadline = self._next_deadline()
+            now = self.now()
+            deadline = self._next_deadline(now)
+            if deadline is not None and deadline <= now:
+                self._contain(self._tick)
+                deadline = self._next_deadline()
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
                 self._sleep_scope = scope
                 await trio.sleep_forever()
-            self._contain(self._tick)
 
     def _wake_flusher(self) -> None:
         if self._wakeup is not None:
