@@ -66,11 +66,13 @@ def judge_counter(
     drains = counter.drains(asked, read[1])
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
     plain = [*map(counter.plain, rows), *passing] if uncertain else spends
-    options = _options(counter, asked, spends, plain, drains)
-    [last] = bounds(terms, spends, [counter.reading(*read)], drains)
     questions = [counter.question(row.answer) for row in asked]
-    certain = [counter.known_at_once(row) for row in rows]
-    every = total_bounds(counter, certain, asked, questions, drains)
+    options = _options(counter, asked, questions, spends, plain, drains)
+    [last] = bounds(terms, spends, [counter.reading(*read)], drains)
+    every: Sequence[Bound | None] = [None] * len(asked)
+    if any(counter.sides(row) for row in asked):
+        certain = [counter.known_at_once(row) for row in rows]
+        every = total_bounds(counter, certain, asked, questions, drains)
     ends = sorted(
         (a.asked_at + a.retry_after, a.answered_at + a.retry_after)
         for a in answers
@@ -109,6 +111,7 @@ def total_bounds(
 def _options(
     counter: CounterView,
     asked: Sequence[Row],
+    questions: Sequence[Question],
     spends: Sequence[Spend],
     plain: Sequence[Spend],
     drains: Sequence[Drain],
@@ -121,12 +124,12 @@ def _options(
     options: list[list[_Option]] = [[] for _ in asked]
     for limit in dict.fromkeys(chain.from_iterable(limits)):
         concerned = [at for at, each in enumerate(limits) if limit in each]
-        answers = [asked[at].answer for at in concerned]
         terms = Terms.of(limit)
-        questions = [counter.question(answer) for answer in answers]
-        unskewed = [counter.question(answer, is_exact=True) for answer in answers]
-        found = bounds(terms, spends, questions, drains)
-        exact = found if plain is spends else bounds(terms, plain, unskewed, drains)
+        found = exact = bounds(terms, spends, [questions[at] for at in concerned], drains)
+        if plain is not spends:
+            answers = [asked[at].answer for at in concerned]
+            unskewed = [counter.question(answer, is_exact=True) for answer in answers]
+            exact = bounds(terms, plain, unskewed, drains)
         for at, bound, each in zip(concerned, found, exact, strict=True):
             options[at].append(_Option(limit, bound, each))
     return options
@@ -154,8 +157,9 @@ class _Decision:
     row: Row
     options: Sequence[_Option]
     """Bounds under each limit by which the check may have been decided."""
-    every: Bound
-    """Bounds by the units that all members of a data center together certainly counted."""
+    every: Bound | None
+    """Bounds by the units that all members of a data center together certainly counted; None if
+    one member decided every check."""
     uncertain: frozenset[str]
     """Reasons of all uncertain units of the counter."""
     ends: Sequence[tuple[float, float]]
@@ -185,6 +189,7 @@ class _Decision:
             is_wrong = not answer.allowed
             return frozenset(), f"denied with {bound.most} of {ceiling} used" if is_wrong else ""
         if extra:
+            assert self.every is not None
             total = self.every.least
             is_wrong = answer.allowed and total + wanted > ceiling + extra
             what = f"admitted with {total} of {ceiling} used, and {extra} more may pass"
