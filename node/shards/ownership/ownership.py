@@ -19,8 +19,9 @@ from node.requests.sessions.caller import Caller
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
-from node.shards.log_rows import add_logs, without_checks
+from node.shards.log_rows import add_logs
 from node.shards.ownership.departures import Departures
+from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.ownership.shard_states import (
     Arrival,
@@ -79,6 +80,7 @@ class ShardOwnership:
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
         self.merge, self._covers = self._states.merge, self._states.covers
         self.refunds = AppliedRefunds(engine, self.merge, self._covers, period_of)
+        self._duplicates = DuplicateChecks(decided_checks, self.merge, self.refunds)
         self._me, self._engine, self._counters = me, engine, counters
         self._period_of = period_of
         self._on_started, self._lender = on_started, lender
@@ -285,17 +287,25 @@ class ShardOwnership:
         if not self._is_new(shard, group, sender):
             return True
         crossed = None if group.taken_from else self._crossed.find(shard, sender, decided)
-        logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
         group = self.unasked.correct_group(shard, group, sender)
         event = arrival_of(group, sender, self._me, owner, base_of)
-        # The sender may not know that this node was the standby of the owner.
-        is_base = group.replica_at == self._me or self.replicas.sender_of(shard) == group.taken_from
-        is_used = bool(group.replica_at) and is_base and not self.held[shard]
+        is_held = bool(self.held[shard])
+        is_restored = self._states.is_restored_by(shard, event)
+        logs = self._duplicates.remove(
+            cover, counts.keys, logs, decided, now, is_held=is_held, is_restored=is_restored
+        )
+        # The sender may not know that this node was the standby of the owner. But a replica that
+        # the sender itself sent has the units that it has sent now.
+        is_of_owner = self.replicas.sender_of(shard) == group.taken_from != sender
+        is_base = group.replica_at == self._me or is_of_owner
+        is_used = bool(group.replica_at) and is_base and not is_held
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
         since = now - max([check.age_ns for check in decided], default=0)
         self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
+        if shard in self._covers:
+            self._covers[shard].received_from = sender
         if crossed is not None:
             self._crossed.charge(shard, crossed, now)
         if replica:
@@ -339,28 +349,6 @@ class ShardOwnership:
         self._counters.add("shards_pulled")
         return True
 
-    def _without_duplicates(
-        self,
-        shard: int,
-        keys: Sequence[bytes],
-        logs: Sequence[Sequence[int]],
-        decided: Sequence[DecidedCheck],
-        now: int,
-    ) -> Sequence[Sequence[int]]:
-        """Remove one of the two charges of each check that both this node and the sender admitted.
-
-        The earlier charge stays, because the later one may belong to a later window. Of a refund
-        that both have applied, the one on this node is undone.
-        """
-        ours_first, theirs_first, refunds = self.decided_checks.merge(decided, now)
-        if not self.held[shard]:
-            return logs
-        if theirs_first:
-            self.merge.refund(theirs_first, now)
-        if refunds:
-            self.refunds.undo(refunds, now)
-        return without_checks(keys, logs, ours_first) if ours_first else logs
-
     # -- answers of the owner of a covered shard -----------------------------------------------
 
     def owner_has_nothing(self, shard: int, now: int) -> None:
@@ -378,9 +366,14 @@ class ShardOwnership:
         """Use a replica from the owner of a shard that this node holds in its place.
 
         The owner has no counters of its own. The replica contains earlier counters of this node, or
-        counters of the member `whose`.
+        counters of the member `whose`. If the owner itself has transferred the shard to this node,
+        the replica contains nothing new.
         """
         if self._states.ask_next_owner(shard, now):
+            return
+        cover = self._covers.get(shard)
+        if cover is not None and cover.received_from == cover.owner and whose in ("", self._me):
+            self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
             return
         is_own = whose in ("", self._me) or whose in self._left
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER

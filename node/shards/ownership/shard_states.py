@@ -29,6 +29,8 @@ _ANNOUNCED = frozenset(
     {Action.RESTORE, Action.JOIN, Action.RESTORE_BELOW_LOG, Action.CHARGE_SENDERS_LOG}
 )
 """Actions after which the keys that arrived are counted here."""
+_BASES = frozenset({Action.JOIN, Action.RESTORE_BELOW_LOG})
+"""Actions after which the counters that arrived are below the units that this node admitted."""
 _RETURNED_WITHIN_NS = 5_000_000_000
 """Time in which a covered shard is transferred to an owner, after the owner's last replica."""
 _DUPLICATES_KEPT_NS = 30_000_000_000
@@ -59,6 +61,8 @@ class Cover:
     """Members, without the owner, that may have a replica and have not answered yet."""
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
+    received_from: NodeId | None = None
+    """Member that has transferred the shard to this node last."""
     next_owner: NodeId | None = None
     """Member that is asked next, if the owner has no counters of the shard."""
     copied_at: int | None = None
@@ -194,6 +198,12 @@ class ShardStates:
             for _, counts in arrival.copies:
                 self.merge.announce(counts.keys)
         return True
+
+    def is_restored_by(self, shard: int, event: Event) -> bool:
+        """Return whether the counters that arrive with an event replace those of this node, which
+        then charges what it admitted."""
+        transition = TABLE.get((self[shard], event))
+        return transition is not None and not _BASES.isdisjoint(transition.actions)
 
     def ask_next_owner(self, shard: int, now: int) -> bool:
         """Cover another member that may hold a shard, because the owner does not; return whether

@@ -12,7 +12,7 @@ from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import Copy
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.ownership_host import DAY, KEY, NOW, RULE, Host, member
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host, member
 
 OURS = b"\1" * SHARDS
 
@@ -247,3 +247,37 @@ def test_recovered_counts_are_added_at_a_node_without_data() -> None:
     receiver.take(restarted, receiver.ask(restarted))
 
     assert receiver.used == 5
+
+
+def covering_itself() -> Host:
+    """Return an owner that restarted without its counters and then admitted two units."""
+    restarted = Host("c")
+    restarted.stand_in_for("c")
+    restarted.spend(2)
+    return restarted
+
+
+def test_a_replica_of_a_restarted_owner_is_not_below_its_transfer() -> None:
+    """The replica had the same units as the transfer, which were then counted twice."""
+    restarted, receiver = covering_itself(), Host("a")
+    restarted.copy_to(receiver)
+
+    receiver.take(restarted, receiver.ask(restarted))
+
+    assert receiver.used == 2
+
+
+def test_a_restarted_owner_has_nothing_but_what_it_has_transferred() -> None:
+    """The restarted owner became the standby, and its replica was merged as older counters."""
+    restarted, receiver = covering_itself(), Host("a")
+    transfer = receiver.ask(restarted)
+    receiver.take(restarted, transfer)
+    number = transfer.groups[0].transfer_id
+    restarted.ownership.acknowledge(receiver.name, [shard_of(KEY)], number, NOW)
+    receiver.spend(1)
+    receiver.copy_to(restarted)
+
+    receiver.go_on_from(receiver.ask(restarted))
+
+    assert receiver.used == 3
+    assert receiver.covered_owner is None

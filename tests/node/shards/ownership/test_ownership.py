@@ -9,7 +9,7 @@ from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, Op
-from tests.node.shards.ownership_host import DAY, KEY, NOW, RULE, Host, member
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host, member
 
 
 def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:

@@ -13,7 +13,7 @@ from node.shards.transfers.handoff import Handoff
 from ringfence.peering.link import Link
 from ringfence.wire import Copy, Pull
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.ownership_host import KEY, NOW, Host
+from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:

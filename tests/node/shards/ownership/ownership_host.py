@@ -3,12 +3,13 @@
 from gossip import Record, Status
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
+from node.requests.deduplication import DecidedChecks
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, Holding, Op, Pull, Pulled
+from ringfence.wire import Batch, CheckId, Holding, Op, Pull, Pulled, Results, Source
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -28,6 +29,7 @@ class Host:
         self.started: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
+        self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
             self.name,
             self.engine,
@@ -36,6 +38,7 @@ class Host:
             lambda keys: None,
             self.started.extend,
             max_keys=100,
+            decided_checks=self.checks,
         )
         self.sender = ShardSender(
             self.ownership,
@@ -44,13 +47,17 @@ class Host:
             first_transfer=1,
         )
 
-    def spend(self, units: int, *, at: int = NOW) -> None:
+    def spend(self, units: int, *, at: int = NOW, check_id: CheckId | None = None) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.ownership.record_decided(batch, decide_batch(self.engine, batch, at), at)
+        outcomes = decide_batch(self.engine, batch, at)
+        self.ownership.record_decided(batch, outcomes, at)
+        if check_id is not None:
+            row = Results(outcomes, [Source.OWNER]).row(0)
+            self.checks.remember(check_id, KEY, units, row, at)
 
-    def stand_in_for(self, owner: str, *silent: str) -> None:
+    def stand_in_for(self, owner: str, *silent: str, at: int = NOW) -> None:
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
-        self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
+        self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, at, [*map(NodeId, silent)])
 
     def take_over_from_replica_at(self, standby: "Host", silent: str) -> None:
         """Take over from the replica of a third member while the owner in the ring is silent."""
@@ -72,8 +79,9 @@ class Host:
         if about.hold is not Holding.HELD:
             return
         counts = as_snapshot(reply.counts)
-        fallback_counts = reply.fallback_counts or [[]]
-        self.ownership.accept(shard_of(KEY), about, sender.name, counts, fallback_counts, NOW)
+        logs = reply.fallback_counts or [[]]
+        shard = shard_of(KEY)
+        self.ownership.accept(shard, about, sender.name, counts, logs, NOW, reply.decided)
 
     def hear_out(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""

@@ -1,0 +1,66 @@
+"""Checks that two members have both charged, because a client asked a second member."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from node.requests.deduplication import DecidedChecks
+from node.shards.applied_refunds import AppliedRefunds
+from node.shards.counter_merge import CounterMerge
+from node.shards.log_rows import without_checks
+from node.shards.ownership.shard_states import Cover
+from ringfence.wire import SLOT_ID, DecidedCheck
+
+__all__ = ["DuplicateChecks"]
+
+
+class DuplicateChecks:
+    """Removes one of two charges of a check when the counters of both members are merged."""
+
+    def __init__(self, checks: DecidedChecks, merge: CounterMerge, refunds: AppliedRefunds) -> None:
+        self._checks = checks
+        self._merge = merge
+        self._refunds = refunds
+
+    def remove(
+        self,
+        cover: Cover | None,
+        keys: Sequence[bytes],
+        logs: Sequence[Sequence[int]],
+        decided: Sequence[DecidedCheck],
+        now: int,
+        *,
+        is_held: bool,
+        is_restored: bool,
+    ) -> Sequence[Sequence[int]]:
+        """Remove duplicate charges of a shard that a member sends; return the sender's log of its
+        admitted units without them.
+
+        `decided` are the sender's checks, and `logs` has one row of its log for each key. `cover`
+        has the log of this node if it holds the shard for its owner. `is_restored` means that the
+        sender's counters replace those of this node; then their charges stay. Otherwise the earlier
+        charge stays, because the later one may belong to a later window. Of a refund that both have
+        applied, the one on this node is undone.
+        """
+        ours_first, theirs_first, refunds = self._checks.merge(decided, now)
+        if not is_held:
+            return logs
+        if is_restored:
+            # Slots need no refund: a merge has each slot with the state at the member that held it.
+            theirs_first += [
+                self._charged_here(each, now) for each in ours_first if not each.row[SLOT_ID]
+            ]
+            ours_first = [each for each in ours_first if each.row[SLOT_ID]]
+        if theirs_first:
+            self._merge.refund(theirs_first, now)
+        if cover is not None:
+            for check in [each for each in theirs_first if not each.row[SLOT_ID]]:
+                cover.log.take_back(check.key, check.cost)
+        if refunds:
+            self._refunds.undo(refunds, now)
+        return without_checks(keys, logs, ours_first) if ours_first else logs
+
+    def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:
+        """Return a check of another member with the age and the outcome of its charge on this
+        node."""
+        row, at = self._checks.find([check.id])[0]
+        return replace(check, age_ns=max(0, now - at), row=row)

@@ -1,0 +1,74 @@
+"""Checks that two members decided, because a client asked a second member: each counts once."""
+
+import pytest
+
+from hashring import shard_of
+from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
+
+CHECK = (7, 1, 0)
+"""Identity of the check that two members decide."""
+BEGIN, EARLIER, LATER = NOW - 3_000_000, NOW - 2_000_000, NOW - 1_000_000
+ORDERS = pytest.mark.parametrize(("first", "second"), [(EARLIER, LATER), (LATER, EARLIER)])
+
+
+def covered_by(count: int) -> tuple[Host, list[Host]]:
+    """Return an owner with three units, and members that hold its shard from a replica."""
+    owner, covers = Host("c"), [Host(name) for name in "ab"[:count]]
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3, at=BEGIN)
+    for host in covers:
+        owner.copy_to(host)
+        host.stand_in_for("c", at=BEGIN)
+    return owner, covers
+
+
+@ORDERS
+def test_a_check_of_the_owner_and_its_standby_counts_once(first: int, second: int) -> None:
+    owner, [standby] = covered_by(1)
+    owner.spend(2, at=first, check_id=CHECK)
+    standby.spend(2, at=second, check_id=CHECK)
+    standby.spend(5)
+
+    standby.take(owner, standby.ask(owner))
+
+    assert standby.used == 10
+
+
+@ORDERS
+def test_a_check_of_two_standbys_counts_once_at_the_owner(first: int, second: int) -> None:
+    owner, [one, other] = covered_by(2)
+    one.spend(2, at=first, check_id=CHECK)
+    other.spend(2, at=second, check_id=CHECK)
+    other.spend(5)
+
+    one.take(other, one.ask(other))
+    assert one.used == 10
+    owner.take(one, owner.ask(one))
+
+    assert owner.used == 10
+
+
+@ORDERS
+def test_a_check_of_two_members_without_a_replica_counts_once(first: int, second: int) -> None:
+    restarted, standby = Host("c"), Host("a")
+    for host in (restarted, standby):
+        host.stand_in_for("c", at=BEGIN)
+    standby.spend(2, at=first, check_id=CHECK)
+    restarted.spend(2, at=second, check_id=CHECK)
+
+    restarted.take(standby, restarted.ask(standby))
+
+    assert restarted.used == 2
+
+
+@ORDERS
+def test_a_check_of_two_owners_counts_once(first: int, second: int) -> None:
+    one, other = Host("a"), Host("b")
+    for host, at in ((one, first), (other, second)):
+        host.ownership.start([shard_of(KEY)])
+        host.spend(2, at=at, check_id=CHECK)
+    other.spend(5)
+
+    one.take(other, one.ask(other))
+
+    assert one.used == 7
