@@ -14,7 +14,8 @@ from ringfence.wire import Source
 from simulations.judging.excuses import Excuse, Excuses, Place
 from simulations.judging.ledger import Answered
 from simulations.judging.limits_in_force import RuleLimits
-from simulations.oracle import Drain, Question, Refund, Spend
+from simulations.oracle import Bound, Drain, Question, Refund, Spend
+from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
 
 __all__ = ["EVERYWHERE", "CounterView", "Row"]
@@ -45,11 +46,14 @@ class Row:
     excuses: Sequence[Excuse]
     is_split: bool
     """Whether a second member may have decided without the units of this one."""
+    may_be_lost: bool
+    """Whether a crash may have lost the units."""
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Return the reasons of all excuses."""
-        return frozenset(each.reason for each in self.excuses)
+        """Return the reasons of all excuses, and that of a possible loss."""
+        reasons = frozenset(each.reason for each in self.excuses)
+        return reasons | {"owner_away"} if self.may_be_lost else reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,17 @@ class CounterView:
         """
         if not self.limit.is_bucket:
             return []
+        decided = [
+            (row.answer.asked_at, row.answer.answered_at)
+            for row in rows
+            if row.answer.source is Source.OWNER and not (row.excuses or row.answer.is_uncounted)
+        ]
         spans = [
             span
             for place in dict.fromkeys(self.places.values())
             if place.datacenter == self.datacenter
             for host in self._deciders(place, -inf, end)
-            for span in self._rates(host, rows, end)
+            for span in self.limits.rates(host, decided, end)
         ]
         if {rate for _, _, rate in spans} <= {self.limit.amount}:
             return []
@@ -129,7 +138,7 @@ class CounterView:
         found: list[Drain] = []
         for begin, until in pairwise(bounds):
             rates = [rate for first, last, rate in spans if first <= begin and until <= last]
-            first, last = self._instant(begin), self._instant(until)
+            first, last = self._instant(max(begin, -self.began)), self._instant(until)
             found.append(Drain(first, last, min(rates), max(rates)))
         return found
 
@@ -137,23 +146,6 @@ class CounterView:
         """Return the hosts that may decide checks of a shard between two instants."""
         is_disturbed = self.excuses.is_disturbed(place, begin - _NEAR_S, end + _NEAR_S)
         return place.hosts if is_disturbed else place.hosts[:1]
-
-    def _rates(
-        self, host: str, rows: Sequence[Row], end: float
-    ) -> Iterator[tuple[float, float, int]]:
-        """Yield the intervals in which a bucket on a host may drain by one limit."""
-        steps = self.limits.changes(host, -inf, end)
-        ends = [at for at, _ in steps[1:]] + [end]
-        for (begin, limit), until in zip(steps, ends, strict=True):
-            converted = [
-                row.answer.answered_at
-                for row in rows
-                if row.answer.asked_at > until
-                and row.answer.source is Source.OWNER
-                and not (row.excuses or row.answer.is_uncounted)
-            ]
-            last = min(converted, default=end)
-            yield max(begin, -self.began), min(last, end), limit.amount
 
     def _is_overdrawn(self, answer: Answered) -> bool:
         """Return whether a charge may have overdrawn the part of one data center, which does not
@@ -179,7 +171,8 @@ class CounterView:
                 place, answer.asked_at - _NEAR_S, answer.answered_at + _NEAR_S
             )
         )
-        return Row(answer, found, is_split)
+        is_lost = self.excuses.may_be_lost(place, answer.answered_at)
+        return Row(answer, found, is_split, is_lost)
 
     def sides(self, row: Row) -> int:
         """Return how many more members may admit the whole limit when a row is decided.
@@ -196,7 +189,7 @@ class CounterView:
         answer = row.answer
         least = most = answer.cost if answer.spends else 0
         place = self.place_of(answer)
-        if self.excuses.may_be_lost(place, answer.answered_at) or self._is_overdrawn(answer):
+        if row.may_be_lost or self._is_overdrawn(answer):
             least = 0
         last = answer.answered_at
         if row.is_split:  # A merge may add the units of one side at its own instant.
@@ -252,8 +245,7 @@ class CounterView:
         Charges are left out: no limit restricts them, and only one side of a split may have them.
         """
         answer = row.answer
-        is_lost = self.excuses.may_be_lost(self.place_of(answer), answer.answered_at)
-        is_lost |= self._wrong_drain_s(answer) > 0
+        is_lost = row.may_be_lost or self._wrong_drain_s(answer) > 0
         cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
         known = max(answer.answered_at, self._shared_at(answer))
         shift = self._window_shift_s(answer)
@@ -271,18 +263,56 @@ class CounterView:
             answer.cost,
         )
 
+    def observed(self, row: Row, limit: Limit, bound: Bound) -> OracleReading | None:
+        """Return the units in use after a decision, as its answer states them.
+
+        None if the answer does not state all units, or states a number that `bound` excludes.
+        """
+        answer = row.answer
+        until = self.excuses.undisturbed_until(self.places.values(), answer.asked_at)
+        if (
+            row.excuses
+            or row.may_be_lost
+            or self.excuses.has_breaks
+            or self.rounding
+            or answer.remaining is None
+            or answer.source is not Source.OWNER
+            or until <= answer.answered_at
+        ):
+            return None
+        spent = next(self.spends(row), None)
+        units = 0 if spent is None else spent.most
+        used = most = limit.ceiling - answer.remaining
+        if not answer.remaining and not answer.allowed:
+            most = max(used, bound.most)
+        if not bound.least + units <= used <= bound.most + units:
+            return None
+        question = self.question(answer)
+        return OracleReading(
+            question.earliest, question.latest, used, most, self._instant(until), spent
+        )
+
     def reading(self, begin: float, end: float) -> Question:
         """Return the question of a reading of the counter between two instants."""
         skew = self._skew_s + max(
-            self.excuses.reading_error_s(place, begin, self._memory_s)
+            self.excuses.clock_offset_s(place, begin, end)
+            if self._is_aligned
+            else self.excuses.reading_error_s(place, begin, self._memory_s)
             for place in self.places.values()
         )
         return Question(self._instant(begin - skew), self._instant(end + skew), 0)
 
     def clock_error_s(self, answer: Answered) -> float:
-        """Return by how many seconds the age of a hit may seem wrong to the decider of a check."""
+        """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
+
+        The units of an aligned window have the number of their window instead of an age.
+        """
+        if self._is_aligned:
+            return self._window_shift_s(answer)
         error = self.excuses.clock_error_s(self.place_of(answer), answer, self._memory_s)
-        return max(error, self._window_shift_s(answer))
+        if self.limit.is_bucket:
+            return error
+        return error + self.excuses.mismeasured_s(answer.answered_at, self._memory_s)
 
     @property
     def _memory_s(self) -> float:
@@ -292,9 +322,16 @@ class CounterView:
 
     def _window_shift_s(self, answer: Answered) -> float:
         """Return by how many seconds clock steps may shift the window of an admission."""
-        if self.limit.algorithm not in _ALIGNED:
+        if not self._is_aligned:
             return 0.0
-        return self.excuses.clock_offset_s(self.place_of(answer), answer)
+        return self.excuses.clock_offset_s(
+            self.place_of(answer), answer.asked_at, answer.answered_at
+        )
+
+    @property
+    def _is_aligned(self) -> bool:
+        """Return whether windows begin at instants of the clock."""
+        return self.limit.algorithm in _ALIGNED and not self.limit.first_hit
 
     @property
     def _skew_s(self) -> float:

@@ -226,7 +226,7 @@ def _row_at(view: CounterView, row: Row) -> Row:
     here = view.row(row.answer)
     if row.answer.datacenter == view.datacenter or _is_local(view, row.answer):
         return here
-    return Row(row.answer, [*here.excuses, *row.excuses], here.is_split)
+    return Row(row.answer, [*here.excuses, *row.excuses], here.is_split, here.may_be_lost)
 
 
 def _spends(view: CounterView, row: Row) -> Iterator[Spend]:

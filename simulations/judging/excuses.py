@@ -25,7 +25,7 @@ from simulations.judging.allowed_loss import (
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.ledger import Answered
 from simulations.scenarios.fault_injection import VERBS
-from simulations.scenarios.latency import delay_s
+from simulations.scenarios.latency import round_trip_s
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = ["REASONS", "SETTLING_S", "Excuse", "Excuses", "Place"]
@@ -46,10 +46,7 @@ _DRIFT_SHARE = 0.001
 """Part by which a period may seem longer on a host with clock drift. Generated drifts are at
 most 500 ppm, and the correction towards the other clocks adds as much again."""
 _SLEW = 0.005
-"""Seconds by which a clock that is wrong is corrected each second."""
-_SLEWED_S = 10.0
-"""Largest error of a clock that is corrected in small steps only; a larger one ends at once, or
-with the fault."""
+"""Seconds by which a clock follows the other clocks each second."""
 _ANSWER_DELAY_S = 0.1
 """Seconds that an answer may take to reach its client."""
 _NEWS_S = 1.0
@@ -57,6 +54,8 @@ _NEWS_S = 1.0
 were under way have arrived."""
 _LINKS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
 """Faults of links between two sides; the other faults affect hosts."""
+_DELAYING = ("slow", "spikes", "clog", "busy", "pause", "stall")
+"""Faults that delay messages in one direction."""
 _SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
 """Faults during which two members may decide for one counter."""
 
@@ -161,6 +160,13 @@ class Excuses:
         verbs = {fault.verb for fault in scenario.faults}
         has_moves = any(is_strong(fault) for fault in scenario.faults)
         lossy = _LOSSY_TRANSFER_S if scenario.network.loss > 0 else 0.0
+        self._delayed_from = min(
+            [fault.at for fault in scenario.faults if fault.verb in _DELAYING], default=inf
+        )
+        stepped = [name for fault in scenario.faults if fault.verb == "clock_step"
+                   for name in hosts_of(fault, scenario)]  # fmt: skip
+        members = len(self._members)
+        self._has_most_clocks_stepped = 2 < members <= 2 * len(set(stepped))
         self._transfer_s = _TRANSFER_S + lossy if has_moves else 0.0
         self._drift = _DRIFT_SHARE if "clock_drift" in verbs else 0.0
         for excuse in _excuses_of(scenario, disturbances):
@@ -208,19 +214,26 @@ class Excuses:
     def clock_error_s(self, place: Place, answer: Answered, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
 
-        After a clock step, hits with wrong ages count for one period. A cached denial was decided
-        up to one period earlier.
+        After the step of the owner's clock, hits with wrong ages count for one period. A cached
+        denial was decided up to one period earlier.
         """
         lasts = period_s * (2 if answer.source is Source.CACHE else 1)
         error = self._clock_error_s(place, answer.asked_at, answer.answered_at, lasts)
         return error + self._age_error_s(place, answer.asked_at, answer.answered_at, period_s)
 
-    def clock_offset_s(self, place: Place, answer: Answered) -> float:
+    def clock_offset_s(self, place: Place, begin: float, end: float) -> float:
         """Return by how many seconds clock steps may shift the clock of a decider.
 
-        The shift may last: clocks follow their median, and a lone clock is never corrected.
+        The shift of a stepped clock may last: clocks follow their median, and a lone clock is never
+        corrected.
         """
-        return self._clock_error_s(place, answer.asked_at, answer.answered_at, inf)
+        is_disturbed = self.is_disturbed(place, begin - _NEWS_S, end + _NEWS_S)
+        return sum(
+            abs(float(each.fault.args["by_s"]))
+            if is_disturbed or self._is_stepped(place, each)
+            else self._slewed_s(each, end)
+            for each in self._steps(place, end)
+        )
 
     def clock_steps_s(self, place: Place) -> float:
         """Return the sum of all steps of the clocks that may decide a counter."""
@@ -231,26 +244,49 @@ class Excuses:
         error = self._clock_error_s(place, at, at, period_s)
         return error + self._age_error_s(place, at, at, period_s)
 
+    def mismeasured_s(self, end: float, period_s: float) -> float:
+        """Return by how many seconds a clock may have followed offsets in one period that probes
+        measured wrongly, since faults delayed them."""
+        return _SLEW * max(0.0, min(period_s, end - self._delayed_from))
+
     def _age_error_s(self, place: Place, begin: float, end: float, period_s: float) -> float:
         """Return by how many seconds a transfer of the shard, or clock drift, changes the age of a
         hit. No hit is older than the run."""
         is_moved = self._disturbances.is_disturbed(
             place.datacenter, place.shard, begin - period_s, end
         )
-        drift = self._drift * min(period_s, self._scenario.read_at)
-        return drift + (self._transfer_s if is_moved else 0.0)
+        lasts = min(period_s, self._scenario.read_at)
+        return self._drift * lasts + (self._transfer_s if is_moved else 0.0)
 
     def _clock_error_s(self, place: Place, begin: float, end: float, lasts: float) -> float:
-        steps = [
-            (each, abs(float(each.fault.args["by_s"])))
-            for each in self._by_datacenter.get(place.datacenter, ())
-            if each.fault.verb == "clock_step" and each.begin <= end and each.concerns(place)
-        ]
-        return sum(
-            step
-            for each, step in steps
-            if begin <= max(each.end, each.begin + min(step, _SLEWED_S) / _SLEW) + lasts + step
-        )
+        """Return by how many seconds a clock may have measured a span of `lasts` seconds wrongly.
+
+        A clock that is set back stands still for as long. Other clocks follow a stepped clock
+        slowly.
+        """
+        error = 0.0
+        for each in self._steps(place, end):
+            by_s = float(each.fault.args["by_s"])
+            over = max(each.end, each.begin + max(0.0, -by_s)) + lasts + abs(by_s)
+            since = max(each.begin, begin - lasts)
+            is_full = self._is_stepped(place, each) or self.is_disturbed(place, since, end)
+            error += abs(by_s) if is_full and begin <= over else self._slewed_s(each, end, lasts)
+        return error
+
+    def _steps(self, place: Place, end: float) -> Iterator[Excuse]:
+        """Yield the steps of clocks before an instant that concern a counter."""
+        for each in self._by_datacenter.get(place.datacenter, ()):
+            if each.fault.verb == "clock_step" and each.begin <= end and each.concerns(place):
+                yield each
+
+    def _is_stepped(self, place: Place, step: Excuse) -> bool:
+        """Return whether a step changed the clock of the owner at once: it was the owner's clock,
+        or most other clocks were stepped too, which the owner then follows."""
+        return self._has_most_clocks_stepped or place.hosts[0] in step.hosts
+
+    def _slewed_s(self, step: Excuse, end: float, lasts: float = inf) -> float:
+        """Return by how many seconds a clock may have followed a stepped one in `lasts` seconds."""
+        return min(abs(float(step.fault.args["by_s"])), _SLEW * min(lasts, end - step.begin))
 
     def shared_at(self, here: Place, there: Place, answer: Answered) -> float:
         """Return when the owner of a counter in one data center certainly has the units of a check
@@ -270,6 +306,17 @@ class Excuses:
             and {here.datacenter, there.datacenter} <= datacenters
         ]
         return max([answer.answered_at, *ends]) + CROSS_DC_LAG_S
+
+    def undisturbed_until(self, places: Iterable[Place], instant: float) -> float:
+        """Return when the next fault begins that may change the units of a counter; the instant
+        itself during such a fault."""
+        begins = [
+            max(each.begin, instant)
+            for place in places
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.end >= instant and each.concerns(place)
+        ]
+        return min(begins, default=inf)
 
     def may_be_lost(self, place: Place, *instants: float) -> bool:
         """Return whether a crash may have lost what a counter did at one of some instants."""
@@ -309,7 +356,7 @@ class Excuses:
         """Return the shortest time in which a message reaches another data center and its answer
         comes back; infinity without another one."""
         places = tuple(sorted(set(self._members.values())))
-        return _round_trip_s(self._scenario.network.latency, places, datacenter)
+        return round_trip_s(self._scenario.network.latency, places, datacenter)
 
     def place(self, datacenter: str, shard: int) -> Place:
         """Return the place of a shard in a data center."""
@@ -327,19 +374,6 @@ class Excuses:
 @cache
 def _ring_of(members: tuple[Member, ...]) -> Ring:
     return Ring.of(members)
-
-
-@cache
-def _round_trip_s(latency: str, places: tuple[tuple[str, str], ...], datacenter: str) -> float:
-    return min(
-        [
-            2 * delay_s(latency, here, there)
-            for here in places
-            for there in places
-            if here[0] == datacenter != there[0]
-        ],
-        default=inf,
-    )
 
 
 @cache

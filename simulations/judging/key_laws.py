@@ -16,7 +16,16 @@ from ringfence.limiter import Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.ledger import Answered
-from simulations.oracle import Bound, Drain, Question, Spend, Terms, Verdict, bounds
+from simulations.oracle import (
+    Bound,
+    Drain,
+    Question,
+    Spend,
+    Terms,
+    Verdict,
+    bounds,
+    narrowed,
+)
 from simulations.reporting.outcome import Violation
 
 __all__ = ["Judgement", "Reading", "Result", "judge_counter", "total_bounds", "under_one"]
@@ -125,11 +134,19 @@ def _options(
     for limit in dict.fromkeys(chain.from_iterable(limits)):
         concerned = [at for at, each in enumerate(limits) if limit in each]
         terms = Terms.of(limit)
-        found = exact = bounds(terms, spends, [questions[at] for at in concerned], drains)
+        mine = [questions[at] for at in concerned]
+        found = exact = bounds(terms, spends, mine, drains)
         if plain is not spends:
             answers = [asked[at].answer for at in concerned]
             unskewed = [counter.question(answer, is_exact=True) for answer in answers]
             exact = bounds(terms, plain, unskewed, drains)
+            observed = [
+                counter.observed(asked[at], limit, bound)
+                for at, bound in zip(concerned, found, strict=True)
+                if len(limits[at]) == 1
+            ]
+            readings = [each for each in observed if each is not None]
+            found = narrowed(terms, spends, mine, found, readings)
         for at, bound, each in zip(concerned, found, exact, strict=True):
             options[at].append(_Option(limit, bound, each))
     return options

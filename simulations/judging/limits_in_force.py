@@ -42,6 +42,19 @@ class RuleLimits:
             if step[0] <= end and begin <= until
         ]
 
+    def rates(
+        self, host: str, decided: Sequence[tuple[float, float]], end: float
+    ) -> Iterator[tuple[float, float, int]]:
+        """Yield the intervals in which a bucket on a host may drain by one limit.
+
+        `decided` are the requests and answers of the checks and charges that the host decided.
+        """
+        steps = self.changes(host, -inf, end)
+        ends = [at for at, _ in steps[1:]] + [end]
+        for (begin, limit), until in zip(steps, ends, strict=True):
+            converted = [answered for asked, answered in decided if asked > until]
+            yield begin, min(converted, default=end), limit.amount
+
     def mapped(self, change: Callable[[Limit], Limit]) -> "RuleLimits":
         """Return the limits that a function makes of these ones."""
         steps = {

@@ -8,6 +8,7 @@ instants and units are only known as intervals, as in the ledger of a run.
 
 from simulations.oracle.bounds import bounds
 from simulations.oracle.intervals import Bound, Drain, Question, Refund, Spend, Verdict
+from simulations.oracle.readings import Reading, narrowed
 from simulations.oracle.replay import Answer, Code, Replay
 from simulations.oracle.terms import Terms
 
@@ -17,10 +18,12 @@ __all__ = [
     "Code",
     "Drain",
     "Question",
+    "Reading",
     "Refund",
     "Replay",
     "Spend",
     "Terms",
     "Verdict",
     "bounds",
+    "narrowed",
 ]

@@ -5,10 +5,12 @@ itself models loss, repeats and cuts.
 """
 
 from dataclasses import dataclass
+from functools import cache
+from math import inf
 from random import Random
 from typing import TypeAlias
 
-__all__ = ["PRESETS", "Place", "delay_s", "draw_delay_s"]
+__all__ = ["PRESETS", "Place", "delay_s", "draw_delay_s", "round_trip_s"]
 
 Place: TypeAlias = tuple[str, str]
 """Data center and zone of a host."""
@@ -102,3 +104,18 @@ def _between_regions_ms(a: str, b: str) -> float:
             )
     pair = (_REGIONS[a], _REGIONS[b])
     return _ROUND_TRIPS_MS[pair if pair in _ROUND_TRIPS_MS else pair[::-1]] / 2
+
+
+@cache
+def round_trip_s(latency: str, places: tuple[tuple[str, str], ...], datacenter: str) -> float:
+    """Return the shortest time in which a message from a data center reaches another one and its
+    answer comes back; infinity without another one. `places` are data centers with their zones."""
+    return min(
+        [
+            2 * delay_s(latency, here, there)
+            for here in places
+            for there in places
+            if here[0] == datacenter != there[0]
+        ],
+        default=inf,
+    )

@@ -186,6 +186,29 @@ def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found)
     assert violated("single", answers, faults if part else []) == found
 
 
+@pytest.mark.parametrize(
+    ("remaining", "allowed", "found"),
+    [
+        (49, True, set()),
+        (49, False, {"wrong_denial"}),
+        (9, False, set()),
+        (9, True, {"over_admission"}),
+        (None, True, set()),
+        (None, False, set()),
+    ],
+)
+def test_an_answer_after_a_crash_shows_which_units_were_lost(remaining, allowed, found) -> None:
+    crash = [Fault(10, "crash", 12, {"node": order_of("daily")[0]})]
+    before = [*rows(50, 1, 5), *rows(40, 9.7, 10)]
+    reading = Answered(55.0, 55.001, "dc1", "k", 1, True, Source.OWNER, remaining=remaining)
+    last = Answered(56.0, 56.001, "dc1", "k", 20, allowed, Source.OWNER, 86_345.0)
+
+    invariants, violations = judged("daily", [*before, reading, last], crash)
+    assert violations - {"retry_after"} == found
+    is_exact = remaining is not None
+    assert invariants.judged.exactly == invariants.judged.decisions - (not is_exact)
+
+
 @pytest.mark.parametrize(("verb", "host"), [("limits", 0), ("rules", 1)])
 @pytest.mark.parametrize(
     ("count", "at", "found"),

@@ -2,7 +2,18 @@
 
 import pytest
 
-from simulations.oracle import Bound, Drain, Question, Refund, Spend, Terms, Verdict, bounds
+from simulations.oracle import (
+    Bound,
+    Drain,
+    Question,
+    Reading,
+    Refund,
+    Spend,
+    Terms,
+    Verdict,
+    bounds,
+    narrowed,
+)
 
 FIXED = Terms("fixed_window", 3, 100)
 SLIDING = Terms("sliding_window", 4, 100)
@@ -172,3 +183,33 @@ def test_intervals_that_end_before_they_begin_are_rejected(
 ) -> None:
     with pytest.raises(ValueError, match="must"):
         bounds(FIXED, [spend], [question])
+
+
+@pytest.mark.parametrize(
+    ("used", "question", "found"),
+    [
+        (1, at(160), (1, 1, Verdict.MUST_ALLOW)),
+        (3, at(160), (3, 3, Verdict.MUST_DENY)),
+        (1, at(185), (2, 2, Verdict.MUST_ALLOW)),
+        (2, at(185), (3, 3, Verdict.MUST_DENY)),
+        (1, at(172), (1, 2, Verdict.MUST_ALLOW)),
+        (2, at(193), (2, 4, Verdict.EITHER)),
+    ],
+)
+def test_a_reading_ends_the_uncertainty_of_earlier_units(
+    used: int, question: Question, found: tuple[int, int, Verdict]
+) -> None:
+    uncertain = Spend(110, 115, 0, 2)
+    spends = [*spent(120), uncertain, *spent(170, blur=5)]
+    reading = Reading(140, 145, used, used, until=190)
+
+    [bound] = narrowed(FIXED, spends, [question], bounds(FIXED, spends, [question]), [reading])
+    assert (bound.least, bound.most, bound.verdict) == found
+
+
+def test_a_reading_does_not_hold_in_the_next_window() -> None:
+    spends = [*spent(120, 130), Spend(190, 195, 0, 2), Spend(205, 206, 0, 3)]
+    open_ = bounds(FIXED, spends, [at(210)])
+
+    assert open_[0].verdict is Verdict.EITHER
+    assert narrowed(FIXED, spends, [at(210)], open_, [Reading(196, 197, 2, 2, until=900)]) == open_
