@@ -203,11 +203,20 @@ class CounterMerge:
         return log
 
     def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
-        """Restore counters from another member, and also charge what this node admitted itself."""
+        """Restore counters from another member, and also charge what this node admitted itself.
+
+        The units of a sliding log keep their ages.
+        """
         mine = self._engine.snapshot(counts.keys, now)
         log = self.admitted(mine, regained, now)
+        aged = {
+            key: state
+            for key, state, which in zip(mine.keys, mine.states, mine.which, strict=True)
+            if mine.limits[which].algorithm is Algorithm.SLIDING_WINDOW_LOG
+        }
         self.restore(counts, now)
-        self.charge_log(log, mine.keys, mine, now, now)
+        self.charge(aged, now, counts=mine)
+        self.charge_log(log, [key for key in mine.keys if key not in aged], mine, now, now)
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Mark received keys as changed, so that they are replicated, and report that this node now

@@ -210,6 +210,21 @@ def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     assert owner.used == 6
 
 
+def test_units_of_a_sliding_log_keep_their_ages_when_two_owners_are_joined() -> None:
+    first, second = Host("a"), Host("b")
+    for host in (first, second):
+        host.engine.set_rules({RULE: EngineRule(Limit.of_ns(5, DAY, Algorithm.SLIDING_WINDOW_LOG))})
+        host.ownership.start([shard_of(KEY)])
+    first.spend(3, at=NOW - 40)
+    first.spend(1, at=NOW - 30)
+    second.spend(1, at=NOW - 20)
+
+    first.take(second, first.ask(second))
+
+    (state,) = first.ownership.snapshot([KEY], NOW).states
+    assert state == [40, 3, 30, 1, 20, 1]
+
+
 @pytest.mark.parametrize(
     "algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET, Algorithm.FIXED_WINDOW]
 )
