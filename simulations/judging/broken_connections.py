@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringfence.peering.link import LinkSettings
+from ringfence.peering.routing.hedging import MIN_MARGIN
 from ringfence.wire import Source
 from simulations.judging.ledger import Answered
 from simulations.scenarios.latency import delay_s
@@ -56,14 +57,18 @@ class BrokenConnections:
     latency: str = "zero"
     """Preset of the delays between hosts; see `delay_s`."""
 
-    def explain(self, rule: str, answer: Answered) -> bool:
+    def explain(self, rule: str, answer: Answered, *, may_borrow: bool) -> bool:
         """Return whether a standby or the failure policy gave this answer because of breaks near
         the check.
 
         For a standby, a connection between the owner and the client, or a node that forwards for
         the client, must have broken. So must one between the owner and the standby, which asks the
         owner first. For the failure policy, the client or one such node must have lost both.
+
+        With `may_borrow`, the owner may wait for units of another data center. Then the client asks
+        the standby as well, without a break, when the answer takes longer than a hedging delay.
         """
+        is_hedged = may_borrow and answer.answered_at - answer.asked_at >= MIN_MARGIN
         if answer.source not in (Source.STANDBY, Source.POLICY, Source.LOCAL):
             return False
         nodes = {name for name, where in self.datacenters.items() if where == answer.datacenter}
@@ -71,9 +76,16 @@ class BrokenConnections:
             owner, standby = deciders
             askers = {answer.client, *nodes}
             if answer.source is Source.STANDBY:
-                is_lost = standby is not None and all(
-                    any(self._has_lost(owner, each, answer) for each in others - {owner})
-                    for others in (askers - {standby}, {standby})
+                is_lost = (
+                    standby is not None
+                    and self._has_lost(owner, standby, answer)
+                    and (
+                        is_hedged
+                        or any(
+                            self._has_lost(owner, each, answer)
+                            for each in askers - {owner, standby}
+                        )
+                    )
                 )
             else:
                 is_lost = any(

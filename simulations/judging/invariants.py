@@ -289,7 +289,9 @@ class Invariants:
         place = self._place(name, answer.key, answer.datacenter)
         if found := self._excuses.of(place, answer):
             return frozenset(each.reason for each in found)
-        if final.broken.explain(name, answer):
+        rule = self._rules.get(name)
+        may_borrow = rule is not None and rule.scope == "split" and self._datacenters > 1
+        if final.broken.explain(name, answer, may_borrow=may_borrow):
             return frozenset({"break"})
         text = f"{answer.key} was decided by {answer.source.name}, not its owner"
         return Violation("outage", answer.answered_at, text)

@@ -109,16 +109,20 @@ class _Backoff:
         """Return to the minimum pause between attempts, because the member has answered."""
         self._attempts = 0
 
-    def next_pause(self, *, was_ready: bool) -> float:
-        """Return the seconds to wait before the next attempt.
+    def next_pause(self, *, was_ready: bool, lasted: float) -> float:
+        """Return the seconds to wait before the next attempt, after a connection of `lasted`
+        seconds.
 
         After a working connection, the first attempt is made immediately, unless the member has
-        answered nothing since the last such attempt.
+        answered nothing since the last such attempt. An idle link has no answers: there, the
+        connection must have lasted longer than the pause.
         """
-        attempts, self._attempts = self._attempts, min(self._attempts + 1, _MAX_ATTEMPTS)
-        if was_ready and attempts == 0:
+        settings, attempts = self._settings, self._attempts
+        pause = min(settings.max_backoff, settings.min_backoff * 2.0**attempts)
+        if was_ready and (attempts == 0 or lasted > pause):
+            self._attempts = 1
             return 0.0
-        pause = min(self._settings.max_backoff, self._settings.min_backoff * 2.0**attempts)
+        self._attempts = min(attempts + 1, _MAX_ATTEMPTS)
         return pause * (0.5 + self._random.random() / 2)
 
 
@@ -390,9 +394,9 @@ class LinkConnection:
             # unlikely.
             self._fail_requests()
         if self._reconnect_timer is None:
-            pause = self._backoff.next_pause(was_ready=was_ready)
-            when = self._transport.now() + pause
-            self._reconnect_timer = self._transport.call_at(when, self._reconnect)
+            now = self._transport.now()
+            pause = self._backoff.next_pause(was_ready=was_ready, lasted=now - self._hello_at)
+            self._reconnect_timer = self._transport.call_at(now + pause, self._reconnect)
 
     def _fail_requests(self) -> None:
         self._queue.fail_all()

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
 from simulations.judging.broken_connections import BrokenConnections, Deciders, Reset
 from simulations.judging.invariants import Final, Invariants
@@ -18,7 +19,7 @@ def reset(at, hosts):
     return Reset(at, frozenset(hosts))
 
 
-def violations(*resets, answer=ANSWER, deciders=DECIDERS):
+def violations(*resets, answer=ANSWER, deciders=DECIDERS, rules=()):
     ledger = Ledger()
     ledger.add("day", answer)
 
@@ -27,7 +28,9 @@ def violations(*resets, answer=ANSWER, deciders=DECIDERS):
 
     broken = BrokenConnections([*resets], NODES, deciders_of, "regions")
     scenario = Scenario("judged", "", nodes=4, datacenters=2)
-    found = Invariants({}, scenario, 0.2, 0.0).violations(ledger, Final(broken=broken), 30.0)
+    found = Invariants(dict(rules), scenario, 0.2, 0.0).violations(
+        ledger, Final(broken=broken), 30.0
+    )
     return [each.property for each in found]
 
 
@@ -116,3 +119,22 @@ def test_broken_connections_explain_only_keys_of_the_owner():
     assert found == ["outage"]
     other_key = replace(ANSWER, key="other")
     assert violations(reset(5.0, CLIENT), reset(5.0, STANDBY), answer=other_key) == ["outage"]
+
+
+SHARED = """
+domain: sim
+descriptors:
+  - key: day
+    rate_limit: {unit: day, requests_per_unit: 9, algorithm: fixed_window, %s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("global: {mode: split}", []), ("scope: global", ["outage"])]
+)
+def test_a_client_asks_the_standby_too_while_the_owner_borrows(how, expected):
+    rules = {"day": load_text(SHARED % how).rules.rules()[0]}
+    assert violations(reset(5.0, STANDBY), rules=rules) == expected
+    assert violations(reset(5.0, CLIENT), rules=rules) == ["outage"]
+    quick = replace(ANSWER, answered_at=5.009)
+    assert violations(reset(5.0, STANDBY), rules=rules, answer=quick) == ["outage"]

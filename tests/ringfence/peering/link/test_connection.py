@@ -235,6 +235,17 @@ async def test_reconnection_backs_off(autojump_clock):
         assert 25 <= late <= 62
 
 
+async def test_an_idle_link_reconnects_without_pause_after_each_break(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        for number in range(8):
+            await trio.sleep(3)
+            assert len(w.peer.hellos) == number + 1
+            w.peer.hang_up()
+            await trio.sleep(7 * DELAY)
+            assert w.link.is_ready
+
+
 async def test_a_member_that_welcomes_and_hangs_up_causes_back_off(autojump_clock):
     async with world() as w:
 
