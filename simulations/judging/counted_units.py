@@ -30,6 +30,8 @@ _NEAR_S = 1.0
 """Seconds before and after a disturbance of a shard in which its owner may not be alone."""
 _MOST_DECIDERS = 3
 """Members that may count one check: the owner, its standby, and the member that takes over."""
+_REFUND_ALLOWANCE_S = 0.05
+"""Longest addition to the age of a refund, for refunds that arrive late."""
 _ALIGNED = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
 """Algorithms whose windows begin at instants of the clock."""
 _REVOKED_S = 0.1
@@ -218,17 +220,31 @@ class CounterView:
             until = max([last, *(each.end for each in excuses)])
             most = answer.cost * (_MOST_DECIDERS if excuses else 1)
             return self._spend(answer.asked_at, until, 0, most, inf)
-        lasts = answer.refund_done_at - answer.asked_at
-        refund = Refund(
-            self._instant(answer.asked_at - self._skew_s),
-            self._instant(answer.refund_done_at + self._skew_s),
-            0 if self.is_divided else answer.cost,  # A refund of a borrowed unit may be lost.
-            answer.cost,
-            0,
-            round((lasts + 2 * self._skew_s) * 1e9),
-        )
+        least = 0 if self.is_divided else answer.cost  # Else a refund could remove other units.
         return self._spend(
-            answer.asked_at, answer.answered_at, 0, answer.cost, answer.answered_at, refund
+            *(answer.asked_at, answer.answered_at, least, answer.cost, answer.answered_at),
+            self._refund_of(answer),
+        )
+
+    def _refund_of(self, answer: Answered) -> Refund:
+        """Return the refund of a charge.
+
+        A caller's refund removes the newest units. The refund of a denied group has an age, so it
+        removes units from the instant of the check on, or from shortly before it. It removes
+        nothing if the network delays it by more than this. A refund of a borrowed unit may be lost.
+        """
+        first, least, ages = answer.answered_at, answer.cost, (0.0, 0.0)
+        if answer.in_denied_group:
+            first, lasts = answer.asked_at, answer.refund_done_at - answer.asked_at
+            stated = answer.answered_at - answer.asked_at if self.limit.is_bucket else lasts
+            ages = stated, lasts + _REFUND_ALLOWANCE_S
+            least = 0 if self.excuses.has_loss or self.excuses.has_breaks else least
+        return Refund(
+            self._instant(first - self._skew_s),
+            self._instant(answer.refund_done_at + self._skew_s),
+            0 if self.is_divided else least,
+            answer.cost,
+            *(round(age * 1e9) for age in ages),
         )
 
     def plain(self, row: Row) -> Spend:

@@ -147,6 +147,8 @@ class Excuses:
         self.datacenters = scenario.datacenters
         self.has_breaks = scenario.network.resets > 0
         """Whether connections break without a fault, so that callers ask again."""
+        self.has_loss = scenario.network.loss > 0
+        """Whether datagrams are lost without a fault."""
         self._by_datacenter: dict[str, list[Excuse]] = {}
         self._members = members_of(scenario)
         self._places: dict[tuple[str, int], Place] = {}

@@ -42,6 +42,8 @@ class Answered:
     """Seconds after which a denied check may pass; None if never or unknown."""
     refund_done_at: float = inf
     """When the refund of the charge was certainly complete."""
+    in_denied_group: bool = False
+    """Whether the refund was sent because another check of the group was denied."""
     is_charge: bool = False
     """Whether the units count even beyond the limit."""
     client: str = ""

@@ -156,7 +156,9 @@ class LoadRunner:
         for name, status in zip(rule_names(load), decision.statuses, strict=True):
             row = self._row(asked_at, arrival, status, probe)
             if row.allowed and not decision.allowed:
-                ledger.add_refunded(name, replace(row, refund_done_at=row.answered_at + _REFUND_S))
+                done_at = row.answered_at + _REFUND_S
+                row = replace(row, refund_done_at=done_at, in_denied_group=True)
+                ledger.add_refunded(name, row)
             elif not (
                 row.allowed and status.source in _BY_MEMBER and random.random() < load.refunds
             ):
