@@ -129,6 +129,31 @@ def test_two_standbys_pass_the_checks_of_both_on_to_the_owner() -> None:
     assert len(owner.hits(NOW + 6)) == 3
 
 
+@pytest.mark.parametrize("later", ["sender", "receiver"])
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_a_check_that_two_standbys_admitted_counts_once_at_the_owner(
+    later: str, *, is_blind: bool
+) -> None:
+    owner, sender, receiver = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 4, 0), NOW)
+    for standby in (sender, receiver):
+        if is_blind:
+            standby.ownership.take_over_blind([SHARD], owner.name, NOW + 1, [])
+        else:
+            standby.take_over_from(owner, NOW + 1)
+    order = [sender, receiver] if later == "receiver" else [receiver, sender]
+    for at, standby in enumerate(order):
+        standby.decide((1, 5, 0), NOW + 10 * SECOND * (at + 1), cost=2)
+    receiver.decide((1, 6, 0), NOW + 25 * SECOND)
+    sender.give_to(receiver, NOW + 30 * SECOND)
+    assert receiver.engine.used(KEY, NOW + 30 * SECOND) == 3 + (not is_blind)
+
+    receiver.give_to(owner, NOW + 31 * SECOND)
+
+    assert len(owner.hits(NOW + 32 * SECOND)) == 4
+
+
 @pytest.mark.parametrize("is_received", [False, True])
 def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
     *, is_received: bool
