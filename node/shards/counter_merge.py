@@ -161,20 +161,37 @@ class CounterMerge:
             keys += [key] * (len(row) // 2)
             ages_ns += row[::2]
             units += row[1::2]
-        self._engine.refund(keys, units, ages_ns, [0] * len(keys), (), (), now)
+        self._remove(keys, units, ages_ns, [0] * len(keys), now)
         self._changed.update(keys)
 
     def refund(self, checks: Sequence[DecidedCheck], now: int) -> None:
         """Refund the units of checks that another member has also charged."""
-        self._engine.refund(
+        self._remove(
             [check.key for check in checks],
             [check.cost for check in checks],
             [check.age_ns for check in checks],
             [check.row[SLOT_ID] for check in checks],
-            (),
-            (),
             now,
         )
+
+    def _remove(
+        self,
+        keys: Sequence[bytes],
+        units: Sequence[int],
+        ages_ns: Sequence[int],
+        slots: Sequence[int],
+        now: int,
+    ) -> None:
+        """Remove charged units that another charge replaces.
+
+        The other charge adds them to a bucket in full. So all of them are removed, not only the
+        part that has not drained since, as by a refund of an application.
+        """
+        here = self._engine.snapshot([*dict.fromkeys(keys)], now)
+        found = zip(here.keys, here.which, strict=True)
+        buckets = {key for key, which in found if here.limits[which].is_bucket}
+        ages = [0 if key in buckets else age for key, age in zip(keys, ages_ns, strict=True)]
+        self._engine.refund(keys, units, ages, slots, (), (), now)
 
     def admitted(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> FallbackLog:
         """Return a log of what this node admitted for each key: slots, and units with age 0.

@@ -24,11 +24,11 @@ def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> 
 class Host:
     """Shard ownership and engine of a node."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: Limit | None = None) -> None:
         self.name = NodeId(name)
         self.started: list[int] = []
         self.engine = Engine(max_keys=100)
-        self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
+        self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
             self.name,

@@ -3,6 +3,7 @@
 import pytest
 
 from hashring import shard_of
+from ringfence.limiter import Algorithm, Limit
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 CHECK = (7, 1, 0)
@@ -72,3 +73,20 @@ def test_a_check_of_two_owners_counts_once(first: int, second: int) -> None:
     one.take(other, one.ask(other))
 
     assert one.used == 7
+
+
+def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
+    """The refund of the second charge removed only what had not drained since, so nothing."""
+    second_ns = 1_000_000_000
+    bucket = Limit.of_ns(10, 40 * second_ns, algorithm=Algorithm.TOKEN_BUCKET)
+    owner, standby = Host("c", bucket), Host("a", bucket)
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(5, at=NOW - 8 * second_ns)
+    owner.copy_to(standby)
+    standby.stand_in_for("c", at=NOW - 7 * second_ns)
+    standby.spend(1, at=NOW - 6 * second_ns, check_id=CHECK)
+    owner.spend(1, at=NOW - 5 * second_ns, check_id=CHECK)
+
+    owner.take(standby, owner.ask(standby))
+
+    assert owner.used == 4  # Two of six units have drained in eight seconds.
