@@ -53,7 +53,10 @@ class ClusterClock:
 
     def read(self, now: int) -> int:
         """Return the cluster time in ns since 1970; it never decreases."""
-        self._move(now)
+        if self._offset == self._target:
+            self._moved_at = now
+        else:
+            self._move(now)
         self._last = max(self._last, now + self._offset)
         return self._last
 
@@ -120,8 +123,6 @@ class ClusterClock:
         """Move the clock towards the target time at the bounded rate."""
         passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
         self._moved_at = now
-        if self._offset == self._target:
-            return
         most = passed * _SLEW_NS_PER_S // _NS
         self._offset += max(-most, min(most, self._target - self._offset))
 

@@ -8,6 +8,7 @@ from node.requests.handler import RequestHandler
 from node.requests.lease_grants import Lender
 from node.requests.sessions.access_control import AccessControl
 from node.requests.sessions.caller import Caller
+from ringfence.limiter import Code
 from ringfence.wire import (
     Batch,
     DenialRevoked,
@@ -18,6 +19,8 @@ from ringfence.wire import (
 )
 
 __all__ = ["ClientCaches"]
+
+_DENIED = Code.DENIED.value
 
 
 class ClientCaches:
@@ -48,6 +51,8 @@ class ClientCaches:
     def record_denials(self, session: Caller, batch: Batch, results: Results) -> None:
         """Record the denials of a client that caches them; queue its denied checks that wait for a
         slot."""
+        if not batch.slot_ids and _DENIED not in results.outcomes.codes:
+            return
         now = self._now()
         self._subscriptions.on_denied(session, batch, results, now)
         if batch.slot_ids:

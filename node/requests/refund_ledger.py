@@ -70,6 +70,8 @@ class RefundLedger:
         self._clock = clock
         self._limit_of = limit_of
         self._most_keys = most_keys
+        self._last_limit: Limit | None = None
+        self._last_lifetime = 0
         self._charges: dict[_Name, _Charges] = {}
         """In the order in which their spans began."""
 
@@ -100,7 +102,7 @@ class RefundLedger:
             or min(keys)[:ID_BYTES] != max(keys)[:ID_BYTES]  # All keys between them begin alike.
         ):
             return False
-        span = _span(self._limit_of(keys[0]), now)
+        span = self._span(self._limit_of(keys[0]), now)
         if span is None:
             return True
         new: dict[_Name, _Charges] = dict.fromkeys(keys, _Charges(span, costs[0], 0, now))
@@ -123,7 +125,7 @@ class RefundLedger:
             rule = key[:ID_BYTES], limit
             span = spans.get(rule, _UNKNOWN)
             if span == _UNKNOWN:
-                span = spans[rule] = _span(
+                span = spans[rule] = self._span(
                     batch.limits[limit - 1] if limit else self._limit_of(key), now
                 )
             name = (key, slot_id) if slot_id else key
@@ -137,7 +139,7 @@ class RefundLedger:
     def spent(self, key: bytes, units: int) -> None:
         """Add units that the client has spent from a lease."""
         now = self._clock()
-        span = _span(self._limit_of(key), now)
+        span = self._span(self._limit_of(key), now)
         if span is not None:
             self._add(key, units, span, now)
             self._drop_oldest()
@@ -156,7 +158,7 @@ class RefundLedger:
             name = (key, slot_id) if slot_id else key
             limit = carried(batch.limits, batch.which, row) or self._limit_of(key)
             charges = self._charges.get(name)
-            span = _span(limit, now)
+            span = self._span(limit, now)
             cost, left = batch.costs[row], 0
             if charges is not None and span is not None:
                 charges = charges.turned(span)
@@ -179,15 +181,18 @@ class RefundLedger:
             charges = charges.turned(span)
         self._charges[name] = _Charges(span, charges.current + units, charges.before, now)
 
+    def _span(self, limit: Limit | None, now: int) -> int | None:
+        """Return the number of the span of charges that contains `now`; None without a limit."""
+        if limit is None:
+            return None
+        if limit is not self._last_limit:  # Most rows have the limit of the row before them.
+            self._last_limit, self._last_lifetime = limit, charge_lifetime_ns(limit)
+        return now // self._last_lifetime
+
     def _drop_oldest(self) -> None:
         excess = len(self._charges) - self._most_keys
         if excess > self._most_keys // 2:  # A copy for every key would cost more than the charge.
             self._charges = dict(islice(self._charges.items(), excess, None))
-
-
-def _span(limit: Limit | None, now: int) -> int | None:
-    """Return the number of the span of charges that contains `now`; None without a limit."""
-    return None if limit is None else now // charge_lifetime_ns(limit)
 
 
 def charge_lifetime_ns(limit: Limit) -> int:
