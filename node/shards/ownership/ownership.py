@@ -379,13 +379,17 @@ class ShardOwnership:
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 
-    def replica_answered(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
+    def replica_answered(
+        self, shard: int, name: NodeId, counts: Snapshot, now: int, whose: str = ""
+    ) -> None:
         """Use the late replica of a member that did not answer when this node took over or started
-        the shard."""
+        the shard. The replica has counters of the member `whose`."""
         cover = self._covers.get(shard)
         if not self.unasked.on_answer(name, shard) and (cover is None or name not in cover.to_ask):
             return
         if counts.keys:
+            if cover is not None:
+                cover.base_of = whose
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, [(now, counts)]))
         elif cover is not None:
             cover.to_ask = tuple([each for each in cover.to_ask if each != name])

@@ -261,7 +261,7 @@ class Handoff:
             )
         cover = self._ownership.covers.get(shard)
         if cover is None or sender != cover.owner:
-            self._ownership.replica_answered(shard, sender, counts, now)
+            self._ownership.replica_answered(shard, sender, counts, now, group.taken_from)
         elif group.moved_to and group.moved_to != self._me:
             self._ownership.owner_moved(shard, NodeId(group.moved_to), now)
         elif group.hold is Holding.COPY:

@@ -85,8 +85,10 @@ class Host:
 
     def hear_out(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""
-        counts = as_snapshot(self.ask(other).counts)
-        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW)
+        reply = self.ask(other)
+        (group,) = reply.groups
+        counts = as_snapshot(reply.counts)
+        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW, group.taken_from)
 
     def ask_for_replica(self, standby: "Host") -> None:
         """Ask a standby only for its replica from before this host's restart."""

@@ -203,3 +203,18 @@ async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
 
     assert host.covered_owner == "a"
     assert host.used == 7
+
+
+def test_units_of_a_member_whose_replica_was_found_count_once_when_it_returns_the_shard() -> None:
+    blind, standby, restarted = Host("a"), Host("b"), Host("c")
+    blind.stand_in_for("c")
+    blind.spend(3)
+    blind.copy_to(standby)
+    restarted.stand_in_for("d", "b")
+    restarted.spend(1)
+    restarted.hear_out(standby)
+    assert restarted.used == 4
+
+    restarted.take(blind, restarted.ask(blind))
+
+    assert restarted.used == 4
