@@ -177,12 +177,17 @@ class Excuses:
     def of(self, place: Place, answer: Answered) -> list[Excuse]:
         """Return the excuses for one answer: for its counter and its client, at its time."""
         client_host = self.host_of(answer)
+        places = [place]
+        if answer.datacenter != place.datacenter and not answer.is_counted:
+            # A member of the client's data center forwards the check, or fails to.
+            places.append(self.place(answer.datacenter, place.shard))
         found = [
             each
-            for each in self._by_datacenter.get(place.datacenter, ())
+            for where in places
+            for each in self._by_datacenter.get(where.datacenter, ())
             if each.begin <= answer.answered_at
             and answer.asked_at <= each.end
-            and each.concerns(place, client_host)
+            and each.concerns(where, client_host)
         ]
         if answer.datacenter != place.datacenter:
             both = {answer.datacenter, place.datacenter}

@@ -289,3 +289,12 @@ def test_data_centers_with_their_own_limits_give_each_other_no_tolerance() -> No
     assert violated("log", [*rows(200, 2, 25), *elsewhere], cut, datacenters=2) == set()
     found = violated("log", [*rows(201, 2, 25), *elsewhere], cut, datacenters=2)
     assert found == {"over_admission"}
+
+
+def test_a_slow_node_that_forwards_to_the_home_of_a_rule_explains_decisions_by_policy() -> None:
+    forwarder, _, other = order_of("home", "dc2", datacenters=2)
+    by_policy = rows(3, 11, 12, "dc2", source=Source.POLICY)
+
+    for node, found in ((forwarder, set()), (other, {"outage"})):
+        busy = [Fault(10, "busy", 20, {"node": node, "cost_ms": 20})]
+        assert violated("home", by_policy, busy, datacenters=2) == found
