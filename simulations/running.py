@@ -20,6 +20,7 @@ def run_scenario(
     `ValueError` or `ConfigError` for an invalid scenario.
     """
     before, was_enabled = logging.root.manager.disable, gc.isenabled()
+    was_frozen = gc.get_freeze_count() > 0
     logging.disable(logging.CRITICAL)
     gc.disable()  # One collection after the run is enough.
     gc.freeze()  # It need not search the objects from before the run.
@@ -28,6 +29,7 @@ def run_scenario(
     finally:
         logging.disable(before)
         gc.collect()
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         if was_enabled:
             gc.enable()

@@ -1,8 +1,9 @@
 """What holds for all tests: how many examples a law is tried on, and what processes inherit."""
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # The tests start some hundred processes: without a cache each one would compile our modules anew,
 # and every run all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt all loaded modules and tests from garbage collection, which would search them again
+    and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class _InternalErrors(logging.Handler):

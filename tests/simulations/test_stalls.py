@@ -15,7 +15,7 @@ def stalled(level: Level, *stalls: tuple[float, float]) -> Scenario:
         "processes are suspended",
         level=level,
         nodes=3,
-        seconds=14,
+        seconds=max(at + seconds for at, seconds in stalls) + 3,
         calm=20,
         rules=RULES,
         loads=(Load(rule="exact", per_second=150, keys=400),),

@@ -1,20 +1,10 @@
 """A short run of the fuzz target for HTTP/2 frames."""
 
-import gc
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from tests.fuzz import http2_frames
-
-
-@pytest.fixture(autouse=True)
-def small_heap() -> Iterator[None]:
-    """Spare the reads, which are timed, a look through all that the tests have loaded."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("seed", range(10))
