@@ -99,17 +99,15 @@ class _Part:
         read: tuple[float, float],
     ) -> "_Part":
         """Compute the bounds of a part from all rows and refunded charges of the counter."""
-        mine = {id(row): _row_at(view, row) for row in rows}
-        spends = [spend for row in mine.values() for spend in _spends(view, row)]
+        mine = [_row_at(view, row) for row in rows]
+        spends = [spend for row in mine for spend in _spends(view, row)]
         spends += [spend for answer in refunded for spend in _refunded(view, answer)]
-        certain = [
-            view.known_at_once(row) for row in mine.values() if _spends_surely(view, row.answer)
-        ]
-        answers = [*(row.answer for row in mine.values()), *refunded]
+        certain = [view.known_at_once(row) for row in mine if _spends_surely(view, row.answer)]
+        answers = [*(row.answer for row in mine), *refunded]
         certain += [spend for answer in answers for spend in _moved(view, answer)]
         questions = [view.question(row.answer) for row in asked]
         terms = Terms.of(view.limit)
-        decided = [mine[id(row)] for row in asked]
+        decided = [_row_at(view, row) for row in asked]
         drains = view.drains(
             [row for row in decided if row.answer.datacenter == view.datacenter], read[1]
         )

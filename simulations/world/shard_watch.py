@@ -65,8 +65,8 @@ class ShardWatch:
             before = last.setdefault(each.node, {})
             successive.update([(one, event) for one in set(map(before.get, each.shards)) if one])
             before.update(dict.fromkeys(each.shards, event))
-        found = [f"{State(state).name}+{event.name}" for state, event in met]
-        found += [f"{one.name}>{other.name}" for one, other in successive]
+        found = [f"{State(state).name}+{event.name}" for state, event in sorted(met)]
+        found += [f"{one.name}>{other.name}" for one, other in sorted(successive)]
         return frozenset(found)
 
     def changes_of(self, shard: int, began: float) -> list[OwnershipChange]:
