@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,8 @@ from simulations.judging.coverage import WANTED
 from simulations.judging.pairs import wanted_pairs
 from simulations.scenarios import generate
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.scenario import Fault, Level
-from simulations.searching.shrink import Finding
-from simulations.swarm import shrink_seed
+from simulations.scenarios.scenario import Fault
 from tests.invocation import Run
-
-
-@cache
-def shrunk_once(
-    name: str, level: Level, seed: int, least_parts: int | None, max_runs: int
-) -> Finding | None:
-    """Shrink the same failing seed once for all tests, since this takes many runs."""
-    return shrink_seed(name, level, seed, least_parts, max_runs)
 
 
 @pytest.fixture
@@ -43,7 +32,6 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         with ThreadPoolExecutor(jobs) as executor:
             yield executor
 
-    monkeypatch.setattr("simulations.cli.swarm.shrink_seed", shrunk_once)
     monkeypatch.setattr("simulations.cli.swarm.pool", threads)
     monkeypatch.setattr("simulations.cli.guided.pool", threads)
 
@@ -112,9 +100,7 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
 def test_text_output_of_a_swarm_has_story_diagram_and_command(
     run: Run, in_process: None, small_canary: None
 ) -> None:
-    ran = run(
-        "swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--shrink-runs", "30"
-    )
+    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--shrink-runs", "4")
 
     assert ran.status == 1
     assert "canary, seed 20: " in ran.out
