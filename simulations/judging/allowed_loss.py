@@ -6,7 +6,9 @@ older. Without a standby there is no replica. The functions are pure: they map a
 of time.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 
@@ -20,6 +22,7 @@ __all__ = [
     "losses",
     "is_strong",
     "hosts_of",
+    "hosts_of_shard",
     "members_of",
     "overwhelmed",
     "unreplicated_spans",
@@ -277,3 +280,27 @@ def _merge_spans(spans: Iterable[tuple[float, float]]) -> list[tuple[float, floa
         else:
             joined.append((begin, end))
     return joined
+
+
+@cache
+def hosts_of_shard(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
+    """Return the hosts of a shard in the order in which they decide for it.
+
+    The standby decides while the owner is unreachable. It is in another zone, so after the death of
+    the owner another member may become the owner.
+    """
+    # In one zone, the owners of a shard are all members in the order of the ring.
+    ring = _ring_of(tuple([replace(each, zone="") for each in members]))
+    order = ring.owners(shard, len(members)) if members else ()
+    zone_of = {each.name: each.zone for each in members}
+    left = Counter(zone_of.values())
+    found: dict[str, None] = {}
+    for at, owner in enumerate(order):
+        zone = zone_of[owner]
+        has_zones = left[zone] < len(order) - at
+        standby = next(
+            (each for each in order[at + 1 :] if not has_zones or zone_of[each] != zone), owner
+        )
+        found |= dict.fromkeys([owner, standby])
+        left[zone] -= 1
+    return tuple(found)

@@ -10,14 +10,14 @@ Faults that overlap with this time extend it, since they may delay the recovery.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import inf
 
-from hashring import Member, NodeId, Ring
+from hashring import Member, NodeId
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import (
     REPLICATION_LAG_S,
     hosts_of,
+    hosts_of_shard,
     is_strong,
     losses,
     members_of,
@@ -373,31 +373,9 @@ class Excuses:
                 for name, where in self._members.items()
                 if where[0] == datacenter
             )
-            hosts = _preference(members, shard)
+            hosts = hosts_of_shard(members, shard)
             self._places[datacenter, shard] = Place(datacenter, shard, hosts)
         return self._places[datacenter, shard]
-
-
-@cache
-def _ring_of(members: tuple[Member, ...]) -> Ring:
-    return Ring.of(members)
-
-
-@cache
-def _preference(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
-    """Return the hosts of a shard in the order in which they decide for it.
-
-    The standby decides while the owner is unreachable. It is in another zone, so after the death of
-    the owner another member may become the owner.
-    """
-    found: dict[str, None] = {}
-    left = members
-    while left:
-        ring = _ring_of(left)
-        owner = ring.owner(shard)
-        found |= dict.fromkeys([owner, ring.standby(shard) or owner])
-        left = tuple([each for each in left if each.name != owner])
-    return tuple(found)
 
 
 def _excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excuse]:

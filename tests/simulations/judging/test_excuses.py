@@ -20,3 +20,20 @@ def test_the_hosts_of_a_shard_are_the_owner_the_standby_and_their_successors(zon
         without_owner = Ring.of([member for member in members if member.name != first])
         assert without_owner.owner(shard) in [second, others[0]]
         assert sorted([first, second, *others]) == sorted(member.name for member in members)
+
+
+@pytest.mark.parametrize(("nodes", "zones"), [(5, 1), (6, 2), (7, 3)])
+def test_the_hosts_of_a_shard_decide_in_the_order_of_rings_without_earlier_owners(nodes, zones):
+    scenario = Scenario("judged", "", nodes=nodes, zones=zones)
+    members = [Member(NodeId(name), *where) for name, where in members_of(scenario).items()]
+    excuses = Excuses(scenario, Disturbances())
+
+    for shard in range(0, 16384, 500):
+        left, found = members, {}
+        while left:
+            ring = Ring.of(left)
+            owner = ring.owner(shard)
+            found |= dict.fromkeys([owner, ring.standby(shard) or owner])
+            left = [each for each in left if each.name != owner]
+
+        assert excuses.place("dc1", shard).hosts == tuple(found)
