@@ -289,8 +289,8 @@ _ROWS: tuple[
     (
         (State.COVERED_BLIND,),
         (Event.RETURN, Event.RETURN_TO_RESTARTED),
-        _SAME,
-        _ADD_AND_LOG,
+        State.COVERED,
+        (_A.RESTORE_BELOW_LOG, _A.KEEP_SENDERS_LOG, _A.COUNT_HEALED),
     ),
     ((State.COVERED_BLIND,), _TO_BLIND, State.COVERED_BLIND, _BASE_COVERED),
     (_SIGHTED, (Event.COVER_BY_OWNER,), State.COVERED, _BASE_COVERED),

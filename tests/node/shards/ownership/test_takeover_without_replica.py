@@ -218,3 +218,19 @@ def test_units_of_a_member_whose_replica_was_found_count_once_when_it_returns_th
     restarted.take(blind, restarted.ask(blind))
 
     assert restarted.used == 4
+
+
+def test_a_node_without_counters_continues_from_those_that_a_standby_returns() -> None:
+    before, standby, again = Host("a"), Host("b"), Host("a")
+    before.ownership.start([shard_of(KEY)])
+    before.spend(3)
+    before.copy_to(standby)
+    standby.stand_in_for("a")
+    standby.spend(2)
+    again.stand_in_for("c", "d")  # Restarted; the ring now names another owner.
+    again.spend(1)
+
+    again.take(standby, again.ask(standby))
+
+    assert again.used == 6
+    assert not again.to_ask  # A replica of the standby's counters would count its hits twice.
