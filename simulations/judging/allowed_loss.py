@@ -17,6 +17,9 @@ from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [
+    "LINK_FAULTS",
+    "affected_hosts",
+    "sides_of",
     "REPLICATION_LAG_S",
     "emptied",
     "losses",
@@ -43,6 +46,8 @@ _TRANSFER_S = 8.0
 """Seconds that a leaving node may take to transfer its shards."""
 _ISOLATING = ("crash", "leave", "pause", "stall", "cut", "clog")
 """Faults that make their hosts, and the replicas on them, unreachable."""
+LINK_FAULTS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
+"""Faults of links between two sides; the other faults affect hosts."""
 _HEAVY_SHARE = 0.03
 """Share of lost or corrupt datagrams above which clients may retry at a second member."""
 _SUSPECT_STEP_S = 0.5
@@ -183,6 +188,38 @@ def hosts_of(fault: Fault, scenario: Scenario) -> list[str]:
     if "datacenter" in args:
         return [name for name, (dc, _) in places.items() if dc == args["datacenter"]]
     return list(places)
+
+
+def sides_of(fault: Fault, scenario: Scenario) -> tuple[set[str], set[str]]:
+    """Return the hosts on both sides of a fault of links."""
+    some = set(hosts_of(fault, scenario))
+    if "from" in fault.args:
+        return some, set(str(fault.args["from"]).split(","))
+    return some, members_of(scenario).keys() - some or some
+
+
+def affected_hosts(fault: Fault, scenario: Scenario) -> dict[str, frozenset[str]]:
+    """Return the hosts that a fault affects, by data center.
+
+    A fault of links concerns a data center only if hosts on both sides are in it. Where it cuts a
+    group of hosts from all others, the keys of all hosts are concerned.
+    """
+    members = members_of(scenario)
+    some, others = sides_of(fault, scenario)
+    found: dict[str, frozenset[str]] = {}
+    for datacenter in sorted({where[0] for where in members.values()}):
+        here = {name for name, where in members.items() if where[0] == datacenter}
+        if fault.verb not in LINK_FAULTS:
+            hosts = some & here
+        elif not (some & here and others & here):
+            hosts = set()
+        elif "from" in fault.args:
+            hosts = (some | others) & here
+        else:
+            hosts = here
+        if hosts:
+            found[datacenter] = frozenset(hosts)
+    return found
 
 
 def _has_no_replica(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:

@@ -271,7 +271,7 @@ class CounterView:
     def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
         """Return the question that a check asked; `is_exact` ignores faults of clocks."""
         skew = self._skew_s
-        if not is_exact:
+        if not is_exact and not self._keeps_all:
             skew += self.clock_error_s(answer)
         return Question(
             self._instant(answer.asked_at - skew),
@@ -343,6 +343,13 @@ class CounterView:
         return self.excuses.clock_offset_s(
             self.place_of(answer), answer.asked_at, answer.answered_at
         )
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Return whether no hit expires during the run, so that its age matters for retry times
+        alone."""
+        is_log = self.limit.algorithm is Algorithm.SLIDING_WINDOW_LOG or self.limit.first_hit
+        return is_log and self._memory_s > self.excuses.read_at
 
     @property
     def _is_aligned(self) -> bool:

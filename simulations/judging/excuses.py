@@ -15,16 +15,19 @@ from math import inf
 from hashring import Member, NodeId
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import (
+    LINK_FAULTS,
     REPLICATION_LAG_S,
+    affected_hosts,
     hosts_of,
     hosts_of_shard,
     is_strong,
     losses,
     members_of,
+    sides_of,
 )
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.ledger import Answered
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.fault_injection import VERBS, held_up_s
 from simulations.scenarios.latency import round_trip_s
 from simulations.scenarios.scenario import Fault, Scenario
 
@@ -52,8 +55,6 @@ _ANSWER_DELAY_S = 0.1
 _NEWS_S = 1.0
 """Seconds after the observed settling until clients have the new members, and until answers that
 were under way have arrived."""
-_LINKS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
-"""Faults of links between two sides; the other faults affect hosts."""
 _DELAYING = ("slow", "spikes", "clog", "busy", "pause", "stall")
 """Faults that delay messages in one direction."""
 _SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
@@ -72,7 +73,7 @@ REASONS = {
 """Reasons of excuses, with their meaning."""
 _REASON_OF = {
     **dict.fromkeys(("crash", "leave", "pause", "stall"), "owner_away"),
-    **dict.fromkeys(_LINKS, "links"),
+    **dict.fromkeys(LINK_FAULTS, "links"),
     "busy": "busy",
     "errors": "errors",
     "clock_step": "clock",
@@ -156,7 +157,7 @@ class Excuses:
         self._losses = [
             Loss(begin, end, datacenter, frozenset(hosts), len(self._members))
             for fault, begin, end in losses(scenario)
-            for datacenter, hosts in sorted(_affected(fault, scenario).items())
+            for datacenter, hosts in sorted(affected_hosts(fault, scenario).items())
         ]
         self._between = list(_faults_between(scenario))
         verbs = {fault.verb for fault in scenario.faults}
@@ -173,6 +174,11 @@ class Excuses:
         self._drift = _DRIFT_SHARE if "clock_drift" in verbs else 0.0
         for excuse in _excuses_of(scenario, disturbances):
             self._by_datacenter.setdefault(excuse.datacenter, []).append(excuse)
+
+    @property
+    def read_at(self) -> float:
+        """Return when the final reading of all counters begins."""
+        return self._scenario.read_at
 
     def of(self, place: Place, answer: Answered) -> list[Excuse]:
         """Return the excuses for one answer: for its counter and its client, at its time."""
@@ -197,6 +203,17 @@ class Excuses:
                 if fault.at <= answer.answered_at and answer.asked_at <= end and both <= datacenters
             ]
         return found
+
+    def is_owner_away(self, place: Place, answer: Answered) -> bool:
+        """Return whether the owner of a counter had no running process at some time of a check, so
+        that its standby must decide."""
+        return any(
+            _REASON_OF[each.fault.verb] == "owner_away"
+            and place.hosts[0] in each.hosts
+            and each.begin <= answer.answered_at
+            and answer.asked_at <= _until(each.fault)
+            for each in self._by_datacenter.get(place.datacenter, ())
+        )
 
     def sides(self, place: Place, answer: Answered, found: Sequence[Excuse]) -> int:
         """Return how many more members may admit a whole limit, under the excuses of a check.
@@ -262,8 +279,19 @@ class Excuses:
         is_moved = self._disturbances.is_disturbed(
             place.datacenter, place.shard, begin - period_s, end
         )
-        lasts = min(period_s, self._scenario.read_at)
-        return self._drift * lasts + (self._transfer_s if is_moved else 0.0)
+        drift = self._drift * min(period_s, self._scenario.read_at)
+        if not is_moved:
+            return drift
+        return drift + self._transfer_s + self._held_up_s(place, begin - period_s, end)
+
+    def _held_up_s(self, place: Place, begin: float, end: float) -> float:
+        """Return by how many seconds faults may have held up messages with the ages of hits between
+        two instants. A message that arrives late makes its hits seem younger."""
+        return sum(
+            held_up_s(each.fault)
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if each.begin <= end and begin <= each.end and each.concerns(place)
+        )
 
     def _clock_error_s(self, place: Place, begin: float, end: float, lasts: float) -> float:
         """Return by how many seconds a clock may have measured a span of `lasts` seconds wrongly.
@@ -381,11 +409,11 @@ class Excuses:
 def _excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excuse]:
     strong = [fault for fault in scenario.faults if _is_relevant(fault)]
     for fault in strong:
-        for datacenter, hosts in sorted(_affected(fault, scenario).items()):
+        for datacenter, hosts in sorted(affected_hosts(fault, scenario).items()):
             others = [
                 other
                 for other in strong
-                if other is not fault and datacenter in _affected(other, scenario)
+                if other is not fault and datacenter in affected_hosts(other, scenario)
             ]
             if fault.verb == "leave" and not _is_abrupt(fault, others, datacenter, scenario):
                 continue  # A graceful leave transfers its shards, so every decision is exact.
@@ -439,39 +467,7 @@ def _faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[str], float
     """Yield the faults of links between data centers, with the end of their effects."""
     members = members_of(scenario)
     for fault in scenario.faults:
-        if fault.verb in _LINKS and is_strong(fault):
-            sides = [{members[name][0] for name in side} for side in _sides(fault, scenario)]
+        if fault.verb in LINK_FAULTS and is_strong(fault):
+            sides = [{members[name][0] for name in side} for side in sides_of(fault, scenario)]
             if len(sides[0] | sides[1]) > 1:
                 yield fault, sides[0] | sides[1], _until(fault) + _CROSS_SETTLING_S
-
-
-def _sides(fault: Fault, scenario: Scenario) -> tuple[set[str], set[str]]:
-    """Return the hosts on both sides of a fault of links."""
-    some = set(hosts_of(fault, scenario))
-    if "from" in fault.args:
-        return some, set(str(fault.args["from"]).split(","))
-    return some, members_of(scenario).keys() - some or some
-
-
-def _affected(fault: Fault, scenario: Scenario) -> dict[str, frozenset[str]]:
-    """Return the hosts that a fault affects, by data center.
-
-    A fault of links concerns a data center only if hosts on both sides are in it. Where it cuts a
-    group of hosts from all others, the keys of all hosts are concerned.
-    """
-    members = members_of(scenario)
-    some, others = _sides(fault, scenario)
-    found: dict[str, frozenset[str]] = {}
-    for datacenter in sorted({where[0] for where in members.values()}):
-        here = {name for name, where in members.items() if where[0] == datacenter}
-        if fault.verb not in _LINKS:
-            hosts = some & here
-        elif not (some & here and others & here):
-            hosts = set()
-        elif "from" in fault.args:
-            hosts = (some | others) & here
-        else:
-            hosts = here
-        if hosts:
-            found[datacenter] = frozenset(hosts)
-    return found

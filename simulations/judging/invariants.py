@@ -287,6 +287,8 @@ class Invariants:
         if answer.source in (Source.OWNER, Source.CACHE):
             return frozenset()
         place = self._place(name, answer.key, answer.datacenter)
+        if answer.source is Source.STANDBY and self._excuses.is_owner_away(place, answer):
+            return frozenset()
         if found := self._excuses.of(place, answer):
             return frozenset(each.reason for each in found)
         rule = self._rules.get(name)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from simulations.scenarios.scenario import Args, Fault
 
-__all__ = ["VERBS", "FaultyWorld", "Verb", "apply"]
+__all__ = ["VERBS", "FaultyWorld", "Verb", "apply", "held_up_s"]
 
 
 class NamedHosts(Protocol):
@@ -113,6 +113,10 @@ class FaultyWorld(Protocol):
     def drift_clock(self, name: str, ppm: float) -> None:
         """Make the clock of a host drift, in parts per million."""
 
+
+_TRANSFER_DELAYS = 20
+"""Network delays in the longest transfer of a shard: connection, requests and parts."""
+_LONGEST_SPIKE_S = 5.0
 
 Act = Callable[[FaultyWorld, Args], Awaitable[None]]
 
@@ -334,6 +338,18 @@ VERBS = {
     "clock_step": Verb(_step, None, True, "a host's clock is stepped"),
     "clock_drift": Verb(_drift, _stop_drift, False, "a host's clock runs fast or slow"),
 }
+
+
+def held_up_s(fault: Fault) -> float:
+    """Return how long a fault may hold up a message, or a transfer of several messages."""
+    args, until = fault.args, fault.at if fault.until is None else fault.until
+    if fault.verb in ("clog", "pause", "stall"):
+        return until - fault.at
+    if fault.verb == "slow":
+        return float(args["extra_ms"]) / 1000 * _TRANSFER_DELAYS
+    if fault.verb == "spikes":
+        return min(_LONGEST_SPIKE_S, float(args["mean_ms"]) / 1000 * _TRANSFER_DELAYS)
+    return 0.0
 
 
 async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:

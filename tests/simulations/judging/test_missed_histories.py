@@ -131,16 +131,17 @@ def test_a_cut_excuses_one_more_limit_for_each_side_and_no_more() -> None:
 
 def test_decisions_are_counted_as_exact_or_excused() -> None:
     by_standby = rows(10, 11, 12, source=Source.STANDBY)
-    answers = [*rows(30, 1, 5), *by_standby]
+    by_policy = rows(10, 12, 13, source=Source.POLICY)
+    answers = [*rows(30, 1, 5), *by_standby, *by_policy]
 
     invariants, found = judged(
         "log", answers, [Fault(10, "crash", 20, {"node": OWNER})], used={"dc1": 40}
     )
 
     assert found == set()
-    assert (invariants.judged.decisions, invariants.judged.exactly) == (40, 30)
+    assert (invariants.judged.decisions, invariants.judged.exactly) == (50, 40)
     assert invariants.judged.excuses == {"owner_away": 10}
-    assert invariants.judged.exact_by_law == {"outage": 30, "over_admission": 40}
+    assert invariants.judged.exact_by_law == {"outage": 40, "over_admission": 40}
     assert invariants.judged.excused_by_law == {"outage": 10}
     exact, _ = judged("log", [replace(a, source=Source.OWNER) for a in answers], used={"dc1": 40})
     assert exact.judged.share == 1.0
@@ -252,6 +253,35 @@ def test_a_retry_time_is_the_time_until_a_unit_is_free(retry_after, found) -> No
     full = [Answered(3.0, 3.001, "dc1", "k", 1, True, Source.OWNER), *rows(99, 3.1, 4)]
 
     assert violated("daily", [*full, denied]) == ({"retry_after"} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("verb", "retry_after", "found"),
+    [
+        ("clog", 86_346.0, set()),
+        ("clog", 86_349.0, {"retry_after"}),
+        (None, 86_346.0, {"retry_after"}),
+    ],
+)
+def test_hits_in_a_held_message_seem_younger_by_that_time(verb, retry_after, found) -> None:
+    host = order_of("daily")[0]
+    faults = [Fault(2, "crash", 12, {"node": host}), Fault(3, verb, 10, {"node": host})]
+    full = rows(100, 0.5, 1)
+    denied = Answered(60.0, 60.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+
+    assert violated("daily", [*full, denied], faults if verb else faults[:1]) == found
+
+
+def test_a_standby_decides_exactly_only_while_the_owner_is_away() -> None:
+    crash = [Fault(10, "crash", 12, {"node": OWNER})]
+    while_away = rows(10, 11, 12, source=Source.STANDBY)
+    afterwards = rows(10, 14, 15, source=Source.STANDBY)
+    long_after = rows(10, 50, 51, source=Source.STANDBY)
+
+    invariants, found = judged("log", [*while_away, *afterwards], crash, used={"dc1": 20})
+    assert found == set()
+    assert (invariants.judged.exactly, invariants.judged.excuses) == (10, {"owner_away": 10})
+    assert violated("log", [*while_away, *long_after], crash, used={"dc1": 20}) == {"outage"}
 
 
 def test_a_cached_denial_ends_with_the_denial_that_it_repeats() -> None:
