@@ -14,8 +14,12 @@ class Departures:
         self._stopped: set[NodeId] = set()
         """Members that have stopped after all their transfers were acknowledged."""
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._left
+    def has_stopped(self, name: str) -> bool:
+        """Return whether a member has stopped, and has no counters any more.
+
+        A member that left the ring and runs still, such as a damped one, may have counters.
+        """
+        return name in self._stopped
 
     def update(self, record: Record) -> None:
         """Apply the new membership record of another member."""

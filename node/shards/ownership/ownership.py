@@ -375,7 +375,7 @@ class ShardOwnership:
         if cover is not None and cover.received_from == cover.owner and whose in ("", self._me):
             self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
             return
-        is_own = whose in ("", self._me) or whose in self._left
+        is_own = whose in ("", self._me) or self._left.has_stopped(whose)
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
         self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 

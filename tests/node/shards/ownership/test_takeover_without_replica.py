@@ -1,6 +1,7 @@
 """Shard ownership after a takeover by a standby that has no replica of the owner's counters."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import trio
@@ -13,7 +14,7 @@ from node.shards.transfers.handoff import Handoff
 from ringfence.peering.link import Link
 from ringfence.wire import Copy, Pull
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
+from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, member
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
@@ -234,3 +235,18 @@ def test_a_node_without_counters_continues_from_those_that_a_standby_returns() -
 
     assert again.used == 6
     assert not again.to_ask  # A replica of the standby's counters would count its hits twice.
+
+
+def test_a_damped_member_still_has_the_counters_of_a_replica() -> None:
+    damped, standby, blind = Host("a"), Host("b"), Host("c")
+    damped.ownership.start([shard_of(KEY)])
+    damped.spend(3)
+    damped.copy_to(standby)
+    blind.ownership.on_member_change(member("a"), replace(member("a"), forward_only=True))
+    blind.stand_in_for("b")
+    blind.spend(1)
+
+    blind.go_on_from(blind.ask(standby))
+    blind.take(damped, blind.ask(damped))
+
+    assert blind.used == 4
