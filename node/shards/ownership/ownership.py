@@ -302,6 +302,7 @@ class ShardOwnership:
         is_base = group.replica_at == self._me or is_of_owner
         is_used = bool(group.replica_at) and is_base and not is_held
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
+        whose = self.replicas.sender_of(shard) or ""
         since = now - max([check.age_ns for check in decided], default=0)
         self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
         if shard in self._covers:
@@ -310,6 +311,8 @@ class ShardOwnership:
             self._crossed.charge(shard, crossed, now)
         if replica:
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
+            if shard in self._covers:
+                self._covers[shard].base_of = whose
         self._counters.add("keys_pulled", len(counts.keys))
         return True
 

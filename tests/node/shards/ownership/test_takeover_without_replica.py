@@ -250,3 +250,35 @@ def test_a_damped_member_still_has_the_counters_of_a_replica() -> None:
     blind.take(damped, blind.ask(damped))
 
     assert blind.used == 4
+
+
+def test_a_replica_below_a_transfer_is_the_base_of_the_cover() -> None:
+    """The owner of the replica counted in this member's place, and its log was added again."""
+    owner, standby, receiver = Host("c"), Host("b"), Host("a")
+    owner.stand_in_for("a")
+    owner.spend(3)
+    owner.copy_to(receiver)
+    standby.stand_in_for("c")
+    standby.spend(1)
+    receiver.take(standby, receiver.ask(standby))
+    assert receiver.used == 4
+
+    receiver.take(owner, receiver.ask(owner))
+
+    assert receiver.used == 4
+
+
+def test_counters_of_a_standby_have_those_of_its_owner_as_base() -> None:
+    """The owner counted in this member's place, and its log was added to its own counters."""
+    owner, standby, receiver = Host("c"), Host("b"), Host("a")
+    owner.stand_in_for("a")
+    owner.spend(3)
+    owner.copy_to(standby)
+    standby.stand_in_for("c")
+    standby.spend(1)
+    receiver.take(standby, receiver.ask(standby))
+    assert receiver.used == 4
+
+    receiver.take(owner, receiver.ask(owner))
+
+    assert receiver.used == 4
