@@ -305,8 +305,11 @@ class ShardOwnership:
         whose = self.replicas.sender_of(shard) or ""
         since = now - max([check.age_ns for check in decided], default=0)
         self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
-        if shard in self._covers:
-            self._covers[shard].received_from = sender
+        received = self._covers.get(shard)
+        if received is not None:
+            received.received_from = sender
+            if group.taken_from == received.owner and not group.replica_at:
+                received.base_of = group.taken_from
         if crossed is not None:
             self._crossed.charge(shard, crossed, now)
         if replica:
