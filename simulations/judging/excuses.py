@@ -273,6 +273,16 @@ class Excuses:
         measured wrongly, since faults delayed them."""
         return _SLEW * max(0.0, min(period_s, end - self._delayed_from))
 
+    def followed_s(self, place: Place, end: float) -> float:
+        """Return by how many seconds a clock may have followed stepped clocks of other hosts and
+        data centers."""
+        near = [each.fault for each in self._steps(place, end)]
+        return sum(
+            min(abs(float(fault.args["by_s"])), _SLEW * (end - fault.at))
+            for fault in self._scenario.faults
+            if fault.verb == "clock_step" and fault.at <= end and fault not in near
+        )
+
     def _age_error_s(self, place: Place, begin: float, end: float, period_s: float) -> float:
         """Return by how many seconds a transfer of the shard, or clock drift, changes the age of a
         hit. No hit is older than the run."""

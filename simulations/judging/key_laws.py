@@ -228,7 +228,9 @@ class _Decision:
             is_known = _is_near(answer.answered_at + answer.retry_after, self.ends)
             return frozenset(), "" if is_known else "a cached denial ends with no other denial"
         wait = round(answer.retry_after * 1e9)
-        error = _RETRY_ERROR_NS + round(self.counter.clock_error_s(answer) * 1e9)
+        place, excuses = self.counter.place_of(answer), self.counter.excuses
+        clock_s = self.counter.clock_error_s(answer) + excuses.followed_s(place, answer.answered_at)
+        error = _RETRY_ERROR_NS + round(clock_s * 1e9)
         error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
         if wait > 0 and any(
             each.shortest_wait - error <= wait <= each.longest_wait + error

@@ -272,6 +272,22 @@ def test_hits_in_a_held_message_seem_younger_by_that_time(verb, retry_after, fou
     assert violated("daily", [*full, denied], faults if verb else faults[:1]) == found
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "found"), [(86_391.12, set()), (86_391.2, {"retry_after"})]
+)
+def test_clocks_follow_a_stepped_clock_of_another_data_center_slowly(retry_after, found) -> None:
+    step = [
+        Fault(
+            5, "clock_step", None, {"node": order_of("daily", "dc2", datacenters=2)[0], "by_s": 5}
+        )
+    ]
+    denied = Answered(10.0, 10.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(100, 1.1, 2), denied]
+    assert violated("daily", answers, step, datacenters=2, disturbances=settled) == found
+
+
 def test_a_standby_decides_exactly_only_while_the_owner_is_away() -> None:
     crash = [Fault(10, "crash", 12, {"node": OWNER})]
     while_away = rows(10, 11, 12, source=Source.STANDBY)
