@@ -48,8 +48,8 @@ MOVES = (
         (
             Edit(
                 "node.shards.replicas:Replicas.keep",
-                "rows = self._shards.setdefault(shard, {})",
-                "rows = self._shards.setdefault(shard, {})\nif key in rows:\n    continue",
+                "old = rows.get(key)",
+                "old = rows.get(key)\nif old is not None:\n    continue",
             ),
         ),
         ("crash", "crash-for-good"),
