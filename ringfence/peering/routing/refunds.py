@@ -14,7 +14,7 @@ from ringfence.limiter import Code, Outcome
 from ringfence.peering.routing.pending_request import MemberRequest, PendingRequest
 from ringfence.peering.routing.routes import Routes, split_by_member
 from ringfence.peering.target import Shed
-from ringfence.wire import Batch, Op, Results, Source, empty_results
+from ringfence.wire import Batch, CheckId, Op, Results, Source, empty_results
 
 __all__ = ["Fallback", "Refunds", "age_ns_of"]
 
@@ -24,6 +24,9 @@ Fallback: TypeAlias = Callable[[Batch, int], tuple[Outcome, Source]]
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one mean that the check was charged."""
 _DENIALS = (Code.DENIED, Code.NEVER)
+_REFUND_SESSION = 1 << 63
+"""Bit that is different in the session of a check and in that of its refund. Sessions are random
+numbers of 64 bits, so no other request has the changed one."""
 _LATER_NS = 50_000_000
 """Longest allowance for a refund that takes longer to arrive than its check took."""
 
@@ -57,6 +60,7 @@ class Refunds:
                 which=taken.which,
                 ages_ns=[age_ns] * len(charged),
                 slot_ids=[results.outcomes.slot_ids[i] for i in charged],
+                ids=[_id_of_refund(check) for check in taken.ids],
             )
             self._send(refund, source)
 
@@ -131,6 +135,16 @@ class Refunds:
         ]
         pending.refunded.update([request.rows[place] for place in places])
         self.refund(request.batch, places, late, pending.asked_at)
+
+
+def _id_of_refund(check: CheckId) -> CheckId:
+    """Return the identity of the refund of a check, so that the owner applies it once.
+
+    Several members decide the same group if its caller asked more than one of them. Then each of
+    them sends the refund.
+    """
+    session, seq, row = check
+    return (session ^ _REFUND_SESSION, seq, row) if seq else check
 
 
 def age_ns_of(asked_at: float, now: float) -> int:

@@ -76,6 +76,20 @@ async def test_a_denied_group_of_several_owners_is_refunded():
     assert [cluster.left(key) for key in keys] == [3, 3, 3]
 
 
+async def test_refunds_of_a_group_that_several_members_decide_have_one_identity():
+    cluster = Cluster()
+    checks = [(7, 1, 0), (7, 1, 1)]
+    for _ in range(2):  # The caller asked a second member, which decides the group, too.
+        batch = Batch(Op.CHECK, [key_of("a"), key_of("b")], [1, 4], [2], ids=checks)
+        await cluster.router.decide(batch, denies_group(batch))
+
+    first, second = [
+        asked.ids for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND
+    ]
+    assert first == second
+    assert not {*first} & {*checks}  # Else the owner would answer with the outcome of the check.
+
+
 async def test_only_the_denied_group_is_refunded():
     cluster = Cluster()
     groups = [
