@@ -47,19 +47,10 @@ cdef class PackedRows:
         """Return the allocated bytes."""
         return self.room + self.slots * (sizeof(uint32_t) + 1)
 
-    def __contains__(self, bytes key not None):
-        return self._find(key) < self.count
-
-    def __getitem__(self, bytes key not None):
+    def get(self, bytes key not None):
+        """Return the row of a key; None if it has none."""
         cdef uint32_t at = self._find(key)
-        if at == self.count:
-            raise KeyError(key)
-        return self._row(at)
-
-    def get(self, bytes key not None, default=None):
-        """Return the row of a key, or the default."""
-        cdef uint32_t at = self._find(key)
-        return default if at == self.count else self._row(at)
+        return None if at == self.count else self._row(at)
 
     def __setitem__(self, bytes key not None, bytes row not None):
         cdef Lengths lengths = Lengths(<uint32_t>len(row), <uint8_t>len(key))

@@ -1,4 +1,4 @@
-"""Exact laws for a limit that data centers divide: each part is a counter of its own.
+"""Exact laws for a limit that data centers divide: each part is a separate counter.
 
 A data center admits checks by its own part. When its part is used up, it borrows from the parts of
 others, which takes at least a round trip to them. So the part that a quick answer spent is certain,

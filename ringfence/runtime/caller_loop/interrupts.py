@@ -1,6 +1,6 @@
 """Exceptions of signal handlers, which Python raises in the main thread between any two steps.
 
-Such an exception may come out of code that catches all errors of its own callers. It must reach the
+Such an exception may come out of code that catches all errors of its callers. It must reach the
 code of the application, and what it interrupted may be incomplete.
 """
 

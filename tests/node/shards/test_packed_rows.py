@@ -20,7 +20,6 @@ def test_rows_are_those_of_a_dictionary_after_each_step(
     rows, expected = packed_rows.PackedRows(), dict[bytes, bytes]()
     for key, row in steps:
         assert rows.get(key) == expected.get(key)
-        assert (key in rows) is (key in expected)
         if row is not None:
             rows[key] = expected[key] = row
         elif key in expected:
@@ -48,11 +47,10 @@ def test_many_keys_with_equal_hash_bytes_are_told_apart() -> None:
     for number in range(2_000):
         rows[b"%d" % number] = b"row-%d" % number
 
-    assert [rows[b"%d" % number] for number in range(2_000)] == [
+    assert [rows.get(b"%d" % number) for number in range(2_000)] == [
         b"row-%d" % number for number in range(2_000)
     ]
-    with pytest.raises(KeyError):
-        rows[b"2000"]
+    assert rows.get(b"2000") is None
 
 
 def test_a_key_that_is_too_long_is_refused() -> None:

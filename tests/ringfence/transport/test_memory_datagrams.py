@@ -21,7 +21,7 @@ def raise_(error: Exception) -> None:
 
 
 class Sealed:
-    """What one transport hears beside its connections."""
+    """Datagrams that one transport receives beside its connections."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self.received: list[tuple[bytes, Address]] = []
@@ -37,7 +37,7 @@ class Sealed:
 async def pair(
     *, jitter: float = 0.0
 ) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
-    """A network, a transport at A, and what one at B hears."""
+    """A network, a transport at A, and what one at B receives."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1), jitter=jitter)
     a, b = (network.transport(at, on_bug=bugs.append) for at in (A, B))
@@ -197,7 +197,7 @@ async def test_what_a_link_lost_one_way_after_the_other_heals_at_once(
         assert connection.is_open
 
 
-async def test_a_crashed_transport_neither_sends_nor_hears_sealed_datagrams(
+async def test_a_crashed_transport_neither_sends_nor_receives_sealed_datagrams(
     autojump_clock: MockClock,
 ) -> None:
     async with pair() as (network, a, b):
@@ -222,7 +222,9 @@ async def test_a_crashed_transport_neither_sends_nor_hears_sealed_datagrams(
         assert back.received == []
 
 
-async def test_a_bug_in_who_hears_sealed_datagrams_is_reported(autojump_clock: MockClock) -> None:
+async def test_a_bug_in_a_receiver_of_sealed_datagrams_is_reported(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w:
         w.b.receive_sealed(lambda datagram, source: raise_(ZeroDivisionError()))
         w.a.send_sealed(b"\x00bang", B)

@@ -378,7 +378,7 @@ async def test_before_it_runs_and_after_a_transport_sends_nothing_and_does_not_c
     client.send_sealed(b"\x00ping", ("localhost", 9))
 
 
-async def test_a_bug_in_who_hears_sealed_datagrams_is_reported_and_stops_nothing() -> None:
+async def test_a_bug_in_a_receiver_of_sealed_datagrams_is_reported_and_stops_nothing() -> None:
     bugs: list[Exception] = []
     server, client = TrioUdp(("127.0.0.1", 0), on_bug=bugs.append), app()
 
