@@ -159,6 +159,10 @@ class Hosts:
         records = viewer.node.membership.records
         return {name: _state_of(record) for name, record in records.items()}
 
+    def has_suspicions(self) -> bool:
+        """Return whether a running member suspects another one."""
+        return any("suspect" in self.states(host).values() for host in self.running())
+
     def views(self) -> list[dict[str, str]]:
         """Return the member states in the member tables of some nodes; in large clusters most
         tables are equal."""

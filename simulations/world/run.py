@@ -97,6 +97,7 @@ class _Run:
                     while in_ring != (now := hosts.in_ring()):
                         in_ring = now  # Flap damping ended; the ring has just changed.
                         await runtime.sleep(_RETURN_S)
+                    await self._wait_for_refutations()
                 final = await self._read_final_state()
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
@@ -125,6 +126,16 @@ class _Run:
         for step in range(steps):
             self._progress((self._scenario.seconds + step) / (self._scenario.seconds + steps))
             await runtime.sleep(self._scenario.calm / steps)
+
+    async def _wait_for_refutations(self) -> None:
+        """Wait until no member is suspected, at most for the detection bound.
+
+        A network that loses datagrams causes suspicions at any time.
+        """
+        hosts = self._world.hosts
+        until = runtime.current_time() + detection_bound(len(hosts.names()))
+        while runtime.current_time() < until and hosts.has_suspicions():
+            await runtime.sleep(1.0)
 
     async def _read_final_state(self) -> Final:
         world, final = self._world, Final(read_from=self._world.hosts.now)
