@@ -19,6 +19,9 @@ _UNSHARED_BUCKET = 2
 alternating period numbers and units of this data center."""
 _ACKNOWLEDGED_NS = 15_000_000_000
 """Time after which no acknowledgement of a crossed transfer is expected."""
+_OLDER_NS = 50_000_000
+"""Time by which a hit in a sliding log may be older than the recorded age of its check: each
+message adds its network delay to one of both, and an answer is later than its charge."""
 
 
 class CounterMerge:
@@ -148,8 +151,8 @@ class CounterMerge:
             self.restore(counts, at)
             self.charge_log(log, counts.keys, mine, now, now)
 
-    def refund_log(self, log: FallbackLog, now: int) -> None:
-        """Refund the units that `charge_log` charged for a fallback log.
+    def refund_log(self, log: FallbackLog, charged_at: int, now: int) -> None:
+        """Refund the units that `charge_log` charged for a fallback log at `charged_at`.
 
         Slots are not refunded, because a merge counts each slot once.
         """
@@ -157,9 +160,9 @@ class CounterMerge:
         units: list[int] = []
         ages_ns: list[int] = []
         for key in log.keys:
-            row = log.row(key, now)
+            row = log.row(key, charged_at)
             keys += [key] * (len(row) // 2)
-            ages_ns += row[::2]
+            ages_ns += [age_ns + now - charged_at for age_ns in row[::2]]
             units += row[1::2]
         self._remove(keys, units, ages_ns, [0] * len(keys), now)
         self._changed.update(keys)
@@ -189,8 +192,11 @@ class CounterMerge:
         """
         here = self._engine.snapshot([*dict.fromkeys(keys)], now)
         found = zip(here.keys, here.which, strict=True)
-        buckets = {key for key, which in found if here.limits[which].is_bucket}
-        ages = [0 if key in buckets else age for key, age in zip(keys, ages_ns, strict=True)]
+        limits = {key: here.limits[which] for key, which in found}
+        ages = [
+            _longest_age_ns(age_ns, limits.get(key))
+            for key, age_ns in zip(keys, ages_ns, strict=True)
+        ]
         self._engine.refund(keys, units, ages, slots, (), (), now)
 
     def admitted(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> FallbackLog:
@@ -225,15 +231,16 @@ class CounterMerge:
         The units of a sliding log keep their ages.
         """
         mine = self._engine.snapshot(counts.keys, now)
-        log = self.admitted(mine, regained, now)
         aged = {
             key: state
             for key, state, which in zip(mine.keys, mine.states, mine.which, strict=True)
             if mine.limits[which].algorithm is Algorithm.SLIDING_WINDOW_LOG
         }
+        rest = self._engine.snapshot([key for key in mine.keys if key not in aged], now)
+        log = self.admitted(rest, regained, now)
         self.restore(counts, now)
         self.charge(aged, now, counts=mine)
-        self.charge_log(log, [key for key in mine.keys if key not in aged], mine, now, now)
+        self.charge_log(log, rest.keys, rest, now, now)
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Mark received keys as changed, so that they are replicated, and report that this node now
@@ -262,8 +269,8 @@ class CrossedTransfers:
         self._merge = merge
         self._decided_checks = decided_checks
         self._held = held
-        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog]] = {}
-        """Transfer and its log that was charged here, by shard."""
+        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog, int]] = {}
+        """Transfer and its log that was charged here, and when, by shard."""
 
     def find(
         self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]
@@ -292,7 +299,7 @@ class CrossedTransfers:
             add_logs(log, part.counts, part.fallback_counts, transfer.at)
         for part in transfer.parts:
             self._merge.charge_log(log, part.counts.keys, part.counts, transfer.at, now)
-        self._charged[shard] = transfer, log
+        self._charged[shard] = transfer, log, now
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
         """Refund the units charged for crossed transfers that `receiver` has now acknowledged, and
@@ -302,17 +309,34 @@ class CrossedTransfers:
             if found is not None and (found[0].to, found[0].number) == (receiver, number):
                 del self._charged[shard]
                 if self._held[shard]:
-                    self._merge.refund_log(found[1], now)
+                    self._merge.refund_log(found[1], found[2], now)
                     self._decided_checks.on_charges_transferred(shard, found[0].at)
 
     def expire(self, now: int) -> None:
         """Forget transfers that crossed one in the other direction and were not acknowledged in
         time."""
         old = [
-            s for s, (transfer, _) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
+            s
+            for s, (transfer, _, _) in self._charged.items()
+            if now - transfer.at > _ACKNOWLEDGED_NS
         ]
         for shard in old:
             del self._charged[shard]
+
+
+def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
+    """Return the age with which a charge is refunded that was made about `age_ns` ago.
+
+    0 means the newest units. A sliding log removes the oldest units that are not older, so the
+    result includes an allowance; a unit that still counts is younger than the period.
+    """
+    if limit is None:
+        return age_ns
+    if limit.is_bucket:
+        return 0
+    if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
+        return age_ns
+    return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
 
 
 def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:

@@ -47,13 +47,20 @@ class Host:
             first_transfer=1,
         )
 
-    def spend(self, units: int, *, at: int = NOW, check_id: CheckId | None = None) -> None:
+    def spend(
+        self,
+        units: int,
+        *,
+        at: int = NOW,
+        check_id: CheckId | None = None,
+        answered_at: int | None = None,
+    ) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
         outcomes = decide_batch(self.engine, batch, at)
         self.ownership.record_decided(batch, outcomes, at)
         if check_id is not None:
             row = Results(outcomes, [Source.OWNER]).row(0)
-            self.checks.remember(check_id, KEY, units, row, at)
+            self.checks.remember(check_id, KEY, units, row, answered_at or at)
 
     def stand_in_for(self, owner: str, *silent: str, at: int = NOW) -> None:
         copies = list(self.ownership.replicas.of(shard_of(KEY)))

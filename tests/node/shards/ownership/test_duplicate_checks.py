@@ -4,7 +4,7 @@ import pytest
 
 from hashring import shard_of
 from ringfence.limiter import Algorithm, Limit
-from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 CHECK = (7, 1, 0)
 """Identity of the check that two members decide."""
@@ -90,3 +90,35 @@ def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
     owner.take(standby, owner.ask(standby))
 
     assert owner.used == 4  # Two of six units have drained in eight seconds.
+
+
+def test_a_check_counts_once_in_a_sliding_log_that_has_its_hit_a_little_earlier() -> None:
+    """No hit was young enough for the refund, so the second charge stayed."""
+    limit = Limit.of_ns(20, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+    one, other = Host("a", limit), Host("b", limit)
+    for host, at in ((one, LATER), (other, EARLIER)):
+        host.ownership.start([shard_of(KEY)])
+        host.spend(1, at=BEGIN)
+        host.spend(2, at=at, check_id=CHECK, answered_at=at + 190_000)
+
+    one.take(other, one.ask(other))
+
+    assert one.used == 4
+
+
+def test_units_of_a_crossed_transfer_leave_a_sliding_log_when_it_is_acknowledged() -> None:
+    """Units of the latest part of the log were charged as new, and refunded as younger ones."""
+    limit = Limit.of_ns(20, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+    owner, standby = Host("c", limit), Host("a", limit)
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3, at=BEGIN)
+    owner.copy_to(standby)
+    standby.stand_in_for("c", at=BEGIN)
+    standby.spend(2, at=EARLIER)
+    number = owner.ask(standby).groups[0].transfer_id  # The owner has not received it yet.
+    standby.take(owner, standby.ask(owner))
+    assert standby.used == 5
+
+    standby.ownership.acknowledge(owner.name, [shard_of(KEY)], number, NOW + DAY // 64)
+
+    assert standby.used == 3
