@@ -8,7 +8,7 @@ it. So the laws hold for each decision, also in runs with faults.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from typing import TypeAlias
 
@@ -76,8 +76,9 @@ def judge_counter(
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
     plain = [*map(counter.plain, rows), *passing] if uncertain else spends
     questions = [counter.question(row.answer) for row in asked]
-    options = _options(counter, asked, questions, spends, plain, drains)
-    [last] = bounds(terms, spends, [counter.reading(*read)], drains)
+    with_parts = _drains_of_parts(counter, rows, drains)
+    options = _options(counter, asked, questions, spends, plain, with_parts)
+    [last] = bounds(terms, spends, [counter.reading(*read)], with_parts)
     every: Sequence[Bound | None] = [None] * len(asked)
     if any(counter.sides(row) for row in asked):
         certain = [counter.known_at_once(row) for row in rows]
@@ -115,6 +116,33 @@ def total_bounds(
         faster = [replace(each, most=each.most * (more + 1)) for each in drains]
         found[more] = bounds(together, spends, questions, faster)
     return [found[more][at] for at, more in enumerate(sides)]
+
+
+def _drains_of_parts(
+    counter: CounterView, rows: Sequence[Row], drains: Sequence[Drain]
+) -> list[Drain]:
+    """Return the rates of a bucket of which several members may have had parts: `drains` and
+    faster.
+
+    Each part drains at the rate of the limit, from the first check that another member than the
+    owner may have decided until a merge adds the parts.
+    """
+    spans = [
+        (spend.earliest, spend.latest, 1 + max(1, counter.sides(row)))
+        for row in rows
+        if counter.limit.is_bucket and row.is_split
+        for spend in counter.spends(row)
+    ]
+    if not spans:
+        return [*drains]
+    usual = Drain(0, 0, counter.limit.amount, counter.limit.amount)
+    found: list[Drain] = []
+    instants = {at for each in drains for at in (each.begin, each.end)}
+    for begin, end in pairwise(sorted(instants.union(*(span[:2] for span in spans)))):
+        [base] = [each for each in drains if each.begin <= begin < each.end] or [usual]
+        parts = [more for first, last, more in spans if first <= begin < last]
+        found.append(Drain(begin, end, base.least, base.most * max(parts, default=1)))
+    return found
 
 
 def _options(

@@ -141,6 +141,17 @@ def test_both_sides_of_a_partition_drain_their_own_buckets():
     assert violations(rules, admitted(4), faults=[cut]) == ["over_admission"]
 
 
+def test_a_bucket_that_two_members_had_was_drained_by_both():
+    rules = {"bucket": KNOWN["bucket"]}
+    cut = Fault(1, "cut", 12, {"node": "n1,n2,n3"})
+    cut_off = [charged(2.0, 30), charged(2.0, 30, Source.STANDBY)]
+
+    assert violations(rules, [*cut_off, answered(45.0)], faults=[cut]) == []
+    assert violations(rules, [charged(2.0, 60), answered(45.0)]) == ["over_admission"]
+    many = [answered(45.0 + at / 5) for at in range(6)]
+    assert violations(rules, [*cut_off, *many], faults=[cut]) == ["over_admission"]
+
+
 def test_a_wrong_clock_in_one_data_center_empties_a_bucket_that_others_share():
     rules = {"shared": KNOWN["shared"]}
     step = Fault(2, "clock_step", 3, {"node": "n2,n4,n6", "by_s": 3600})
