@@ -108,7 +108,7 @@ class MemberStates:
         else:
             self.tombstones.drop(record.name)
             if was_gone:
-                self._prober.add(record)
+                self._prober.add(record, now)
         if before is not None and before.status is Status.DEAD and not record.is_gone:
             self._counters["flaps"] += before.generation == record.generation
         if record.status is Status.SUSPECT:

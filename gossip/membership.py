@@ -120,7 +120,7 @@ class Membership:
 
     # -- requests of the local node ------------------------------------------------------------
 
-    def found(self, records: Iterable[Record]) -> list[Effect]:
+    def found(self, records: Iterable[Record], now: int) -> list[Effect]:
         """Start with the records of all members of a new cluster; each member gets the same
         records.
 
@@ -130,6 +130,7 @@ class Membership:
             if record.name != self.me.name:
                 self._table.put(record)
                 self._outbox.changed(None, record)
+        self._prober.resume(now)
         return self._outbox.take()
 
     def join(self, seeds: Sequence[Address], now: int) -> list[Effect]:

@@ -406,4 +406,4 @@ def _new_membership(
         forward_only=False,
         version=__version__,
     )
-    return Membership(me, gossip, random, 0, ProbeStamps(clock.host, clock.cluster))
+    return Membership(me, gossip, random, 0, ProbeStamps(clock))

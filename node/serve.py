@@ -4,12 +4,12 @@ import ctypes
 import gc
 import logging
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import inf
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -240,15 +240,13 @@ async def _follow(
     """Load and apply the rule files when they change or at a request; look for changes every
     `interval` seconds.
 
-    A thread reads the files, because large files take seconds while checks continue.
+    A thread reads the files, because large files take seconds while checks continue. Another
+    thread looks for changes, so that an idle node does not wake for it.
     """
     while True:
-        read = rulebook.load_if_changed
-        with trio.move_on_after(interval or inf):
-            await asked.receive()
-            read = rulebook.reload
+        await _wait_for_reload(rulebook, interval, asked)
         before = rulebook.refusals
-        rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        rules = await trio.to_thread.run_sync(rulebook.reload, abandon_on_cancel=True)
         node.counters.add("reloads_refused", rulebook.refusals - before)
         node.rules.refusal = rulebook.refusal
         if rules is not None:
@@ -256,6 +254,28 @@ async def _follow(
             logger.info(
                 "rules of version %d in force, %d in all", rules.version, len(rules.rules())
             )
+
+
+async def _wait_for_reload(
+    rulebook: RuleFiles, interval: float, asked: trio.MemoryReceiveChannel[None]
+) -> None:
+    """Wait until the rule files have changed or a reload is requested."""
+    ended = threading.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for_change() -> None:
+            await trio.to_thread.run_sync(
+                rulebook.wait_for_change, interval, ended, abandon_on_cancel=True
+            )
+            nursery.cancel_scope.cancel()
+
+        if interval:
+            nursery.start_soon(wait_for_change)
+        try:
+            await asked.receive()
+            nursery.cancel_scope.cancel()
+        finally:
+            ended.set()
 
 
 def _transport_settings(settings: NodeSettings) -> TransportSettings:

@@ -125,19 +125,34 @@ class Prober:
         self._probes: dict[int, _Probe] = {}
         self._running: dict[str, int] = {}
         self._relays: dict[int, _Relay] = {}
+        self._paused_at: dict[str, int] = {}
+        """Instant of the last timer of a set of members that was empty then."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, now: int) -> None:
         """Include a new member in the current round of probes."""
         (self.local_dc if self._table.is_in_local_dc(record) else self.remote_dc).add(record.name)
+        self.resume(now)
+
+    def resume(self, now: int) -> None:
+        """Set the timers of probes again for sets of members that are not empty any more."""
+        pools = {"local_dc": self._table.local_dc, "remote_dc": self._table.remote_dc}
+        for which, at in [*self._paused_at.items()]:
+            if pools[which]:
+                del self._paused_at[which]
+                interval = round(self._settings.probing(which).interval * _NS)
+                # As if the timer had continued: new members are not probed at the same time.
+                self._timers.set((Due.PROBE, which), at + ((now - at) // interval + 1) * interval)
 
     def probe_next(self, which: str, now: int) -> None:
         """Probe the next member of the local or of the other data centers, and schedule the
         following probe."""
+        name = (self.local_dc if which == "local_dc" else self.remote_dc).next()
+        if name is None:
+            self._paused_at[which] = now  # `resume` sets the timer when there is a member.
+            return
         interval = round(self._settings.probing(which).interval * _NS)
         self._timers.set((Due.PROBE, which), now + self._health.scaled(interval))
-        name = (self.local_dc if which == "local_dc" else self.remote_dc).next()
-        if name is not None:
-            self.begin(name, now)
+        self.begin(name, now)
 
     def begin(self, name: str, now: int) -> None:
         """Start a probe of a member, unless a probe of it is already running."""

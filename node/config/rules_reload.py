@@ -6,6 +6,7 @@ An invalid file never replaces the current rules. The error is logged once.
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Event
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.limiter import Algorithm
@@ -50,9 +51,15 @@ class RuleFiles:
         self.refusal = ""
         return rules
 
-    def load_if_changed(self) -> RuleSet | None:
-        """Load the rules again if a file was written, added or removed since the last check."""
-        return self.reload() if self._fingerprints() != self._seen else None
+    def has_changed(self) -> bool:
+        """Return whether a file was written, added or removed since the rules were loaded."""
+        return self._fingerprints() != self._seen
+
+    def wait_for_change(self, interval: float, ended: Event) -> None:
+        """Block this thread until a file was written, added or removed, or `ended` is set; look
+        every `interval` seconds."""
+        while not ended.wait(interval) and not self.has_changed():
+            pass
 
     def reload(self) -> RuleSet | None:
         """Load the rules from the files again. If they are invalid, log the reason and return

@@ -40,7 +40,7 @@ __all__ = ["INTERVAL", "CrossDcCounts"]
 logger = logging.getLogger("ringfence.node")
 
 INTERVAL = 0.2
-"""Seconds between two rounds."""
+"""Seconds between two rounds while there are counts to send."""
 _DIGEST_EVERY = 10.0
 _KEYS_PER_ROUND = 4000
 _KEYS_PER_MESSAGE = 1000
@@ -126,6 +126,7 @@ class CrossDcCounts:
         for name in [name for name in to_send if name not in view.datacenters]:
             # The data center may return; the counts that it lacks are kept for that case.
             to_send[name].resend(None, now)
+        self._keys.rounds.add_work()
 
     def elsewhere(self) -> dict[bytes, Ring]:
         """Return, for each rule that another data center decides, the hash ring of that data
@@ -169,8 +170,11 @@ class CrossDcCounts:
         await self._has_others.wait()
         digest_at = runtime.current_time() + _DIGEST_EVERY
         while True:
+            if self._keys.has_work:
+                self._keys.rounds.add_work()
+            # The random part keeps nodes from sending at the same time.
             pause = INTERVAL * (0.9 + 0.2 * self._random.random())
-            await runtime.sleep(pause)  # The random part keeps nodes from sending at the same time.
+            await self._keys.rounds.wait(pause, digest_at - runtime.current_time())
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY
@@ -233,6 +237,7 @@ class CrossDcCounts:
                     self._on_acknowledged(dissemination, part)
                 else:
                     self._counters.add("cells_lost", len(part))
+                    self._keys.rounds.add_work()
                     for key, _, since in part:
                         dissemination.on_lost(key, since)
 
@@ -286,6 +291,7 @@ class CrossDcCounts:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
         if sender == self._datacenter:
+            self._keys.rounds.add_work()
             return self._recovery.take_over_request(message)
         if sender in self._keys.to_send:
             dissemination, lost = self._keys.to_send[sender], set(message.shards)
@@ -293,6 +299,7 @@ class CrossDcCounts:
                 [key for key in dissemination.acknowledged() if shard_of(key) in lost],
                 self._uptime(),
             )
+            self._keys.rounds.add_work()
         return self._recovery.answer(sender, message, self._keys.received.get(sender, {}))
 
     def send_digests(self) -> None:
@@ -322,6 +329,7 @@ class CrossDcCounts:
                 self._counters.add("digests_differed", len(differing))
                 keys = [key for key in dissemination.acknowledged() if shard_of(key) in differing]
                 dissemination.resend(keys, self._uptime())
+                self._keys.rounds.add_work()
 
         self._counters.add("digests_sent")
         link.call(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from gossip.cross_dc.count_dissemination import CountDissemination
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import shard_of
+from node.context.round_timer import RoundTimer
 from ringfence.limiter import CHARGED_CODES, Engine, Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Batch, Op, Results
@@ -36,6 +37,8 @@ class GlobalKeys:
         """Latest counts of each data center, by shard and key."""
         self.lost = LostCounts()
         """Shards that started without counters."""
+        self.rounds = RoundTimer()
+        """Rounds of the task that sends counts."""
 
     def set_rules(self, rules: RuleSet) -> None:
         """Set the rules across data centers whose changed keys are recorded from now on."""
@@ -57,8 +60,12 @@ class GlobalKeys:
                 and batch.costs[at]
                 and results.outcomes.codes[at] in CHARGED_CODES
             ):
-                for to_send in self.to_send.values():
-                    to_send.mark_changed(key, now)
+                self._mark_changed(key, now)
+
+    def on_started(self, shards: Sequence[int]) -> None:
+        """Recover the counts of shards that this node starts without counters."""
+        self.lost.start(shards)
+        self.rounds.add_work()
 
     def on_arrived(self, keys: Sequence[bytes]) -> None:
         """Mark keys that another member counted before, so that their counts are sent to other data
@@ -68,8 +75,7 @@ class GlobalKeys:
         now = self._uptime()
         shared = [key for key in keys if key[:8] in self._rules]
         for key in shared:
-            for to_send in self.to_send.values():
-                to_send.mark_changed(key, now)
+            self._mark_changed(key, now)
         for name in self.others:
             for key, cells in zip(
                 shared, self._engine.remote_counts(name, shared, self._clock()), strict=True
@@ -77,9 +83,20 @@ class GlobalKeys:
                 if cells:
                     self.on_received(name, key, cells)
 
+    def _mark_changed(self, key: bytes, now: int) -> None:
+        for to_send in self.to_send.values():
+            to_send.mark_changed(key, now)
+        self.rounds.add_work()
+
     def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
         """Store the latest counts of a key that another data center has sent."""
         self.received.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
+
+    @property
+    def has_work(self) -> bool:
+        """Whether counts wait to be sent, or must be requested from another data center."""
+        is_waiting = any([len(each) for each in self.to_send.values()])
+        return is_waiting or any([self.lost.to_request(name) for name in self.others])
 
     def limit_of(self, key: bytes) -> Limit | None:
         """Return the limit of a key; None when its rule does not apply across data centers."""

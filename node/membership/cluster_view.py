@@ -30,6 +30,8 @@ logger = logging.getLogger("ringfence.node")
 Resolve = Callable[[], Awaitable[Sequence[Address]]]
 """Finds addresses of other members."""
 
+_CLOCK_EVERY = 1.0
+"""Seconds between two looks at a suspect clock."""
 _RESOLVE_EVERY = 30.0
 
 
@@ -128,7 +130,10 @@ class ClusterView:
         was_suspect = False
         clock, name = self._node.clock, self._node.name
         while True:
-            await runtime.sleep(1.0)  # Clocks drift without an event.
+            if clock.cluster.is_suspect or was_suspect:
+                await runtime.sleep(_CLOCK_EVERY)
+            else:
+                await clock.became_suspect.wait()
             # A node that is alone in its data center stays: it cannot forward.
             others = [each for each in self.ring.members[:2] if each.name != name]
             is_suspect = clock.cluster.is_suspect and bool(others)

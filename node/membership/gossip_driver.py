@@ -136,7 +136,7 @@ class GossipDriver:
     def found(self, founders: Sequence[Record]) -> None:
         """Start a cluster with the given members, which all start with the same membership
         records."""
-        self._perform(self._membership.found(founders))
+        self._perform(self._membership.found(founders, self._now()))
 
     def become_alive(self) -> None:
         """Announce that this node is alive, so that it joins the ring."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hashring import NodeId
+from node.context.round_timer import NEVER
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
@@ -271,6 +272,12 @@ class CrossedTransfers:
         self._held = held
         self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog, int]] = {}
         """Transfer and its log that was charged here, and when, by shard."""
+
+    @property
+    def next_expiry(self) -> int:
+        """Instant from which on `expire` can forget a transfer."""
+        first = min([transfer.at for transfer, *_ in self._charged.values()], default=None)
+        return NEVER if first is None else first + _ACKNOWLEDGED_NS
 
     def find(
         self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]

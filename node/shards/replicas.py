@@ -7,11 +7,12 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import repeat
 from struct import Struct
 from typing import Protocol
 
 from hashring import NodeId, shards_of
+from node.context.round_timer import NEVER
 from node.requests.refund_ledger import charge_lifetime_ns
 from ringfence.limiter import Limit, Snapshot
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
@@ -114,6 +115,10 @@ class Replicas:
         """Counts of other data centers by key, where there are any."""
         self._senders: dict[int, NodeId] = {}
         self._size = 0
+        self._to_scan: list[int] = []
+        """Shards that the present search for unused rows has not looked at, the last one first."""
+        self._first_unused_at = NEVER
+        """First instant at which a row can be unused, of the rows outside `_to_scan`."""
 
     def __len__(self) -> int:
         return self._size
@@ -151,6 +156,9 @@ class Replicas:
                 self._forget(shard)
         for number, count in zip(numbers, added, strict=True):
             self._limits.add_rows(number, count)
+            if count:
+                unused_at = now + self._limits.lifetimes[number]
+                self._first_unused_at = min(self._first_unused_at, unused_at)
         while self._size > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._shards)))
         self._limits.remove_unused()
@@ -184,24 +192,40 @@ class Replicas:
         """Return the shards that have a replica."""
         return list(self._shards)
 
+    @property
+    def next_expiry(self) -> int:
+        """Instant from which `expire` has something to do; 0 if it has not looked at all shards."""
+        return 0 if self._to_scan else self._first_unused_at
+
     def expire(self, now: int) -> None:
-        """Drop unused keys from the shards that were updated least recently."""
-        for shard in list(islice(self._shards, _MAX_SCANNED)):
-            rows = self._shards[shard]
+        """Drop unused keys, if there can be any; each call looks at some of the shards."""
+        if not self._to_scan:
+            if now <= self._first_unused_at:
+                return
+            self._to_scan = [*reversed(self._shards)]
+            self._first_unused_at = NEVER
+        for shard in self._to_scan[-_MAX_SCANNED:]:
+            rows = self._shards.get(shard)
+            if rows is None:
+                continue
             for key, row in self._unused_rows(rows, now):
                 self._dropped(key, row)
                 del rows[key]
-            if len(rows):
-                self._shards.move_to_end(shard)
-            else:
+            if not len(rows):
                 self._forget(shard)
+        del self._to_scan[-_MAX_SCANNED:]
 
     def _unused_rows(self, rows: _Rows, now: int) -> list[tuple[bytes, bytes]]:
         lifetimes, unused = self._limits.lifetimes, list[tuple[bytes, bytes]]()
+        first = NEVER
         for key, row in rows.items():
             number, arrived_at = _HEAD.unpack_from(row)
-            if now - arrived_at > lifetimes[number]:
+            unused_at = arrived_at + lifetimes[number]
+            if now > unused_at:
                 unused.append((key, row))
+            elif unused_at < first:
+                first = unused_at
+        self._first_unused_at = min(self._first_unused_at, first)
         return unused
 
     def _add_remote_counts(self, key: bytes, counts: dict[str, list[int]]) -> None:

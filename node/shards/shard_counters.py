@@ -74,7 +74,7 @@ def build_shard_counters(
     global_keys = GlobalKeys(engine, now, node.running.uptime)
     ownership = ShardOwnership(
         *(node.name, engine, counters, node.rules.period_of),
-        *(global_keys.on_arrived, global_keys.lost.start),
+        *(global_keys.on_arrived, global_keys.on_started),
         max_keys=settings.max_keys,
         max_bytes=settings.max_bytes or None,
         decided_checks=decided_checks,

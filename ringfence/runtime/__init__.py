@@ -7,6 +7,7 @@ uses the runtime in which the calling task runs.
 from ringfence.runtime.dispatch import (
     TASK_STATUS_IGNORED,
     Event,
+    Signal,
     cancelled_error,
     checkpoint,
     clock,
@@ -39,6 +40,7 @@ __all__ = [
     "Event",
     "Future",
     "Runtime",
+    "Signal",
     "TaskGroup",
     "TaskStatus",
     "TimedCall",

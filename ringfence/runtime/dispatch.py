@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TASK_STATUS_IGNORED",
     "Event",
+    "Signal",
     "cancelled_error",
     "checkpoint",
     "clock",
@@ -233,6 +235,28 @@ class Event:
     def _abort(self, task: object, _: on_trio.RaiseCancelT) -> on_trio.Abort:
         del self._wakes[task]
         return on_trio.Abort.SUCCEEDED
+
+
+class Signal:
+    """Wake-up signal for one task that waits repeatedly; a signal before the wait is not lost."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def set(self) -> None:
+        """Wake the waiting task, or end its next wait at once."""
+        self._event.set()
+
+    async def wait(self, seconds: float = inf) -> None:
+        """Wait for a signal for at most `seconds`; other tasks run in any case."""
+        if seconds < inf:
+            with move_on_after(seconds):
+                await self._event.wait()
+        else:
+            await self._event.wait()
+        self._event = Event()
 
 
 def resolve_future(future: Future[None]) -> None:

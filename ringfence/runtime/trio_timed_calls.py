@@ -18,15 +18,12 @@ class TrioTimedCalls:
         self._timers = Timers()
         self._soon: list[Callable[[], object]] = []
         self._wakeup = Wakeup()
-        self._sleeping: trio.CancelScope | None = None
 
     async def run(self) -> None:
         """Run the scheduled calls when they are due, until this task is cancelled."""
         while True:
             deadline = self._timers.next_deadline()
-            with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                self._sleeping = scope
-                await self._wakeup.wait()
+            await self._wakeup.wait_until(inf if deadline is None else deadline)
             calls, self._soon = self._soon, []
             for call in calls:
                 call()
@@ -36,8 +33,8 @@ class TrioTimedCalls:
 
     def call_at(self, when: float, call: Callable[[], object]) -> Planned:
         """Schedule `call` for the instant `when`."""
-        if self._sleeping is not None and when < self._sleeping.deadline:
-            self._sleeping.deadline = when
+        if when < self._wakeup.deadline:
+            self._wakeup.move_deadline(when)
         return self._timers.plan(when, call)
 
     def call_soon(self, call: Callable[[], object]) -> None:

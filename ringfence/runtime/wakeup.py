@@ -4,11 +4,15 @@
 for each burst of packets, and a new event for each wait would cost more than the wait.
 """
 
+from math import inf
+
+from trio import CancelScope
 from trio.lowlevel import (
     Abort,
     RaiseCancelT,
     Task,
     checkpoint,
+    checkpoint_if_cancelled,
     current_task,
     reschedule,
     wait_task_rescheduled,
@@ -22,6 +26,7 @@ class Wakeup:
 
     _task: Task | None = None
     _woken = False
+    _scope: CancelScope | None = None
 
     def wake(self) -> None:
         """Resume the task that waits; it runs after all tasks that are ready now."""
@@ -37,12 +42,33 @@ class Wakeup:
         Other tasks run in both cases, as at a checkpoint of trio.
         """
         if self._woken:
+            self._woken = False
             await checkpoint()
         else:
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
-        self._woken = False
+
+    async def wait_until(self, deadline: float) -> None:
+        """Wait as `wait` does, but at most until `deadline`."""
+        await checkpoint_if_cancelled()
+        with CancelScope(deadline=deadline) as self._scope:
+            await self.wait()
+        self._scope = None
+
+    @property
+    def deadline(self) -> float:
+        """Time when the wait ends without a signal; -inf when no task waits."""
+        return -inf if self._scope is None else self._scope.deadline
+
+    def move_deadline(self, deadline: float) -> None:
+        """Change the deadline of the present wait, if a task waits."""
+        if self._scope is not None:
+            self._scope.deadline = deadline
 
     def _abort(self, _: RaiseCancelT) -> Abort:
-        self._task = None
+        task, self._task = self._task, None
+        if task is not None and self._scope is not None and self._scope.cancel_called:
+            # The deadline has passed. An exception would cost more than the rest of the wake-up.
+            reschedule(task)
+            return Abort.FAILED
         return Abort.SUCCEEDED

@@ -177,7 +177,7 @@ def test_founders_know_each_other_without_sending_records(core, record):
     member = core("a")
     founders = [member.me, record("b"), record("c", datacenter="dc2")]
 
-    effects = member.found(founders)
+    effects = member.found(founders, 0)
 
     assert changes(effects) == founders[1:]
     assert len(effects) == 2

@@ -22,7 +22,7 @@ from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
-from node.shards.ownership.ownership_table import BLIND, Event, State, arrival_of
+from node.shards.ownership.ownership_table import BLIND, Event, arrival_of
 from node.shards.ownership.shard_states import (
     Arrival,
     Cover,
@@ -78,13 +78,13 @@ class ShardOwnership:
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
+        self.rounds = self._states.rounds
         self.merge, self._covers = self._states.merge, self._states.covers
         self.refunds = AppliedRefunds(engine, self.merge, self._covers, period_of)
         self._duplicates = DuplicateChecks(decided_checks, self.merge, self.refunds)
         self._me, self._engine, self._counters = me, engine, counters
         self._period_of = period_of
         self._on_started, self._lender = on_started, lender
-        self._regained_at = 0
         self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
         self._left = Departures()
         self._accepted: dict[int, tuple[tuple[NodeId, int], ...]] = {}
@@ -415,6 +415,7 @@ class ShardOwnership:
         """Store the counters that an owner replicates to this node; also use them for shards held
         in its place."""
         self.replicas.keep(sender, counts, now)
+        self.rounds.add_work()
         if self._covers:
             self._follow_owner(sender, counts, now)
 
@@ -444,12 +445,7 @@ class ShardOwnership:
         """Charge counts that this data center lost and has recovered from other data centers; each
         row alternates an age in ns and a number of units, the oldest first."""
         self.merge.charge(rows, now, "hits_recalled")
-        for key, row in rows.items():
-            shard = shard_of(key)
-            if self._states[shard] is State.FRESH:
-                self._regained_at = now
-                regained = self._states.regained.setdefault(shard, {})
-                regained[key] = regained.get(key, 0) + sum(row[1::2])
+        self._states.add_regained(rows, now)
         self.merge.announce(list(rows))
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
@@ -487,11 +483,15 @@ class ShardOwnership:
         confirmed = self.transfers.confirm(shards, receiver, number)
         self._states.apply_to_all(confirmed, Event.ACKNOWLEDGE)
 
+    @property
+    def next_expiry(self) -> int:
+        """Instant in ns from which on `expire` has something to forget."""
+        parts = (self.transfers, self._crossed, self.replicas, self._states)
+        return min([part.next_expiry for part in parts])
+
     def expire(self, now: int) -> None:
         """Forget old transfers, unused replicas, and old records of recovered units."""
         self._states.apply_to_all(self.transfers.expire(now), Event.FORGET)
         self._crossed.expire(now)
         self.replicas.expire(now)
-        if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
-            self._regained_at = 0
-            self._states.regained.clear()
+        self._states.forget_regained(now)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hashring import SHARDS, NodeId
+from hashring import SHARDS, NodeId, shard_of
+from node.context.round_timer import NEVER, RoundTimer
 from node.metrics.counters import Counters
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
@@ -35,6 +36,8 @@ _RETURNED_WITHIN_NS = 5_000_000_000
 """Time in which a covered shard is transferred to an owner, after the owner's last replica."""
 _DUPLICATES_KEPT_NS = 30_000_000_000
 """Time after the owner's last replica in which a merge may still find checks of both members."""
+_REGAINED_KEPT_NS = 15_000_000_000
+"""Time for which regained units are kept after the last ones were added."""
 _REJECTED = 255
 _NEXT = {
     event: bytes(
@@ -169,9 +172,12 @@ class ShardStates:
         """Data of the shards that are counted in place of their owner."""
         self.regained: dict[int, dict[bytes, int]] = {}
         """Units regained from other data centers, of shards that started without counters."""
+        self._regained_at = 0
         self.unasked = UnaskedStandbys()
         self.transfers = OutgoingTransfers()
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
+        self.rounds = RoundTimer()
+        """Rounds of the task that fetches, offers and forgets shards."""
         self._me = me
         self._counters = counters
         self._replicas = replicas
@@ -188,6 +194,7 @@ class ShardStates:
             return False
         if self._on_transition is not None:
             self._on_transition(event, [shard], bytes([self._states[shard]]))
+        self.rounds.add_work()
         for action in transition.actions:
             self._perform(action, shard, arrival)
         self._states[shard] = transition.state
@@ -221,6 +228,8 @@ class ShardStates:
         changed = [shard for shard in shards if after[states[shard]] != _REJECTED]
         if self._on_transition is not None:
             self._on_transition(event, changed, bytes([states[shard] for shard in changed]))
+        if changed:
+            self.rounds.add_work()
         held, replicas = self.held, self._replicas
         for shard in changed:
             is_held = held[shard]
@@ -235,6 +244,27 @@ class ShardStates:
                 self.regained.pop(shard, None)
         self.unasked.drop(changed)
         return changed
+
+    def add_regained(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+        """Record units that were regained for shards that started without counters; each row
+        alternates ages and units."""
+        for key, row in rows.items():
+            shard = shard_of(key)
+            if self._states[shard] == State.FRESH:
+                self._regained_at = now
+                regained = self.regained.setdefault(shard, {})
+                regained[key] = regained.get(key, 0) + sum(row[1::2])
+                self.rounds.add_work()
+
+    @property
+    def next_expiry(self) -> int:
+        """Instant from which on `forget_regained` has units to forget."""
+        return self._regained_at + _REGAINED_KEPT_NS if self.regained else NEVER
+
+    def forget_regained(self, now: int) -> None:
+        """Forget all regained units when the last of them were added long ago."""
+        if now - self._regained_at > _REGAINED_KEPT_NS:
+            self.regained.clear()
 
     def _perform(  # noqa: PLR0912 - one branch per action
         self, action: Action, shard: int, arrival: Arrival

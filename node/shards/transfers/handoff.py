@@ -32,9 +32,10 @@ _SHARDS_PER_PULL = 256
 _PULL_PAUSE = 0.02
 """Seconds between two background pulls: their senders have checks to answer."""
 _ROUND = 0.5
-"""Seconds between two rounds, which look for shards in the wrong place."""
+"""Seconds between two rounds, which look for shards in the wrong place, while there are any."""
 _SLICE = 2000
 """Keys that are sorted by shard before other tasks run."""
+_NS = 1_000_000_000
 _INDEX_KEPT = 5.0
 
 
@@ -73,7 +74,7 @@ class Handoff:
         self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
         """Shards that are being reclaimed, and the callback for when all have arrived."""
         self._nursery: runtime.TaskGroup | None = None
-        self._wake = runtime.Event()
+        self._rounds = ownership.rounds
         self._indexing: runtime.Event | None = None
         self._index_until = 0.0
         self._all_transferred = runtime.Event()
@@ -88,23 +89,24 @@ class Handoff:
         self._ring = new
         self._sources.on_ring_change(old, new, check_ring, self._ownership.held)
         self._ownership.unasked.on_ring_change(new, self._sources.ours)
-        self._wake.set()
+        self._rounds.start_now()
 
     async def run(self) -> None:
         """Fetch and offer shards in rounds until cancelled."""
         async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             while True:
-                with runtime.move_on_after(_ROUND):
-                    await self._wake.wait()
-                self._wake = runtime.Event()
+                idle_ns = self._ownership.next_expiry - self._clock()
+                await self._rounds.wait(_ROUND, idle_ns / _NS)
                 # An internal error in one step does not end the other steps.
                 if not self._is_settled:
                     await self._containment.run("handoff", self._fetch_missing_shards)
                     self._containment.call("handoff", self._offer_misplaced_shards)
                     await self._containment.run("handoff", self._merge_covered_shards)
                     await self._containment.run("handoff", self._merge_earlier_replicas)
-                self._containment.call("handoff", self._expire)
+                is_done = self._containment.call("handoff", self._expire)
+                if not (is_done and self._is_settled) or self._sender.is_serving:
+                    self._rounds.add_work()
 
     @property
     def _is_settled(self) -> bool:
@@ -124,14 +126,14 @@ class Handoff:
         """Wait until this node holds all shards that the ring assigns to it."""
         while self._missing_shards():
             self._all_fetched = runtime.Event()
-            self._wake.set()
+            self._rounds.start_now()
             await self._all_fetched.wait()
 
     async def wait_all_transferred(self) -> None:
         """Offer all shards to their owners in the ring until the owners have acknowledged them."""
         while not self._ownership.is_empty:
             self._all_transferred = runtime.Event()
-            self._wake.set()
+            self._rounds.start_now()
             with runtime.move_on_after(_ROUND):
                 await self._all_transferred.wait()
 
@@ -315,6 +317,7 @@ class Handoff:
             await self._reach(requester)
             await self._index()
         ring = self._ring
+        self._rounds.add_work()
         return self._sender.answer(
             requester,
             pull,

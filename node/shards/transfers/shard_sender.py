@@ -95,6 +95,11 @@ class ShardSender:
         """Whether shards can be sent without searching through all keys."""
         return self._index is not None
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether members have fetched shards or replicas a moment ago, and may fetch more."""
+        return self._index is not None or len(self._sent) > 0
+
     # -- answers -------------------------------------------------------------------------------
 
     def answer(

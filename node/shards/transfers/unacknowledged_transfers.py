@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hashring import NodeId
+from node.context.round_timer import NEVER
 from ringfence.limiter import Limit, Snapshot
 from ringfence.wire import Counts, DecidedCheck, Holding, Pulled, ShardGroup
 
@@ -147,6 +148,11 @@ class OutgoingTransfers:
         self._unconfirmed: dict[int, None] = {}
         self._look_at = 0
         """No transfer is forgotten before this instant."""
+
+    @property
+    def next_expiry(self) -> int:
+        """Instant from which on `expire` can forget a transfer."""
+        return self._look_at if self._transfers else NEVER
 
     def add(self, shards: Sequence[int], transfer: OutgoingTransfer) -> None:
         """Store the transfer of these shards until it is acknowledged."""
@@ -296,6 +302,9 @@ class SentCopies:
 
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sent)
 
     def add(self, requester: NodeId, shard: int, sent: SentCopy) -> None:
         """Store a replica until its receiver has had time to fetch it."""

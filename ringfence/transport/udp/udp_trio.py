@@ -22,14 +22,19 @@ __all__ = ["TrioUdp"]
 _SOON = 0.002
 """Seconds before a wake-up from which a flush checks whether it is still needed. With each packet,
 deadlines become later, and a wake-up costs as much as several packets."""
+_MOVE_PAUSE = 0.05
+"""Seconds after which a flush checks the same for a later wake-up: that costs less than a wake-up,
+but more than a packet."""
 
 
 class TrioUdp(UdpTransport):
     """Transport over UDP for trio; it does nothing before `run`."""
 
     _nursery: trio.Nursery | None = None
-    _sleep_scope: trio.CancelScope | None = None
-    _wakeup: Wakeup | None = None
+    _flusher: Wakeup | None = None
+    _sleeper: Wakeup | None = None
+    _next_check = 0.0
+    """When a flush looks again whether the next wake-up is needed."""
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -58,12 +63,16 @@ class TrioUdp(UdpTransport):
         """Send all queued messages, and let the timer task sleep longer if it would soon wake
         without need."""
         super().flush()
-        scope = self._sleep_scope
-        if scope is None or scope.deadline > (soon := self.now() + _SOON):
+        sleeper = self._sleeper
+        if sleeper is None or (planned := sleeper.deadline) == -inf:
             return
-        deadline = self._next_deadline(soon)
-        if deadline is not None and deadline > scope.deadline:
-            scope.deadline = deadline
+        now = self.now()
+        if now < self._next_check and now + _SOON < planned:
+            return
+        self._next_check = now + _MOVE_PAUSE
+        deadline = self._next_deadline(planned)
+        if deadline is None or deadline > planned:
+            sleeper.move_deadline(inf if deadline is None else deadline)
 
     def now(self) -> float:
         """Return the time of trio's clock, which may be virtual."""
@@ -80,33 +89,32 @@ class TrioUdp(UdpTransport):
             ) from error
 
     async def _flush_when_asked(self) -> None:
-        self._wakeup = wakeup = Wakeup()
+        self._flusher = flusher = Wakeup()
         if self._soon:
-            wakeup.wake()
+            flusher.wake()
         while True:
-            await wakeup.wait()
+            await flusher.wait()
             self._contain(self._run_soon)
 
     async def _run_timers(self) -> None:
         """Run the timers that are due. If a deadline becomes later, the task may wake once too
         early."""
+        self._sleeper = sleeper = Wakeup()
         while True:
             now = self.now()
             deadline = self._next_deadline(now)
             if deadline is not None and deadline <= now:
                 self._contain(self._tick)
                 deadline = self._next_deadline()
-            with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                self._sleep_scope = scope
-                await trio.sleep_forever()
+            await sleeper.wait_until(inf if deadline is None else deadline)
 
     def _wake_flusher(self) -> None:
-        if self._wakeup is not None:
-            self._wakeup.wake()
+        if self._flusher is not None:
+            self._flusher.wake()
 
     def _wake_by(self, deadline: float) -> None:
-        if self._sleep_scope is not None and deadline < self._sleep_scope.deadline:
-            self._sleep_scope.deadline = deadline
+        if self._sleeper is not None and deadline < self._sleeper.deadline:
+            self._sleeper.move_deadline(deadline)
 
     def _resolve(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._nursery is not None

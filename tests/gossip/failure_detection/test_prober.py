@@ -160,3 +160,41 @@ def test_without_the_buddy_system_pings_carry_no_suspicion(core, record):
     deliver(plain, accusation, sender="c", source=("host-c", 1))
 
     assert plain.receive(Nack("b", 1, 0), HOME, 1) == []
+
+
+def test_a_member_without_others_sends_no_probes_and_does_not_wake_for_them(core):
+    member = core("a")
+    run(member, 3)
+    ticks = 0
+    while member.next_deadline() <= 600 * NS:
+        member.tick(member.next_deadline())
+        ticks += 1
+    assert ticks < 100  # Only announcements and exchanges; a probe would come twice a second.
+
+
+@pytest.mark.parametrize("datacenter", ["dc1", "dc2"])
+@pytest.mark.parametrize("way", ["gossip", "founders"])
+def test_probes_start_when_the_first_other_member_appears_late(core, record, datacenter, way):
+    member = core("a")
+    run(member, 60)
+    other = record("b", datacenter=datacenter)
+
+    if way == "gossip":
+        deliver(member, other, now=60 * NS)
+    else:
+        member.found([member.me, other], 60 * NS)
+
+    probing = Settings.lan().probing("local_dc" if datacenter == "dc1" else "remote_dc")
+    at, ping = first_ping(member)
+    assert ping.target == "b"
+    assert 60 * NS <= at <= (60 + probing.interval) * NS
+
+
+def test_members_that_appear_late_are_not_probed_at_the_same_time(core, record):
+    starts = []
+    for seed in range(20):
+        member = core("a", seed=seed)
+        run(member, 60)
+        deliver(member, record("b"), now=60 * NS)
+        starts.append(first_ping(member)[0])
+    assert len(set(starts)) > 15

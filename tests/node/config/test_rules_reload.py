@@ -1,6 +1,7 @@
 import logging
 import os
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -34,6 +35,10 @@ def amount_of(rules: RuleSet | None) -> int | None:
     return None if limit is None else limit.amount
 
 
+def load_if_changed(rulebook: RuleFiles) -> RuleSet | None:
+    return rulebook.reload() if rulebook.has_changed() else None
+
+
 def test_rules_are_read_with_the_default_algorithm(tmp_path: Path) -> None:
     rules = book(written(tmp_path / "api.yaml", rules_of(5), at=1000)).load()
 
@@ -64,7 +69,7 @@ def test_nothing_is_read_again_while_nothing_has_changed(tmp_path: Path) -> None
     rulebook = book(written(tmp_path / "api.yaml", rules_of(5), at=1000))
     rulebook.load()
 
-    assert rulebook.load_if_changed() is None
+    assert load_if_changed(rulebook) is None
 
 
 def test_a_written_file_is_read_again_once(tmp_path: Path) -> None:
@@ -74,8 +79,8 @@ def test_a_written_file_is_read_again_once(tmp_path: Path) -> None:
 
     written(path, rules_of(6), at=1001)
 
-    assert amount_of(rulebook.load_if_changed()) == 6
-    assert rulebook.load_if_changed() is None
+    assert amount_of(load_if_changed(rulebook)) == 6
+    assert load_if_changed(rulebook) is None
 
 
 def test_a_file_added_to_the_directory_and_one_removed_are_noticed(tmp_path: Path) -> None:
@@ -84,9 +89,9 @@ def test_a_file_added_to_the_directory_and_one_removed_are_noticed(tmp_path: Pat
     rulebook.load()
 
     written(tmp_path / "b.yaml", rules_of(6, "other"), at=1000)
-    added = rulebook.load_if_changed()
+    added = load_if_changed(rulebook)
     (tmp_path / "a.yaml").unlink()
-    removed = rulebook.load_if_changed()
+    removed = load_if_changed(rulebook)
 
     assert added is not None
     assert removed is not None
@@ -109,7 +114,7 @@ def test_a_link_swapped_to_another_directory_is_noticed(tmp_path: Path) -> None:
     (rules / "..next").symlink_to(tmp_path / "two")
     (rules / "..next").rename(rules / "..data")
 
-    assert amount_of(rulebook.load_if_changed()) == 6
+    assert amount_of(load_if_changed(rulebook)) == 6
 
 
 @pytest.mark.parametrize(
@@ -124,8 +129,8 @@ def test_a_bad_file_never_replaces_good_rules_and_is_reported_once(
 
     written(path, bad, at=1001)
     with caplog.at_level(logging.ERROR, "ringfence.node"):
-        assert rulebook.load_if_changed() is None
-        assert rulebook.load_if_changed() is None
+        assert load_if_changed(rulebook) is None
+        assert load_if_changed(rulebook) is None
 
     [record] = caplog.records
     assert "the old ones stay in force" in record.message
@@ -141,10 +146,10 @@ def test_a_removed_file_leaves_the_rules_in_force(
 
     path.unlink()
 
-    assert rulebook.load_if_changed() is None
+    assert load_if_changed(rulebook) is None
     assert "the old ones stay in force" in caplog.text
     written(path, rules_of(6), at=1002)
-    assert amount_of(rulebook.load_if_changed()) == 6
+    assert amount_of(load_if_changed(rulebook)) == 6
 
 
 def test_a_mended_file_comes_into_force(tmp_path: Path) -> None:
@@ -152,11 +157,11 @@ def test_a_mended_file_comes_into_force(tmp_path: Path) -> None:
     rulebook = book(path)
     rulebook.load()
     written(path, "domain: [", at=1001)
-    rulebook.load_if_changed()
+    load_if_changed(rulebook)
 
     written(path, rules_of(6), at=1002)
 
-    assert amount_of(rulebook.load_if_changed()) == 6
+    assert amount_of(load_if_changed(rulebook)) == 6
 
 
 def test_every_reload_has_a_newer_version_even_of_an_older_file(tmp_path: Path) -> None:
@@ -166,10 +171,10 @@ def test_every_reload_has_a_newer_version_even_of_an_older_file(tmp_path: Path) 
     first = rulebook.load()
 
     written(path, rules_of(6), at=1000)
-    rolled_back = rulebook.load_if_changed()
+    rolled_back = load_if_changed(rulebook)
     written(path, rules_of(7), at=1000)
     os.utime(path, ns=(1, 1000 * 10**9 + 1))  # Changed again within one millisecond.
-    again = rulebook.load_if_changed()
+    again = load_if_changed(rulebook)
 
     assert rolled_back is not None
     assert again is not None
@@ -213,8 +218,29 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
     rulebook.load()
 
     written(path, "domain: [", at=2000)
-    assert [rulebook.load_if_changed(), rulebook.load_if_changed()] == [None, None]
+    assert [load_if_changed(rulebook), load_if_changed(rulebook)] == [None, None]
     assert rulebook.refusals == 1
     assert "api.yaml" in rulebook.refusal
     assert rulebook.reload() is None
     assert rulebook.refusals == 2
+
+
+def test_a_thread_that_waits_for_a_change_ends_with_it_or_when_asked(tmp_path: Path) -> None:
+    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
+    rulebook, ended = book(path), Event()
+    rulebook.load()
+    waiting = Thread(target=rulebook.wait_for_change, args=(0.005, ended), daemon=True)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+
+    written(path, rules_of(6), at=1001)
+    waiting.join(5)
+
+    assert not waiting.is_alive()
+    assert amount_of(rulebook.reload()) == 6
+    other = Thread(target=rulebook.wait_for_change, args=(0.005, ended), daemon=True)
+    other.start()
+    ended.set()
+    other.join(5)
+    assert not other.is_alive()

@@ -67,6 +67,38 @@ def test_idle_replicas_are_dropped_in_steps() -> None:
     assert len(copies) == 0
 
 
+def test_replicas_are_searched_only_when_one_can_be_unused() -> None:
+    copies = Replicas(1000)
+    assert copies.next_expiry > 1_000_000 * S
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), 5 * S)
+    first = copies.next_expiry
+    assert 65 * S <= first <= 126 * S
+    copies.keep(OWNER, snapshot((b"key-two-", [1, 2, 0])), 15 * S)
+    assert copies.next_expiry == first
+
+    copies.expire(first)
+    assert len(copies) == 2
+    copies.expire(first + 1)
+    assert len(copies) == 1
+    assert copies.next_expiry == first + 10 * S
+
+
+def test_a_row_that_arrives_during_a_search_expires_at_its_time() -> None:
+    copies = Replicas(10_000)
+    for number in range(300):
+        copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), S)
+    searched_at = copies.next_expiry + 1
+    copies.expire(searched_at)
+    assert copies.next_expiry == 0
+    copies.keep(OWNER, snapshot((b"key-late", [1, 2, 0])), searched_at)
+    while not copies.next_expiry:
+        copies.expire(searched_at)
+
+    assert len(copies) == 1
+    copies.expire(copies.next_expiry + 1)
+    assert len(copies) == 0
+
+
 def test_replicas_of_held_shards_are_dropped() -> None:
     copies = Replicas(10)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
