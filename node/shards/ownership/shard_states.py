@@ -173,7 +173,7 @@ class ShardStates:
         self.regained: dict[int, dict[bytes, int]] = {}
         """Units regained from other data centers, of shards that started without counters."""
         self._regained_at = 0
-        self.unasked = UnaskedStandbys()
+        self.unasked = UnaskedStandbys(me)
         self.transfers = OutgoingTransfers()
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
         self.rounds = RoundTimer()

@@ -19,7 +19,8 @@ class UnaskedStandbys:
     A member that took such a shard over does not answer for it. It transfers the shard instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, me: NodeId) -> None:
+        self._me = me
         self._started: dict[int, tuple[NodeId, ...]] = {}
         """Members that have answered, by shard."""
         self._to_ask: dict[NodeId, dict[int, None]] = {}
@@ -30,12 +31,17 @@ class UnaskedStandbys:
         for shard in shards:
             self._started[shard] = tuple(answered(shard))
 
-    def on_ring_change(self, ring: Ring, ours: bytes) -> None:
-        """Choose the standbys to ask for the shards marked in `ours`, by the standbys in `ring`."""
+    def on_ring_change(self, ring: Ring) -> None:
+        """Choose the members to ask by a new ring: those to which this node replicates its shards.
+
+        This also applies to shards of other owners, which this node has not transferred yet.
+        """
         self._to_ask = {}
-        for shard, answered in self._started.items():
-            standby = ring.standby(shard) if ours[shard] else None
-            if standby is not None and standby not in answered:
+        for shard, answered in self._started.items() if ring.members else ():
+            standby = ring.standby(shard)
+            if standby == self._me:
+                standby = ring.owner(shard)
+            if standby is not None and standby not in (self._me, *answered):
                 self._to_ask.setdefault(standby, {})[shard] = None
 
     @property

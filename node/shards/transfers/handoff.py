@@ -88,7 +88,7 @@ class Handoff:
         """
         self._ring = new
         self._sources.on_ring_change(old, new, check_ring, self._ownership.held)
-        self._ownership.unasked.on_ring_change(new, self._sources.ours)
+        self._ownership.unasked.on_ring_change(new)
         self._rounds.start_now()
 
     async def run(self) -> None:

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from hashring import SHARDS, Member, NodeId, Ring, shard_of
+from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
 from node.shards.replication import Replication, as_snapshot
 from ringfence.limiter import Algorithm, EngineRule, Limit
@@ -13,8 +13,6 @@ from ringfence.peering.link import Link
 from ringfence.wire import Copy
 from tests.node.cluster import CONTAINMENT
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host, member
-
-OURS = b"\1" * SHARDS
 
 
 def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
@@ -49,7 +47,7 @@ def restarted_alone() -> tuple[Host, Host, Ring]:
     after.ownership.start([shard])
     after.ownership.unasked.add([shard], lambda shard: ())
     after.spend(1)
-    after.ownership.unasked.on_ring_change(ring, OURS)
+    after.ownership.unasked.on_ring_change(ring)
     return after, stand_in, ring
 
 
@@ -60,7 +58,7 @@ def test_an_owner_that_restarted_alone_recovers_the_replica_of_its_standby() -> 
     owner.ask_for_replica(standby)  # A repeated answer adds nothing.
 
     assert owner.used == 4
-    owner.ownership.unasked.on_ring_change(ring, OURS)
+    owner.ownership.unasked.on_ring_change(ring)
     assert not owner.ownership.unasked.to_ask
 
 
@@ -71,7 +69,7 @@ def test_a_standby_without_a_replica_is_asked_once_by_a_restarted_owner() -> Non
     owner.ask_for_replica(standby)
 
     assert owner.used == 1
-    owner.ownership.unasked.on_ring_change(ring, OURS)
+    owner.ownership.unasked.on_ring_change(ring)
     assert not owner.ownership.unasked.to_ask
 
 
@@ -135,7 +133,7 @@ def test_the_next_standby_is_asked_when_the_first_one_dies_before_its_answer() -
     owner, standby, _ = restarted_alone()
     without_standby = Ring.of(map(Member, (owner.name, NodeId("e"))))
 
-    owner.ownership.unasked.on_ring_change(without_standby, OURS)
+    owner.ownership.unasked.on_ring_change(without_standby)
 
     assert {name: [*asked] for name, asked in owner.ownership.unasked.to_ask.items()} == {
         "e": [shard_of(KEY)]
@@ -153,9 +151,9 @@ def test_a_member_that_had_no_counters_at_the_start_is_not_asked_again() -> None
     shard, found = shard_of(KEY), NodeId("b")
     owner.ownership.unasked.add([shard], lambda shard: (found,))
 
-    owner.ownership.unasked.on_ring_change(Ring.of(map(Member, (owner.name, found))), OURS)
+    owner.ownership.unasked.on_ring_change(Ring.of(map(Member, (owner.name, found))))
     assert not owner.ownership.unasked.to_ask
-    owner.ownership.unasked.on_ring_change(ring, OURS)
+    owner.ownership.unasked.on_ring_change(ring)
     owner.ask_for_replica(standby)
 
     assert owner.used == 4
@@ -185,6 +183,36 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
     standby.ownership.keep_replica(owner.name, as_snapshot(frame.counts), NOW)
     standby.stand_in_for(owner.name)
     assert standby.used == 4
+
+
+@pytest.mark.parametrize("is_alone_there", [False, True])
+def test_no_replica_is_overwritten_either_while_the_owner_is_out_of_the_ring(
+    *, is_alone_there: bool
+) -> None:
+    owner, standby, ring = restarted_alone()
+    unasked, shard = owner.ownership.unasked, shard_of(KEY)
+    others = (standby.name,) if is_alone_there else (standby.name, NodeId("e"))
+    elsewhere = Ring.of(map(Member, others))
+
+    unasked.on_ring_change(elsewhere)
+
+    kept = elsewhere.standby(shard)
+    assert [*unasked.to_ask] == ([] if kept is None else [kept])
+    unasked.on_ring_change(ring)
+    assert [*unasked.to_ask] == [standby.name]
+
+
+def test_an_owner_elsewhere_is_asked_before_its_replica_is_overwritten() -> None:
+    host = Host("c")
+    shard = shard_of(KEY)
+    rings = [Ring.of(map(Member, ("c", other))) for other in map(str, range(20))]
+    ring = next(ring for ring in rings if ring.standby(shard) == "c")
+    host.ownership.start([shard])
+    host.ownership.unasked.add([shard], lambda shard: ())
+
+    host.ownership.unasked.on_ring_change(ring)
+
+    assert [*host.ownership.unasked.to_ask] == [ring.owner(shard)]
 
 
 def test_a_shard_that_left_its_restarted_owner_is_not_asked_for() -> None:
