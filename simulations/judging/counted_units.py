@@ -11,6 +11,7 @@ from math import inf
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
+from simulations.judging.allowed_loss import REPLICATION_LAG_S
 from simulations.judging.excuses import Excuse, Excuses, Place
 from simulations.judging.ledger import Answered
 from simulations.judging.limits_in_force import RuleLimits
@@ -118,12 +119,13 @@ class CounterView:
     def drains(self, rows: Sequence[Row], end: float) -> list[Drain]:
         """Return the rates of a bucket over time if faults change them.
 
-        After a change, a bucket drains by the limit before it until the next check or charge.
+        After a change, a bucket drains by the limit before it until the next check or charge. A
+        replica drains by that limit until a check or charge has added units.
         """
         if not self.limit.is_bucket:
             return []
         decided = [
-            (row.answer.asked_at, row.answer.answered_at)
+            row.answer
             for row in rows
             if row.answer.source is Source.OWNER and not (row.excuses or row.answer.is_uncounted)
         ]
@@ -132,7 +134,7 @@ class CounterView:
             for place in dict.fromkeys(self.places.values())
             if place.datacenter == self.datacenter
             for host in self._deciders(place, -inf, end)
-            for span in self.limits.rates(host, decided, end)
+            for span in self.limits.rates(host, _conversions(place, host, decided), end)
         ]
         if {rate for _, _, rate in spans} <= {self.limit.amount}:
             return []
@@ -337,7 +339,12 @@ class CounterView:
         return _LONGEST_S if self.limit.is_bucket else self.limit.period_ns / 1e9
 
     def _window_shift_s(self, answer: Answered) -> float:
-        """Return by how many seconds clock steps may shift the window of an admission."""
+        """Return by how many seconds wrong clocks may shift the window of an admission.
+
+        A window that begins with the first hit ends late if the clock stands still meanwhile.
+        """
+        if self.limit.first_hit:
+            return 0.0 if self._keeps_all else self.clock_error_s(answer)
         if not self._is_aligned:
             return 0.0
         return self.excuses.clock_offset_s(
@@ -396,6 +403,16 @@ class CounterView:
 
     def _instant(self, seconds: float) -> int:
         return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
+
+
+def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[tuple[float, float]]:
+    """Return the intervals in which checks and charges that an owner decided convert the bucket of
+    a host to the present limit."""
+    if host == place.hosts[0]:
+        return [(each.asked_at, each.answered_at) for each in decided]
+    return [
+        (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
+    ]
 
 
 def _is_by_owner(answer: Answered) -> bool:

@@ -47,7 +47,7 @@ class RuleLimits:
     ) -> Iterator[tuple[float, float, int]]:
         """Yield the intervals in which a bucket on a host may drain by one limit.
 
-        `decided` are the requests and answers of the checks and charges that the host decided.
+        `decided` are the intervals in which checks and charges convert the bucket of the host.
         """
         steps = self.changes(host, -inf, end)
         ends = [at for at, _ in steps[1:]] + [end]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hashring import Member, Ring, shard_of
+from ringfence.rules import adhoc_rule, parse_limit
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
@@ -28,6 +29,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
 """
 KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
+KNOWN["opened"] = adhoc_rule(parse_limit("10/5s first_hit"))  # No rule file has such limits.
 
 
 def order_of(name, datacenter="dc1", *, datacenters=1):
@@ -185,6 +187,33 @@ def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found)
 
     answers = [*admitted, *denied]
     assert violated("single", answers, faults if part else []) == found
+
+
+@pytest.mark.parametrize(
+    ("first_at", "allowed", "found"), [(6.5, False, set()), (1.0, True, {"over_admission"})]
+)
+def test_a_replica_drains_by_the_limit_before_until_a_check_adds_units(
+    first_at, allowed, found
+) -> None:
+    owner = order_of("single")[0]
+    faults = [Fault(8, "rules", 60, {"part": 0.2}), Fault(15, "crash", 40, {"node": owner})]
+    first = Answered(first_at, first_at + 0.001, "dc1", "k", 1, True, Source.OWNER)
+    second = Answered(9.0, 9.001, "dc1", "k", 1, allowed, Source.OWNER, 17.5)
+    third = Answered(16.0, 16.001, "dc1", "k", 1, True, Source.STANDBY)
+
+    assert violated("single", [first, second, third], faults) == found
+
+
+@pytest.mark.parametrize(("by_s", "found"), [(-3600, set()), (None, {"wrong_denial"})])
+def test_a_window_lasts_while_the_clock_of_its_owner_stands_still(by_s, found) -> None:
+    host = order_of("opened")[0]
+    step = [] if by_s is None else [Fault(2, "clock_step", None, {"node": host, "by_s": by_s})]
+    denied = Answered(9.0, 9.001, "dc1", "k", 1, False, Source.OWNER, 4.0)
+
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(9, 1, 2), *rows(1, 8, 9), denied]
+    assert violated("opened", answers, step, disturbances=settled) == found
 
 
 @pytest.mark.parametrize(
