@@ -24,7 +24,7 @@ _MAX_RELAYS = 256
 _MAX_PROBES = 16
 _SMOOTHING = 8
 _SET_NS = 50_000_000
-"""A larger deviation between cluster clock and probe clock shows that a clock was set."""
+"""A cluster clock that gained more during a probe was set."""
 
 
 class Rounds:
@@ -278,10 +278,11 @@ class Prober:
         rtt = max(0, now - probe.sent_at - ack.delay)
         known = self.rtts.get(ack.sender, rtt)
         self.rtts[ack.sender] = ((_SMOOTHING - 1) * known + rtt) // _SMOOTHING
-        passed = self._clock.read(now) - probe.stamp
-        if abs(passed - (now - probe.sent_at)) > _SET_NS:
+        passed, lasted = self._clock.read(now) - probe.stamp, now - probe.sent_at
+        if not 0 <= passed <= lasted + _SET_NS:
             return  # The local clock was set during the probe, so the sample is useless.
-        offset = ack.stamp - (probe.stamp + rtt // 2)
+        # A clock whose host was set back stands still, so `passed` may be less than `lasted`.
+        offset = ack.stamp - probe.stamp - passed + lasted - rtt // 2
         self._clock.sample(ack.sender, offset, rtt, now)
 
     def _helpers(self, target: Record) -> list[str]:

@@ -68,6 +68,31 @@ def test_a_probe_during_a_clock_change_yields_no_offset(core, record):
     assert member._prober._clock.samples == []
 
 
+def test_a_clock_that_stands_still_is_measured_against_distant_members(core, record):
+    """The clock of a host was set back by an hour, and all other members were far away."""
+    member = core("a")
+    deliver(member, record("b"))
+    began, ping = first_ping(member)
+    rtt = 90_000_000
+    member._prober._clock.ahead = -rtt
+    ack = Ack("b", 1, ping.seq, member.digest, began + rtt // 2)
+
+    member.receive(ack, HOME, began + rtt)
+
+    assert member._prober._clock.samples == [("b", rtt, rtt)]
+
+
+def test_a_probe_during_a_jump_of_the_clock_to_an_earlier_time_yields_no_offset(core, record):
+    member = core("a")
+    deliver(member, record("b"))
+    began, ping = first_ping(member)
+    member._prober._clock.ahead = -60 * NS
+
+    member.receive(Ack("b", 1, ping.seq, member.digest, began + 1), HOME, began + 2)
+
+    assert member._prober._clock.samples == []
+
+
 def test_a_silent_member_is_probed_indirectly_then_suspected_then_dead(core, record):
     member = core("a")
     deliver(member, *[record(name) for name in "bcdef"])
