@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from math import inf
 from typing import TypeAlias
 
-from ringfence.limiter import Limit
+from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.ledger import Answered
@@ -228,7 +228,8 @@ class _Decision:
         """Judge an answer under one limit."""
         answer, bound, row = self.row.answer, option.bound, self.row
         ceiling = option.limit.ceiling
-        extra = self.counter.limit.ceiling * self.counter.sides(row)
+        sides, usual = self.counter.sides(row), self.counter.limit
+        extra = usual.ceiling * sides
         wanted = answer.cost or 1
         if bound.verdict is Verdict.MUST_ALLOW:
             is_wrong = not answer.allowed
@@ -236,6 +237,8 @@ class _Decision:
         if extra:
             assert self.every is not None
             total = self.every.least
+            if usual.algorithm is Algorithm.SLIDING_WINDOW:
+                total -= sides  # Each member rounds down what remains of its window before.
             is_wrong = answer.allowed and total + wanted > ceiling + extra
             what = f"admitted with {total} of {ceiling} used, and {extra} more may pass"
             return row.reasons, what if is_wrong else ""

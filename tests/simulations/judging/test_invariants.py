@@ -152,6 +152,20 @@ def test_a_bucket_that_two_members_had_was_drained_by_both():
     assert violations(rules, [*cut_off, *many], faults=[cut]) == ["over_admission"]
 
 
+def test_both_sides_of_a_partition_round_down_their_sliding_windows():
+    rules = {"sliding": load_text(SLIDING).rules.rules()[0]}
+    cut = Fault(1, "cut", 30, {"node": "n1,n2,n3"})
+    before = [
+        answered(8.0 + at / 10, source=source)
+        for at in range(3)
+        for source in (Source.OWNER, Source.STANDBY)
+    ]
+    once = [answered(11.0), answered(11.2, source=Source.STANDBY)]
+
+    assert violations(rules, [*before, *once], faults=[cut]) == []
+    assert violations(rules, [*before, *once, answered(11.4)], faults=[cut]) == ["over_admission"]
+
+
 def test_a_wrong_clock_in_one_data_center_empties_a_bucket_that_others_share():
     rules = {"shared": KNOWN["shared"]}
     step = Fault(2, "clock_step", 3, {"node": "n2,n4,n6", "by_s": 3600})
