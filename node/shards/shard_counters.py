@@ -81,6 +81,7 @@ def build_shard_counters(
         changed=changed,
         lender=lender,
         on_transition=on_transition,
+        first_id=first_id,
     )
     sender = ShardSender(
         ownership, engine, counters, first_transfer=first_id, least_parts=least_parts, lender=lender

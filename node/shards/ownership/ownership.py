@@ -22,6 +22,7 @@ from node.shards.counter_merge import CrossedTransfers
 from node.shards.log_rows import add_logs
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
+from node.shards.ownership.origins import UNKNOWN
 from node.shards.ownership.ownership_table import BLIND, Event, arrival_of
 from node.shards.ownership.shard_states import (
     Arrival,
@@ -33,7 +34,8 @@ from node.shards.ownership.shard_states import (
 )
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, add_unused, append_row
-from ringfence.limiter import CHARGED_CODES, Code, Engine, Outcomes, Snapshot
+from ringfence.limiter import Code, Engine, Outcomes, Snapshot
+from ringfence.peering.engine_choice import first_slot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
 __all__ = ["ShardOwnership"]
@@ -64,28 +66,28 @@ class ShardOwnership:
         changed: ChangedKeys | None = None,
         lender: Lender[Caller] | None = None,
         on_transition: OnTransition | None = None,
+        first_id: int = 1,
     ) -> None:
-        """`period_of` returns the period in ns of a key's limit. `on_arrived` gets keys whose
-        counters this node holds from now on, `on_started` shards that start without counters."""
+        """`period_of` returns the period in ns of a key's limit, `first_id` numbers origins. For
+        `on_arrived` see `ShardStates`; `on_started` gets shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.changed = ChangedKeys() if changed is None else changed
-        decided_checks = DecidedChecks() if decided_checks is None else decided_checks
-        self.decided_checks = decided_checks
+        self.decided_checks = checks = DecidedChecks() if decided_checks is None else decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
         self._states = ShardStates(
-            *(me, engine, counters, self.changed, self.replicas, on_arrived, on_transition)
+            *(me, engine, counters, self.changed, self.replicas, on_arrived, on_transition),
+            first_origin=first_slot(me, first_id),
         )
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
-        self.rounds = self._states.rounds
+        self.rounds, self.origins = self._states.rounds, self._states.origins
         self.merge, self._covers = self._states.merge, self._states.covers
         self.refunds = AppliedRefunds(engine, self.merge, self._covers, period_of)
-        self._duplicates = DuplicateChecks(decided_checks, self.merge, self.refunds)
-        self._me, self._engine, self._counters = me, engine, counters
-        self._period_of = period_of
+        self._duplicates = DuplicateChecks(checks, self.merge, self.refunds)
+        self._me, self._engine, self._counters, self._period_of = me, engine, counters, period_of
         self._on_started, self._lender = on_started, lender
-        self._crossed = CrossedTransfers(self.transfers, self.merge, decided_checks, self.held)
+        self._crossed = CrossedTransfers(self.transfers, self.merge, checks, self.held)
         self._left = Departures()
         self._accepted: dict[int, tuple[tuple[NodeId, int], ...]] = {}
         """Sender and number of the last transfers of each shard, the latest first."""
@@ -110,33 +112,8 @@ class ShardOwnership:
     def _log(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         for at, key in enumerate(batch.keys):
             cover = self._covers.get(shard_of(key))
-            if cover is None:
-                continue
-            log, cost = cover.log, batch.costs[at]
-            match batch.op:
-                case Op.CHECK | Op.CHARGE:
-                    if cost and outcomes.codes[at] in CHARGED_CODES:
-                        which = batch.which[at] if batch.which else 0
-                        limit = batch.limits[which - 1] if which else None
-                        period_ns = self._period_of(key) if limit is None else limit.period_ns
-                        if outcomes.slot_ids[at]:
-                            log.grant(key, outcomes.slot_ids[at], cost, period_ns, now)
-                        else:
-                            log.add(key, cost, period_ns, now)
-                case Op.RENEW:
-                    if outcomes.slot_ids[at]:
-                        log.add_slot(key, outcomes.slot_ids[at])
-                        cover.sent_log.remove_slots(key, [outcomes.slot_ids[at]])
-                case Op.REFUND:
-                    slot = batch.slot_ids[at] if batch.slot_ids else 0
-                    if slot:
-                        log.release(key, slot, cost)
-                        cover.sent_log.remove_slots(key, [slot])
-                    else:
-                        log.take_back(key, cost)
-                case Op.RESET:
-                    log.forget(key)
-                    cover.sent_log.forget(key)
+            if cover is not None:
+                cover.log_row(batch, outcomes, at, self._period_of, now)
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -218,7 +195,8 @@ class ShardOwnership:
         if not any([counts.keys for _, counts in copies]):
             event = Event.TAKE_OVER_BLIND
             cover.to_ask = others(self._me, whose, *silent)
-        self._states.apply(shard, event, Arrival(now, copies, cover=cover))
+        origins = UNKNOWN if event is Event.TAKE_OVER else ()
+        self._states.apply(shard, event, Arrival(now, copies, cover=cover, origins=origins))
         if event is Event.TAKE_OVER_BLIND:
             self._on_started([shard])
         self._counters.add("shards_taken")
@@ -258,7 +236,8 @@ class ShardOwnership:
             event = Event.RETAKE_BLIND if is_blind else Event.RETAKE
         if is_blind:
             cover.to_ask = others(self._me, owner, transfer.ask)
-        self._states.apply(shard, event, Arrival(now, copies, cover=cover))
+        arrival = Arrival(now, copies, cover=cover, origins=transfer.origins)
+        self._states.apply(shard, event, arrival)
         if is_empty:
             self._on_started([shard])
         self._counters.add("shards_taken")
@@ -290,8 +269,9 @@ class ShardOwnership:
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
         group = self.unasked.correct_group(shard, group, sender)
-        event = arrival_of(group, sender, self._me, owner, base_of)
         is_held = bool(self.held[shard])
+        is_unrelated = is_held and self.origins.are_unrelated(shard, group.origins)
+        event = arrival_of(group, sender, self._me, owner, base_of, is_unrelated=is_unrelated)
         is_restored = self._states.is_restored_by(shard, event)
         logs = self._duplicates.remove(
             cover, counts.keys, logs, decided, now, is_held=is_held, is_restored=is_restored
@@ -304,7 +284,8 @@ class ShardOwnership:
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
         whose = self.replicas.sender_of(shard) or ""
         since = now - max([check.age_ns for check in decided], default=0)
-        self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
+        arrival = Arrival(now, [(now, counts)], logs, group, since=since, origins=group.origins)
+        self._states.apply(shard, event, arrival)
         received = self._covers.get(shard)
         if received is not None:
             received.received_from = sender
@@ -440,6 +421,7 @@ class ShardOwnership:
             self.merge.restore_below(cover.log, [(now, base)], now)
             after = self._engine.local_counts(base.keys, now)
             cover.add_duplicates(base.keys, before, after, now)
+            self.origins.add(shard, UNKNOWN)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Charge counts that this data center lost and has recovered from other data centers; each

@@ -66,6 +66,7 @@ class Event(StrEnum):
     REPLICA_OF_OTHER = "replica_of_other"
     REPLICA_FOUND = "replica_found"
     TRANSFER = "transfer"
+    UNRELATED = "unrelated"
     RETURN = "return"
     RETURN_TO_RESTARTED = "return_to_restarted"
     RETURN_BY_OWNER = "return_by_owner"
@@ -125,6 +126,7 @@ EVENT_MEANINGS = {
     Event.REPLICA_OF_OTHER: "The owner has only a replica of a third member's counters.",
     Event.REPLICA_FOUND: "A member that could not be asked earlier sends its replica.",
     Event.TRANSFER: "Counters arrive that the sender owned.",
+    Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",
     Event.RETURN: "Counters arrive with which the sender decided for this node.",
     Event.RETURN_TO_RESTARTED: "As `RETURN`; this node has restarted since then.",
     Event.RETURN_BY_OWNER: "As `RETURN`, while this node decides for the sender.",
@@ -257,8 +259,10 @@ _ROWS: tuple[
         State.OWNED,
         _ADD,
     ),
+    ((State.OWNED, State.FRESH), (Event.UNRELATED,), State.OWNED, (_A.JOIN, _A.COUNT_HEALED)),
     # Arrivals while the shard is counted in place of its owner.
     (COVERING, (Event.TRANSFER,), State.OWNED, _BASE_OWNED),
+    (COVERING, (Event.UNRELATED,), State.OWNED, (_A.JOIN, _A.END_COVER, _A.COUNT_HEALED)),
     (
         (State.RETAKEN, State.RETAKEN_BLIND),
         (*_RETURNS, *_BLIND_RETURNS),
@@ -326,13 +330,24 @@ if len(TABLE) != len([*_expanded()]):
 
 
 def arrival_of(
-    group: ShardGroup, sender: NodeId, me: NodeId, owner: NodeId | None, base_of: str = ""
+    group: ShardGroup,
+    sender: NodeId,
+    me: NodeId,
+    owner: NodeId | None,
+    base_of: str = "",
+    *,
+    is_unrelated: bool = False,
 ) -> Event:
     """Return the event that describes the arrival of all counters of a shard from `sender`.
 
     `owner` is the member in whose place this node holds the shard, if any. `base_of` is the member
-    whose counters this node started from, if they were a replica.
+    whose counters this node started from, if they were a replica. `is_unrelated` means that this
+    node holds counters that have no unit in common with those of the sender.
     """
+    # Another member still has the base of a log, unless it was this node, or has restarted.
+    has_base = not group.replica_at and (group.taken_from == me or group.is_from_before)
+    if is_unrelated and (not group.taken_from or (has_base and owner is None)):
+        return Event.UNRELATED
     if not group.taken_from:
         return Event.TRANSFER
     by_owner = owner is not None and sender == owner
@@ -373,6 +388,17 @@ def describe() -> str:
         "",
         "Each node has one state for each shard, and events change this state. An event that is",
         "not in the table of a state is rejected and changes nothing.",
+        "",
+        "Two members that have counters of one shard usually have some units in common: those with",
+        "which the second member started. Each shard has *origins* for this: the starts without",
+        "counters from which its counters come. When a node receives counters without a common",
+        "origin, the event is `UNRELATED`, and all units of both sides count. An example: a node",
+        "takes a shard back from a receiver that never got the transfer and started without",
+        "counters. Replicas have unknown origins, and may have any units in common with others.",
+        "",
+        "The origins are enough to show whether a member has received counters, at any distance:",
+        "they move with the counters through third members. Acknowledgements show it only to their",
+        "receiver, and only if they arrive.",
         "",
         "The page is generated from `ownership_table.py` in `node/shards/ownership/`. The module",
         "`ownership.py` in this folder applies the table.",

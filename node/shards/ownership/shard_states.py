@@ -13,12 +13,13 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs
+from node.shards.ownership.origins import UNKNOWN, ShardOrigins
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
-from ringfence.limiter import Engine, Snapshot
-from ringfence.wire import ShardGroup
+from ringfence.limiter import CHARGED_CODES, Engine, Outcomes, Snapshot
+from ringfence.wire import Batch, Op, ShardGroup
 
 __all__ = ["Arrival", "Cover", "OnTransition", "Released", "ShardStates", "others"]
 
@@ -79,6 +80,44 @@ class Cover:
     sent_at: int = 0
     """Instant in ns of this transfer; 0 when the log has units of other members, too."""
 
+    def log_row(
+        self,
+        batch: Batch,
+        outcomes: Outcomes,
+        at: int,
+        period_of: Callable[[bytes], int],
+        now: int,
+    ) -> None:
+        """Add the effect of the row `at` of a decided batch to the log.
+
+        `period_of` returns the period in ns of a key's limit.
+        """
+        log, key, cost = self.log, batch.keys[at], batch.costs[at]
+        match batch.op:
+            case Op.CHECK | Op.CHARGE:
+                if cost and outcomes.codes[at] in CHARGED_CODES:
+                    which = batch.which[at] if batch.which else 0
+                    limit = batch.limits[which - 1] if which else None
+                    period_ns = period_of(key) if limit is None else limit.period_ns
+                    if outcomes.slot_ids[at]:
+                        log.grant(key, outcomes.slot_ids[at], cost, period_ns, now)
+                    else:
+                        log.add(key, cost, period_ns, now)
+            case Op.RENEW:
+                if outcomes.slot_ids[at]:
+                    log.add_slot(key, outcomes.slot_ids[at])
+                    self.sent_log.remove_slots(key, [outcomes.slot_ids[at]])
+            case Op.REFUND:
+                slot = batch.slot_ids[at] if batch.slot_ids else 0
+                if slot:
+                    log.release(key, slot, cost)
+                    self.sent_log.remove_slots(key, [slot])
+                else:
+                    log.take_back(key, cost)
+            case Op.RESET:
+                log.forget(key)
+                self.sent_log.forget(key)
+
     def is_owner_counting(self, now: int) -> bool:
         """Return whether the owner of the shard also holds it at the same time.
 
@@ -137,6 +176,8 @@ class Arrival:
     cover: Cover | None = None
     owner: NodeId | None = None
     since: int = 0
+    origins: tuple[int, ...] = UNKNOWN
+    """Origins of these counters; empty without counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +202,13 @@ class ShardStates:
         replicas: Replicas,
         on_arrived: Callable[[Sequence[bytes]], None],
         on_transition: OnTransition | None = None,
+        *,
+        first_origin: int = 1,
     ) -> None:
         """`on_arrived` is called with keys whose counters this node holds from now on.
 
-        `on_transition` is called before each transition; simulations use it.
+        `on_transition` is called before each transition; simulations use it. Origins of counters
+        are numbered from `first_origin`.
         """
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
@@ -174,6 +218,7 @@ class ShardStates:
         """Units regained from other data centers, of shards that started without counters."""
         self._regained_at = 0
         self.unasked = UnaskedStandbys(me)
+        self.origins = ShardOrigins(first_origin)
         self.transfers = OutgoingTransfers()
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
         self.rounds = RoundTimer()
@@ -201,6 +246,10 @@ class ShardStates:
         if transition.state is not State.FRESH:
             self.regained.pop(shard, None)
             self.unasked.drop([shard])
+        if Action.HOLD in transition.actions:
+            self.origins.set([shard], arrival.origins or self.origins.new())
+        elif not _ANNOUNCED.isdisjoint(transition.actions):
+            self.origins.add(shard, arrival.origins)
         if not _ANNOUNCED.isdisjoint(transition.actions):
             for _, counts in arrival.copies:
                 self.merge.announce(counts.keys)
@@ -231,12 +280,16 @@ class ShardStates:
         if changed:
             self.rounds.add_work()
         held, replicas = self.held, self._replicas
+        begun: list[int] = []
         for shard in changed:
             is_held = held[shard]
             states[shard] = after[states[shard]]
             held[shard] = states[shard] >= COUNTED
-            if held[shard] and not is_held and shard in replicas:
-                replicas.drop([shard])
+            if held[shard] and not is_held:
+                begun.append(shard)
+        if begun:
+            self.origins.set(begun, self.origins.new())
+            replicas.drop([shard for shard in begun if shard in replicas])
         if changed and states[changed[0]] >= COUNTED:
             self.transfers.drop(changed)
         if self.regained:
@@ -250,6 +303,7 @@ class ShardStates:
         alternates ages and units."""
         for key, row in rows.items():
             shard = shard_of(key)
+            self.origins.add(shard, UNKNOWN)
             if self._states[shard] == State.FRESH:
                 self._regained_at = now
                 regained = self.regained.setdefault(shard, {})

@@ -287,8 +287,9 @@ class ShardSender:
         parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
+        origins = self._ownership.origins.of(shard)
         if cover is None:
-            return OutgoingTransfer(to, now, number, parts, "")
+            return OutgoingTransfer(to, now, number, parts, "", origins=origins)
         ask = ""
         if is_blind:
             ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
@@ -296,6 +297,7 @@ class ShardSender:
             *(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask),
             copied_at=cover.copied_at,
             duplicates=cover.duplicates or None,
+            origins=origins,
         )
 
     def expire(self, now: int) -> None:

@@ -68,6 +68,7 @@ class _About(NamedTuple):
     taken_from: str = ""
     transfer_id: int = 0
     is_from_before: bool = False
+    origins: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,6 +105,8 @@ class OutgoingTransfer:
     """Instant of the last replica that the owner of a covered shard sent, if any."""
     duplicates: Mapping[bytes, int] | None = None
     """Most units of each key that both this replica and the log may have, if any."""
+    origins: tuple[int, ...] = ()
+    """Origins of the counters, see `ShardOrigins`; empty without counters."""
 
     @property
     def last_request_at(self) -> int:
@@ -250,6 +253,7 @@ class Reply:
             taken_from=transfer.taken_from,
             transfer_id=transfer.number,
             is_from_before=transfer.is_from_before,
+            origins=transfer.origins,
         )
         self._add(about, shards, transfer.parts[part])
 

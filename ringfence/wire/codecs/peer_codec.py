@@ -17,6 +17,7 @@ from ringfence.wire.bounds import (
     MAX_KEYS,
     MAX_MOVED,
     MAX_NUMBERS,
+    MAX_ORIGINS,
     MAX_PACKED,
     MAX_PARTS,
     MAX_U64,
@@ -98,7 +99,7 @@ _ASK_TAKEN_OVER = 36
 _TAKEN_OVER = 37
 
 _COUNT_FIELDS = 5
-_GROUP_FIELDS = 9
+_GROUP_FIELDS = 10
 _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
 _REFUND_MARK = (Code.UNCHARGED, 0)
@@ -133,7 +134,7 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
                     *(group.moved_to, group.replica_at, group.taken_from),
-                    *(group.transfer_id, group.is_from_before),
+                    *(group.transfer_id, group.is_from_before, [*group.origins]),
                 ]
                 for group in groups
             ]
@@ -341,9 +342,8 @@ def _read_group(wire: object) -> ShardGroup:
     fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
     if len(fields) != _GROUP_FIELDS:
         raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
-    shards, sizes, hold, parts, moved_to, replica_at, taken_from, transfer_id, is_from_before = (
-        fields
-    )
+    shards, sizes, hold, parts, *names, transfer_id, is_from_before, origins = fields
+    moved_to, replica_at, taken_from = names
     read = _read_shards(shards, "Pulled.shards")
     return ShardGroup(
         read,
@@ -355,6 +355,7 @@ def _read_group(wire: object) -> ShardGroup:
         text(taken_from, "Pulled.taken_from"),
         integer(transfer_id, "Pulled.transfer_id"),
         flag(is_from_before, "Pulled.is_from_before"),
+        tuple(_checked(items(origins, "Pulled.origins", MAX_ORIGINS), "Pulled.origins", MAX_U64)),
     )
 
 

@@ -116,6 +116,9 @@ class ShardGroup:
     one part, and when nothing is sent."""
     is_from_before: bool = False
     """Whether the counters were taken over before the last start of `taken_from`."""
+    origins: tuple[int, ...] = ()
+    """Numbers of the starts without counters from which the counters come, when `hold` is `HELD`; 0
+    is an unknown one. Empty for a shard without counters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ def test_every_state_accepts_every_arrival_of_counters(state: State) -> None:
     """Rejected counters would be lost, since their sender no longer counts them."""
     for args in every_arrival():
         assert (state, arrival_of(*args)) in TABLE
+        assert state < COUNTED or (state, arrival_of(*args, is_unrelated=True)) in TABLE
 
 
 def every_arrival() -> list[tuple[ShardGroup, NodeId, NodeId, NodeId | None, str]]:
@@ -146,7 +147,11 @@ def every_arrival() -> list[tuple[ShardGroup, NodeId, NodeId, NodeId | None, str
 
 
 def test_every_arrival_event_is_reached_by_some_transfer() -> None:
-    reached = {arrival_of(*args) for args in every_arrival()}
+    reached = {
+        arrival_of(*args, is_unrelated=is_unrelated)
+        for args in every_arrival()
+        for is_unrelated in (False, True)
+    }
 
     start = [*Event].index(Event.TRANSFER)
     assert reached == {*[*Event][start:]}
@@ -166,6 +171,8 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
         (State.COVERED, Event.TRANSFER, 5 + 2),
         (State.COVERED, Event.COVER, 1 + 3),
         (State.COVERED_BLIND, Event.REPLICA_FOUND, 5 + 2),
+        (State.OWNED, Event.UNRELATED, 5 + 1),
+        (State.RETAKEN, Event.UNRELATED, 5 + 1),
         (State.RETAKEN, Event.RETURN, 1 + 3),
     ],
 )

@@ -1,0 +1,107 @@
+"""Counters of two members that have no unit in common: all units of both sides count."""
+
+import pytest
+
+from hashring import shard_of
+from node.shards.ownership.origins import UNKNOWN, ShardOrigins
+from ringfence.wire import MAX_ORIGINS
+from tests.node.shards.ownership.ownership_host import KEY, Host
+
+
+def transferred(*, is_received: bool) -> tuple[Host, Host]:
+    """Return a sender that has taken back its transfer of three units and admitted one more, and
+    the receiver of the transfer, which has admitted two units."""
+    sender, receiver = Host("a"), Host("b")
+    sender.ownership.start([shard_of(KEY)])
+    sender.spend(3)
+    reply = receiver.ask(sender)
+    if is_received:
+        receiver.take(sender, reply)
+    else:
+        receiver.ownership.start([shard_of(KEY)])
+    receiver.spend(2)
+    sender.stand_in_for("b")
+    sender.spend(1)
+    return sender, receiver
+
+
+RECEIVED = pytest.mark.parametrize("is_received", [False, True])
+
+
+@RECEIVED
+def test_units_of_a_transfer_count_once_whether_or_not_it_was_received(
+    *, is_received: bool
+) -> None:
+    """The receiver's counters replaced those of a transfer that the receiver never had."""
+    sender, receiver = transferred(is_received=is_received)
+
+    sender.take(receiver, sender.ask(receiver))
+
+    assert sender.used == 6
+    assert sender.covered_owner is None
+
+
+@RECEIVED
+def test_a_transfer_that_was_taken_back_counts_once_at_its_receiver(*, is_received: bool) -> None:
+    """The receiver added only the log, which lacks the units of the first transfer."""
+    sender, receiver = transferred(is_received=is_received)
+
+    receiver.take(sender, receiver.ask(sender))
+
+    assert receiver.used == 6
+
+
+@RECEIVED
+def test_a_transfer_that_was_taken_back_counts_once_on_any_way(*, is_received: bool) -> None:
+    sender, receiver = transferred(is_received=is_received)
+    third = Host("c")
+
+    third.take(sender, third.ask(sender))
+    receiver.take(third, receiver.ask(third))
+
+    assert receiver.used == 6
+
+
+@RECEIVED
+def test_counters_that_a_third_member_passed_on_count_once(*, is_received: bool) -> None:
+    sender, receiver = transferred(is_received=is_received)
+    third = Host("c")
+
+    third.take(receiver, third.ask(receiver))
+    sender.take(third, sender.ask(third))
+
+    assert sender.used == 6
+
+
+def test_origins_of_different_hosts_differ() -> None:
+    hosts = [Host(name) for name in "ab"]
+    for host in hosts:
+        host.ownership.start([1])
+        host.ownership.start([2])
+
+    assert len({host.ownership.origins.of(shard) for host in hosts for shard in (1, 2)}) == 4
+
+
+def test_counters_with_an_unknown_origin_may_have_any_units() -> None:
+    origins = ShardOrigins(7)
+    origins.set([1], origins.new())
+    assert origins.are_unrelated(1, (3, 4))
+    assert not origins.are_unrelated(1, (3, 7))
+    assert not origins.are_unrelated(1, ())
+    assert not origins.are_unrelated(1, UNKNOWN)
+
+    origins.add(1, (3, 4))
+    assert origins.of(1) == (3, 4, 7)
+    origins.add(1, UNKNOWN)
+
+    assert origins.of(1) == UNKNOWN
+    assert not origins.are_unrelated(1, (5,))
+
+
+def test_more_origins_than_a_message_may_have_are_unknown() -> None:
+    origins = ShardOrigins(1)
+    origins.set([1], tuple(range(1, MAX_ORIGINS + 1)))
+
+    origins.add(1, (MAX_ORIGINS + 1,))
+
+    assert origins.of(1) == UNKNOWN
