@@ -109,9 +109,12 @@ class CounterView:
         answer, begin = row.answer, row.answer.asked_at
         if answer.source is Source.CACHE:  # The revocation of a denial travels.
             begin = min([begin, *(each.begin for each in row.excuses)]) - _REVOKED_S
+        place = self.place_of(answer)
+        is_by_owner = answer.source is not Source.STANDBY
+        deciders = self._deciders(place, begin, answer.answered_at) if is_by_owner else place.hosts
         found = {
             limit
-            for host in self._deciders(self.place_of(answer), begin, answer.answered_at)
+            for host in deciders
             for _, limit in self.limits.changes(host, begin, answer.answered_at)
         }
         return sorted(found, key=lambda limit: -limit.amount)
@@ -151,11 +154,6 @@ class CounterView:
         is_disturbed = self.excuses.is_disturbed(place, begin - _NEAR_S, end + _NEAR_S)
         return place.hosts if is_disturbed else place.hosts[:1]
 
-    def _is_overdrawn(self, answer: Answered) -> bool:
-        """Return whether a charge may have overdrawn the part of one data center, which does not
-        reduce the parts of the others."""
-        return self.is_divided and answer.is_charge
-
     def place_of(self, answer: Answered) -> Place:
         """Return where the counter is that the client of an answer checked."""
         return self.places[answer.datacenter]
@@ -193,8 +191,8 @@ class CounterView:
         answer = row.answer
         least = most = answer.cost if answer.spends else 0
         place = self.place_of(answer)
-        if row.may_be_lost or self._is_overdrawn(answer):
-            least = 0
+        if row.may_be_lost or (self.is_divided and answer.is_charge):
+            least = 0  # A charge that overdraws one part does not reduce the other parts.
         last = answer.answered_at
         if row.is_split:  # A merge may add the units of one side at its own instant.
             last = max([last, *(each.end for each in row.excuses if not each.is_alone)])
@@ -207,7 +205,8 @@ class CounterView:
         if most:
             shift = self._window_shift_s(answer)
             yield self._spend(answer.asked_at - shift, last + shift, least, most, known)
-        is_asked_again = bool(row.excuses) or self.excuses.has_breaks
+        has_second = answer.source not in (Source.OWNER, Source.CACHE)
+        is_asked_again = bool(row.excuses) or self.excuses.has_breaks or has_second
         if is_asked_again and not answer.is_uncounted and not _is_by_owner(answer):
             until = max([last, *(each.end for each in row.excuses)])
             more = answer.cost * (_MOST_DECIDERS - 1)
@@ -223,8 +222,12 @@ class CounterView:
             most = answer.cost * (_MOST_DECIDERS if excuses else 1)
             return self._spend(answer.asked_at, until, 0, most, inf)
         least = 0 if self.is_divided else answer.cost  # Else a refund could remove other units.
+        if self.limit.is_bucket and self._is_elsewhere(answer):
+            last = self._shared_at(answer) + self._wrong_drain_s(answer)
+        else:
+            last = answer.answered_at
         return self._spend(
-            *(answer.asked_at, answer.answered_at, least, answer.cost, answer.answered_at),
+            *(answer.asked_at, last, least, answer.cost, answer.answered_at),
             self._refund_of(answer),
         )
 
@@ -234,16 +237,22 @@ class CounterView:
         A caller's refund removes the newest units. The refund of a denied group has an age, so it
         removes units from the instant of the check on, or from shortly before it. It removes
         nothing if the network delays it by more than this. A refund of a borrowed unit may be lost.
+
+        Another data center that has received the units keeps them: later units of this data center
+        count there instead of them.
         """
         first, least, ages = answer.answered_at, answer.cost, (0.0, 0.0)
-        if answer.in_denied_group:
+        last = answer.refund_done_at
+        if self._is_elsewhere(answer):
+            least, last = 0, inf if self.limit.is_bucket else last
+        elif answer.in_denied_group:
             first, lasts = answer.asked_at, answer.refund_done_at - answer.asked_at
-            stated = answer.answered_at - answer.asked_at if self.limit.is_bucket else lasts
-            ages = stated, lasts + _REFUND_ALLOWANCE_S
+            # A member that owns all rows of the group does not charge them at all.
+            ages = 0.0 if self.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
             least = 0 if self.excuses.has_loss or self.excuses.has_breaks else least
         return Refund(
             self._instant(first - self._skew_s),
-            self._instant(answer.refund_done_at + self._skew_s),
+            self._instant(last + self._skew_s),
             0 if self.is_divided else least,
             answer.cost,
             *(round(age * 1e9) for age in ages),
@@ -253,7 +262,7 @@ class CounterView:
         """Return the units of a row as an exact counter would count them."""
         answer = row.answer
         cost = answer.cost if answer.spends else 0
-        least = 0 if self._is_overdrawn(answer) else cost
+        least = 0 if self.is_divided and answer.is_charge else cost
         return self._spend(answer.asked_at, answer.answered_at, least, cost, answer.answered_at)
 
     def known_at_once(self, row: Row) -> Spend:
@@ -274,7 +283,7 @@ class CounterView:
         """Return the question that a check asked; `is_exact` ignores faults of clocks."""
         skew = self._skew_s
         if not is_exact and not self._keeps_all:
-            skew += self.clock_error_s(answer)
+            skew += self.clock_error_s(answer) * self.limits.rate_change
         return Question(
             self._instant(answer.asked_at - skew),
             self._instant(answer.answered_at + skew),
@@ -370,10 +379,13 @@ class CounterView:
     def _wrong_drain_s(self, answer: Answered) -> float:
         """Return by how many seconds a wrong clock in another data center may change how long the
         units of a check there remain in a shared bucket."""
-        place = self.place_of(answer)
-        if not self.limit.is_bucket or place.datacenter == self.datacenter or self.is_divided:
+        if not self.limit.is_bucket or not self._is_elsewhere(answer):
             return 0.0
-        return self.excuses.clock_steps_s(place)
+        return self.excuses.clock_steps_s(self.place_of(answer)) * self.limits.rate_change
+
+    def _is_elsewhere(self, answer: Answered) -> bool:
+        """Return whether another data center counts a check and sends its counts to this one."""
+        return not self.is_divided and self.place_of(answer).datacenter != self.datacenter
 
     def _shared_at(self, answer: Answered) -> float:
         """Return when the judged data center certainly has the units of a check in another one."""

@@ -32,6 +32,18 @@ class RuleLimits:
     by_host: Mapping[str, _Steps]
     """Limits of the hosts to which faults apply others."""
 
+    @property
+    def rate_change(self) -> float:
+        """Return the largest factor between two rates at which a bucket drains; 1 for a window.
+
+        A wrong clock may change the level at the higher rate, and then the lower one applies.
+        """
+        if not self.usual.is_bucket:
+            return 1.0
+        limits = [limit for steps in self.by_host.values() for _, limit in steps]
+        rates = [max(1, limit.amount) for limit in (self.usual, *limits)]
+        return max(rates) / min(rates)
+
     def changes(self, host: str, begin: float, end: float) -> _Steps:
         """Return the limits that a host applies between two instants, each with its begin."""
         steps = self.by_host.get(host, [(-inf, self.usual)])

@@ -25,6 +25,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
   - key: single
     rate_limit: {period: 30s, requests_per_unit: 5, algorithm: token_bucket, burst: 1}
+  - key: bucket
+    rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
 """
@@ -189,6 +191,35 @@ def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found)
     assert violated("single", answers, faults if part else []) == found
 
 
+@pytest.mark.parametrize(("crash_at", "found"), [(2.9, set()), (None, {"retry_after"})])
+def test_a_replica_drains_by_the_old_limit_although_the_owner_denied_a_check(
+    crash_at, found
+) -> None:
+    lower = Fault(1.0, "rules", 3.2, {"part": 0.5})
+    crash = Fault(crash_at or 0.0, "crash", 3.1, {"node": order_of("single")[0]})
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+    denied = [
+        Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, wait)
+        for at, wait in [(1.1, 12.25), (4.0, 2.0)]
+    ]
+
+    answers = [*rows(1, 0, 1), *denied]
+    faults = [lower, crash] if crash_at else [lower]
+    moved = None if crash_at else settled
+    assert violated("single", answers, faults, disturbances=moved) == found
+
+
+@pytest.mark.parametrize(("at", "found"), [(9.5, set()), (11.0, {"wrong_denial"})])
+def test_a_clock_that_was_set_back_stops_a_bucket_at_its_higher_rate(at, found) -> None:
+    owner, *_ = order_of("bucket")
+    back = Fault(2.0, "clock_step", 30, {"node": owner, "by_s": -1.0})
+    lower = Fault(3.5, "rules", 30, {"part": 0.34})
+    denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 0.5)
+
+    found_laws = violated("bucket", [*rows(3, 1.9, 1.91), denied], [back, lower])
+    assert found_laws - {"retry_after"} == found
+
+
 @pytest.mark.parametrize(
     ("first_at", "allowed", "found"), [(6.5, False, set()), (1.0, True, {"over_admission"})]
 )
@@ -255,6 +286,25 @@ def test_a_lower_limit_denies_only_what_does_not_fit_it_and_only_while_it_applie
     denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 86_402 - at)
 
     assert violated("daily", [*rows(count, 2, 3), denied], lower) == found
+
+
+@pytest.mark.parametrize(
+    ("count", "source", "found"),
+    [
+        (50, Source.STANDBY, set()),
+        (40, Source.STANDBY, {"wrong_denial"}),
+        (50, Source.OWNER, {"wrong_denial"}),
+    ],
+)
+def test_a_standby_with_a_lower_limit_decides_by_it(count, source, found) -> None:
+    owner, standby, *_ = order_of("daily")
+    lower = Fault(1, "limits", 12, {"node": standby, "part": 0.5})
+    cut = Fault(3.5, "cut", 6, {"node": owner})
+    denied = Answered(4.0, 4.001, "dc1", "k", 1, False, source, 86_398.0)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(count, 2, 3), denied]
+    assert violated("daily", answers, [lower, cut], disturbances=settled) == found
 
 
 def test_a_lower_limit_admits_no_more_than_it_has() -> None:
@@ -373,3 +423,14 @@ def test_a_slow_node_that_forwards_to_the_home_of_a_rule_explains_decisions_by_p
     for node, found in ((forwarder, set()), (other, {"outage"})):
         busy = [Fault(10, "busy", 20, {"node": node, "cost_ms": 20})]
         assert violated("home", by_policy, busy, datacenters=2) == found
+
+
+@pytest.mark.parametrize(("source", "found"), [(Source.POLICY, set()), (None, {"wrong_denial"})])
+def test_the_home_may_count_a_check_that_the_policy_decided_while_nodes_connect(
+    source, found
+) -> None:
+    first = rows(1, 0.1, 0.2, "dc2", source=source) if source else []
+    denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, 86_400.0 - 5)
+
+    answers = [*first, *rows(399, 1, 2), denied]
+    assert violated("home", answers, datacenters=2) - {"retry_after", "outage"} == found

@@ -16,6 +16,18 @@ descriptors:
   - key: limited
     rate_limit: {unit: day, requests_per_unit: 5, algorithm: %s}
 """
+SHARED = """
+domain: sim
+descriptors:
+  - key: shared
+    rate_limit: {unit: day, requests_per_unit: 5, algorithm: fixed_window, scope: global}
+"""
+BUCKET = """
+domain: sim
+descriptors:
+  - key: bucket
+    rate_limit: {period: 10s, requests_per_unit: 1, algorithm: token_bucket, burst: 2}
+"""
 ALGORITHMS = ("fixed_window", "sliding_window_log")
 KEPT = [
     Answered(at, at + 0.001, "dc1", "k", 1, allowed=True, source=Source.OWNER) for at in (1.0, 3.0)
@@ -67,3 +79,43 @@ def test_the_refund_of_a_group_may_come_too_late_when_the_network_delays_it(netw
         ["invented_hits"],
     ]
     assert violations("sliding_window_log", REFUNDED, 3, network) == ["invented_hits"]
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ({"dc1": 2, "dc2": 2}, []),
+        ({"dc1": 2, "dc2": 3}, []),
+        ({"dc1": 3, "dc2": 2}, ["agreement"]),
+        ({"dc1": 2, "dc2": 1}, ["agreement"]),
+        ({"dc1": 2, "dc2": 4}, ["agreement"]),
+    ],
+)
+def test_another_data_center_may_keep_a_refunded_unit_that_it_has_received(used, expected):
+    [rule] = load_text(SHARED).rules.rules()
+    ledger = Ledger()
+    for answer in [KEPT[0], replace(KEPT[1], datacenter="dc2")]:
+        ledger.add("shared", answer)
+    ledger.add_refunded("shared", REFUNDED)
+    scenario = Scenario("judged", "", nodes=4, datacenters=2)
+    final = Final({(where, "shared", "k"): units for where, units in used.items()})
+    found = Invariants({"shared": rule}, scenario, 0.2, 0.0).violations(ledger, final, 30.0)
+    assert [each.property for each in found] == expected
+
+
+@pytest.mark.parametrize(("retry_after", "expected"), [(7.0, []), (6.9, ["retry_after"])])
+def test_a_group_that_one_member_denied_left_nothing_in_a_bucket(retry_after, expected):
+    [rule] = load_text(BUCKET).rules.rules()
+    ledger = Ledger()
+    for answer in [replace(KEPT[0], asked_at=0.999, answered_at=1.0), replace(KEPT[0], cost=1)]:
+        ledger.add("bucket", answer)
+    for number in range(50):
+        at = 1.1 + number / 100
+        passing = replace(IN_GROUP, asked_at=at, answered_at=at + 0.001, refund_done_at=at + 0.101)
+        ledger.add_refunded("bucket", passing)
+    denied = replace(KEPT[0], asked_at=4.0, answered_at=4.001, allowed=False)
+    ledger.add("bucket", replace(denied, retry_after=retry_after))
+    found = Invariants({"bucket": rule}, Scenario("judged", "", nodes=3), 0.2, 0.0).violations(
+        ledger, Final(), 30.0
+    )
+    assert [each.property for each in found] == expected
