@@ -289,6 +289,9 @@ class ShardOwnership:
         received = self._covers.get(shard)
         if received is not None:
             received.received_from = sender
+            if self.is_blind(shard) and group.replica_at:
+                asked = dict.fromkeys([*received.to_ask, group.replica_at])
+                received.to_ask = others(self._me, received.owner, *asked)
             if group.taken_from == received.owner and not group.replica_at:
                 received.base_of = group.taken_from
         if crossed is not None:

@@ -103,6 +103,20 @@ def test_a_receiver_without_data_requests_the_replica_that_the_standby_lacked() 
     assert again.used == 8
 
 
+def test_units_that_a_standby_received_as_a_replica_are_counted_once_when_it_returns() -> None:
+    restarted, stand_in = Host("a"), Host("c")
+    restarted.stand_in_for("d")  # A silent member may have counters from before the restart.
+    stand_in.stand_in_for("a", "b")
+    restarted.spend(3)
+    stand_in.spend(2)
+    restarted.copy_to(stand_in)
+
+    restarted.take(stand_in, restarted.ask(stand_in))
+
+    assert restarted.used == 5
+    assert (restarted.covered_owner, restarted.to_ask) == ("d", ["b"])
+
+
 def test_a_standby_merges_counts_from_a_takeover_without_replica_into_its_replica() -> None:
     standby, stand_in, _ = copied_and_away("d", "b")
 
