@@ -26,8 +26,15 @@ def stalled(level: Level, *stalls: tuple[float, float]) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("level", ["node", "core"])
-@pytest.mark.parametrize("stalls", [[(3, 0.6)], [(3, 1.2)], [(3, 0.6), (6, 1.2), (9, 2.0)]])
+@pytest.mark.parametrize(
+    ("stalls", "level"),
+    [
+        ([(3, 0.6)], "core"),
+        ([(3, 1.2)], "core"),
+        ([(3, 0.6), (6, 1.2), (9, 2.0)], "core"),
+        ([(3, 0.6), (6, 1.2), (9, 2.0)], "node"),
+    ],
+)
 def test_all_units_that_were_admitted_are_counted_once(
     level: Level, stalls: list[tuple[float, float]]
 ) -> None:

@@ -28,9 +28,9 @@ def small_canary(monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = replace(
         SCENARIOS["canary"],
         level="core",
-        seconds=8,
-        calm=3,
+        seconds=6,
+        calm=1,
         loads=(Load(rule="exact", per_second=60, keys=4),),
-        faults=(Fault(1, "cut", 7, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
+        faults=(Fault(1, "cut", 6, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
     )
     monkeypatch.setitem(SCENARIOS, "canary", smaller)

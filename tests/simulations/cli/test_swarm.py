@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_swarm_splits_every_transfer_into_the_requested_parts(
     run: Run, in_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(
-        SCENARIOS["node-crash"], seconds=10, calm=8, faults=(Fault(3, "crash", 6, {"node": "n2"}),)
+        SCENARIOS["node-crash"], seconds=8, calm=4, faults=(Fault(3, "crash", 6, {"node": "n2"}),)
     )
     monkeypatch.setitem(SCENARIOS, "node-crash", short)
     seeds = ("--seeds", "1", "--from", "7", "--scenario", "node-crash", "--level", "core", "--json")
@@ -71,14 +72,19 @@ def test_a_swarm_splits_every_transfer_into_the_requested_parts(
     assert one["failed"] == two["failed"] == []
 
 
-@pytest.mark.parametrize("asked", [(), ("--least-parts", "2")])
+def repeated(run: Run, finding: dict[str, Any]) -> dict[str, Any]:
+    """Run the command of a finding and return its row."""
+    _, _, *words = shlex.split(finding["command"])
+    [again] = run(*words, "--json", "--no-report").rows
+    return again
+
+
 def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
-    run: Run, in_process: None, small_canary: None, tmp_path: Path, asked: tuple[str, ...]
+    run: Run, in_process: None, small_canary: None, tmp_path: Path
 ) -> None:
     (tmp_path / "found").mkdir()
     words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--cases", "found")
-    words = (*words, "--shrink-runs", "30")
-    ran = run("swarm", *words, *asked, "--json")
+    ran = run("swarm", *words, "--shrink-runs", "30", "--json")
 
     assert ran.status == 1
     [finding, summary] = ran.rows
@@ -89,12 +95,21 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
     assert len(finding["story"]) <= 13
     assert finding["command"] == "ringfence simulate case found/ringfence-canary-20.yaml"
 
-    _, _, *words = shlex.split(finding["command"])
-    [again] = run(*words, "--json", "--no-report").rows
-
+    again = repeated(run, finding)
     broken = [[each["property"], each["text"]] for each in again["violations"]]
     assert broken == finding["violations"]
     assert again["command"] == finding["command"]
+
+
+def test_a_case_of_a_swarm_keeps_the_requested_parts_of_transfers(
+    run: Run, in_process: None, small_canary: None, tmp_path: Path
+) -> None:
+    words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--least-parts", "2")
+    [finding, _] = run("swarm", *words, "--shrink-runs", "1", "--json").rows
+
+    assert "least_parts: 2" in (tmp_path / "ringfence-canary-20.yaml").read_text("utf-8")
+    broken = [[each["property"], each["text"]] for each in repeated(run, finding)["violations"]]
+    assert broken == finding["violations"]
 
 
 def test_text_output_of_a_swarm_has_story_diagram_and_command(

@@ -140,6 +140,7 @@ def test_a_hot_key_that_is_the_only_one_gets_all():
     assert shares(drawn(Load("hot", keys=1, args={"share": 0.1}))) == {"k0": 1.0}
 
 
+@settings(max_examples=20)
 @given(st.integers())
 def test_an_attacker_never_sends_a_key_twice(seed):
     load = Load("attack", keys=10, per_second=500, args={"share": 0.6})

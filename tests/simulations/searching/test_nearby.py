@@ -7,10 +7,10 @@ from simulations.searching.nearby import run_nearby
 CANARY = replace(
     SCENARIOS["canary"],
     level="core",
-    seconds=8.0,
-    calm=3.0,
+    seconds=6.0,
+    calm=1.0,
     loads=(Load(rule="exact", per_second=60, keys=4),),
-    faults=(Fault(1, "cut", 7, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
+    faults=(Fault(1, "cut", 6, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
 )
 
 
@@ -19,7 +19,7 @@ def test_a_run_is_repeated_without_each_fault_and_with_other_seeds() -> None:
     found = run_nearby(CANARY, 7, 3, lambda: done.append(1))
 
     assert [each.change for each in found] == [
-        "without 1-7 s: cut node=n1",
+        "without 1-6 s: cut node=n1",
         "without 2-3 s: loss share=0.01",
         "with seed 8",
     ]

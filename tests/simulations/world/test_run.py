@@ -95,8 +95,9 @@ def test_a_clock_with_an_hours_offset_is_distrusted_and_trusted_again():
 
 
 def test_a_split_violates_invariants_that_ignore_faults():
-    cut = Fault(1, "cut", 18, {"node": "n1"})
-    blind = run(replace(scenario("canary"), faults=(cut,), calm=5.0))
+    cut = Fault(1, "cut", 10, {"node": "n1"})
+    canary = replace(scenario("canary"), level="core", seconds=10.0, calm=2.0, faults=(cut,))
+    blind = run(canary)
     assert {"over_admission", "false_death"} <= {each.property for each in blind.violations}
 
 
