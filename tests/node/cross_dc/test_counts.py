@@ -108,6 +108,20 @@ async def test_when_the_load_stops_both_sides_soon_report_the_same(
         assert seen == [600 - sum(admitted)] * 2
 
 
+async def test_a_check_that_is_refunded_at_once_counts_in_no_other_data_center(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (_, here, there):
+        await trio.sleep(3)
+        await here.check("api", {"fixed": "x"}, cost=500)
+        await trio.sleep(0.01)
+        await here.refund("api", {"fixed": "x"}, cost=500)
+        await trio.sleep(3)
+
+        seen = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
+        assert seen == [600] * 2
+
+
 async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: MockClock) -> None:
     async with two_datacenters() as (w, here, there):
         before = await both(here, there, "fixed", 50, 1.0)
