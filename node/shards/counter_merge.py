@@ -8,10 +8,10 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs
+from node.shards.log_rows import add_logs, without_checks
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
-from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import SLOT_ID, DecidedCheck
+from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
+from ringfence.wire import CODE, SLOT_ID, DecidedCheck
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
@@ -280,12 +280,11 @@ class CrossedTransfers:
         return NEVER if first is None else first + _ACKNOWLEDGED_NS
 
     def find(
-        self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck]
+        self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck], now: int
     ) -> OutgoingTransfer | None:
         """Return the transfer of a shard to `sender` that crossed a transfer from `sender`, if any.
 
-        If `sender` received this node's transfer, `decided` contains checks of that transfer. Then
-        the transfers did not cross.
+        `decided` are the checks in the transfer from `sender`.
         """
         transfer = self._transfers.get(shard)
         if (
@@ -295,15 +294,26 @@ class CrossedTransfers:
             or transfer.to != sender
         ):
             return None
-        sent = {check.id for part in transfer.parts for check in part.decided}
-        return None if any([check.id in sent for check in decided]) else transfer
+        return None if _has_received(transfer, decided, now) else transfer
 
-    def charge(self, shard: int, transfer: OutgoingTransfer, now: int) -> None:
+    def charge(
+        self, shard: int, transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int
+    ) -> None:
         """Charge the units of a transfer that may not have reached the owner on top of the owner's
-        counters."""
+        counters.
+
+        The owner has counted the checks in `decided`, so they are left out.
+        """
         log = FallbackLog()
+        theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
         for part in transfer.parts:
-            add_logs(log, part.counts, part.fallback_counts, transfer.at)
+            both = [
+                check
+                for check in part.decided
+                if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
+            ]
+            rows = without_checks(part.counts.keys, part.fallback_counts, both)
+            add_logs(log, part.counts, rows, transfer.at)
         for part in transfer.parts:
             self._merge.charge_log(log, part.counts.keys, part.counts, transfer.at, now)
         self._charged[shard] = transfer, log, now
@@ -344,6 +354,24 @@ def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
     if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
         return age_ns
     return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
+
+
+def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int) -> bool:
+    """Return whether the sender of `decided` had received a transfer: then `decided` contains most
+    checks of this transfer.
+
+    A check in both is no proof, because a caller may have asked both members. `decided` has only
+    the newest checks, so older ones are ignored.
+    """
+    theirs = {check.id for check in decided}
+    oldest = max([check.age_ns for check in decided], default=0) - (now - transfer.at)
+    recent = [
+        check.id in theirs
+        for part in transfer.parts
+        for check in part.decided
+        if check.age_ns <= oldest and not check.is_refund
+    ]
+    return 2 * sum(recent) > len(recent)
 
 
 def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:

@@ -265,7 +265,7 @@ class ShardOwnership:
             return False
         if not self._is_new(shard, group, sender):
             return True
-        crossed = None if group.taken_from else self._crossed.find(shard, sender, decided)
+        crossed = None if group.taken_from else self._crossed.find(shard, sender, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
         group = self.unasked.correct_group(shard, group, sender)
@@ -295,7 +295,7 @@ class ShardOwnership:
             if group.taken_from == received.owner and not group.replica_at:
                 received.base_of = group.taken_from
         if crossed is not None:
-            self._crossed.charge(shard, crossed, now)
+            self._crossed.charge(shard, crossed, decided, now)
         if replica:
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
             if shard in self._covers:
@@ -323,11 +323,11 @@ class ShardOwnership:
         """
         new = [shard for shard in shards if not self.held[shard]]
         arrived = [shard for shard in new if self._is_new(shard, group, sender)]
-        crossed = {shard: self._crossed.find(shard, sender, ()) for shard in arrived}
+        crossed = {shard: self._crossed.find(shard, sender, (), now) for shard in arrived}
         self._states.apply_to_all(arrived, Event.TRANSFER)
         for shard, transfer in crossed.items():
             if transfer is not None:
-                self._crossed.charge(shard, transfer, now)
+                self._crossed.charge(shard, transfer, (), now)
         return new
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:

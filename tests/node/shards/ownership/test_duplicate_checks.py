@@ -122,3 +122,25 @@ def test_units_of_a_crossed_transfer_leave_a_sliding_log_when_it_is_acknowledged
     standby.ownership.acknowledge(owner.name, [shard_of(KEY)], number, NOW + DAY // 64)
 
     assert standby.used == 3
+
+
+@ORDERS
+def test_a_crossed_transfer_is_charged_without_the_checks_that_its_owner_decided_too(
+    first: int, second: int
+) -> None:
+    """The common check seemed to show that the owner had received the whole transfer."""
+    owner, [standby] = covered_by(1)
+    owner.spend(2, at=first, check_id=CHECK)
+    standby.spend(2, at=second, check_id=CHECK)
+    for number in (2, 3):
+        standby.spend(5, at=NOW - number, check_id=(7, number, 0))
+    from_standby = owner.ask(standby)  # The owner has not received it yet.
+    from_owner = standby.ask(owner)
+
+    standby.take(owner, from_owner)
+    assert standby.used == 15
+    standby.ownership.acknowledge(
+        owner.name, [shard_of(KEY)], from_standby.groups[0].transfer_id, NOW
+    )
+
+    assert standby.used == 5
