@@ -278,11 +278,10 @@ class ShardOwnership:
         )
         # The sender may not know that this node was the standby of the owner. But a replica that
         # the sender itself sent has the units that it has sent now.
-        is_of_owner = self.replicas.sender_of(shard) == group.taken_from != sender
-        is_base = group.replica_at == self._me or is_of_owner
+        whose = self.replicas.sender_of(shard) or ""
+        is_base = whose != sender and (group.replica_at == self._me or whose == group.taken_from)
         is_used = bool(group.replica_at) and is_base and not is_held
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
-        whose = self.replicas.sender_of(shard) or ""
         since = now - max([check.age_ns for check in decided], default=0)
         arrival = Arrival(now, [(now, counts)], logs, group, since=since, origins=group.origins)
         self._states.apply(shard, event, arrival)

@@ -76,10 +76,11 @@ class Host:
     def copy_to(self, other: "Host") -> None:
         other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
 
-    def ask(self, sender: "Host") -> Pulled:
+    def ask(self, sender: "Host", *, is_standby: bool = False) -> Pulled:
+        """Pull the shard; `is_standby` means that the sender becomes this host's standby."""
         sender.sender.index([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
-        return sender.sender.answer(self.name, pull, NOW, lambda shard: False)
+        return sender.sender.answer(self.name, pull, NOW, lambda shard: is_standby)
 
     def take(self, sender: "Host", reply: Pulled) -> None:
         (about,) = reply.groups

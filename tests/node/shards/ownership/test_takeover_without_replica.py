@@ -103,6 +103,18 @@ def test_a_receiver_without_data_requests_the_replica_that_the_standby_lacked() 
     assert again.used == 8
 
 
+def test_a_replica_of_the_senders_counters_is_no_base_below_them() -> None:
+    restarted, next_owner, stand_in = Host("a"), Host("b"), Host("c")
+    stand_in.stand_in_for("a")
+    stand_in.spend(1)
+    restarted.take(stand_in, restarted.ask(stand_in))
+    next_owner.take(restarted, next_owner.ask(restarted, is_standby=True))  # It keeps a replica.
+
+    restarted.take(next_owner, restarted.ask(next_owner))
+
+    assert restarted.used == 1
+
+
 def test_units_that_a_standby_received_as_a_replica_are_counted_once_when_it_returns() -> None:
     restarted, stand_in = Host("a"), Host("c")
     restarted.stand_in_for("d")  # A silent member may have counters from before the restart.
