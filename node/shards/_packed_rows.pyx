@@ -1,26 +1,115 @@
 """Dictionary from keys to rows of bytes in two blocks of memory, without an object per key.
 
-A record is the lengths of key and row, the key and the row. An index has the place of each record
-in the order of insertion, and one byte of the hash of its key. A look-up compares this byte for all
-keys, so the dictionary suits the few hundred keys of a shard, not millions.
+A record is the lengths of key and row, the key and the row. The first 8 bytes of a key are the id
+of its rule, so they are stored once for many keys. An index has the place of each record in the
+order of insertion, and one byte of the hash of its key. A look-up compares this byte for all keys,
+so the dictionary suits the few hundred keys of a shard, not millions.
+
+A row of a replica is the number of its limit, the instant of its arrival in 8 bytes, and the
+numbers of its state. Numbers have 7 bits in each byte, the lowest bits first.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cdef extern from "Python.h":
     Py_hash_t PyObject_Hash(object) except -1
-
+    unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
 
 
 cdef enum:
     SPARE = 16  # 1 / 16 of the memory may be unused
     STEP = 64  # bytes
+    ID = 8  # bytes of the id of a rule
+    NO_ID = 255  # number of the id when the whole key is in the record
+    SHORT = 255  # rows with fewer bytes have a length of one byte
+    HEAD = 3  # bytes: number of the id, length of the rest of the key, length of the row
+    LONG_HEAD = 7  # bytes: the same, with the length of a long row behind
+    LONGEST_NUMBER = 10  # bytes
+    INSTANT = 8  # bytes
 
-cdef packed struct Lengths:
-    uint32_t row
-    uint8_t key
+cdef struct Record:
+    uint8_t* key  # behind the id
+    uint8_t* row
+    uint32_t row_size
+    uint8_t key_size
+    uint8_t id
+
+
+cdef inline uint8_t* _put(uint8_t* place, uint64_t number) noexcept:
+    while number >= 128:
+        place[0] = <uint8_t>(number | 128)
+        number >>= 7
+        place += 1
+    place[0] = <uint8_t>number
+    return place + 1
+
+
+cdef inline const uint8_t* _get(const uint8_t* place, uint64_t* number) noexcept:
+    cdef int shift = 0
+    number[0] = 0
+    while place[0] >= 128:
+        number[0] |= <uint64_t>(place[0] & 127) << shift
+        shift += 7
+        place += 1
+    number[0] |= <uint64_t>place[0] << shift
+    return place + 1
+
+
+def pack_row(limit, arrived_at, list state not None) -> bytes:
+    """Return a row with the number of a limit, the instant of its arrival, and a state.
+
+    Raises `OverflowError` if a number is negative or has more than 64 bits.
+    """
+    cdef uint8_t[256] buffer
+    cdef Py_ssize_t most = (len(state) + 1) * LONGEST_NUMBER + INSTANT
+    cdef uint8_t* begin = &buffer[0]
+    if most > <Py_ssize_t>sizeof(buffer):
+        begin = <uint8_t*>malloc(most)
+        if begin == NULL:
+            raise MemoryError
+    cdef uint8_t* place
+    cdef uint64_t instant
+    try:
+        instant = PyLong_AsUnsignedLongLong(arrived_at)
+        place = _put(begin, PyLong_AsUnsignedLongLong(limit))
+        memcpy(place, &instant, INSTANT)
+        place += INSTANT
+        for number in state:
+            place = _put(place, PyLong_AsUnsignedLongLong(number))
+        return PyBytes_FromStringAndSize(<char*>begin, place - begin)
+    finally:
+        if begin != &buffer[0]:
+            free(begin)
+
+
+def head_of(bytes row not None) -> tuple[int, int]:
+    """Return the number of the limit and the instant of arrival in a row."""
+    cdef uint64_t limit, instant
+    cdef const uint8_t* place = _get(<const uint8_t*><char*>row, &limit)
+    memcpy(&instant, place, INSTANT)
+    return limit, instant
+
+
+def state_of(bytes row not None) -> list[int]:
+    """Return the state in a row."""
+    cdef const uint8_t* place = <const uint8_t*><char*>row
+    cdef const uint8_t* end = place + len(row)
+    cdef uint64_t number
+    cdef list state = []
+    place = _get(place, &number) + INSTANT
+    while place < end:
+        place = _get(place, &number)
+        state.append(number)
+    return state
+
+
+cdef inline uint64_t _size(const Record* record) noexcept:
+    """Return the bytes of a record in memory."""
+    cdef uint64_t head = HEAD if record.row_size < SHORT else LONG_HEAD
+    return head + record.key_size + record.row_size
 
 
 cdef class PackedRows:
@@ -32,12 +121,15 @@ cdef class PackedRows:
     cdef uint64_t removed  # bytes of the records that are not in the index
     cdef uint32_t* places
     cdef uint8_t* tags  # behind the places, in the same block
+    cdef uint8_t* ids
     cdef uint32_t count
     cdef uint32_t slots
+    cdef uint8_t id_count
 
     def __dealloc__(self):
         free(self.records)
         free(self.places)
+        free(self.ids)
 
     def __len__(self):
         return self.count
@@ -45,7 +137,7 @@ cdef class PackedRows:
     @property
     def nbytes(self) -> int:
         """Return the allocated bytes."""
-        return self.room + self.slots * (sizeof(uint32_t) + 1)
+        return self.room + self.slots * (sizeof(uint32_t) + 1) + self.id_count * ID
 
     def get(self, bytes key not None):
         """Return the row of a key; None if it has none."""
@@ -53,37 +145,41 @@ cdef class PackedRows:
         return None if at == self.count else self._row(at)
 
     def __setitem__(self, bytes key not None, bytes row not None):
-        cdef Lengths lengths = Lengths(<uint32_t>len(row), <uint8_t>len(key))
-        cdef uint64_t size = sizeof(Lengths) + len(key) + len(row)
         cdef uint32_t at = self._find(key)
-        cdef uint8_t* record
+        cdef Record old, new
+        cdef uint64_t size
         if len(key) > 255:
             raise ValueError(f"a key has at most 255 bytes, this one {len(key)}")
-        if at < self.count and self._lengths(at).row == lengths.row:
-            record = self.records + self.places[at]
-            memcpy(record + sizeof(Lengths) + lengths.key, <char*>row, lengths.row)
-            return
+        if at < self.count:
+            old = self._record(at)
+            if old.row_size == len(row):
+                memcpy(old.row, <char*>row, old.row_size)
+                return
+        new.id = self._id_of(key)
+        new.key_size = <uint8_t>(len(key) if new.id == NO_ID else len(key) - ID)
+        new.row_size = <uint32_t>len(row)
+        size = _size(&new)
         if at == self.count == self.slots:
             self._add_slots()
         if self.end + size > self.room:
             self._make_room(size)
         if at < self.count:
-            self.removed += self._size(at)
+            old = self._record(at)
+            self.removed += _size(&old)
         else:
             self.tags[at] = <uint8_t>PyObject_Hash(key)
             self.count += 1
         self.places[at] = <uint32_t>self.end
-        record = self.records + self.end
-        memcpy(record, &lengths, sizeof(Lengths))
-        memcpy(record + sizeof(Lengths), <char*>key, lengths.key)
-        memcpy(record + sizeof(Lengths) + lengths.key, <char*>row, lengths.row)
+        self._write(self.records + self.end, &new, <uint8_t*><char*>key, <uint8_t*><char*>row)
         self.end += size
 
     def __delitem__(self, bytes key not None):
         cdef uint32_t at = self._find(key)
+        cdef Record record
         if at == self.count:
             raise KeyError(key)
-        self.removed += self._size(at)
+        record = self._record(at)
+        self.removed += _size(&record)
         self.count -= 1
         memmove(self.places + at, self.places + at + 1, (self.count - at) * sizeof(uint32_t))
         memmove(self.tags + at, self.tags + at + 1, self.count - at)
@@ -107,28 +203,70 @@ cdef class PackedRows:
             if found == NULL:
                 break
             at = <uint32_t>(found - self.tags)
-            if self._lengths(at).key == len(key) and not memcmp(
-                self.records + self.places[at] + sizeof(Lengths), <char*>key, len(key)
-            ):
+            if self._has_key(at, <uint8_t*><char*>key, len(key)):
                 return at
             at += 1
         return self.count
 
-    cdef Lengths _lengths(self, uint32_t at) noexcept:
-        cdef Lengths lengths
-        memcpy(&lengths, self.records + self.places[at], sizeof(Lengths))  # It is not aligned.
-        return lengths
+    cdef bint _has_key(self, uint32_t at, const uint8_t* key, Py_ssize_t size) noexcept:
+        cdef Record record = self._record(at)
+        if record.id != NO_ID:
+            if size != record.key_size + ID or memcmp(self.ids + record.id * ID, key, ID):
+                return False
+            key += ID
+        elif size != record.key_size:
+            return False
+        return not memcmp(record.key, key, record.key_size)
 
-    cdef uint64_t _size(self, uint32_t at) noexcept:
-        return sizeof(Lengths) + <uint64_t>self._lengths(at).key + self._lengths(at).row
+    cdef uint8_t _id_of(self, bytes key) except? 0:
+        """Return the number of a key's first bytes, or `NO_ID`."""
+        cdef uint8_t number
+        cdef uint8_t* longer
+        if len(key) < ID:
+            return NO_ID
+        for number in range(self.id_count):
+            if not memcmp(self.ids + number * ID, <char*>key, ID):
+                return number
+        if self.id_count == NO_ID:
+            return NO_ID
+        longer = <uint8_t*>realloc(self.ids, (self.id_count + 1) * ID)
+        if longer == NULL:
+            raise MemoryError
+        self.ids = longer
+        memcpy(self.ids + self.id_count * ID, <char*>key, ID)
+        self.id_count += 1
+        return self.id_count - 1
+
+    cdef Record _record(self, uint32_t at) noexcept:
+        cdef Record record
+        cdef uint8_t* place = self.records + self.places[at]
+        record.id, record.key_size, record.row_size = place[0], place[1], place[2]
+        record.key = place + HEAD
+        if record.row_size == SHORT:
+            memcpy(&record.row_size, place + HEAD, sizeof(uint32_t))  # It is not aligned.
+            record.key = place + LONG_HEAD
+        record.row = record.key + record.key_size
+        return record
+
+    cdef void _write(
+        self, uint8_t* place, const Record* new, const uint8_t* key, const uint8_t* row
+    ) noexcept:
+        cdef uint64_t head = HEAD if new.row_size < SHORT else LONG_HEAD
+        place[0], place[1] = new.id, new.key_size
+        place[2] = <uint8_t>new.row_size if new.row_size < SHORT else SHORT
+        if head == LONG_HEAD:
+            memcpy(place + HEAD, &new.row_size, sizeof(uint32_t))
+        memcpy(place + head, key if new.id == NO_ID else key + ID, new.key_size)
+        memcpy(place + head + new.key_size, row, new.row_size)
 
     cdef bytes _key(self, uint32_t at):
-        cdef uint8_t* key = self.records + self.places[at] + sizeof(Lengths)
-        return key[: self._lengths(at).key]
+        cdef Record record = self._record(at)
+        cdef bytes rest = record.key[: record.key_size]
+        return rest if record.id == NO_ID else self.ids[record.id * ID : record.id * ID + ID] + rest
 
     cdef bytes _row(self, uint32_t at):
-        cdef uint8_t* key = self.records + self.places[at] + sizeof(Lengths)
-        return key[self._lengths(at).key : self._size(at) - sizeof(Lengths)]
+        cdef Record record = self._record(at)
+        return record.row[: record.row_size]
 
     cdef int _make_room(self, uint64_t more) except -1:
         """Make room for one more record, in place of the removed ones if there are many."""
@@ -148,11 +286,13 @@ cdef class PackedRows:
         """Copy the records to another block without the removed ones."""
         cdef uint64_t size, end = 0
         cdef uint32_t at
+        cdef Record record
         cdef uint8_t* records = <uint8_t*>malloc(self.end - self.removed + 1)
         if records == NULL:
             raise MemoryError
         for at in range(self.count):
-            size = self._size(at)
+            record = self._record(at)
+            size = _size(&record)
             memcpy(records + end, self.records + self.places[at], size)
             self.places[at] = <uint32_t>end
             end += size

@@ -3,12 +3,9 @@
 This module decides how much is stored and for how long. `ownership` turns replicas into counters.
 """
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import repeat
-from struct import Struct
 from typing import Protocol
 
 from hashring import NodeId, shards_of
@@ -32,10 +29,12 @@ class _Rows(Protocol):
 
 _new_rows: Callable[[], _Rows]
 try:
-    from node.shards._packed_rows import PackedRows
+    from node.shards._packed_rows import PackedRows, head_of, pack_row, state_of
 
-    _new_rows, _ROW_BYTES = PackedRows, 60
+    _new_rows, _ROW_BYTES = PackedRows, 40
 except ImportError:  # The compiled module exists only where a C compiler was available.
+    from node.shards.replica_rows import head_of, pack_row, state_of
+
     _new_rows, _ROW_BYTES = dict[bytes, bytes], 190
 # `_ROW_BYTES` are the estimated bytes of a row with its key, without the numbers.
 
@@ -45,16 +44,6 @@ _NUMBER_BYTES = 40
 """Bytes of an integer in a list."""
 _MAX_SCANNED = 64
 """Shards that one call of `expire` looks at."""
-_HEAD = Struct("=IQ")
-"""Begin of a row: number of the limit, and instant of its arrival, from which the durations in the
-state count. The numbers of the state follow, 8 bytes each."""
-_NUMBERS = "Q"
-
-
-@lru_cache(maxsize=64)
-def _row_of(numbers: int) -> Struct:
-    """Return the layout of a row whose state has so many numbers."""
-    return Struct(f"{_HEAD.format}{numbers}{_NUMBERS}")
 
 
 class _Limits:
@@ -143,7 +132,7 @@ class Replicas:
             if old is not None:
                 self._dropped(key, old)
             if state:
-                rows[key] = row = _row_of(len(state)).pack(numbers[which], now, *state)
+                rows[key] = row = pack_row(numbers[which], now, state)
                 added[which] += 1
                 self._size += 1
                 self._bytes += _ROW_BYTES + len(row)
@@ -168,11 +157,11 @@ class Replicas:
         by_instant: dict[int, Snapshot] = {}
         rows = self._shards.get(shard)
         for key, row in () if rows is None else rows.items():
-            number, arrived_at = _HEAD.unpack_from(row)
+            number, arrived_at = head_of(row)
             limit = self._limits.by_number[number]
             counts = by_instant.setdefault(arrived_at, Snapshot([], [], [], [], []))
             counts.keys.append(key)
-            counts.states.append(array(_NUMBERS, row[_HEAD.size :]).tolist())
+            counts.states.append(state_of(row))
             if not counts.limits or counts.limits[-1] != limit:
                 counts.limits.append(limit)
             counts.which.append(len(counts.limits) - 1)
@@ -219,7 +208,7 @@ class Replicas:
         lifetimes, unused = self._limits.lifetimes, list[tuple[bytes, bytes]]()
         first = NEVER
         for key, row in rows.items():
-            number, arrived_at = _HEAD.unpack_from(row)
+            number, arrived_at = head_of(row)
             unused_at = arrived_at + lifetimes[number]
             if now > unused_at:
                 unused.append((key, row))
@@ -241,7 +230,7 @@ class Replicas:
     def _dropped(self, key: bytes, row: bytes) -> None:
         self._size -= 1
         self._bytes -= _ROW_BYTES + len(row) + _size_of(self._remote_counts.pop(key, {}))
-        self._limits.add_rows(_HEAD.unpack_from(row)[0], -1)
+        self._limits.add_rows(head_of(row)[0], -1)
 
 
 def _size_of(remote_counts: dict[str, list[int]]) -> int:

@@ -6,15 +6,17 @@ slot behind its home, and a removal shifts the entries behind it back. A table g
 few slots per new key: identities below a bound are in the new array, the others in the old one. So
 a look-up reads one array, mostly one or two cache lines, at any load.
 
-Keys are in an arena of large blocks; a slot refers to its key by a number of 32 bits. A key is
-stored with its length in front, in units of 8 bytes, and never across two blocks. The memory of a
-removed key is used again for a key with as many units. So a key takes its length plus 1 to 8 bytes;
-as a Python object it would take its length plus 33 to 48.
+Keys are in an arena of large blocks; a slot refers to its key by a number of 32 bits. The first 8
+bytes of a key are the id of its rule, and nearly all keys of an arena have the same id. So a key
+with the id of the arena is stored without it. A key is stored with its length in front, in units of
+8 bytes, and never across two blocks. The memory of a removed key is used again for a key with as
+many units. So a key takes its length without the id plus 1 to 8 bytes; as a Python object it would
+take its whole length plus 33 to 48.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 
 cdef extern from *:
@@ -90,10 +92,14 @@ cdef enum:
     BLOCK_BITS = 13  # so that a block has 64 KiB, which the kernel adds page by page
     BLOCK_UNITS = 1 << BLOCK_BITS
     LONGEST_KEY = 255  # bytes
-    MOST_UNITS_OF_KEY = 33  # one more than the longest key needs
+    MOST_UNITS_OF_KEY = 34  # one more than the longest key needs
+    ID = 8  # bytes of the id of a rule
+    WHOLE = 255  # in place of the length of a key that is stored with its id; its length follows
 
 
 cdef struct KeyArena:
+    bint has_id
+    unsigned char[ID] id  # of the first key; keys with this id are stored without it
     unsigned char** blocks
     uint32_t block_count
     uint32_t next_unused  # number of the first unit that was never used
@@ -102,12 +108,30 @@ cdef struct KeyArena:
 
 
 cdef inline unsigned char* key_at(const KeyArena* arena, uint32_t number) noexcept nogil:
-    """Return the address of a key: first its length, then its bytes."""
+    """Return the address of a key: first its length without the id, or `WHOLE`, then its bytes."""
     return arena.blocks[number >> BLOCK_BITS] + (number & (BLOCK_UNITS - 1)) * UNIT
 
 
-cdef inline uint32_t _units_of(Py_ssize_t length) noexcept nogil:
-    return <uint32_t>(length + UNIT) // UNIT
+cdef inline uint32_t _units_of(Py_ssize_t size) noexcept nogil:
+    return <uint32_t>(size + UNIT - 1) // UNIT
+
+
+cdef inline uint32_t _units_at(const unsigned char* place) noexcept nogil:
+    """Return the units of the key that is stored at `place`."""
+    return _units_of(place[1] + 2 if place[0] == WHOLE else place[0] + 1)
+
+
+cdef inline int key_text(
+    const KeyArena* arena, uint32_t number, unsigned char* text
+) noexcept nogil:
+    """Copy a key to `text`, which has room for `LONGEST_KEY` bytes; return its length."""
+    cdef const unsigned char* place = key_at(arena, number)
+    if place[0] == WHOLE:
+        memcpy(text, place + 2, place[1])
+        return place[1]
+    memcpy(text, arena.id, ID)
+    memcpy(text + ID, place + 1, place[0])
+    return ID + place[0]
 
 
 cdef inline void _reuse(KeyArena* arena, uint32_t number, uint32_t units) noexcept nogil:
@@ -136,10 +160,14 @@ cdef inline uint32_t key_add(
     KeyArena* arena, const unsigned char* key, Py_ssize_t length
 ) noexcept nogil:
     """Store a key of at most `LONGEST_KEY` bytes; return its number, or 0 without memory."""
-    cdef uint32_t units = _units_of(length)
-    cdef uint32_t number = arena.removed[units]
-    cdef uint32_t left
+    cdef uint32_t units, number, left
     cdef unsigned char* place
+    if not arena.has_id and length >= ID:
+        arena.has_id = True
+        memcpy(arena.id, key, ID)
+    cdef bint is_whole = not arena.has_id or length < ID or memcmp(arena.id, key, ID) != 0
+    units = _units_of(length + 2 if is_whole else length - ID + 1)
+    number = arena.removed[units]
     if number:
         arena.removed[units] = (<uint32_t*>key_at(arena, number))[0]
     else:
@@ -156,8 +184,13 @@ cdef inline uint32_t key_add(
         arena.next_unused += units
     arena.units += units
     place = key_at(arena, number)
-    place[0] = <unsigned char>length
-    memcpy(place + 1, key, length)
+    if is_whole:
+        place[0] = WHOLE
+        place[1] = <unsigned char>length
+        memcpy(place + 2, key, length)
+    else:
+        place[0] = <unsigned char>(length - ID)
+        memcpy(place + 1, key + ID, length - ID)
     return number
 
 
@@ -172,7 +205,7 @@ cdef inline void keys_close(KeyArena* arena) noexcept nogil:
 
 cdef inline void key_remove(KeyArena* arena, uint32_t number) noexcept nogil:
     """Remove a key. The memory of all keys is released with the last one."""
-    cdef uint32_t units = _units_of(key_at(arena, number)[0])
+    cdef uint32_t units = _units_at(key_at(arena, number))
     arena.units -= units
     if arena.units:
         _reuse(arena, number, units)
@@ -318,13 +351,14 @@ cdef inline uint64_t slot_bytes(const Slots* s) noexcept nogil:
 cdef inline uint64_t list_keys(const Slots* s, uint64_t place, list found, Py_ssize_t most):
     """Add the keys from `place` on to `found`, up to `most` in all; return the identity of the
     first one left out, or 0."""
-    cdef const unsigned char* key
+    cdef unsigned char[LONGEST_KEY] text
+    cdef int length
     for place in range(place, s.size):
         if slot(s, place)[0]:
             if len(found) >= most:
                 return slot(s, place)[0]
-            key = key_at(s.arena, s.keys[place])
-            found.append(key[1 : 1 + key[0]])
+            length = key_text(s.arena, s.keys[place], text)
+            found.append(text[:length])
     return 0
 
 
@@ -340,13 +374,14 @@ cdef inline KeyArena* arena_of_next(const Slots* s, KeyArena* arenas) noexcept n
 
 cdef inline bint move_key(const Slots* old, uint64_t place, const Slots* new, uint32_t* key) noexcept nogil:
     """Set `key` to the number that a moved key has in the new array; return False without memory."""
-    cdef unsigned char* text
+    cdef unsigned char[LONGEST_KEY] text
+    cdef int length
     if old.keys == NULL:
         return True
     key[0] = old.keys[place]
     if old.arena != new.arena:
-        text = key_at(old.arena, key[0])
-        key[0] = key_add(new.arena, text + 1, text[0])
+        length = key_text(old.arena, key[0], text)
+        key[0] = key_add(new.arena, text, length)
     return key[0] != 0
 
 

@@ -1,15 +1,24 @@
 """Compiled dictionary of replicas, compared with a Python dictionary."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from node.shards import replica_rows
 
 packed_rows = pytest.importorskip(
     "node.shards._packed_rows", reason="the compiled modules were not built"
 )
 
-KEYS = st.binary(max_size=3) | st.integers(0, 400).map(lambda number: b"key-%d" % number)
-ROWS = st.binary(max_size=40) | st.just(bytes(5_000))
+KEYS = (
+    st.binary(max_size=3)
+    | st.integers(0, 400).map(lambda number: b"key-%d" % number)
+    | st.integers(0, 40).map(lambda number: b"rule-%03dkey-%d" % (number % 4, number))
+)
+ROWS = st.binary(max_size=40) | st.just(bytes(5_000)) | st.integers(253, 257).map(bytes)
+NUMBERS = st.integers(0, 2**64 - 1) | st.integers(0, 300)
 STEPS = st.lists(st.tuples(KEYS, st.none() | ROWS), max_size=300)
 
 
@@ -60,3 +69,50 @@ def test_a_key_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 255 bytes, this one 256"):
         rows[bytes(256)] = b"row"
     assert dict(rows.items()) == {bytes(255): b"row"}
+
+
+def test_keys_of_more_rules_than_have_numbers_are_found() -> None:
+    rows = packed_rows.PackedRows()
+    expected = {b"%08d" % (number % 300) + b"%d" % number: b"%d" % number for number in range(900)}
+    for key, row in expected.items():
+        rows[key] = row
+    for number in range(0, 300, 7):
+        del rows[b"%08d" % number + b"%d" % number]
+        del expected[b"%08d" % number + b"%d" % number]
+
+    assert dict(rows.items()) == expected
+    assert all(rows.get(key) == row for key, row in expected.items())
+    assert rows.get(b"00000299") is None
+
+
+def test_the_id_of_a_rule_is_stored_once_for_its_keys() -> None:
+    rows, others = packed_rows.PackedRows(), packed_rows.PackedRows()
+    for number in range(200):
+        rows[b"rule-one" + b"%08d" % number] = bytes(17)
+        others[b"%08d" % number + b"%08d" % number] = bytes(17)
+
+    assert rows.nbytes <= 1.15 * 200 * (8 + 17 + 3 + 5)
+    assert others.nbytes > rows.nbytes + 7 * 200
+
+
+@given(NUMBERS.map(lambda number: number % 2**32), NUMBERS, st.lists(NUMBERS, max_size=40))
+def test_compiled_rows_have_the_contents_of_plain_ones(
+    limit: int, arrived_at: int, state: list[int]
+) -> None:
+    row = packed_rows.pack_row(limit, arrived_at, state)
+    plain = replica_rows.pack_row(limit, arrived_at, state)
+
+    assert packed_rows.head_of(row) == replica_rows.head_of(plain) == (limit, arrived_at)
+    assert packed_rows.state_of(row) == replica_rows.state_of(plain) == state
+
+
+def test_a_row_of_a_short_state_is_short() -> None:
+    assert len(packed_rows.pack_row(3, 1_700_000_000 * 10**9, [1, 5_000, 0])) <= 13
+
+
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_numbers_outside_64_bits_are_refused(number: int) -> None:
+    with pytest.raises(OverflowError):
+        packed_rows.pack_row(1, 1, [number])
+    with pytest.raises(struct.error):
+        replica_rows.pack_row(1, 1, [number])

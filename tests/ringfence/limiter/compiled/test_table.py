@@ -145,6 +145,40 @@ def test_a_key_that_is_too_long_for_the_table_is_refused() -> None:
     assert keys_of(table) == [bytes(255)]
 
 
+@pytest.mark.parametrize("first", [b"rule-one", b"short", b""])
+def test_keys_of_any_rule_and_length_are_listed_whole(first: bytes) -> None:
+    random = Random(first)
+    table = table_of(Limit.of_ns(3, MINUTE), keeps_keys=True)
+    table.check(first, 1, START)
+    kept = {first}
+    for step in range(6_000):
+        rule = random.choice([b"rule-one", b"rule-one", b"rule-two", b""])
+        key = rule + random.randbytes(random.choice([0, 1, 7, 8, 9, 20, 246, 247]))
+        table.check(key, 1, START)
+        kept.add(key)
+        if step % 3:
+            removed = random.choice([key, first])
+            table.reset(removed)
+            kept.discard(removed)
+        if step in (2_000, 4_000):  # Without keys, the next one determines the common id.
+            for each in kept:
+                table.reset(each)
+            kept.clear()
+
+    assert sorted(keys_of(table)) == sorted(kept)
+    assert all(table.check(key, 0, START).remaining < 3 for key in kept)
+
+
+def test_keys_of_one_rule_are_stored_without_its_id() -> None:
+    table = table_of(Limit.of_ns(3, MINUTE), keeps_keys=True)
+    other = table_of(Limit.of_ns(3, MINUTE), keeps_keys=True)
+    for number in range(10_000):
+        table.check(b"rule-one" + b"%07d" % number, 1, START)
+        other.check(b"%08d" % number + b"%07d" % number, 1, START)
+
+    assert other.bytes_in_use - table.bytes_in_use >= 8 * 9_000
+
+
 @pytest.mark.parametrize("algorithm", COMPILED)
 def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: Algorithm) -> None:
     table = table_of(Limit.of_ns(10, 3600 * SECOND, algorithm), 2_000)
