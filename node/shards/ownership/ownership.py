@@ -372,11 +372,14 @@ class ShardOwnership:
         self, shard: int, name: NodeId, counts: Snapshot, now: int, whose: str = ""
     ) -> None:
         """Use the late replica of a member that did not answer when this node took over or started
-        the shard. The replica has counters of the member `whose`."""
+        the shard. The replica has counters of the member `whose`.
+
+        It is ignored if that member has transferred the shard to this node: it has no other units.
+        """
         cover = self._covers.get(shard)
         if not self.unasked.on_answer(name, shard) and (cover is None or name not in cover.to_ask):
             return
-        if counts.keys:
+        if counts.keys and (cover is None or whose != cover.received_from):
             if cover is not None:
                 cover.base_of = whose
             self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, [(now, counts)]))

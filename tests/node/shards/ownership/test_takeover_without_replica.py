@@ -115,6 +115,20 @@ def test_a_replica_of_the_senders_counters_is_no_base_below_them() -> None:
     assert restarted.used == 1
 
 
+def test_a_late_replica_of_a_member_that_returned_the_shard_adds_nothing() -> None:
+    restarted, stand_in, other = Host("a"), Host("c"), Host("b")
+    restarted.stand_in_for("c", "b")
+    stand_in.stand_in_for("a")
+    stand_in.spend(1)
+    stand_in.copy_to(other)
+
+    restarted.take(stand_in, restarted.ask(stand_in))
+    assert restarted.to_ask == ["b"]
+    restarted.hear_out(other)
+
+    assert (restarted.used, restarted.to_ask) == (1, [])
+
+
 def test_units_that_a_standby_received_as_a_replica_are_counted_once_when_it_returns() -> None:
     restarted, stand_in = Host("a"), Host("c")
     restarted.stand_in_for("d")  # A silent member may have counters from before the restart.
