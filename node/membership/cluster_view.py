@@ -262,7 +262,11 @@ class ClusterView:
 
 class _Targets(Mapping[NodeId, Target]):
     """Links to the members of two views of the cluster; each link is created when it is first
-    needed."""
+    needed.
+
+    A member outside of both views may still hold shards that this node has sent to it. It is found
+    too, but its link is not stored, because its end does not change the views.
+    """
 
     def __init__(self, find: Callable[[NodeId], Target | None], *views: View) -> None:
         self._find = find
@@ -272,10 +276,11 @@ class _Targets(Mapping[NodeId, Target]):
     def __getitem__(self, name: NodeId) -> Target:
         found = self._found.get(name)
         if found is None:
-            found = self._find(name) if name in self._names else None
+            found = self._find(name)
             if found is None:
                 raise KeyError(name)
-            self._found[name] = found
+            if name in self._names:
+                self._found[name] = found
         return found
 
     def __iter__(self) -> Iterator[NodeId]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ringfence.limiter import Limit
+from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.excuses import Place
 from simulations.judging.key_laws import Judgement, Reading, total_bounds, under_one
@@ -213,6 +214,15 @@ def _is_local(counter: CounterView, answer: Answered) -> bool:
     return answer.is_charge or lasts < counter.excuses.round_trip_s(answer.datacenter)
 
 
+def _is_decided_once(counter: CounterView, answer: Answered) -> bool:
+    """Return whether one member alone decided a check by its own part.
+
+    If a standby answered, the owner may still borrow for the same check.
+    """
+    is_by_owner = answer.source in (Source.OWNER, Source.CACHE)
+    return answer.is_charge or (is_by_owner and _is_local(counter, answer))
+
+
 def _spends_surely(view: CounterView, answer: Answered) -> bool:
     """Return whether a check certainly spent this part, if any."""
     return answer.datacenter == view.datacenter and _is_local(view, answer)
@@ -222,7 +232,7 @@ def _row_at(view: CounterView, row: Row) -> Row:
     """Return a row with the excuses of a part. A borrowed check may also be repeated under the
     excuses of the data center that asked for it."""
     here = view.row(row.answer)
-    if row.answer.datacenter == view.datacenter or _is_local(view, row.answer):
+    if row.answer.datacenter == view.datacenter or _is_decided_once(view, row.answer):
         return here
     return Row(row.answer, [*here.excuses, *row.excuses], here.is_split, here.may_be_lost)
 
@@ -232,10 +242,10 @@ def _spends(view: CounterView, row: Row) -> Iterator[Spend]:
     answer = row.answer
     if _spends_surely(view, answer):
         yield from view.spends(row)
-    elif not _is_local(view, answer):
+    elif not _is_decided_once(view, answer):
         for spend in view.spends(row):
             yield replace(spend, least=0)
-        yield from _moved(view, answer)
+    yield from _moved(view, answer)
 
 
 def _plain(view: CounterView, row: Row) -> Iterator[Spend]:
@@ -248,12 +258,12 @@ def _plain(view: CounterView, row: Row) -> Iterator[Spend]:
 
 
 def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
-    """Yield the units that a slow check may move from its own part to another one.
+    """Yield the units that a check may move from its own part to another one.
 
     A slow check is hedged, so two members may borrow for it. The client refunds what it does not
     need to its own data center, whose part is then smaller by these units.
     """
-    if not _is_local(view, answer):
+    if not _is_decided_once(view, answer):
         begin, end = view.question(answer).earliest, view.question(answer).latest + _HEDGED_NS
         if answer.datacenter == view.datacenter:
             yield Spend(begin, end, 0, 0, Refund(begin, end, 0, answer.cost, 0, end - begin))
@@ -267,6 +277,6 @@ def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:
     spend = view.refunded(answer)
     if _spends_surely(view, answer):
         yield spend
-    elif not _is_local(view, answer):
+    elif not _is_decided_once(view, answer):
         yield replace(spend, least=0, refund=None)
-        yield from _moved(view, answer)
+    yield from _moved(view, answer)

@@ -1,11 +1,12 @@
-"""Nodes that leave: clients are redirected, and no answer is lost."""
+"""Nodes that leave the ring: clients are redirected, and no answer is lost."""
 
 import trio
 from trio.testing import MockClock
 
+from node.node import Node
 from ringfence.client.decision import Decision
 from ringfence.wire import Source
-from tests.node.cluster import address_of, owned, world
+from tests.node.cluster import World, address_of, owned, world
 
 
 async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
@@ -71,3 +72,27 @@ async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock)
             assert decision.source is Source.OWNER
             assert w.count("b", "refused_draining") > 0
         assert limiter.rules.domains
+
+
+async def test_a_shard_that_moves_to_and_fro_is_always_decided(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        w.network.set_delay(address_of("a"), address_of("b"), 0.2)  # News comes earlier through c.
+        keys = [owned(w.rules, "tenant", "b", number) for number in range(20)]
+        for is_away in (True, False, True):
+            await _set_forward_only(w, "b", is_away=is_away)
+            decisions = [await limiter.check("api", key) for key in keys]
+            assert {each.source for each in decisions} == {Source.OWNER}
+
+
+async def _set_forward_only(w: World, name: str, *, is_away: bool) -> None:
+    """Let a member leave or enter the ring, and wait until the others have noticed."""
+    gossip = w.nodes[name].cluster.gossip
+    assert gossip is not None
+    gossip.set_forward_only(is_away)
+    with trio.fail_after(30):
+        while any(_has(node, name) is is_away for node in w.nodes.values()):  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
+def _has(node: Node, name: str) -> bool:
+    return any(member.name == name for member in node.cluster.ring.members)

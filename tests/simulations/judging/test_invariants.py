@@ -355,3 +355,26 @@ def test_the_limit_may_pass_again_while_owner_and_standby_are_stalled(is_reverse
     assert violations(rules, [*ALL, *again], used, faults=others) == ["over_admission"]
     more = [*ALL, *again, answered(9.5, source=Source.STANDBY)]
     assert violations(rules, more, {"dc1": 7}, faults=stalls(*pair)) == ["over_admission"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [(Source.OWNER, ["wrong_denial"]), (Source.STANDBY, [])]
+)
+def test_an_owner_may_borrow_for_a_check_that_its_standby_decided(source, expected):
+    parts, first = {"parts": KNOWN["parts"]}, answered(1.0, cost=2)
+    quick = answered(3.0, allowed=False, cost=2, source=source)
+    elsewhere = answered(5.0, allowed=False, cost=2, datacenter="dc2")
+    slow = [Fault(2.5, "slow", 20, {"node": "n1", "extra_ms": 300})]
+
+    answers = [first, quick, elsewhere]
+    assert violations(parts, answers, datacenters=2, faults=slow) == expected
+
+
+def test_a_client_may_refund_what_an_owner_borrowed_after_the_standby_had_decided():
+    parts, first = {"parts": KNOWN["parts"]}, answered(1.0, cost=2)
+    quick = answered(3.0, allowed=False, cost=2, source=Source.STANDBY)
+    again = answered(5.0, cost=2)
+    crash = [Fault(2.5, "crash", 4, {"node": "n1"})]
+
+    assert violations(parts, [first, again], datacenters=2, faults=crash) == ["over_admission"]
+    assert violations(parts, [first, quick, again], datacenters=2, faults=crash) == []
