@@ -8,6 +8,7 @@ the whole limit.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from hashring import shard_of
@@ -31,7 +32,7 @@ from simulations.judging.judged import Judged
 from simulations.judging.key_laws import Judgement, Reading, judge_counter
 from simulations.judging.ledger import Answered, Column, Ledger
 from simulations.judging.limits_in_force import LimitsInForce
-from simulations.judging.slots import HoldLedger, slot_violations
+from simulations.judging.slots import HeldSlot, HoldLedger, slot_violations
 from simulations.reporting.outcome import Violation
 from simulations.reporting.over_bound import OverBound
 from simulations.scenarios.scenario import Scenario
@@ -319,6 +320,7 @@ class Invariants:
                         sides=self._over_bound.sides(is_shared=False),
                         lost_spans=spans,
                         is_clean=not self._faults,
+                        is_beside_owner=partial(_is_beside_owner, final.broken, name),
                     )
         if not any(fault.verb == "clock_step" for fault in self._faults):
             slots_left = {place: n for place, n in final.used.items() if place[1] in ledger.rules()}
@@ -332,3 +334,13 @@ class Invariants:
     def _is_shared(self, rule: Rule) -> bool:
         """Return whether data centers share the counts of a rule."""
         return rule.scope == "global" and self._datacenters > 1
+
+
+def _is_beside_owner(broken: BrokenConnections, rule: str, held: HeldSlot) -> bool:
+    """Return whether a standby granted a slot because connections to the owner broke."""
+    answer = Answered(
+        *(held.asked_at, held.answered_at, held.datacenter, held.key, 1, held.is_held),
+        held.source,
+        client=held.client,
+    )
+    return held.source is Source.STANDBY and broken.explain(rule, answer, may_borrow=False)

@@ -5,10 +5,11 @@ from shortly before that answer until the release is acknowledged. Two invariant
 never more certain holders than slots. No caller waits long while a slot is certainly free.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from ringfence.wire import Source
 from simulations.reporting.outcome import Violation
 
 __all__ = ["HeldSlot", "HoldLedger", "slot_violations"]
@@ -39,6 +40,10 @@ class HeldSlot:
     """When the release began."""
     release_acknowledged_at: float
     """When the release was acknowledged."""
+    client: str = ""
+    """Host of the caller; empty when it is not known."""
+    source: Source = Source.OWNER
+    """Who granted the slot."""
 
 
 class HoldLedger:
@@ -74,11 +79,13 @@ def slot_violations(
     sides: int,
     lost_spans: Sequence[tuple[float, float]],
     is_clean: bool,
+    is_beside_owner: Callable[[HeldSlot], bool] = lambda _: False,
 ) -> Iterator[Violation]:
     """Find violations of the invariants about concurrency slots among the callers of one key.
 
     `sides` members may decide at the same time, each up to the limit. Slots that were taken in one
-    of `lost_spans` may be lost. Only an `is_clean` run loses no releases.
+    of `lost_spans` may be lost. Only an `is_clean` run loses no releases. `is_beside_owner` returns
+    whether a standby may have granted a slot while the owner granted slots, too.
     """
     key = column[0].key if column else ""
     held = sorted((each for each in column if each.is_held), key=lambda each: each.answered_at)
@@ -88,7 +95,9 @@ def slot_violations(
             for other in held
             if other.answered_at <= each.answered_at < other.release_began_at
         ]
-        forgotten = sum(_is_in(other.answered_at, lost_spans) for other in now)
+        forgotten = sum(
+            _is_in(other.answered_at, lost_spans) or is_beside_owner(other) for other in now
+        )
         if len(now) > slots * sides + forgotten:
             text = f"{key}: {len(now)} hold a slot of {slots} at once, {forgotten} may be forgotten"
             yield Violation("over_admission", each.answered_at, text)

@@ -113,7 +113,10 @@ class LoadRunner:
         where, wait = caller.datacenter, holds.max_wait
         self.held.add(
             holds.rule,
-            HeldSlot(asked_at, answered_at, where, key, wait, is_held, until, hosts.now),
+            HeldSlot(
+                *(asked_at, answered_at, where, key, wait, is_held, until, hosts.now),
+                *(caller.address[0], decision.source),
+            ),
         )
         hosts.note(
             f"client-{client}", f"{holds.rule}={key} held {is_held} {answered_at:.6f} {until:.6f}"

@@ -84,6 +84,7 @@ def test_two_holders_of_one_slot_are_allowed_only_after_a_fault():
     assert judged(*column, sides=2) == []
     assert judged(*column, lost_spans=[(0.5, 1.5)]) == []
     assert judged(*column, slots=2) == []
+    assert judged(*column, is_beside_owner=lambda slot: slot is column[0]) == []
 
 
 def test_a_waiter_beside_a_free_slot_is_a_lost_wakeup():
