@@ -229,12 +229,19 @@ class World:
 @asynccontextmanager
 async def world(*names: str, rules: str = RULES, at: int = 30 * 10**9) -> AsyncIterator[World]:
     """Nodes that all know each other, and nothing wrong yet."""
-    async with trio.open_nursery() as nursery:
-        made = World(nursery, MemoryNetwork(Random(1)), HandClock(), load_text(rules).rules)
-        made.clock.time = at
+    async with empty_world(rules=rules, at=at) as made:
         for name in names or NAMES:
             await made.start(name)
         await made.settle()
+        yield made
+
+
+@asynccontextmanager
+async def empty_world(*, rules: str = RULES, at: int = 30 * 10**9) -> AsyncIterator[World]:
+    """A network without nodes; it ends all nodes that the test starts."""
+    async with trio.open_nursery() as nursery:
+        made = World(nursery, MemoryNetwork(Random(1)), HandClock(), load_text(rules).rules)
+        made.clock.time = at
         yield made
         nursery.cancel_scope.cancel()
     assert made.bugs == []

@@ -12,7 +12,7 @@ from hashring import Member, NodeId, View
 from ringfence.client.limiter import Limiter
 from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.wire import Done, Exchange, Refused, Source, WindowCounts
-from tests.node.cluster import World, address_of, world
+from tests.node.cluster import World, address_of, empty_world, world
 
 MINUTE = 60 * 10**9
 RTT = 0.08
@@ -37,8 +37,7 @@ descriptors:
 
 @asynccontextmanager
 async def two_datacenters() -> AsyncIterator[tuple[World, Limiter, Limiter]]:
-    async with world("e1", rules=RULES) as w:
-        await w.stop("e1")
+    async with empty_world(rules=RULES) as w:
         for name, datacenter in NODES.items():
             await w.start(name, datacenter=datacenter)
         for one in ("e1", "e2"):
@@ -273,8 +272,7 @@ async def test_a_split_limit_holds_while_the_data_centers_are_apart(
 async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_no_node(
     autojump_clock: MockClock,
 ) -> None:
-    async with world("e1", rules=RULES) as w:
-        await w.stop("e1")
+    async with empty_world(rules=RULES) as w:
         for name in ("e1", "e2"):
             await w.start(name, datacenter="eu")
         await w.settle()

@@ -152,8 +152,14 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("seen", [b"starting nodes", b"all nodes are up"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "seen"),
+    [
+        (signal.SIGTERM, b"starting nodes"),
+        (signal.SIGINT, b"starting nodes"),
+        (signal.SIGINT, b"all nodes are up"),
+    ],
+)
 def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
     tmp_path: Path, number: signal.Signals, seen: bytes
 ) -> None:

@@ -1,5 +1,6 @@
 """P4, P17: before its hello, a stranger costs a node one small message and hardly any time."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import trio
 
 from ringfence.wire import MAX_HELLO, ErrorCode, Hello, Pong, Role, Welcome
 from ringfence.wire import Ping as PingMessage
-from tests.node.end_to_end.test_serve import nodes
+from tests.node.end_to_end.test_serve import NodeProcess, nodes
 from tests.security.connections.callers import callers, cpu_seconds
 
 MAPS = b"\x94\x09\x01\x01\xdc\x00\x1f" + (b"\xdc\x80\x00" + b"\x80" * 0x8000) * 31
@@ -17,20 +18,25 @@ ARRAYS = b"\xdc\x00\x1f" + (b"\xdc\x80\x00" + b"\x90" * 0x8000) * 31
 CLIENT = Hello(Role.CLIENT, "", b"", 7)
 
 
-async def test_a_large_first_frame_is_refused_by_its_length_alone(tmp_path: Path) -> None:
-    with nodes(tmp_path, "a") as running:
-        node = running["a"]
-        async with callers() as here:
-            before = cpu_seconds(node.process.pid)
-            for _ in range(6):
-                caller = await here.open(node.port, MAPS)
-                code, reason = await caller.wait_closed()
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """Start one node for all tests; no test ends it."""
+    with nodes(tmp_path_factory.mktemp("node"), "a") as running:
+        yield running["a"]
 
-                assert code == ErrorCode.BAD_MESSAGE
-                assert reason == f"a frame must have at most {MAX_HELLO} bytes, got {len(MAPS)}"
 
-            # Each took up to 1.1 s.
-            assert cpu_seconds(node.process.pid) - before < 0.6
+async def test_a_large_first_frame_is_refused_by_its_length_alone(node: NodeProcess) -> None:
+    async with callers() as here:
+        before = cpu_seconds(node.process.pid)
+        for _ in range(6):
+            caller = await here.open(node.port, MAPS)
+            code, reason = await caller.wait_closed()
+
+            assert code == ErrorCode.BAD_MESSAGE
+            assert reason == f"a frame must have at most {MAX_HELLO} bytes, got {len(MAPS)}"
+
+        # Each took up to 1.1 s.
+        assert cpu_seconds(node.process.pid) - before < 0.6
 
 
 async def test_a_member_stays_alive_while_strangers_send_large_frames(tmp_path: Path) -> None:
@@ -51,29 +57,26 @@ async def test_a_member_stays_alive_while_strangers_send_large_frames(tmp_path: 
 
 @pytest.mark.parametrize("frame", [MAPS, ARRAYS], ids=["maps", "arrays"])
 async def test_a_long_frame_of_containers_ends_a_clients_connection_before_it_is_decoded(
-    tmp_path: Path, frame: bytes
+    node: NodeProcess, frame: bytes
 ) -> None:
-    with nodes(tmp_path, "a") as running:
-        node = running["a"]
-        async with callers() as here:
-            before = cpu_seconds(node.process.pid)
-            for _ in range(8):
-                caller = await here.open(node.port, CLIENT, frame)
+    async with callers() as here:
+        before = cpu_seconds(node.process.pid)
+        for _ in range(8):
+            caller = await here.open(node.port, CLIENT, frame)
 
-                assert isinstance(await caller.wait_message(), Welcome)
-                assert (await caller.wait_closed())[0] == ErrorCode.BAD_MESSAGE
-            # Each took 0.12 s (arrays) to 1.1 s (maps); now it is 0.02 s.
-            assert cpu_seconds(node.process.pid) - before < 0.6
+            assert isinstance(await caller.wait_message(), Welcome)
+            assert (await caller.wait_closed())[0] == ErrorCode.BAD_MESSAGE
+        # Each took 0.12 s (arrays) to 1.1 s (maps); now it is 0.02 s.
+        assert cpu_seconds(node.process.pid) - before < 0.6
 
 
 @pytest.mark.parametrize("size", [MAX_HELLO + 1])
 async def test_questions_may_follow_a_hello_at_once_however_long_they_are(
-    tmp_path: Path, size: int
+    node: NodeProcess, size: int
 ) -> None:
-    with nodes(tmp_path, "a") as running:
-        async with callers() as here:
-            caller = await here.open(running["a"].port, CLIENT, PingMessage(1), bytes(size))
-            with trio.fail_after(20):
-                assert isinstance(await caller.wait_message(), Welcome)
-                assert await caller.wait_message() == Pong(1)
-                assert (await caller.wait_closed())[0] == ErrorCode.BAD_MESSAGE
+    async with callers() as here:
+        caller = await here.open(node.port, CLIENT, PingMessage(1), bytes(size))
+        with trio.fail_after(20):
+            assert isinstance(await caller.wait_message(), Welcome)
+            assert await caller.wait_message() == Pong(1)
+            assert (await caller.wait_closed())[0] == ErrorCode.BAD_MESSAGE

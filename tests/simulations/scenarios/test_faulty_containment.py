@@ -17,8 +17,7 @@ def scenario(level, *faults, **changes):
     )
 
 
-@pytest.mark.parametrize("level", ["core", "node"])
-@pytest.mark.parametrize("at", [1.0, 2.0])
+@pytest.mark.parametrize(("level", "at"), [("core", 1.0), ("core", 2.0), ("node", 2.0)])
 def test_a_node_keeps_running_after_each_kind_of_error(level, at):
     names = ("n1", "n2", "n3")
     faults = [
