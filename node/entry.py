@@ -1,12 +1,23 @@
 """Entry point of the `ringfence` command, which names a missing package and how to install it."""
 
+import gc
 import sys
 
-__all__ = ["main"]
+__all__ = ["defer_garbage_collection", "main"]
+
+_NEW_OBJECTS = 200_000
+"""New objects before a garbage collection: more than all imports of a node create."""
+
+
+def defer_garbage_collection() -> None:
+    """Make Python collect garbage rarely, because imports create many objects and all of them
+    stay."""
+    gc.set_threshold(_NEW_OBJECTS)
 
 
 def main() -> None:
     """Run the `ringfence` command line."""
+    defer_garbage_collection()
     try:
         from node.cli.command import main as run
     except ModuleNotFoundError as error:

@@ -17,7 +17,8 @@ import trio
 from benchmarks.cluster.echo import RawEcho
 from benchmarks.reporting.figure import Figure
 from node.demo.cluster import running_cluster
-from ringfence.client import Limiter, connect
+from ringfence.client.connect import connect
+from ringfence.client.limiter import Limiter
 
 __all__ = ["RULES", "batches", "connected", "crowd", "paced", "run", "share"]
 

@@ -16,7 +16,7 @@ import trio
 from benchmarks.cluster.cluster import connected
 from benchmarks.reporting.figure import Figure, figure, ratio
 from node.demo.cluster import running_cluster
-from ringfence.client import Limiter
+from ringfence.client.limiter import Limiter
 from ringfence.wire import Source
 
 __all__ = ["run"]

@@ -23,8 +23,8 @@ import trio
 from benchmarks.cluster.cluster import share
 from benchmarks.cluster.relay import DistantRelay
 from benchmarks.reporting.figure import Figure
-from ringfence.client import Limiter, connect
-from ringfence.client.connect import open_cluster
+from ringfence.client.connect import connect, open_cluster
+from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url
 from ringfence.wire import Source
 

@@ -23,7 +23,8 @@ from time import monotonic, sleep
 import trio
 
 from benchmarks.reporting.figure import Figure
-from ringfence.client import Limiter, connect
+from ringfence.client.connect import connect
+from ringfence.client.limiter import Limiter
 from ringfence.wire import Source
 
 __all__ = ["run"]

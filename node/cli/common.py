@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, Rule
@@ -21,6 +20,8 @@ from ringfence.rules.descriptor_tree import place
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ringfence.client.decision import Decision
 
 __all__ = [
     "VerbGroup",
@@ -126,7 +127,7 @@ def rule_place(rule: Rule | None) -> str | None:
     return None if rule is None or not rule.domain else place(rule.domain, rule.path)
 
 
-def decision_row(decision: Decision) -> dict[str, object]:
+def decision_row(decision: "Decision") -> dict[str, object]:
     """Return a decision as JSON values; durations in seconds."""
     return {
         "allowed": decision.allowed,

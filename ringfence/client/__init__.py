@@ -1,19 +1,3 @@
 """Client that applications use: a limiter over a cluster or in one process, for async or blocking
-code.
+code. `ringfence` has its public names.
 """
-
-from ringfence.client.connect import RulesSource, connect, local
-from ringfence.client.decision import Decision, SlotUnavailable, Status
-from ringfence.client.limiter import Limiter
-from ringfence.client.requests.descriptors import Descriptors
-
-__all__ = [
-    "Decision",
-    "Descriptors",
-    "Limiter",
-    "RulesSource",
-    "SlotUnavailable",
-    "Status",
-    "connect",
-    "local",
-]

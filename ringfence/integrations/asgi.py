@@ -11,7 +11,9 @@ from typing import TypeAlias, Unpack
 
 import anyio
 
-from ringfence.client import Decision, Limiter, connect
+from ringfence.client.connect import connect
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations._core.asgi_request import AsgiRequest
 from ringfence.integrations._core.effects import Refusal

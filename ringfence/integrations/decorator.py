@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, cast
 
-from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.requests.descriptors import checked_seconds
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import Descriptors, checked_seconds
 from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments_of, require_plain
 from ringfence.integrations._core.limit_target import (

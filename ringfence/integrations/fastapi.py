@@ -24,7 +24,8 @@ from fastapi.routing import APIRoute
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from ringfence.client import Decision, Limiter
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations import starlette
 from ringfence.integrations._core.policy import Policy

@@ -15,9 +15,10 @@ except ImportError as error:
         "pip install '.[httpx]' in a checkout, or 'ringfence[httpx]' where it is published"
     ) from error
 
-from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.requests.descriptors import checked_seconds
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import Descriptors, checked_seconds
 from ringfence.http.callback_checks import require_arguments
 from ringfence.integrations._core import clock
 from ringfence.integrations._core.limit_target import (

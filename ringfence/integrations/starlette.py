@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from ringfence.client import Decision
+from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi

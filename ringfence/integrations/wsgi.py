@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from ringfence.blocking import BlockingLimiter, connect
-from ringfence.client import Decision
+from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders

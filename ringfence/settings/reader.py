@@ -4,7 +4,6 @@ Each of these sources overrides the earlier ones. Unknown names are refused, bec
 setting would otherwise be ignored.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -58,6 +57,8 @@ class SettingsReader(Generic[_Settings]):
             raise ConfigError(f"{source}: {error}") from error
 
     def _read_file(self, file: Path) -> dict[str, Any]:
+        import tomllib  # Processes without a settings file start faster.
+
         try:
             values = tomllib.loads(file.read_text("utf-8"))
         except FileNotFoundError as error:

@@ -1,6 +1,5 @@
 """Reader of `tokens.toml`: digests, scopes and domains of the clients' tokens."""
 
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +57,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_token_file(path: Path) -> dict[str, TokenEntry]:
     """Load the token file; return its tokens by name. Raises `ConfigError`, which names the file
     and the fix."""
+    import tomllib  # Processes without a token file start faster.
+
     try:
         file = _convert(tomllib.loads(path.read_text("utf-8")), _File)
         return {name: _entry(name, record) for name, record in file.tokens.items()}

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ringfence.client import Decision, Descriptors, Limiter
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import Descriptors
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import parse_limit

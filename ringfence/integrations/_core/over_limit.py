@@ -1,6 +1,6 @@
 """Error that integrations raise where they cannot return a `Decision`."""
 
-from ringfence.client import Decision
+from ringfence.client.decision import Decision
 from ringfence.errors import RingfenceError
 
 __all__ = ["OverLimit"]

@@ -12,9 +12,9 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import cast
 
-from ringfence.client import Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision, Status
+from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request

@@ -13,8 +13,8 @@ from typing import TypeAlias, assert_never
 import anyio
 
 from ringfence.blocking import BlockingLimiter
-from ringfence.client import Limiter
 from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.integrations._core.effects import (
     Charge,

@@ -9,8 +9,8 @@ from typing import TypeVar
 import trio
 from anyio.to_thread import run_sync
 
-from ringfence.client import Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.client.limiter import Limiter
 
 __all__ = ["ask"]
 

@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
-from ringfence.client import Decision
+from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.integrations import wsgi
 from ringfence.integrations._core.effects import Refusal

@@ -22,7 +22,7 @@ from flask import Request as FlaskRequest
 from flask.cli import AppGroup
 from werkzeug.wrappers import Response as WerkzeugResponse
 
-from ringfence.client import Decision
+from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import wsgi

@@ -9,8 +9,8 @@ from typing import TypeVar
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
 
-from ringfence.client import Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.integrations._core.thread_bridge import ask
 from ringfence.integrations.limits.address import CLUSTER, LOCAL, limiter_at

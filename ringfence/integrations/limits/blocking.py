@@ -9,8 +9,8 @@ from typing import TypeVar
 from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
 
-from ringfence.client import Limiter
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.integrations.limits.address import CLUSTER, LOCAL, limiter_at
 from ringfence.integrations.limits.counting import Counting

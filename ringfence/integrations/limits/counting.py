@@ -12,7 +12,8 @@ from time import monotonic
 
 from limits.limits import TIME_TYPES
 
-from ringfence.client import Decision, Limiter
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
 from ringfence.wire import BY_POLICY

@@ -1,5 +1,7 @@
 """Command `ringfence node`: settings with which no node starts."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -52,3 +54,19 @@ def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: P
 
     assert "node.pem expired on" in message
     assert "ringfence keys renew" in message
+
+
+def test_a_node_starts_without_what_only_clients_and_files_need() -> None:
+    needless = ["yaml", "tomllib", "asyncio", "h11", "rich", "prometheus_client", "dns.resolver"]
+    needless += ["ringfence.client.connect", "ringfence.client.cluster", "ringfence.blocking"]
+    needless += ["ringfence.rules.loading.yaml_files", "node.config.rules_reload", "node.admin"]
+    program = (
+        "import sys\nimport node.cli.command, node.cli.node, node.serve\n"
+        f"print(*(sys.modules.keys() & set({needless})))"
+    )
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert loaded.stdout.strip() == ""

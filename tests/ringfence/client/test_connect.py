@@ -419,11 +419,15 @@ HEAVY = {
 
 
 def test_importing_ringfence_brings_nothing_that_only_nodes_and_tools_need():
-    modules = set(run_python("import ringfence, sys; print(*sys.modules)").split())
+    program = "import sys\nfrom ringfence import *\nprint(*sys.modules)"
+    modules = set(run_python(program).split())
 
     assert modules.isdisjoint(HEAVY)
 
 
 def test_everything_that_ringfence_promises_is_there():
     assert all(hasattr(ringfence, name) for name in ringfence.__all__)
+    assert set(ringfence.__all__) <= set(dir(ringfence))
+    with pytest.raises(AttributeError, match="module 'ringfence' has no attribute 'conect'"):
+        ringfence.conect  # noqa: B018
     assert len(set(ringfence.__all__)) == len(ringfence.__all__)

@@ -59,7 +59,8 @@ def test_the_blocking_functions_take_the_same_options() -> None:
 
 
 def test_all_errors_have_one_base() -> None:
-    errors = [each for each in vars(ringfence).values() if inspect.isclass(each)]
+    errors = [getattr(ringfence, name) for name in ringfence.__all__]
+    errors = [each for each in errors if inspect.isclass(each)]
 
     assert all(
         issubclass(each, RingfenceError) for each in errors if issubclass(each, BaseException)

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 import redis
 
-from ringfence.client import Limiter
+from ringfence.client.limiter import Limiter
 from ringfence.integrations.limits import RingfenceStorage
 from ringfence.integrations.testing import FakeClock, FakeCluster
 
