@@ -75,7 +75,7 @@ _ALL: tuple[Testbed, ...] = (
         seconds=14,
         calm=3,
         loads=(Load(rule="day", per_second=1000, keys=9),),
-        network=Network(resets=11.0),
+        network=Network(resets=20.0),
         wanted=("repeat_answered",),
     ),
     build_testbed(
