@@ -60,8 +60,10 @@ class PeerRequests:
             case Pull():
                 assert self._node.running.nursery is not None
                 self._node.running.nursery.start_soon(self._answer_pull, session, member, message)
-            case Copy(seq, counts):
-                shards.ownership.keep_replica(member, as_snapshot(counts), self._node.clock.now())
+            case Copy(seq, counts, origins, which):
+                by_key = [origins[index] for index in which] if origins else None
+                now = self._node.clock.now()
+                shards.ownership.keep_replica(member, as_snapshot(counts), now, by_key)
                 self._node.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, offered):

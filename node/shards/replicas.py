@@ -11,6 +11,7 @@ from typing import Protocol
 from hashring import NodeId, shards_of
 from node.context.round_timer import NEVER
 from node.requests.refund_ledger import charge_lifetime_ns
+from node.shards.ownership.origins import UNKNOWN, merge_origins
 from ringfence.limiter import Limit, Snapshot
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
@@ -103,6 +104,7 @@ class Replicas:
         self._remote_counts: dict[bytes, dict[str, list[int]]] = {}
         """Counts of other data centers by key, where there are any."""
         self._senders: dict[int, NodeId] = {}
+        self._origins: dict[int, tuple[int, ...]] = {}
         self._size = 0
         self._to_scan: list[int] = []
         """Shards that the present search for unused rows has not looked at, the last one first."""
@@ -115,15 +117,28 @@ class Replicas:
     def __contains__(self, shard: int) -> bool:
         return shard in self._shards
 
-    def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Store counters that an owner sent; an empty state means that the key is unused."""
+    def keep(
+        self,
+        sender: NodeId,
+        counts: Snapshot,
+        now: int,
+        origins: Iterable[tuple[int, ...]] | None = None,
+    ) -> None:
+        """Store counters that an owner sent; an empty state means that the key is unused.
+
+        `origins` has the origins of each counter, if they are known.
+        """
         numbers = [self._limits.number_of(limit) for limit in counts.limits]
         added = [0] * len(numbers)
         """New rows by index into `counts.limits`."""
         remote = counts.remote_counts or repeat(None)
         columns = counts.keys, shards_of(counts.keys), counts.states, counts.which, remote
-        for key, shard, state, which, remote_counts in zip(*columns, strict=False):
+        by_key = repeat(UNKNOWN) if origins is None else origins
+        for key, shard, state, which, remote_counts, of_key in zip(*columns, by_key, strict=False):
             self._senders[shard] = sender
+            known = self._origins.get(shard, ())
+            if known != of_key:
+                self._origins[shard] = merge_origins(known, of_key)
             rows = self._shards.get(shard)
             if rows is None:
                 rows = self._shards[shard] = _new_rows()
@@ -171,6 +186,10 @@ class Replicas:
     def sender_of(self, shard: int) -> NodeId | None:
         """Return the owner that sent the replica of a shard; None if there is no replica."""
         return self._senders.get(shard)
+
+    def origins_of(self, shard: int) -> tuple[int, ...]:
+        """Return the origins of the counters in the replica of a shard."""
+        return self._origins.get(shard, ())
 
     def drop(self, shards: Iterable[int]) -> None:
         """Remove the stored replicas of these shards."""
@@ -226,6 +245,7 @@ class Replicas:
         for key, row in () if rows is None else rows.items():
             self._dropped(key, row)
         self._senders.pop(shard, None)
+        self._origins.pop(shard, None)
 
     def _dropped(self, key: bytes, row: bytes) -> None:
         self._size -= 1

@@ -193,7 +193,10 @@ class Replication:
                 self._counters.add("copies_lost")
 
         wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)
-        link.call(lambda seq: Copy(seq, wire), on_reply)
+        by_key = self._ownership.origins.of_keys(counts.keys)
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(by_key))}
+        which = [numbers[each] for each in by_key]
+        link.call(lambda seq: Copy(seq, wire, [*numbers], which), on_reply)
         self._counters.add("copies_sent")
         self._counters.add("keys_copied", len(keys))
 

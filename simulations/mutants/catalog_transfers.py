@@ -36,7 +36,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.ownership.ownership:ShardOwnership.keep_replica",
-                "self.replicas.keep(sender, counts, now)",
+                "self.replicas.keep(sender, counts, now, origins)",
                 "pass",
             ),
         ),

@@ -7,13 +7,19 @@ moves with the counters in transfers. Counters that were merged have the origins
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from hashring import SHARDS
+from hashring import SHARDS, pick
 from ringfence.wire import MAX_ORIGINS
 
-__all__ = ["UNKNOWN", "ShardOrigins"]
+__all__ = ["UNKNOWN", "ShardOrigins", "merge_origins"]
 
 UNKNOWN = (0,)
-"""Origins of counters that may have units of any other ones, such as those of a replica."""
+"""Origins of counters that may have units of any other ones."""
+
+
+def merge_origins(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
+    """Return the origins of counters that were merged from two sides with the given ones."""
+    both = tuple(sorted({*one, *other}))
+    return UNKNOWN if 0 in both or len(both) > MAX_ORIGINS else both
 
 
 class ShardOrigins:
@@ -44,12 +50,16 @@ class ShardOrigins:
 
     def add(self, shard: int, origins: Sequence[int]) -> None:
         """Add the origins of counters that were merged into those of a shard."""
-        both = tuple(sorted({*self._origins[shard], *origins}))
-        is_known = 0 not in both and len(both) <= MAX_ORIGINS
-        self._origins[shard] = both if is_known else UNKNOWN
+        self._origins[shard] = merge_origins(self._origins[shard], origins)
 
-    def are_unrelated(self, shard: int, origins: Sequence[int]) -> bool:
-        """Return whether arriving counters have no unit in common with those of a shard."""
+    def of_keys(self, keys: Iterable[bytes]) -> list[tuple[int, ...]]:
+        """Return the origins of the counters of each key."""
+        return pick(keys, self._origins)
+
+    def are_shared(self, shard: int, origins: Sequence[int]) -> bool | None:
+        """Return whether arriving counters have units in common with those of a shard; None if that
+        is unknown."""
         mine = self._origins[shard]
-        is_known = mine and origins and 0 not in mine and 0 not in origins
-        return bool(is_known) and set(mine).isdisjoint(origins)
+        if not mine or not origins or 0 in mine or 0 in origins:
+            return None
+        return not set(mine).isdisjoint(origins)

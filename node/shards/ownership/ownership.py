@@ -19,10 +19,9 @@ from node.requests.sessions.caller import Caller
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
-from node.shards.log_rows import add_logs
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
-from node.shards.ownership.origins import UNKNOWN
+from node.shards.ownership.origins import UNKNOWN, merge_origins
 from node.shards.ownership.ownership_table import BLIND, Event, arrival_of
 from node.shards.ownership.shard_states import (
     Arrival,
@@ -173,21 +172,21 @@ class ShardOwnership:
         replica: Iterable[tuple[int, Snapshot]],
         now: int,
         silent: Sequence[NodeId] = (),
-        replica_of: str = "",
+        found: ShardGroup | None = None,
     ) -> None:
         """Take over a shard from its unreachable owner, starting from a replica of its counters.
 
-        `replica` has counters with their instants. When another member sent the replica,
-        `replica_of` is the member whose counters it contains. `silent` members may have a replica
-        that must not be overwritten if this node has none.
+        `replica` has counters with their instants. When another member sent the replica, `found`
+        describes it. `silent` members may have a replica that must not be overwritten if this node
+        has none.
         """
         if self.held[shard]:
             return
         transfer, sender = self.transfers.get(shard), self.replicas.sender_of(shard)
+        base_of = sender or ("" if found is None else found.taken_from)
         if transfer is not None and transfer.parts:
-            self._retake(shard, transfer, now, sender or replica_of)
+            self._retake(shard, transfer, now, base_of)
             return
-        base_of = sender or replica_of
         whose, then = self._left.owners_of_replica(base_of, owner, self._me)
         copies = [(min(at, now), counts) for at, counts in replica]
         cover = Cover(whose, now, base_of=base_of, next_owner=then)
@@ -195,7 +194,8 @@ class ShardOwnership:
         if not any([counts.keys for _, counts in copies]):
             event = Event.TAKE_OVER_BLIND
             cover.to_ask = others(self._me, whose, *silent)
-        origins = UNKNOWN if event is Event.TAKE_OVER else ()
+        known = merge_origins(self.replicas.origins_of(shard), found.origins if found else ())
+        origins = known or UNKNOWN if event is Event.TAKE_OVER else ()
         self._states.apply(shard, event, Arrival(now, copies, cover=cover, origins=origins))
         if event is Event.TAKE_OVER_BLIND:
             self._on_started([shard])
@@ -218,14 +218,7 @@ class ShardOwnership:
 
         The parts of the transfer are still here, and no replica can be newer.
         """
-        owner = NodeId(transfer.taken_from or transfer.to)
-        cover = Cover(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
-        cover.base_of, cover.copied_at = base_of, transfer.copied_at
-        cover.duplicates = dict(transfer.duplicates or {})
-        cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
-        for part in transfer.parts:
-            for log in (cover.log, cover.sent_log):
-                add_logs(log, part.counts, part.fallback_counts, transfer.at)
+        cover = Cover.of_transfer(transfer, base_of)
         copies = [(min(transfer.at, now), part.counts) for part in transfer.parts]
         is_empty = not any([counts.keys for _, counts in copies])
         if transfer.taken_from:
@@ -235,7 +228,7 @@ class ShardOwnership:
             is_blind = is_empty
             event = Event.RETAKE_BLIND if is_blind else Event.RETAKE
         if is_blind:
-            cover.to_ask = others(self._me, owner, transfer.ask)
+            cover.to_ask = others(self._me, cover.owner, transfer.ask)
         arrival = Arrival(now, copies, cover=cover, origins=transfer.origins)
         self._states.apply(shard, event, arrival)
         if is_empty:
@@ -268,9 +261,10 @@ class ShardOwnership:
         crossed = None if group.taken_from else self._crossed.find(shard, sender, decided, now)
         cover = self._covers.get(shard)
         owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
-        group = self.unasked.correct_group(shard, group, sender)
         is_held = bool(self.held[shard])
-        is_unrelated = is_held and self.origins.are_unrelated(shard, group.origins)
+        are_shared = self.origins.are_shared(shard, group.origins) if is_held else None
+        group = self.unasked.correct_group(shard, group, sender, are_shared=are_shared)
+        is_unrelated = are_shared is False
         event = arrival_of(group, sender, self._me, owner, base_of, is_unrelated=is_unrelated)
         is_restored = self._states.is_restored_by(shard, event)
         logs = self._duplicates.remove(
@@ -282,21 +276,19 @@ class ShardOwnership:
         is_base = whose != sender and (group.replica_at == self._me or whose == group.taken_from)
         is_used = bool(group.replica_at) and is_base and not is_held
         replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
+        origins = self.replicas.origins_of(shard)
         since = now - max([check.age_ns for check in decided], default=0)
         arrival = Arrival(now, [(now, counts)], logs, group, since=since, origins=group.origins)
         self._states.apply(shard, event, arrival)
         received = self._covers.get(shard)
         if received is not None:
-            received.received_from = sender
-            if self.is_blind(shard) and group.replica_at:
-                asked = dict.fromkeys([*received.to_ask, group.replica_at])
-                received.to_ask = others(self._me, received.owner, *asked)
-            if group.taken_from == received.owner and not group.replica_at:
-                received.base_of = group.taken_from
+            received.add_sender(sender, group, self._me, is_blind=self.is_blind(shard))
         if crossed is not None:
             self._crossed.charge(shard, crossed, decided, now)
+            self.origins.add(shard, crossed.origins)
         if replica:
-            self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
+            arrival = Arrival(now, replica, origins=origins or UNKNOWN)
+            self._states.apply(shard, Event.REPLICA_FOUND, arrival)
             if shard in self._covers:
                 self._covers[shard].base_of = whose
         self._counters.add("keys_pulled", len(counts.keys))
@@ -327,6 +319,7 @@ class ShardOwnership:
         for shard, transfer in crossed.items():
             if transfer is not None:
                 self._crossed.charge(shard, transfer, (), now)
+                self.origins.add(shard, transfer.origins)
         return new
 
     def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
@@ -351,13 +344,14 @@ class ShardOwnership:
         transferred it there."""
         self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
 
-    def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
+    def owner_has_replica(self, shard: int, counts: Snapshot, group: ShardGroup, now: int) -> None:
         """Use a replica from the owner of a shard that this node holds in its place.
 
         The owner has no counters of its own. The replica contains earlier counters of this node, or
-        counters of the member `whose`. If the owner itself has transferred the shard to this node,
-        the replica contains nothing new.
+        counters of a third member, as `group` describes. If the owner itself has transferred the
+        shard to this node, the replica contains nothing new.
         """
+        whose = group.taken_from
         if self._states.ask_next_owner(shard, now):
             return
         cover = self._covers.get(shard)
@@ -366,23 +360,30 @@ class ShardOwnership:
             return
         is_own = whose in ("", self._me) or self._left.has_stopped(whose)
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
-        self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
+        origins = group.origins or UNKNOWN
+        arrival = Arrival(now, [(now, counts)], owner=NodeId(whose), origins=origins)
+        self._states.apply(shard, event, arrival)
 
     def replica_answered(
-        self, shard: int, name: NodeId, counts: Snapshot, now: int, whose: str = ""
+        self, shard: int, name: NodeId, counts: Snapshot, now: int, group: ShardGroup
     ) -> None:
         """Use the late replica of a member that did not answer when this node took over or started
-        the shard. The replica has counters of the member `whose`.
+        the shard, as `group` describes.
 
-        It is ignored if that member has transferred the shard to this node: it has no other units.
+        It is ignored if its owner has transferred the shard to this node, or if it has counters of
+        this node since its start: it has no other units.
         """
         cover = self._covers.get(shard)
         if not self.unasked.on_answer(name, shard) and (cover is None or name not in cover.to_ask):
             return
+        whose = group.taken_from
+        if cover is None and self.origins.are_shared(shard, group.origins):
+            return
         if counts.keys and (cover is None or whose != cover.received_from):
             if cover is not None:
                 cover.base_of = whose
-            self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, [(now, counts)]))
+            arrival = Arrival(now, [(now, counts)], origins=group.origins or UNKNOWN)
+            self._states.apply(shard, Event.REPLICA_FOUND, arrival)
         elif cover is not None:
             cover.to_ask = tuple([each for each in cover.to_ask if each != name])
 
@@ -397,15 +398,30 @@ class ShardOwnership:
                     cover.is_owner_restarted = True
         self._left.update(after)
 
-    def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+    def keep_replica(
+        self,
+        sender: NodeId,
+        counts: Snapshot,
+        now: int,
+        origins: Sequence[tuple[int, ...]] | None = None,
+    ) -> None:
         """Store the counters that an owner replicates to this node; also use them for shards held
-        in its place."""
-        self.replicas.keep(sender, counts, now)
+        in its place.
+
+        `origins` has the origins of each counter, if they are known.
+        """
+        self.replicas.keep(sender, counts, now, origins)
         self.rounds.add_work()
         if self._covers:
-            self._follow_owner(sender, counts, now)
+            self._follow_owner(sender, counts, now, origins)
 
-    def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+    def _follow_owner(
+        self,
+        sender: NodeId,
+        counts: Snapshot,
+        now: int,
+        origins: Sequence[tuple[int, ...]] | None,
+    ) -> None:
         """Update the owner's part of the counters of shards that this node covers.
 
         Skipped after a restart of the owner, because this node may have counters that the owner
@@ -421,12 +437,12 @@ class ShardOwnership:
             cover.copied_at = now
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
+                self.origins.add(shard, UNKNOWN if origins is None else origins[at])
         for shard, base in theirs.items():
             cover, before = self._covers[shard], self._engine.local_counts(base.keys, now)
             self.merge.restore_below(cover.log, [(now, base)], now)
             after = self._engine.local_counts(base.keys, now)
             cover.add_duplicates(base.keys, before, after, now)
-            self.origins.add(shard, UNKNOWN)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Charge counts that this data center lost and has recovered from other data centers; each

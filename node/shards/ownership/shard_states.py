@@ -17,7 +17,7 @@ from node.shards.ownership.origins import UNKNOWN, ShardOrigins
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
-from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
+from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Engine, Outcomes, Snapshot
 from ringfence.wire import Batch, Op, ShardGroup
 
@@ -79,6 +79,31 @@ class Cover:
     """The part of `log` that this transfer had."""
     sent_at: int = 0
     """Instant in ns of this transfer; 0 when the log has units of other members, too."""
+
+    @classmethod
+    def of_transfer(cls, transfer: OutgoingTransfer, base_of: str) -> "Cover":
+        """Return the data of a shard whose transfer was taken back."""
+        owner = NodeId(transfer.taken_from or transfer.to)
+        cover = cls(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
+        cover.base_of, cover.copied_at = base_of, transfer.copied_at
+        cover.duplicates = dict(transfer.duplicates or {})
+        cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
+        for part in transfer.parts:
+            for log in (cover.log, cover.sent_log):
+                add_logs(log, part.counts, part.fallback_counts, transfer.at)
+        return cover
+
+    def add_sender(self, sender: NodeId, group: ShardGroup, me: NodeId, *, is_blind: bool) -> None:
+        """Record the sender of a transfer of the shard to `me`, which `group` describes.
+
+        `is_blind` means that the owner's counters are still missing.
+        """
+        self.received_from = sender
+        if is_blind and group.replica_at:
+            asked = dict.fromkeys([*self.to_ask, group.replica_at])
+            self.to_ask = others(me, self.owner, *asked)
+        if group.taken_from == self.owner and not group.replica_at:
+            self.base_of = group.taken_from
 
     def log_row(
         self,

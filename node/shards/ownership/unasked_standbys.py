@@ -49,12 +49,18 @@ class UnaskedStandbys:
         """Shards by the standby that must be asked for their replicas."""
         return self._to_ask
 
-    def correct_group(self, shard: int, group: ShardGroup, sender: NodeId) -> ShardGroup:
-        """Mark counters from a standby that may not have detected this node's restart yet.
+    def correct_group(
+        self, shard: int, group: ShardGroup, sender: NodeId, *, are_shared: bool | None
+    ) -> ShardGroup:
+        """Correct whether counters from a standby are from before this node's restart.
 
-        The standby must still be asked, so it has no replica of this node's present counters.
+        The standby may not have detected the restart yet. While it must still be asked, it has no
+        replica of this node's present counters, unless the origins show that it has
+        (`are_shared`).
         """
-        is_earlier = self.is_to_ask(sender, shard)
+        if are_shared and group.taken_from == self._me:
+            return replace(group, is_from_before=False)
+        is_earlier = are_shared is None and self.is_to_ask(sender, shard)
         return replace(group, is_from_before=True) if is_earlier else group
 
     def is_to_ask(self, standby: NodeId, shard: int) -> bool:

@@ -6,6 +6,7 @@ without an answer. `ownership` decides what is transferred and how counters are 
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from operator import gt
@@ -263,11 +264,11 @@ class Handoff:
             )
         cover = self._ownership.covers.get(shard)
         if cover is None or sender != cover.owner:
-            self._ownership.replica_answered(shard, sender, counts, now, group.taken_from)
+            self._ownership.replica_answered(shard, sender, counts, now, group)
         elif group.moved_to and group.moved_to != self._me:
             self._ownership.owner_moved(shard, NodeId(group.moved_to), now)
         elif group.hold is Holding.COPY:
-            self._ownership.owner_has_replica(shard, counts, group.taken_from, now)
+            self._ownership.owner_has_replica(shard, counts, group, now)
         else:
             self._ownership.owner_has_nothing(shard, now)
         return False
@@ -277,7 +278,8 @@ class Handoff:
         transfer."""
         shard, ownership = transfer.shard, self._ownership
         if transfer.about.hold is not Holding.HELD and ownership.unasked.is_to_ask(sender, shard):
-            ownership.replica_answered(shard, sender, transfer.counts, self._clock())
+            about = replace(transfer.about, taken_from="")
+            ownership.replica_answered(shard, sender, transfer.counts, self._clock(), about)
         return False
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_sources import ShardSources
 from ringfence import runtime
 from ringfence.limiter import Snapshot
-from ringfence.wire import Holding, Pulled
+from ringfence.wire import Holding, Pulled, ShardGroup
 
 __all__ = ["ShardSearch"]
 
@@ -43,8 +43,8 @@ class ShardSearch:
         self._on_received = on_received
         self._left: dict[int, list[NodeId]] = {}
         """Members still to ask, by shard."""
-        self._copies: dict[int, tuple[str, Snapshot]] = {}
-        """Replicas that were found, each with the member whose counters it has."""
+        self._copies: dict[int, tuple[ShardGroup, Snapshot]] = {}
+        """Replicas that were found, each with its group."""
         self._silent: dict[int, list[NodeId]] = {}
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
@@ -106,7 +106,7 @@ class ShardSearch:
             self._on_received((shard,))
             return True
         if group.hold is Holding.COPY:
-            self._copies.setdefault(shard, (group.taken_from, transfer.counts))
+            self._copies.setdefault(shard, (group, transfer.counts))
         self._left[shard].remove(name)
         self._follow_move(shard, NodeId(group.moved_to))
         return False
@@ -157,10 +157,10 @@ class ShardSearch:
                 continue
             silent = self._silent.get(shard, [])
             is_sent = ownership.transfers.is_unconfirmed(shard)
-            copies, copy_of = list(replicas.of(shard)) if shard in replicas else [], ""
+            copies, about = list(replicas.of(shard)) if shard in replicas else [], None
             if shard in self._copies and not (copies and shard in sources.standby_before):
                 # The standby has the newest copy; a former standby may have kept an older one.
-                copy_of, found = self._copies[shard]
+                about, found = self._copies[shard]
                 copies.append((now, found))
             if not (silent or copies or is_sent):
                 unknown.append(shard)
@@ -168,7 +168,7 @@ class ShardSearch:
             owner = next(iter(silent or sources.of(shard)), self._me)
             taken_over.append(shard)
             if copies or is_sent:
-                ownership.take_over(shard, owner, copies, now, silent, copy_of)
+                ownership.take_over(shard, owner, copies, now, silent, about)
             else:
                 blind.setdefault((owner, (*silent,)), []).append(shard)
         for (owner, members), lost in blind.items():

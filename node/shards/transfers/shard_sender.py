@@ -5,7 +5,7 @@ longer holds a transferred shard. Its parts are stored until the receiver has ac
 """
 
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, repeat
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
@@ -218,7 +218,8 @@ class ShardSender:
         parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
         number = next(self._numbers) if len(parts) > 1 else 0
         whose = self._ownership.replicas.sender_of(shard) or ""
-        sent = SentCopy(number, parts, moved_to, whose, now)
+        origins = self._ownership.replicas.origins_of(shard)
+        sent = SentCopy(number, parts, moved_to, whose, now, origins)
         if len(parts) > 1:
             self._sent.add(requester, shard, sent)
         reply.add_copy(shard, sent, 0)
@@ -264,7 +265,8 @@ class ShardSender:
             add_unused(counts, cover.log.slot_keys)
         transfer = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
-            self._ownership.replicas.keep(to, counts, now)
+            origins = repeat(self._ownership.origins.of(shard))
+            self._ownership.replicas.keep(to, counts, now, origins)
         self._engine.forget(keys)
         for key in keys:
             self._changed.keys.pop(key, None)

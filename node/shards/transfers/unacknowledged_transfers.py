@@ -141,6 +141,7 @@ class SentCopy:
     moved_to: str
     whose: str
     asked_at: int
+    origins: tuple[int, ...] = ()
 
 
 class OutgoingTransfers:
@@ -265,6 +266,7 @@ class Reply:
             sent.moved_to,
             taken_from=sent.whose,
             transfer_id=sent.number,
+            origins=sent.origins,
         )
         self._add(about, [shard], sent.parts[part])
 

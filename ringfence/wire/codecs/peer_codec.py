@@ -140,8 +140,8 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             ]
             checks = [_write_decided(check) for check in decided]
             return [_PULLED, seq, written, _write_counts(counts), fallback_counts, checks]
-        case Copy(seq, counts):
-            return [_COPY, seq, _write_counts(counts)]
+        case Copy(seq, counts, origins, which):
+            return [_COPY, seq, _write_counts(counts), [[*each] for each in origins], which]
         case TransferOffer(seq, shards):
             return [_TRANSFER_OFFER, seq, shards]
         case TransferAck(seq, shards, transfer_id):
@@ -355,12 +355,21 @@ def _read_group(wire: object) -> ShardGroup:
         text(taken_from, "Pulled.taken_from"),
         integer(transfer_id, "Pulled.transfer_id"),
         flag(is_from_before, "Pulled.is_from_before"),
-        tuple(_checked(items(origins, "Pulled.origins", MAX_ORIGINS), "Pulled.origins", MAX_U64)),
+        _read_origins(origins, "Pulled.origins"),
     )
 
 
 def _read_copy(fields: list[object]) -> Copy:
-    return Copy(integer(fields[1], "Copy.seq", 1), _read_counts(fields[2], "Copy.counts"))
+    _, seq, wire, rows, which = fields
+    counts = _read_counts(wire, "Copy.counts")
+    origins = [_read_origins(row, "Copy.origins") for row in items(rows, "Copy.origins", MAX_MOVED)]
+    most, count = max(0, len(origins) - 1), len(counts.keys) if origins else 0
+    indexes = _read_numbers(which, count, "Copy.which_origins", most)
+    return Copy(integer(seq, "Copy.seq", 1), counts, origins, indexes)
+
+
+def _read_origins(wire: object, field: str) -> tuple[int, ...]:
+    return tuple(_checked(items(wire, field, MAX_ORIGINS), field, MAX_U64))
 
 
 def _read_transfer_offer(fields: list[object]) -> TransferOffer:
@@ -449,7 +458,7 @@ PEER_READERS: dict[int, tuple[type[PeerMessage], int, Callable[[list[object]], P
     _EXCHANGED: (Exchanged, 3, _read_exchanged),
     _PULL: (Pull, 6, _read_pull),
     _PULLED: (Pulled, 6, _read_pulled),
-    _COPY: (Copy, 3, _read_copy),
+    _COPY: (Copy, 5, _read_copy),
     _TRANSFER_OFFER: (TransferOffer, 3, _read_transfer_offer),
     _TRANSFER_ACK: (TransferAck, 4, _read_transfer_ack),
     _WINDOW_COUNTS: (WindowCounts, 5, _read_window_counts),

@@ -117,8 +117,8 @@ class ShardGroup:
     is_from_before: bool = False
     """Whether the counters were taken over before the last start of `taken_from`."""
     origins: tuple[int, ...] = ()
-    """Numbers of the starts without counters from which the counters come, when `hold` is `HELD`; 0
-    is an unknown one. Empty for a shard without counters."""
+    """Numbers of the starts without counters from which the counters or the replica come; 0 is an
+    unknown one. Empty for a shard without counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,10 @@ class Copy:
 
     seq: int
     counts: Counts
+    origins: list[tuple[int, ...]] = field(default_factory=list)
+    """Different origins of the counters, each as in `ShardGroup.origins`."""
+    which_origins: list[int] = field(default_factory=list)
+    """Index into `origins` for each key. Empty when they are unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Node without a network that owns shards, for tests of shard ownership."""
 
+from dataclasses import replace
+from itertools import count
+
 from gossip import Record, Status
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
@@ -14,6 +17,8 @@ from ringfence.wire import Batch, CheckId, Holding, Op, Pull, Pulled, Results, S
 DAY = 86_400_000_000_000
 RULE = 7
 KEY = RULE.to_bytes(8, "big") + b"\x01k"
+_FIRST_IDS = count(1, 1000)
+"""Begins of the numbers of each run of a node."""
 NOW = 1_800_000_000 * 1_000_000_000
 
 
@@ -39,6 +44,7 @@ class Host:
             self.started.extend,
             max_keys=100,
             decided_checks=self.checks,
+            first_id=next(_FIRST_IDS),
         )
         self.sender = ShardSender(
             self.ownership,
@@ -68,13 +74,14 @@ class Host:
 
     def take_over_from_replica_at(self, standby: "Host", silent: str) -> None:
         """Take over from the replica of a third member while the owner in the ring is silent."""
-        counts = as_snapshot(self.ask(standby).counts)
-        whose = standby.ownership.replicas.sender_of(shard_of(KEY)) or ""
+        reply = self.ask(standby)
+        copies = [(NOW, as_snapshot(reply.counts))]
         owner = NodeId(silent)
-        self.ownership.take_over(shard_of(KEY), owner, [(NOW, counts)], NOW, [owner], whose)
+        self.ownership.take_over(shard_of(KEY), owner, copies, NOW, [owner], *reply.groups)
 
     def copy_to(self, other: "Host") -> None:
-        other.ownership.keep_replica(self.name, self.ownership.snapshot([KEY], NOW), NOW)
+        counts, origins = self.ownership.snapshot([KEY], NOW), self.ownership.origins
+        other.ownership.keep_replica(self.name, counts, NOW, origins.of_keys([KEY]))
 
     def ask(self, sender: "Host", *, is_standby: bool = False) -> Pulled:
         """Pull the shard; `is_standby` means that the sender becomes this host's standby."""
@@ -96,7 +103,7 @@ class Host:
         reply = self.ask(other)
         (group,) = reply.groups
         counts = as_snapshot(reply.counts)
-        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW, group.taken_from)
+        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW, group)
 
     def ask_for_replica(self, standby: "Host") -> None:
         """Ask a standby only for its replica from before this host's restart."""
@@ -105,13 +112,14 @@ class Host:
         for about in reply.groups:
             assert about.hold is not Holding.HELD
             counts = as_snapshot(reply.counts)
-            self.ownership.replica_answered(*about.shards, standby.name, counts, NOW)
+            group = replace(about, taken_from="")
+            self.ownership.replica_answered(*about.shards, standby.name, counts, NOW, group)
 
     def go_on_from(self, copy: Pulled) -> None:
         """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)
-        self.ownership.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
+        self.ownership.owner_has_replica(shard_of(KEY), counts, about, NOW)
 
     @property
     def covered_owner(self) -> NodeId | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hashring import shard_of
+from hashring import Member, Ring, shard_of
 from node.shards.ownership.origins import UNKNOWN, ShardOrigins
 from ringfence.wire import MAX_ORIGINS
 from tests.node.shards.ownership.ownership_host import KEY, Host
@@ -23,6 +23,10 @@ def transferred(*, is_received: bool) -> tuple[Host, Host]:
     sender.stand_in_for("b")
     sender.spend(1)
     return sender, receiver
+
+
+def ring_of(*hosts: Host) -> Ring:
+    return Ring.of([Member(host.name) for host in hosts])
 
 
 RECEIVED = pytest.mark.parametrize("is_received", [False, True])
@@ -73,6 +77,54 @@ def test_counters_that_a_third_member_passed_on_count_once(*, is_received: bool)
     assert sender.used == 6
 
 
+def test_counters_of_a_restarted_owner_are_added_to_those_of_its_replica() -> None:
+    """The restarted owner's counters replaced the replica, whose units no other member had."""
+    before, after, standby = Host("c"), Host("c"), Host("a")
+    before.ownership.start([shard_of(KEY)])
+    before.spend(3)
+    before.copy_to(standby)
+    standby.stand_in_for("c")
+    standby.spend(1)
+    after.ownership.start([shard_of(KEY)])
+    after.spend(2)
+
+    standby.take(after, standby.ask(after))
+
+    assert standby.used == 6
+
+
+def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> None:
+    """The owner took the shard of its own run for one from before a restart, because the sender is
+    its standby now and was not asked."""
+    owner, standby, receiver = Host("b"), Host("a"), Host("c")
+    owner.ownership.start([shard_of(KEY)])
+    owner.ownership.unasked.add([shard_of(KEY)], lambda shard: [standby.name])
+    owner.spend(3)
+    owner.copy_to(standby)
+    standby.stand_in_for("b")
+    standby.spend(2)
+    receiver.take(standby, receiver.ask(standby))
+    owner.ownership.unasked.on_ring_change(ring_of(owner, receiver))
+    assert owner.ownership.unasked.is_to_ask(receiver.name, shard_of(KEY))
+
+    owner.take(receiver, owner.ask(receiver))
+
+    assert owner.used == 5
+
+
+def test_a_replica_of_a_nodes_own_counters_adds_nothing_to_them() -> None:
+    owner, standby = Host("b"), Host("c")
+    owner.ownership.start([shard_of(KEY)])
+    owner.ownership.unasked.add([shard_of(KEY)], lambda shard: ())
+    owner.spend(3)
+    owner.copy_to(standby)
+    owner.ownership.unasked.on_ring_change(ring_of(owner, standby))
+
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 3
+
+
 def test_origins_of_different_hosts_differ() -> None:
     hosts = [Host(name) for name in "ab"]
     for host in hosts:
@@ -85,17 +137,17 @@ def test_origins_of_different_hosts_differ() -> None:
 def test_counters_with_an_unknown_origin_may_have_any_units() -> None:
     origins = ShardOrigins(7)
     origins.set([1], origins.new())
-    assert origins.are_unrelated(1, (3, 4))
-    assert not origins.are_unrelated(1, (3, 7))
-    assert not origins.are_unrelated(1, ())
-    assert not origins.are_unrelated(1, UNKNOWN)
+    assert origins.are_shared(1, (3, 4)) is False
+    assert origins.are_shared(1, (3, 7))
+    assert origins.are_shared(1, ()) is None
+    assert origins.are_shared(1, UNKNOWN) is None
 
     origins.add(1, (3, 4))
     assert origins.of(1) == (3, 4, 7)
     origins.add(1, UNKNOWN)
 
     assert origins.of(1) == UNKNOWN
-    assert not origins.are_unrelated(1, (5,))
+    assert origins.are_shared(1, (5,)) is None
 
 
 def test_more_origins_than_a_message_may_have_are_unknown() -> None:

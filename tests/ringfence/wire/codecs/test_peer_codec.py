@@ -135,6 +135,17 @@ def pulled(draw: st.DrawFn) -> Pulled:
     return Pulled(draw(seqs), groups, draw(counts(count)), fallback_counts, draw(decided_checks))
 
 
+origins = st.lists(u64, max_size=MAX_ORIGINS).map(tuple)
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> Copy:
+    count = draw(st.integers(0, 6))
+    different = draw(st.lists(origins, max_size=3))
+    which = as_long(st.integers(0, len(different) - 1), count) if different else st.just([])
+    return Copy(draw(seqs), draw(counts(count)), different, draw(which))
+
+
 @st.composite
 def cells(draw: st.DrawFn) -> WindowCounts:
     count = draw(st.integers(0, 6))
@@ -161,7 +172,7 @@ messages = st.one_of(
     st.builds(Exchanged, seqs, st.binary(max_size=40)),
     st.builds(Pull, seqs, shard_sets, st.integers(0, MAX_PARTS - 1), u64, st.booleans()),
     pulled(),
-    st.builds(Copy, seqs, counts()),
+    copies(),
     st.builds(TransferOffer, seqs, shard_sets),
     st.builds(TransferAck, seqs, shard_sets, u64),
     cells(),
@@ -245,7 +256,12 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([17, 1, [1], 1, -1, False], "Pull.transfer_id"),
         ([17, 1, [1], 1, "1", False], "Pull.transfer_id"),
         ([17, 1, [1], 0, 0, 1], "Pull.is_for_replicas"),
-        ([19, 0, COUNTS], "Copy.seq"),
+        ([19, 0, COUNTS, [], []], "Copy.seq"),
+        ([19, 1, COUNTS, [[-1]], [0]], "Copy.origins"),
+        ([19, 1, COUNTS, [[1] * (MAX_ORIGINS + 1)], [0]], "Copy.origins"),
+        ([19, 1, COUNTS, [[1]], [1]], "Copy.which_origins"),
+        ([19, 1, COUNTS, [[1]], [0, 0]], "Copy.which_origins"),
+        ([19, 1, COUNTS, [], [0]], "Copy.which_origins"),
         ([20, 0, [1]], "TransferOffer.seq"),
         ([20, 1, []], "TransferOffer.shards"),
         ([20, 1, [1, 1]], "TransferOffer.shards"),
@@ -318,7 +334,7 @@ def test_a_wrong_field_is_refused_by_its_name(fields, field):
     ],
 )
 def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
-    assert_refused([19, 1, wrong], f"Copy.counts{field}")
+    assert_refused([19, 1, wrong, [], []], f"Copy.counts{field}")
     assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
 
 
@@ -327,7 +343,7 @@ def test_one_wrong_state_among_many_is_refused(wrong):
     states = [[7]] * 30 + [wrong]
     counts = [[KEY] * 31, states, [WIRE_LIMIT], [0] * 31, []]
 
-    assert_refused([19, 1, counts], "Copy.counts.states")
+    assert_refused([19, 1, counts, [], []], "Copy.counts.states")
 
 
 @pytest.mark.parametrize(
@@ -421,7 +437,7 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
     full = Counts(keys, states, [LIMIT], [0] * MAX_MOVED, [{"us": [1, 2]}] * MAX_MOVED)
 
     for message in (
-        Copy(1, full),
+        Copy(1, full, [(MAX_U64,) * MAX_ORIGINS], [0] * MAX_MOVED),
         WindowCounts(1, "eu", keys, [[1, MAX_U64]] * MAX_MOVED),
         Pulled(
             1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "", "m", 1)], full, []
