@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from node.cli import command
 from ringfence import blocking
-from tests.node.real_cluster import patient
+from tests.node.real_cluster import ForkedCommand, patient
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT = 60.0
@@ -57,22 +57,15 @@ def until(holds: Callable[[], bool]) -> None:
 class NodeProcess:
     """Process of `ringfence node` with its log."""
 
-    def __init__(self, port: int, log: IO[bytes], path: Path, *flags: str) -> None:
+    def __init__(self, port: int, log: Path, *flags: str) -> None:
         self.port = port
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "node.entry", "node"),
-                *("--listen", f"127.0.0.1:{port}", *flags),
-            ],
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        self._path = path
+        log.write_bytes(b"")
+        self.process = ForkedCommand(["node", "--listen", f"127.0.0.1:{port}", *flags], log)
+        self._log = log
 
     @property
     def log(self) -> str:
-        return self._path.read_text("utf-8")
+        return self._log.read_text("utf-8")
 
     @property
     def url(self) -> str:
@@ -100,10 +93,9 @@ def started(
     with ExitStack() as stack:
         running: dict[str, NodeProcess] = {}
         for name, port in zip(flags, ports, strict=True):
-            path = directory / f"{name}.log"
-            log = stack.enter_context(path.open("wb"))
+            log = directory / f"{name}.log"
             join = ["--join", f"127.0.0.1:{ports[0]}"] if running else []
-            running[name] = NodeProcess(port, log, path, *flags[name], *join)
+            running[name] = NodeProcess(port, log, *flags[name], *join)
             stack.callback(running[name].process.wait)
             stack.callback(running[name].process.kill)
         for node in running.values():
@@ -261,10 +253,9 @@ def test_members_see_the_settings_of_each_others_flags(tmp_path: Path) -> None:
 
 def test_nodes_of_clusters_with_different_names_do_not_join(tmp_path: Path) -> None:
     flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "theirs"]}
-    log = tmp_path / "b.log"
-    with started(tmp_path, {"a": flags["a"]}) as running, log.open("wb") as file:
+    with started(tmp_path, {"a": flags["a"]}) as running:
         join = ("--join", f"127.0.0.1:{running['a'].port}")
-        stranger = NodeProcess(free_port(), file, log, *flags["b"], *join)
+        stranger = NodeProcess(free_port(), tmp_path / "b.log", *flags["b"], *join)
         try:
             stranger.wait_to_see(1)
             rows = members_of(running["a"])
