@@ -22,7 +22,7 @@ __all__ = ["TrioUdp"]
 _SOON = 0.002
 """Seconds before a wake-up from which a flush checks whether it is still needed. With each packet,
 deadlines become later, and a wake-up costs as much as several packets."""
-_MOVE_PAUSE = 0.05
+_MOVE_PAUSE = 0.005
 """Seconds after which a flush checks the same for a later wake-up: that costs less than a wake-up,
 but more than a packet."""
 
