@@ -145,6 +145,14 @@ class PendingRequest:
         sources = self.results.sources
         self.refunded.update([row for row in rows if sources[row] in _BY_MEMBER])
 
+    def identified(self, request: MemberRequest | None = None) -> Batch:
+        """Return the batch, or that of one request, with the identities of the sent checks."""
+        batch = self.batch if request is None else request.batch
+        rows = range(len(batch)) if request is None else request.rows
+        if batch.ids or not self.requests:
+            return batch
+        return replace(batch, ids=_identities(self.requests, rows))
+
     async def wait(self, requests: Sequence[MemberRequest]) -> None:
         """Wait until the given requests to members are done, or until all checks of the batch
         are answered."""

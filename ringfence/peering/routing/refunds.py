@@ -92,7 +92,8 @@ class Refunds:
                 for i in rows
             ):
                 undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
-        self.refund(batch, undone, pending.results, pending.asked_at)
+        if undone:
+            self.refund(pending.identified(), undone, pending.results, pending.asked_at)
         pending.mark_refunded(undone)
         for row in undone:
             codes[row] = Code.UNCHARGED
@@ -107,7 +108,7 @@ class Refunds:
         pending.collect()
         results = pending.results
         charged = [i for i in range(len(batch)) if results.outcomes.codes[i] <= _LAST_CHARGED]
-        self.refund(batch, charged, results, pending.asked_at)
+        self.refund(pending.identified(), charged, results, pending.asked_at)
         pending.mark_refunded(charged)
         pending.results = empty_results(len(batch))
         self.refund_when_late(pending)
@@ -134,7 +135,8 @@ class Refunds:
             and (final.codes[row] > _LAST_CHARGED or slots[place] != final.slot_ids[row])
         ]
         pending.refunded.update([request.rows[place] for place in places])
-        self.refund(request.batch, places, late, pending.asked_at)
+        if places:
+            self.refund(pending.identified(request), places, late, pending.asked_at)
 
 
 def _id_of_refund(check: CheckId) -> CheckId:

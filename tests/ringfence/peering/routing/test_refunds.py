@@ -90,6 +90,21 @@ async def test_refunds_of_a_group_that_several_members_decide_have_one_identity(
     assert not {*first} & {*checks}  # Else the owner would answer with the outcome of the check.
 
 
+async def test_a_client_refunds_with_the_identity_that_its_check_had_on_the_way():
+    """A member that decided the whole group refunds it with the same identity."""
+    cluster = Cluster()
+    cluster.members["a"].identity = 7, 1, 0
+
+    await cluster.check([key_of("a"), key_of("b")], [2], [1, 4])
+    batch = Batch(Op.CHECK, [key_of("a"), key_of("b")], [1, 4], [2], ids=[(7, 1, 0), (7, 1, 1)])
+    await cluster.router.decide(batch, denies_group(batch))
+
+    by_client, by_member = [
+        asked.ids[0] for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND
+    ]
+    assert by_client == by_member
+
+
 async def test_only_the_denied_group_is_refunded():
     cluster = Cluster()
     groups = [
