@@ -120,6 +120,8 @@ class Invariants:
         self._excuses = Excuses(self._seen, final.disturbances)
         self._in_force = LimitsInForce(self._seen)
         self._places.clear()
+        for name, answer in ledger.answers:
+            self._excuses.add_to_group(self._place(name, answer.key, answer.datacenter), answer)
         used = final.used_by_key()
         judgements: dict[int, Judgement] = {}
         for name, rule in self._rules.items():

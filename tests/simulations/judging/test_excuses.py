@@ -1,13 +1,16 @@
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from hashring import Member, NodeId, Ring
+from ringfence.wire import Source
 from simulations.judging.allowed_loss import members_of
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.excuses import Excuses
-from simulations.scenarios.scenario import Scenario
+from simulations.judging.ledger import Answered
+from simulations.scenarios.scenario import Fault, Scenario
 
 
 def ring_without(members, names: Iterable[str]) -> Ring:
@@ -49,3 +52,20 @@ def test_the_hosts_of_a_shard_decide_in_the_order_of_rings_without_earlier_owner
             left.append(owner)
 
         assert excuses.place("dc1", shard).hosts == tuple(found)
+
+
+def test_what_delays_one_check_of_a_group_excuses_the_whole_group():
+    """The caller got no answer, because a member waited for the home of another limit."""
+    pause = Fault(1, "pause", 30, {"node": "n2,n4"})
+    scenario = Scenario("judged", "", nodes=4, datacenters=2, faults=(pause,))
+    excuses = Excuses(scenario, Disturbances())
+    here, home = excuses.place("dc1", 7), excuses.place("dc2", 7)
+    shed = Answered(5.0, 6.0, "dc1", "k", 1, True, Source.SHED, client="client-0")
+    other = replace(shed, key="other")
+    assert not excuses.of(here, shed)
+
+    excuses.add_to_group(home, shed)
+
+    assert [each.reason for each in excuses.of(here, shed)] == ["owner_away"]
+    assert not excuses.of(here, other)
+    assert not excuses.of(here, replace(shed, source=Source.OWNER))
