@@ -8,7 +8,7 @@ import pytest
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.rule_changes import parse_fault
-from simulations.scenarios.scenario import Holds, Load, Network, Scenario
+from simulations.scenarios.scenario import Holds, Level, Load, Network, Scenario
 
 BURSTS = Load("bursts", 30, 60, "client")
 WINDOW = Load("zipf", 15, 5, "window")
@@ -21,10 +21,12 @@ def run(
     calm: float = 20,
     seconds: float = 14,
     keys: int = 20,
+    level: Level = "core",
 ) -> list[str]:
     scenario = Scenario(
         "found",
         "a bug",
+        level=level,
         nodes=nodes,
         datacenters=datacenters,
         seconds=seconds,
@@ -70,7 +72,7 @@ def test_changes_during_a_cut_are_replicated_after_it() -> None:
 
 
 def test_a_busy_host_changes_no_clock() -> None:
-    assert run("busy@2-12 node=n3 cost_ms=20", "leave@8-13 node=n2") == []
+    assert run("busy@2-12 node=n3 cost_ms=20", "leave@8-13 node=n2", level="node") == []
 
 
 def test_a_replica_of_the_sender_is_not_added_to_its_transfer() -> None:
