@@ -190,6 +190,10 @@ class DecidedChecks:
         while at - elsewhere[first := next(iter(elsewhere))][0] > _REPEATED_WITHIN_NS:
             del elsewhere[first]
 
+    def on_charges_returned(self, shard: int) -> None:
+        """Record that this node's counters of a shard contain all charges of its checks again."""
+        self._charged_elsewhere.pop(shard, None)
+
     def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
         """Return whether this node's counters include the charge of a check that was decided at
         `at`.

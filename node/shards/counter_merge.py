@@ -317,6 +317,7 @@ class CrossedTransfers:
         for part in transfer.parts:
             self._merge.charge_log(log, part.counts.keys, part.counts, transfer.at, now)
         self._charged[shard] = transfer, log, now
+        self._decided_checks.on_charges_returned(shard)
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
         """Refund the units charged for crossed transfers that `receiver` has now acknowledged, and

@@ -74,7 +74,7 @@ class ShardOwnership:
         self.decided_checks = checks = DecidedChecks() if decided_checks is None else decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
         self._states = ShardStates(
-            *(me, engine, counters, self.changed, self.replicas, on_arrived, on_transition),
+            *(me, engine, counters, self.changed, self.replicas, checks, on_arrived, on_transition),
             first_origin=first_slot(me, first_id),
         )
         self.held = self._states.held
@@ -434,7 +434,7 @@ class ShardOwnership:
             cover = self._covers.get(shard)
             if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
-            cover.copied_at = now
+            cover.copied_at, cover.base_of = now, sender
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
                 self.origins.add(shard, UNKNOWN if origins is None else origins[at])

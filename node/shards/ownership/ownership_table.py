@@ -129,7 +129,9 @@ EVENT_MEANINGS = {
     Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",
     Event.RETURN: "Counters arrive with which the sender decided for this node.",
     Event.RETURN_TO_RESTARTED: "As `RETURN`; this node has restarted since then.",
-    Event.RETURN_BY_OWNER: "As `RETURN`, while this node decides for the sender.",
+    Event.RETURN_BY_OWNER: (
+        "As `RETURN`, while this node decides for the sender, or from a replica of its counters."
+    ),
     Event.RETURN_OF_SAME_OWNER: "As `RETURN`, while this node decides for its earlier shard.",
     Event.RETURN_BLIND: "As `RETURN`; the sender had started without this node's counters.",
     Event.RETURN_BLIND_TO_RESTARTED: "As `RETURN_BLIND`; this node has restarted since then.",
@@ -341,8 +343,9 @@ def arrival_of(
     """Return the event that describes the arrival of all counters of a shard from `sender`.
 
     `owner` is the member in whose place this node holds the shard, if any. `base_of` is the member
-    whose counters this node started from, if they were a replica. `is_unrelated` means that this
-    node holds counters that have no unit in common with those of the sender.
+    whose counters this node started from, if they were a replica. They have the sender's log, as
+    when it is the owner. `is_unrelated` means that this node holds counters that have no unit in
+    common with those of the sender.
     """
     # Another member still has the base of a log, unless it was this node, or has restarted.
     has_base = not group.replica_at and (group.taken_from == me or group.is_from_before)
@@ -350,9 +353,11 @@ def arrival_of(
         return Event.UNRELATED
     if not group.taken_from:
         return Event.TRANSFER
-    by_owner = owner is not None and sender == owner
+    is_base = owner is not None and sender == base_of
+    # Without a replica, the sender has only its log, which is not what it had replicated here.
+    by_owner = owner is not None and (sender == owner or (is_base and not group.replica_at))
     if group.taken_from == me:
-        if group.replica_at and sender == base_of:
+        if group.replica_at and is_base:
             return Event.RETURN_BLIND_BY_BASE
         return _return(group, by_owner=by_owner, is_same=owner == me)
     return _cover(group, by_owner=by_owner, is_same=group.taken_from == owner)

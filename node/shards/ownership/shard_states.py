@@ -9,6 +9,7 @@ from typing import TypeAlias
 from hashring import SHARDS, NodeId, shard_of
 from node.context.round_timer import NEVER, RoundTimer
 from node.metrics.counters import Counters
+from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
@@ -225,6 +226,7 @@ class ShardStates:
         counters: Counters,
         changed: ChangedKeys,
         replicas: Replicas,
+        checks: DecidedChecks,
         on_arrived: Callable[[Sequence[bytes]], None],
         on_transition: OnTransition | None = None,
         *,
@@ -251,6 +253,7 @@ class ShardStates:
         self._me = me
         self._counters = counters
         self._replicas = replicas
+        self._checks = checks
         self._on_transition = on_transition
         self._states = bytearray(SHARDS)
 
@@ -268,6 +271,10 @@ class ShardStates:
         for action in transition.actions:
             self._perform(action, shard, arrival)
         self._states[shard] = transition.state
+        if event is Event.SEND:
+            self._checks.on_charges_transferred(shard, arrival.now)
+        elif arrival.copies and arrival.group is None:  # A replica, or an own transfer.
+            self._checks.on_charges_returned(shard)
         if transition.state is not State.FRESH:
             self.regained.pop(shard, None)
             self.unasked.drop([shard])

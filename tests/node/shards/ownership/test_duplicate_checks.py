@@ -144,3 +144,37 @@ def test_a_crossed_transfer_is_charged_without_the_checks_that_its_owner_decided
     )
 
     assert standby.used == 5
+
+
+def test_a_check_whose_charge_left_and_returns_through_another_member_is_counted() -> None:
+    """The node had decided the check itself, so it seemed to have the charge still."""
+    stand_in, owner, elsewhere = Host("a"), Host("b"), Host("d")
+    elsewhere.ownership.start([shard_of(KEY)])
+    elsewhere.spend(3)
+    stand_in.stand_in_for("b", at=BEGIN)
+    stand_in.spend(1, at=EARLIER, check_id=CHECK)
+    owner.take(stand_in, owner.ask(stand_in))
+    stand_in.take(elsewhere, stand_in.ask(elsewhere))
+    assert stand_in.used == 3
+
+    stand_in.take(owner, stand_in.ask(owner))
+
+    assert stand_in.used == 4
+
+
+def test_a_check_in_a_replica_after_a_transfer_is_counted_once() -> None:
+    owner, receiver, other = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(1, at=EARLIER, check_id=CHECK)
+    owner.copy_to(other)
+    other.stand_in_for("a", at=EARLIER)
+    other.spend(1, at=LATER, check_id=CHECK)
+    shard, reply = shard_of(KEY), receiver.ask(owner)
+    receiver.take(owner, reply)
+    owner.ownership.acknowledge(receiver.name, [shard], reply.groups[0].transfer_id, NOW)
+    receiver.copy_to(owner)
+    owner.stand_in_for("b")
+
+    owner.take(other, owner.ask(other))
+
+    assert owner.used == 1

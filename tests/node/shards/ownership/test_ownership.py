@@ -402,3 +402,23 @@ def test_units_admitted_by_several_frames_are_marked_dirty_once() -> None:
             host.ownership.record_decided(batch, decide_batch(host.engine, batch, NOW), NOW)
 
     assert list(host.ownership.changed.keys) == keys
+
+
+def test_a_standby_of_a_standby_counts_its_log_once() -> None:
+    """The replica of a standby's counters contains its log."""
+    owner, first, second = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(first)
+    first.stand_in_for("a")
+    first.spend(2)
+    first.copy_to(second)
+    second.ownership.on_member_change(member("b"), member("b", Status.LEAVING))
+    second.stand_in_for("a")
+    second.spend(1)
+
+    second.take(first, second.ask(first))
+
+    assert (second.used, second.covered_owner) == (6, "a")
+    owner.take(second, owner.ask(second))
+    assert owner.used == 6

@@ -6,6 +6,7 @@ import pytest
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
+from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.ownership.ownership_table import (
@@ -43,7 +44,8 @@ class Fixture:
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
         self.states = ShardStates(
-            ME, self.engine, Counters(), ChangedKeys(), Replicas(100), lambda keys: None
+            *(ME, self.engine, Counters(), ChangedKeys(), Replicas(100), DecidedChecks()),
+            on_arrived=lambda keys: None,
         )
         self.states._states[SHARD] = state
         self.states.held[SHARD] = state >= COUNTED
