@@ -7,7 +7,7 @@ of time.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
@@ -19,6 +19,7 @@ from simulations.scenarios.scenario import Fault, Scenario
 __all__ = [
     "LINK_FAULTS",
     "affected_hosts",
+    "faults_between",
     "sides_of",
     "REPLICATION_LAG_S",
     "emptied",
@@ -196,6 +197,17 @@ def sides_of(fault: Fault, scenario: Scenario) -> tuple[set[str], set[str]]:
     if "from" in fault.args:
         return some, set(str(fault.args["from"]).split(","))
     return some, members_of(scenario).keys() - some or some
+
+
+def faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[str]]]:
+    """Yield the faults of links between data centers, with these data centers."""
+    members = members_of(scenario)
+    for fault in scenario.faults:
+        if fault.verb in LINK_FAULTS and is_strong(fault):
+            some, others = sides_of(fault, scenario)
+            datacenters = {members[name][0] for name in some | others}
+            if len(datacenters) > 1:
+                yield fault, datacenters
 
 
 def affected_hosts(fault: Fault, scenario: Scenario) -> dict[str, frozenset[str]]:

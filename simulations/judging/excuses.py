@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from math import inf
 
 from hashring import Member, NodeId
+from ringfence.peering.link import LinkSettings
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import (
     LINK_FAULTS,
     REPLICATION_LAG_S,
     affected_hosts,
+    faults_between,
     hosts_of,
     hosts_of_shard,
     is_strong,
     losses,
     members_of,
-    sides_of,
 )
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.ledger import Answered
@@ -55,6 +56,8 @@ _ANSWER_DELAY_S = 0.1
 _NEWS_S = 1.0
 """Seconds after the observed settling until clients have the new members, and until answers that
 were under way have arrived."""
+_CONNECT_S = LinkSettings().handshake_timeout + LinkSettings().max_backoff
+"""Longest time after a cut until a client that began to connect during the cut has connected."""
 _DELAYING = ("slow", "spikes", "clog", "busy", "pause", "stall")
 """Faults that delay messages in one direction."""
 _SPLITTING = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "clock_step")
@@ -161,7 +164,10 @@ class Excuses:
             for fault, begin, end in losses(scenario)
             for datacenter, hosts in sorted(affected_hosts(fault, scenario).items())
         ]
-        self._between = list(_faults_between(scenario))
+        self._between = [
+            (fault, datacenters, _until(fault) + _CROSS_SETTLING_S)
+            for fault, datacenters in faults_between(scenario)
+        ]
         verbs = {fault.verb for fault in scenario.faults}
         has_moves = any(is_strong(fault) for fault in scenario.faults)
         lossy = _LOSSY_TRANSFER_S if scenario.network.loss > 0 else 0.0
@@ -194,8 +200,8 @@ class Excuses:
             for where in places
             for each in self._by_datacenter.get(where.datacenter, ())
             if each.begin <= answer.answered_at
-            and answer.asked_at <= each.end
             and each.concerns(where, client_host)
+            and (answer.asked_at <= each.end or self._has_later_effect(each, where, answer))
         ]
         if answer.datacenter != place.datacenter:
             both = {answer.datacenter, place.datacenter}
@@ -213,6 +219,14 @@ class Excuses:
         because a group of limits is answered as a whole."""
         if not answer.is_counted and (found := self.of(place, answer)):
             self._of_groups[_group_of(answer)] = found
+
+    def _has_later_effect(self, excuse: Excuse, place: Place, answer: Answered) -> bool:
+        """Return whether a fault affects a check after its shards have settled: members distrust a
+        stepped clock later, or a client waits for a handshake that a cut interrupted."""
+        at, end, verb = answer.asked_at, answer.answered_at + _NEWS_S, excuse.fault.verb
+        if verb == "clock_step":
+            return self.is_disturbed(place, at - _NEWS_S, end)
+        return verb == "cut" and not answer.is_counted and at <= _until(excuse.fault) + _CONNECT_S
 
     def is_owner_away(self, place: Place, answer: Answered) -> bool:
         """Return whether the owner of a counter had no running process at some time of a check, so
@@ -432,7 +446,7 @@ def _group_of(answer: Answered) -> tuple[str, str, str, float]:
 
 
 def _excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excuse]:
-    strong = [fault for fault in scenario.faults if _is_relevant(fault)]
+    strong = [each for each in scenario.faults if is_strong(each) or each.verb == "clock_step"]
     for fault in strong:
         for datacenter, hosts in sorted(affected_hosts(fault, scenario).items()):
             others = [
@@ -466,10 +480,6 @@ def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario:
     )
 
 
-def _is_relevant(fault: Fault) -> bool:
-    return is_strong(fault) or fault.verb == "clock_step"
-
-
 def _until(fault: Fault) -> float:
     if VERBS[fault.verb].end is None:
         return fault.at
@@ -486,13 +496,3 @@ def _end(
         if other.at <= latest:
             latest = max(latest, _until(other) + SETTLING_S)
     return min(latest, disturbances.settled_after(datacenter, _until(fault)) + _NEWS_S)
-
-
-def _faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[str], float]]:
-    """Yield the faults of links between data centers, with the end of their effects."""
-    members = members_of(scenario)
-    for fault in scenario.faults:
-        if fault.verb in LINK_FAULTS and is_strong(fault):
-            sides = [{members[name][0] for name in side} for side in sides_of(fault, scenario)]
-            if len(sides[0] | sides[1]) > 1:
-                yield fault, sides[0] | sides[1], _until(fault) + _CROSS_SETTLING_S

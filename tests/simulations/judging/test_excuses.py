@@ -69,3 +69,34 @@ def test_what_delays_one_check_of_a_group_excuses_the_whole_group():
     assert [each.reason for each in excuses.of(here, shed)] == ["owner_away"]
     assert not excuses.of(here, other)
     assert not excuses.of(here, replace(shed, source=Source.OWNER))
+
+
+@pytest.mark.parametrize(("at", "is_excused"), [(5.0, True), (25.0, False), (41.0, True)])
+def test_members_may_distrust_a_stepped_clock_long_after_the_step(at, is_excused):
+    step = Fault(4.0, "clock_step", 6.0, {"node": "n1,n2,n3", "by_s": -10})
+    scenario = Scenario("judged", "", nodes=3, faults=(step,))
+    moved = Disturbances(samples={"dc1": [(0.0, 0), (40.0, 255 << 56), (42.0, 0)]})
+    excuses = Excuses(scenario, moved)
+    place = excuses.place("dc1", 7)
+
+    found = excuses.of(place, Answered(at, at + 0.001, "dc1", "k", 1, True, Source.STANDBY))
+    assert [each.reason for each in found] == ["clock"] * is_excused
+
+
+@pytest.mark.parametrize(
+    ("at", "source", "is_excused"),
+    [
+        (13.0, Source.POLICY, True),
+        (13.0, Source.STANDBY, False),
+        (17.5, Source.POLICY, False),
+    ],
+)
+def test_a_client_that_connects_during_a_cut_waits_for_its_handshake(at, source, is_excused):
+    cut = Fault(8.0, "cut", 10.0, {"node": "n1"})
+    scenario = Scenario("judged", "", nodes=3, faults=(cut,))
+    settled = Disturbances(samples={"dc1": [(0.0, 0), (8.5, 1), (10.1, 0)]})
+    excuses = Excuses(scenario, settled)
+
+    answer = Answered(at, at + 0.001, "dc1", "k", 1, True, source, client="client-0")
+    found = excuses.of(excuses.place("dc1", 7), answer)
+    assert [each.reason for each in found] == ["links"] * is_excused
