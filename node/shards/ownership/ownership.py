@@ -264,7 +264,7 @@ class ShardOwnership:
         is_held = bool(self.held[shard])
         are_shared = self.origins.are_shared(shard, group.origins) if is_held else None
         group = self.unasked.correct_group(shard, group, sender, are_shared=are_shared)
-        is_unrelated = are_shared is False
+        is_unrelated = are_shared is False or (cover is not None and not counts.keys)
         event = arrival_of(group, sender, self._me, owner, base_of, is_unrelated=is_unrelated)
         is_restored = self._states.is_restored_by(shard, event)
         logs = self._duplicates.remove(

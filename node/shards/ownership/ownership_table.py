@@ -67,6 +67,7 @@ class Event(StrEnum):
     REPLICA_FOUND = "replica_found"
     TRANSFER = "transfer"
     UNRELATED = "unrelated"
+    UNRELATED_BY_THIRD = "unrelated_by_third"
     RETURN = "return"
     RETURN_TO_RESTARTED = "return_to_restarted"
     RETURN_BY_OWNER = "return_by_owner"
@@ -91,6 +92,7 @@ class Action(StrEnum):
     RESTORE_BELOW_LOG = "restore_below_log"
     CHARGE_SENDERS_LOG = "charge_senders_log"
     KEEP_SENDERS_LOG = "keep_senders_log"
+    KEEP_SENDERS_UNITS = "keep_senders_units"
     COVER_OWNER = "cover_owner"
     COVER_SENDERS_OWNER = "cover_senders_owner"
     COVER_NEW_OWNER = "cover_new_owner"
@@ -127,6 +129,7 @@ EVENT_MEANINGS = {
     Event.REPLICA_FOUND: "A member that could not be asked earlier sends its replica.",
     Event.TRANSFER: "Counters arrive that the sender owned.",
     Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",
+    Event.UNRELATED_BY_THIRD: "As `UNRELATED`, while this node decides for a third member.",
     Event.RETURN: "Counters arrive with which the sender decided for this node.",
     Event.RETURN_TO_RESTARTED: "As `RETURN`; this node has restarted since then.",
     Event.RETURN_BY_OWNER: (
@@ -155,6 +158,7 @@ ACTION_MEANINGS = {
     ),
     Action.CHARGE_SENDERS_LOG: "Charge the units that the sender admitted for the owner.",
     Action.KEEP_SENDERS_LOG: "Add the units in the sender's log to this node's log for the owner.",
+    Action.KEEP_SENDERS_UNITS: "Add all units of the sender to this node's log for the owner.",
     Action.COVER_OWNER: "Decide for the owner: start a log of admitted units.",
     Action.COVER_SENDERS_OWNER: "Decide for the member for which the sender decided.",
     Action.COVER_NEW_OWNER: "Decide for the member that has the shard now.",
@@ -261,10 +265,21 @@ _ROWS: tuple[
         State.OWNED,
         _ADD,
     ),
-    ((State.OWNED, State.FRESH), (Event.UNRELATED,), State.OWNED, (_A.JOIN, _A.COUNT_HEALED)),
+    (
+        (State.OWNED, State.FRESH),
+        (Event.UNRELATED, Event.UNRELATED_BY_THIRD),
+        State.OWNED,
+        (_A.JOIN, _A.COUNT_HEALED),
+    ),
     # Arrivals while the shard is counted in place of its owner.
     (COVERING, (Event.TRANSFER,), State.OWNED, _BASE_OWNED),
     (COVERING, (Event.UNRELATED,), State.OWNED, (_A.JOIN, _A.END_COVER, _A.COUNT_HEALED)),
+    (
+        COVERING,
+        (Event.UNRELATED_BY_THIRD,),
+        _SAME,
+        (_A.JOIN, _A.KEEP_SENDERS_UNITS, _A.COUNT_HEALED),
+    ),
     (
         (State.RETAKEN, State.RETAKEN_BLIND),
         (*_RETURNS, *_BLIND_RETURNS),
@@ -350,7 +365,9 @@ def arrival_of(
     # Another member still has the base of a log, unless it was this node, or has restarted.
     has_base = not group.replica_at and (group.taken_from == me or group.is_from_before)
     if is_unrelated and (not group.taken_from or (has_base and owner is None)):
-        return Event.UNRELATED
+        # The owner still has its counters, and this node returns the sender's units to it.
+        is_third = not group.taken_from and owner not in (None, me, sender)
+        return Event.UNRELATED_BY_THIRD if is_third else Event.UNRELATED
     if not group.taken_from:
         return Event.TRANSFER
     is_base = owner is not None and sender == base_of

@@ -13,7 +13,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs
+from node.shards.log_rows import add_logs, log_rows
 from node.shards.ownership.origins import UNKNOWN, ShardOrigins
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
@@ -373,6 +373,10 @@ class ShardStates:
             case Action.KEEP_SENDERS_LOG:
                 for _, counts in copies:
                     add_logs(self.covers[shard].log, counts, arrival.logs, now)
+            case Action.KEEP_SENDERS_UNITS:
+                for _, counts in copies:
+                    rows = log_rows(merge.admitted(counts, {}, now), counts, now)
+                    add_logs(self.covers[shard].log, counts, rows, now)
             case Action.RESTORE_BELOW_LOG:
                 cover = self.covers[shard]
                 merge.restore_below(cover.log, copies, now)

@@ -175,6 +175,7 @@ def test_every_arrival_event_is_reached_by_some_transfer() -> None:
         (State.COVERED_BLIND, Event.REPLICA_FOUND, 5 + 2),
         (State.OWNED, Event.UNRELATED, 5 + 1),
         (State.RETAKEN, Event.UNRELATED, 5 + 1),
+        (State.COVERED, Event.UNRELATED_BY_THIRD, 5 + 1),
         (State.RETAKEN, Event.RETURN, 1 + 3),
     ],
 )

@@ -93,6 +93,26 @@ def test_counters_of_a_restarted_owner_are_added_to_those_of_its_replica() -> No
     assert standby.used == 6
 
 
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_third_members_unrelated_counters_reach_the_owner_with_the_log(units: int) -> None:
+    """They ended the cover, so the owner joined counters that had its own units."""
+    owner, standby, third = Host("b"), Host("a"), Host("c")
+    owner.ownership.start([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(standby)
+    standby.stand_in_for("b")
+    standby.spend(2)
+    third.ownership.start([shard_of(KEY)])
+    if units:
+        third.spend(units)
+
+    standby.take(third, standby.ask(third))
+    assert (standby.used, standby.covered_owner) == (5 + units, "b")
+    owner.take(standby, owner.ask(standby))
+
+    assert owner.used == 5 + units
+
+
 def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> None:
     """The owner took the shard of its own run for one from before a restart, because the sender is
     its standby now and was not asked."""
