@@ -7,7 +7,7 @@ deterministic scheduler. All of them call the functions of this module.
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -86,12 +86,17 @@ def current_runtime() -> Runtime | None:
     return _of_thread.runtime
 
 
-def _running_loop() -> "AbstractEventLoop":
-    """Return the event loop of asyncio, which is imported only for its users: a node starts
+@cache
+def _loop_getter() -> Callable[[], "AbstractEventLoop"]:
+    """Return `get_running_loop` of asyncio, which is imported only for its users: a node starts
     faster without it."""
     from asyncio import get_running_loop
 
-    return get_running_loop()
+    return get_running_loop
+
+
+def _running_loop() -> "AbstractEventLoop":
+    return _loop_getter()()
 
 
 def in_trio_run() -> bool:
