@@ -178,26 +178,30 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
     def send():
         sent.append("".join(queue))
         queue.clear()
+        if len(sent) > len("abc"):
+            shared.set()
 
-    queue, sent = [], []
+    queue, sent, shared = [], [], threading.Event()
     monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
     with running() as (loop, mailbox), ExitStack() as stack:
 
         def begin(letter):
             return stack.enter_context(waiting_thread(loop, partial(ask, letter), letter))
 
-        calls = {letter: begin(letter) for letter in "abc"}
-        assert sent == ["a", "b", "c"]  # The first thread does not expect others.
-        mailbox.send("b")
-        calls["b"].result(30)
-        calls.update({letter: begin(letter) for letter in "de"})
-        mailbox.send("a")
-        calls["a"].result(30)
-        assert sent == ["a", "b", "c"]
-        mailbox.send("c")
-        calls["c"].result(30)
-        assert sent == ["a", "b", "c", "de"]
-        mailbox.send("de")
+        try:
+            calls = {letter: begin(letter) for letter in "abc"}
+            assert sent == ["a", "b", "c"]  # The first thread does not expect others.
+            mailbox.send("b")
+            calls["b"].result(30)
+            calls.update({letter: begin(letter) for letter in "de"})
+            mailbox.send("a")
+            calls["a"].result(30)
+            assert sent == ["a", "b", "c"]
+            mailbox.send("c")
+            assert shared.wait(30)  # The next leader sends, maybe after the return of this call.
+            assert sent == ["a", "b", "c", "de"]
+        finally:
+            mailbox.send("abcde")  # No thread waits forever after a failed assertion.
 
 
 def test_what_a_thread_has_queued_is_sent_soon_while_others_wait():
