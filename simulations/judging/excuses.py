@@ -276,7 +276,7 @@ class Excuses:
         corrected.
         """
         is_disturbed = self.is_disturbed(place, begin - _NEWS_S, end + _NEWS_S)
-        return sum(
+        return self.followed_s(place, end) + sum(
             abs(float(each.fault.args["by_s"]))
             if is_disturbed or self._is_stepped(place, each)
             else self._slewed_s(each, end)

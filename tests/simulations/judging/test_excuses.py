@@ -100,3 +100,14 @@ def test_a_client_that_connects_during_a_cut_waits_for_its_handshake(at, source,
     answer = Answered(at, at + 0.001, "dc1", "k", 1, True, source, client="client-0")
     found = excuses.of(excuses.place("dc1", 7), answer)
     assert [each.reason for each in found] == ["links"] * is_excused
+
+
+def test_windows_shift_with_clocks_that_follow_a_stepped_clock_in_another_data_center():
+    step = Fault(10, "clock_step", 12, {"node": "n1", "by_s": 0.2})
+    scenario = Scenario("judged", "", nodes=4, datacenters=2, faults=(step,))
+    excuses = Excuses(scenario, Disturbances(samples={"dc1": [(0.0, 0)], "dc2": [(0.0, 0)]}))
+    place = excuses.place("dc2", 7)
+
+    shifts = [excuses.clock_offset_s(place, at, at) for at in (9.0, 20.0, 90.0)]
+
+    assert shifts == [0.0, pytest.approx(0.05), 0.2]
