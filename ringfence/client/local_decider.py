@@ -37,12 +37,14 @@ class LocalDecider:
         self._checkpoints = Checkpoints(in_loop=in_loop)
         self._lock = Lock()
         self._slot_waits = SlotWaits()
+        self._to_wake: list[int] = []
+        """Tickets of tasks to be woken without the lock, because waking needs that of the loop."""
         self._tickets = count(1)
         self._held = HeldSlots()
         self._slots: SlotQueue[None] = SlotQueue(
             partial(decide_batch, self._engine),
             rules.by_id,
-            lambda _, tickets: self._slot_waits.wake(tickets),
+            lambda _, tickets: self._to_wake.extend(tickets),
             most_of=lambda _: MAX_WAITERS,
         )
 
@@ -95,6 +97,8 @@ class LocalDecider:
             results = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
             if batch.slot_ids:
                 self._slots.on_answered(None, batch, results, now)
+            woken, self._to_wake = self._to_wake, []
+        self._slot_waits.wake(woken)
         return results
 
     def keep(self, slots: Batch, period: float) -> None:

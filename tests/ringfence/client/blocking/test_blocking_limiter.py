@@ -11,6 +11,7 @@ import pytest
 import ringfence
 from ringfence import runtime
 from ringfence.blocking import BlockingLimiter, connect, local
+from ringfence.client.slots.slot_waits import SlotWait
 from ringfence.errors import ConfigError
 from tests.ringfence.client.blocking.programs import RULES_OF_USERS, run_python
 
@@ -242,6 +243,32 @@ def test_a_thread_waits_for_the_slot_that_another_one_releases():
         limiter.release(first)
         assert waiting.result(5)
         assert also.result(5)
+
+
+def test_a_waiting_thread_is_woken_without_the_lock_of_the_engine(monkeypatch):
+    """The woken thread may run the loop and wait for this lock."""
+    are_locked = []
+    wake = SlotWait.wake
+
+    def spy(wait):
+        are_locked.append(lock.locked())
+        wake(wait)
+
+    monkeypatch.setattr(SlotWait, "wake", spy)
+    with local(RULES) as limiter, ThreadPoolExecutor(1) as pool:
+        lock = limiter.run(engine_lock)
+        first = limiter.check("d", {"job": "x"}, 2)
+        waiting = pool.submit(limiter.acquire, "d", {"job": "x"}, max_wait=30)
+        while limiter.run(waiters) < 1:
+            time.sleep(0.01)
+        limiter.release(first)
+        assert waiting.result(5)
+
+    assert are_locked[0] is False
+
+
+async def engine_lock(limiter):
+    return limiter._decider._lock
 
 
 async def waiters(limiter):
