@@ -268,7 +268,7 @@ async def _wait_for_reload(
 
         async def wait_for_change() -> None:
             await trio.to_thread.run_sync(
-                rulebook.wait_for_change, interval, ended, abandon_on_cancel=True
+                rulebook.wait_for_change, partial(ended.wait, interval), abandon_on_cancel=True
             )
             nursery.cancel_scope.cancel()
 

@@ -4,9 +4,8 @@ An invalid file never replaces the current rules. The error is logged once.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from threading import Event
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.limiter import Algorithm
@@ -55,10 +54,10 @@ class RuleFiles:
         """Return whether a file was written, added or removed since the rules were loaded."""
         return self._fingerprints() != self._seen
 
-    def wait_for_change(self, interval: float, ended: Event) -> None:
-        """Block this thread until a file was written, added or removed, or `ended` is set; look
-        every `interval` seconds."""
-        while not ended.wait(interval) and not self.has_changed():
+    def wait_for_change(self, wait: Callable[[], bool]) -> None:
+        """Block this thread until a file was written, added or removed; call `wait` before each
+        look, and return when it returns True."""
+        while not wait() and not self.has_changed():
             pass
 
     def reload(self) -> RuleSet | None:

@@ -1,5 +1,6 @@
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -228,8 +229,9 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
 def test_a_thread_that_waits_for_a_change_ends_with_it_or_when_asked(tmp_path: Path) -> None:
     path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
     rulebook, ended = book(path), Event()
+    look = partial(ended.wait, 0.005)
     rulebook.load()
-    waiting = Thread(target=rulebook.wait_for_change, args=(0.005, ended), daemon=True)
+    waiting = Thread(target=rulebook.wait_for_change, args=(look,), daemon=True)
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
@@ -239,7 +241,7 @@ def test_a_thread_that_waits_for_a_change_ends_with_it_or_when_asked(tmp_path: P
 
     assert not waiting.is_alive()
     assert amount_of(rulebook.reload()) == 6
-    other = Thread(target=rulebook.wait_for_change, args=(0.005, ended), daemon=True)
+    other = Thread(target=rulebook.wait_for_change, args=(look,), daemon=True)
     other.start()
     ended.set()
     other.join(5)

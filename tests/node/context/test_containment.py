@@ -1,6 +1,7 @@
 """What goes on after an internal error, and what does not pass as one."""
 
 import logging
+from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 
@@ -190,18 +191,17 @@ async def test_a_change_of_members_that_met_an_error_is_followed_later(
 
 async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
-        node = w.nodes["b"]
-        works = node._link_events.on_reachable
-        node._link_events.on_reachable = broken  # type: ignore[method-assign, assignment]
-        link = node.links.link(NodeId("a"))
+        link = w.nodes["b"].links.link(NodeId("a"))
         assert link is not None
         assert await call(link, Ping, Pong) is not None
+        works = link.connection._events
+        link.connection._events = replace(works, on_reachable=broken)
         w.network.reset(address_of("a"), address_of("b"))
         w.network.cut(address_of("a"), address_of("b"))
         await trio.sleep(1)
         w.network.heal(address_of("a"), address_of("b"))
-        await trio.sleep(5)
-        node._link_events.on_reachable = works  # type: ignore[method-assign]
+        await trio.sleep(6)
+        link.connection._events = works
 
         assert contained(w, "b", "transport") > 0
         assert await call(link, Ping, Pong) is not None
