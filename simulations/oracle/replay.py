@@ -135,7 +135,8 @@ class Replay:
         if isinstance(self._usage, HeldSlots) and self._usage.renew(slot, now):
             within = self._usage.used(now) <= self._terms.hard
             return self._answer(Code.ALLOWED if within else Code.OVER_SOFT, now, slot=slot)
-        self._convert(now)
+        if not (isinstance(self._usage, HeldSlots) and self._usage.used(now)):
+            self._convert(now)  # Held slots stay under their limit until the next check.
         return self._answer(Code.DENIED, now)
 
     def used(self, now: int) -> int:

@@ -84,6 +84,18 @@ def test_both_engines_change_limits_as_the_oracle(
             assert engine.answer(asked, now) == right, f"{name}: {asked}"
 
 
+@pytest.mark.parametrize("amount", [0, 1, 3])
+def test_a_failed_renewal_leaves_held_slots_under_their_limit(amount: int) -> None:
+    limit, later = (Limit.of_ns(each, 100, Algorithm.CONCURRENCY) for each in (2, amount))
+    replay, engines = Replay(Terms.of(limit)), engines_for(limit)
+    for asked in (Asked(0, "check"), Asked(0, "change", limit=later), Asked(0, "renew", slot=2)):
+        right = asked_of(replay, asked, 0)
+        for name, engine in engines.items():
+            assert engine.answer(asked, 0) == right, f"{name}: {asked}"
+    assert right is not None
+    assert right.remaining == 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(limit=limits, data=st.data())
 def test_a_clock_that_goes_back_and_forth_lets_no_engine_admit_more_than_the_oracle(
