@@ -37,6 +37,9 @@ __all__ = ["CallerLoop", "LoopLost", "Source"]
 
 _Result = TypeVar("_Result")
 
+_LONGEST_WAIT = 1.0
+"""Longest wait of a thread in seconds before it looks again. Python runs no signal handler for a
+signal that arrives in the instant before a wait, until the wait ends."""
 _LOST: list["CallerLoop"] = []
 """Loops that were given up. Their coroutines must not be finalized: the `finally` blocks would use
 connections that belong to the parent process, after a fork."""
@@ -117,10 +120,10 @@ class CallerLoop(Scheduler):
                 if self.is_lost:
                     raise LoopLost
                 if self._leader is call:
-                    files = self._poll(self._poll_until - time.monotonic())
+                    files = self._poll(min(_LONGEST_WAIT, self._poll_until - time.monotonic()))
                     self._enter(lambda: self._process(files), call)  # noqa: B023
                 elif call.turn is not None:
-                    call.turn.acquire()
+                    call.turn.acquire(timeout=_LONGEST_WAIT)
         except BaseException:
             self._withdraw(call)
             raise
