@@ -8,22 +8,23 @@ for blocking code.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ringfence.errors import (
+    AccessDenied,
+    ConfigError,
+    InvalidLimit,
+    LocalProtocolError,
+    PeerUnavailable,
+    RemoteProtocolError,
+    RingfenceError,
+    UntrustedPeer,
+)
+
 if TYPE_CHECKING:
     from ringfence import blocking
     from ringfence.client.connect import RulesSource, connect, local
     from ringfence.client.decision import Decision, SlotUnavailable, Status
     from ringfence.client.limiter import Limiter
     from ringfence.client.requests.descriptors import Descriptors
-    from ringfence.errors import (
-        AccessDenied,
-        ConfigError,
-        InvalidLimit,
-        LocalProtocolError,
-        PeerUnavailable,
-        RemoteProtocolError,
-        RingfenceError,
-        UntrustedPeer,
-    )
     from ringfence.limiter import Algorithm, Calendar, Limit
     from ringfence.rules import Descriptor, Rule, RuleSet, group_address, parse_limit
     from ringfence.wire import Source
@@ -65,16 +66,6 @@ _NAMES = {
     "ringfence.client.decision": ("Decision", "SlotUnavailable", "Status"),
     "ringfence.client.limiter": ("Limiter",),
     "ringfence.client.requests.descriptors": ("Descriptors",),
-    "ringfence.errors": (
-        "AccessDenied",
-        "ConfigError",
-        "InvalidLimit",
-        "LocalProtocolError",
-        "PeerUnavailable",
-        "RemoteProtocolError",
-        "RingfenceError",
-        "UntrustedPeer",
-    ),
     "ringfence.limiter": ("Algorithm", "Calendar", "Limit"),
     "ringfence.rules": ("Descriptor", "Rule", "RuleSet", "group_address", "parse_limit"),
     "ringfence.wire": ("Source",),

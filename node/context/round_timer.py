@@ -1,4 +1,4 @@
-"""Pauses between the rounds of a periodic task, which sleeps while there is no work."""
+"""Pauses between the rounds of a periodic task, which sleeps until there is work."""
 
 from math import inf
 

@@ -361,8 +361,8 @@ def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], n
     """Return whether the sender of `decided` had received a transfer: then `decided` contains most
     checks of this transfer.
 
-    A check in both is no proof, because a caller may have asked both members. `decided` has only
-    the newest checks, so older ones are ignored.
+    A check in both does not suffice, because a caller may have asked both members. `decided` has
+    only the newest checks, so older ones are ignored.
     """
     theirs = {check.id for check in decided}
     oldest = max([check.age_ns for check in decided], default=0) - (now - transfer.at)

@@ -28,7 +28,7 @@ CLIENT = Shape.parse(["client"])
 START = 1_700_000_000
 MS = 10**6
 WINDOWS = ["fixed_window", "sliding_window"]
-TOLD = [*WINDOWS, "token_bucket", "leaky_bucket"]
+BOUNDED = [*WINDOWS, "token_bucket", "leaky_bucket"]
 
 
 def rules_of(rate: str, algorithm: str, rest: str = "") -> RuleSet:
@@ -77,7 +77,7 @@ def denied_by_client(reported: WhatIf) -> dict[str, int]:
 @pytest.mark.parametrize("placed", [{"datacenters": 1}, {"exact": True}])
 @pytest.mark.parametrize(
     ("log", "lines", "rate", "algorithm"),
-    [("demo", 2000, "10/minute", algorithm) for algorithm in [*TOLD, "sliding_window_log"]]
+    [("demo", 2000, "10/minute", algorithm) for algorithm in [*BOUNDED, "sliding_window_log"]]
     + [("epa", 5000, "100/hour", "sliding_window")],
 )
 def test_one_data_center_or_one_engine_decides_as_an_offline_replay_does(
@@ -135,7 +135,7 @@ def test_with_several_data_centers_exact_counting_stays_that_of_a_replay() -> No
     assert reported.rules[0].beyond_bound == 0
 
 
-@pytest.mark.parametrize("algorithm", TOLD)
+@pytest.mark.parametrize("algorithm", BOUNDED)
 def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: str) -> None:
     reported = ask(rules_of("10/minute", algorithm), entries_of("demo", 2000), spread="sticky")
 
@@ -146,7 +146,7 @@ def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: s
 # With count delay
 
 
-@pytest.mark.parametrize("algorithm", TOLD)
+@pytest.mark.parametrize("algorithm", BOUNDED)
 def test_at_one_instant_every_data_center_admits_the_whole_limit(algorithm: str) -> None:
     reported = ask(rules_of("5/minute", algorithm), [entry(0)] * 100)
 
@@ -160,7 +160,7 @@ def test_at_one_instant_every_data_center_admits_the_whole_limit(algorithm: str)
     assert reported.same_instant == 99
 
 
-@pytest.mark.parametrize("algorithm", TOLD)
+@pytest.mark.parametrize("algorithm", BOUNDED)
 def test_requests_further_apart_than_the_count_delay_are_decided_exactly(algorithm: str) -> None:
     entries = [entry(0.241 * number) for number in range(400)]
 
@@ -220,7 +220,7 @@ def test_excess_admissions_cause_later_wrong_denials() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    algorithm=st.sampled_from(TOLD),
+    algorithm=st.sampled_from(BOUNDED),
     amount=st.integers(1, 250),
     gaps_ms=st.lists(st.sampled_from([0, 1, 7, 30, 150, 400, 2500]), min_size=40, max_size=400),
     datacenters=st.integers(2, 5),

@@ -53,6 +53,12 @@ class Host:
             first_transfer=1,
         )
 
+    def start(self, units: int = 0) -> None:
+        """Own the shard from the start, and admit units."""
+        self.ownership.start([shard_of(KEY)])
+        if units:
+            self.spend(units)
+
     def spend(
         self,
         units: int,
@@ -68,7 +74,7 @@ class Host:
             row = Results(outcomes, [Source.OWNER]).row(0)
             self.checks.remember(check_id, KEY, units, row, answered_at or at)
 
-    def stand_in_for(self, owner: str, *silent: str, at: int = NOW) -> None:
+    def cover(self, owner: str, *silent: str, at: int = NOW) -> None:
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
         self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, at, [*map(NodeId, silent)])
 
@@ -89,6 +95,10 @@ class Host:
         pull = Pull(1, [shard_of(KEY)], 0)
         return sender.sender.answer(self.name, pull, NOW, lambda shard: is_standby)
 
+    def pull(self, sender: "Host") -> None:
+        """Pull the shard from a member, and apply its answer."""
+        self.take(sender, self.ask(sender))
+
     def take(self, sender: "Host", reply: Pulled) -> None:
         (about,) = reply.groups
         if about.hold is not Holding.HELD:
@@ -98,7 +108,7 @@ class Host:
         shard = shard_of(KEY)
         self.ownership.accept(shard, about, sender.name, counts, logs, NOW, reply.decided)
 
-    def hear_out(self, other: "Host") -> None:
+    def ask_late(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""
         reply = self.ask(other)
         (group,) = reply.groups
@@ -115,7 +125,7 @@ class Host:
             group = replace(about, taken_from="")
             self.ownership.replica_answered(*about.shards, standby.name, counts, NOW, group)
 
-    def go_on_from(self, copy: Pulled) -> None:
+    def continue_from(self, copy: Pulled) -> None:
         """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)

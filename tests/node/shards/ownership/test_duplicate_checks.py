@@ -15,11 +15,11 @@ ORDERS = pytest.mark.parametrize(("first", "second"), [(EARLIER, LATER), (LATER,
 def covered_by(count: int) -> tuple[Host, list[Host]]:
     """Return an owner with three units, and members that hold its shard from a replica."""
     owner, covers = Host("c"), [Host(name) for name in "ab"[:count]]
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.spend(3, at=BEGIN)
     for host in covers:
         owner.copy_to(host)
-        host.stand_in_for("c", at=BEGIN)
+        host.cover("c", at=BEGIN)
     return owner, covers
 
 
@@ -30,7 +30,7 @@ def test_a_check_of_the_owner_and_its_standby_counts_once(first: int, second: in
     standby.spend(2, at=second, check_id=CHECK)
     standby.spend(5)
 
-    standby.take(owner, standby.ask(owner))
+    standby.pull(owner)
 
     assert standby.used == 10
 
@@ -42,9 +42,9 @@ def test_a_check_of_two_standbys_counts_once_at_the_owner(first: int, second: in
     other.spend(2, at=second, check_id=CHECK)
     other.spend(5)
 
-    one.take(other, one.ask(other))
+    one.pull(other)
     assert one.used == 10
-    owner.take(one, owner.ask(one))
+    owner.pull(one)
 
     assert owner.used == 10
 
@@ -53,11 +53,11 @@ def test_a_check_of_two_standbys_counts_once_at_the_owner(first: int, second: in
 def test_a_check_of_two_members_without_a_replica_counts_once(first: int, second: int) -> None:
     restarted, standby = Host("c"), Host("a")
     for host in (restarted, standby):
-        host.stand_in_for("c", at=BEGIN)
+        host.cover("c", at=BEGIN)
     standby.spend(2, at=first, check_id=CHECK)
     restarted.spend(2, at=second, check_id=CHECK)
 
-    restarted.take(standby, restarted.ask(standby))
+    restarted.pull(standby)
 
     assert restarted.used == 2
 
@@ -66,11 +66,11 @@ def test_a_check_of_two_members_without_a_replica_counts_once(first: int, second
 def test_a_check_of_two_owners_counts_once(first: int, second: int) -> None:
     one, other = Host("a"), Host("b")
     for host, at in ((one, first), (other, second)):
-        host.ownership.start([shard_of(KEY)])
+        host.start()
         host.spend(2, at=at, check_id=CHECK)
     other.spend(5)
 
-    one.take(other, one.ask(other))
+    one.pull(other)
 
     assert one.used == 7
 
@@ -80,14 +80,14 @@ def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
     second_ns = 1_000_000_000
     bucket = Limit.of_ns(10, 40 * second_ns, algorithm=Algorithm.TOKEN_BUCKET)
     owner, standby = Host("c", bucket), Host("a", bucket)
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.spend(5, at=NOW - 8 * second_ns)
     owner.copy_to(standby)
-    standby.stand_in_for("c", at=NOW - 7 * second_ns)
+    standby.cover("c", at=NOW - 7 * second_ns)
     standby.spend(1, at=NOW - 6 * second_ns, check_id=CHECK)
     owner.spend(1, at=NOW - 5 * second_ns, check_id=CHECK)
 
-    owner.take(standby, owner.ask(standby))
+    owner.pull(standby)
 
     assert owner.used == 4  # Two of six units have drained in eight seconds.
 
@@ -97,11 +97,11 @@ def test_a_check_counts_once_in_a_sliding_log_that_has_its_hit_a_little_earlier(
     limit = Limit.of_ns(20, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
     one, other = Host("a", limit), Host("b", limit)
     for host, at in ((one, LATER), (other, EARLIER)):
-        host.ownership.start([shard_of(KEY)])
+        host.start()
         host.spend(1, at=BEGIN)
         host.spend(2, at=at, check_id=CHECK, answered_at=at + 190_000)
 
-    one.take(other, one.ask(other))
+    one.pull(other)
 
     assert one.used == 4
 
@@ -110,13 +110,13 @@ def test_units_of_a_crossed_transfer_leave_a_sliding_log_when_it_is_acknowledged
     """Units of the latest part of the log were charged as new, and refunded as younger ones."""
     limit = Limit.of_ns(20, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
     owner, standby = Host("c", limit), Host("a", limit)
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.spend(3, at=BEGIN)
     owner.copy_to(standby)
-    standby.stand_in_for("c", at=BEGIN)
+    standby.cover("c", at=BEGIN)
     standby.spend(2, at=EARLIER)
     number = owner.ask(standby).groups[0].transfer_id  # The owner has not received it yet.
-    standby.take(owner, standby.ask(owner))
+    standby.pull(owner)
     assert standby.used == 5
 
     standby.ownership.acknowledge(owner.name, [shard_of(KEY)], number, NOW + DAY // 64)
@@ -149,32 +149,31 @@ def test_a_crossed_transfer_is_charged_without_the_checks_that_its_owner_decided
 def test_a_check_whose_charge_left_and_returns_through_another_member_is_counted() -> None:
     """The node had decided the check itself, so it seemed to have the charge still."""
     stand_in, owner, elsewhere = Host("a"), Host("b"), Host("d")
-    elsewhere.ownership.start([shard_of(KEY)])
-    elsewhere.spend(3)
-    stand_in.stand_in_for("b", at=BEGIN)
+    elsewhere.start(3)
+    stand_in.cover("b", at=BEGIN)
     stand_in.spend(1, at=EARLIER, check_id=CHECK)
-    owner.take(stand_in, owner.ask(stand_in))
-    stand_in.take(elsewhere, stand_in.ask(elsewhere))
+    owner.pull(stand_in)
+    stand_in.pull(elsewhere)
     assert stand_in.used == 3
 
-    stand_in.take(owner, stand_in.ask(owner))
+    stand_in.pull(owner)
 
     assert stand_in.used == 4
 
 
 def test_a_check_in_a_replica_after_a_transfer_is_counted_once() -> None:
     owner, receiver, other = Host("a"), Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.spend(1, at=EARLIER, check_id=CHECK)
     owner.copy_to(other)
-    other.stand_in_for("a", at=EARLIER)
+    other.cover("a", at=EARLIER)
     other.spend(1, at=LATER, check_id=CHECK)
     shard, reply = shard_of(KEY), receiver.ask(owner)
     receiver.take(owner, reply)
     owner.ownership.acknowledge(receiver.name, [shard], reply.groups[0].transfer_id, NOW)
     receiver.copy_to(owner)
-    owner.stand_in_for("b")
+    owner.cover("b")
 
-    owner.take(other, owner.ask(other))
+    owner.pull(other)
 
     assert owner.used == 1

@@ -17,18 +17,17 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host
 
 def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
-    before.ownership.start([shard_of(KEY)])
-    before.spend(3)
+    before.start(3)
     copy = before.ownership.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     stand_in.ownership.on_member_change(member("c"), member("c", generation=2))
-    after.ownership.start([shard_of(KEY)])  # Restarted, and found no other member.
+    after.start()  # Restarted, and found no other member.
     after.spend(1)
     after.ownership.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
     after.copy_to(stand_in)
 
-    after.take(stand_in, after.ask(stand_in))
+    after.pull(stand_in)
 
     assert after.used == 6
 
@@ -76,7 +75,7 @@ def test_a_standby_without_a_replica_is_asked_once_by_a_restarted_owner() -> Non
 def test_a_replica_of_another_members_counters_is_not_used_after_a_restart() -> None:
     owner, standby, _ = restarted_alone()
     other = Host("d")
-    other.stand_in_for(owner.name)
+    other.cover(owner.name)
     other.spend(2)
     other.copy_to(standby)
 
@@ -90,7 +89,7 @@ def test_a_standby_that_took_over_keeps_its_counters_for_their_transfer(
     *, is_restart_detected: bool
 ) -> None:
     owner, standby, _ = restarted_alone()
-    standby.stand_in_for(owner.name)
+    standby.cover(owner.name)
     standby.spend(2)
 
     owner.ask_for_replica(standby)
@@ -98,7 +97,7 @@ def test_a_standby_that_took_over_keeps_its_counters_for_their_transfer(
     assert owner.ownership.unasked.is_to_ask(standby.name, shard_of(KEY))
     if is_restart_detected:
         standby.ownership.on_member_change(member(owner.name), member(owner.name, generation=2))
-    owner.take(standby, owner.ask(standby))
+    owner.pull(standby)
 
     assert owner.used == 6
     assert not owner.ownership.unasked.to_ask
@@ -106,7 +105,7 @@ def test_a_standby_that_took_over_keeps_its_counters_for_their_transfer(
 
 def test_an_unacknowledged_transfer_to_a_restarted_owner_is_not_answered_as_a_replica() -> None:
     owner, standby, _ = restarted_alone()
-    standby.stand_in_for(owner.name)
+    standby.cover(owner.name)
     standby.spend(2)
     transfer = owner.ask(standby)  # The answer is on its way.
 
@@ -120,11 +119,11 @@ def test_an_unacknowledged_transfer_to_a_restarted_owner_is_not_answered_as_a_re
 def test_a_takeover_after_the_answer_adds_only_its_own_units() -> None:
     owner, standby, _ = restarted_alone()
     owner.ask_for_replica(standby)
-    standby.stand_in_for(owner.name)
+    standby.cover(owner.name)
     standby.spend(2)
     standby.ownership.on_member_change(member(owner.name), member(owner.name, generation=2))
 
-    owner.take(standby, owner.ask(standby))
+    owner.pull(standby)
 
     assert owner.used == 6
 
@@ -181,7 +180,7 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
     (frame,) = frames
     assert isinstance(frame, Copy)
     standby.ownership.keep_replica(owner.name, as_snapshot(frame.counts), NOW)
-    standby.stand_in_for(owner.name)
+    standby.cover(owner.name)
     assert standby.used == 4
 
 
@@ -218,22 +217,21 @@ def test_an_owner_elsewhere_is_asked_before_its_replica_is_overwritten() -> None
 def test_a_shard_that_left_its_restarted_owner_is_not_asked_for() -> None:
     owner, standby, _ = restarted_alone()
 
-    standby.take(owner, standby.ask(owner))
+    standby.pull(owner)
 
     assert not owner.ownership.unasked.to_ask
 
 
 def test_recovered_counts_are_not_added_where_they_were_never_lost() -> None:
     owner, restarted = Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(4)
+    owner.start(4)
     restarted.ownership.start(
         [shard_of(KEY)]
     )  # Cut off from its data center, the node asked other data centers,
     # which had received these hits.
     restarted.spend(2)
 
-    owner.take(restarted, owner.ask(restarted))
+    owner.pull(restarted)
 
     assert owner.used == 6
 
@@ -242,12 +240,12 @@ def test_units_of_a_sliding_log_keep_their_ages_when_two_owners_are_joined() -> 
     first, second = Host("a"), Host("b")
     for host in (first, second):
         host.engine.set_rules({RULE: EngineRule(Limit.of_ns(5, DAY, Algorithm.SLIDING_WINDOW_LOG))})
-        host.ownership.start([shard_of(KEY)])
+        host.start()
     first.spend(3, at=NOW - 40)
     first.spend(1, at=NOW - 30)
     second.spend(1, at=NOW - 20)
 
-    first.take(second, first.ask(second))
+    first.pull(second)
 
     (state,) = first.ownership.snapshot([KEY], NOW).states
     assert state == [40, 3, 30, 1, 20, 1]
@@ -263,19 +261,18 @@ def test_counts_of_other_data_centers_are_not_added_to_those_of_this_one(
     rule = EngineRule(Limit.of_ns(100, DAY, algorithm), is_shared=True)
     for host in (before, standby, restarted):
         host.engine.set_rules({RULE: rule})
-    before.ownership.start([shard_of(KEY)])
-    before.spend(2)
+    before.start(2)
     (cells,) = before.engine.local_counts([KEY], NOW)
     before.engine.merge_remote("dc2", [KEY], [[cells[0], 3]], NOW)
     before.copy_to(standby)
-    standby.stand_in_for("a")
+    standby.cover("a")
     standby.spend(1)
     standby.ownership.on_member_change(member("a"), member("a", generation=2))
-    restarted.ownership.start([shard_of(KEY)])  # It found no other member of its data center.
+    restarted.start()  # It found no other member of its data center.
     restarted.engine.merge_remote("dc2", [KEY], [[cells[0], 3]], NOW)
     restarted.spend(1)
 
-    restarted.take(standby, restarted.ask(standby))
+    restarted.pull(standby)
 
     assert restarted.engine.local_counts([KEY], NOW) == [[cells[0], 4]]
     assert restarted.used == 7
@@ -283,11 +280,11 @@ def test_counts_of_other_data_centers_are_not_added_to_those_of_this_one(
 
 def test_recovered_counts_are_added_at_a_node_without_data() -> None:
     restarted, receiver = Host("b"), Host("c")
-    restarted.ownership.start([shard_of(KEY)])
+    restarted.start()
     restarted.ownership.restore_lost({KEY: [0, 3]}, NOW)
     restarted.spend(2)
 
-    receiver.take(restarted, receiver.ask(restarted))
+    receiver.pull(restarted)
 
     assert receiver.used == 5
 
@@ -295,7 +292,7 @@ def test_recovered_counts_are_added_at_a_node_without_data() -> None:
 def covering_itself() -> Host:
     """Return an owner that restarted without its counters and then admitted two units."""
     restarted = Host("c")
-    restarted.stand_in_for("c")
+    restarted.cover("c")
     restarted.spend(2)
     return restarted
 
@@ -305,7 +302,7 @@ def test_a_replica_of_a_restarted_owner_is_not_below_its_transfer() -> None:
     restarted, receiver = covering_itself(), Host("a")
     restarted.copy_to(receiver)
 
-    receiver.take(restarted, receiver.ask(restarted))
+    receiver.pull(restarted)
 
     assert receiver.used == 2
 
@@ -320,7 +317,7 @@ def test_a_restarted_owner_has_nothing_but_what_it_has_transferred() -> None:
     receiver.spend(1)
     receiver.copy_to(restarted)
 
-    receiver.go_on_from(receiver.ask(restarted))
+    receiver.continue_from(receiver.ask(restarted))
 
     assert receiver.used == 3
     assert receiver.covered_owner is None

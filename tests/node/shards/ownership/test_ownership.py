@@ -15,7 +15,7 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host
 def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:
     one, other = Host("a"), Host("b")
     for host in (one, other):
-        host.stand_in_for("c")
+        host.cover("c")
         host.spend(5)
     for _ in range(5):
         one.copy_to(other)
@@ -26,8 +26,8 @@ def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:
 
 def test_a_standby_continues_from_the_owners_own_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    stand_in.stand_in_for("c")
+    owner.start()
+    stand_in.cover("c")
     owner.spend(4)
     stand_in.spend(5)
 
@@ -38,11 +38,10 @@ def test_a_standby_continues_from_the_owners_own_counts() -> None:
 
 def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
-    one.ownership.start([shard_of(KEY)])
-    one.spend(3)
+    one.start(3)
     reply = other.ask(one)
     other.take(one, reply)
-    third.take(other, third.ask(other))
+    third.pull(other)
 
     other.take(one, reply)
 
@@ -52,39 +51,38 @@ def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> N
 
 def test_a_transfer_repeated_after_that_of_another_member_counts_once() -> None:
     owner, first, second = Host("c"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     for number, host in enumerate((first, second), 1):
         host.sender = ShardSender(
             host.ownership, host.engine, Counters(), first_transfer=1000 * number
         )
-        host.stand_in_for("c")
+        host.cover("c")
         host.spend(number)
-        owner.take(host, owner.ask(host))
+        owner.pull(host)
     assert owner.used == 3
 
-    owner.take(first, owner.ask(first))  # Its acknowledgement was lost, so it offers again.
+    owner.pull(first)  # Its acknowledgement was lost, so it offers again.
 
     assert owner.used == 3
 
 
 def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
     owner, stand_in, other = Host("c"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    stand_in.stand_in_for("c")
+    owner.start()
+    stand_in.cover("c")
     stand_in.spend(2)
 
     first = other.ask(stand_in)
-    owner.take(stand_in, owner.ask(stand_in))  # Receives the new holder of the shard.
+    owner.pull(stand_in)  # Receives the new holder of the shard.
     other.take(stand_in, first)
-    owner.take(other, owner.ask(other))
+    owner.pull(other)
 
     assert owner.used == 2
 
 
 def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     copy = owner.ownership.snapshot([KEY], NOW)
     transfer = new_owner.ask(owner)
     new_owner.take(owner, transfer)
@@ -93,32 +91,30 @@ def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None
     cut_off.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     cut_off.spend(2)
 
-    owner.take(cut_off, owner.ask(cut_off))
-    new_owner.take(owner, new_owner.ask(owner))
+    owner.pull(cut_off)
+    new_owner.pull(owner)
 
     assert new_owner.used == 5
 
 
 def test_a_return_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
     owner, receiver, stand_in = Host("c"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
-    stand_in.stand_in_for("c")
+    owner.start(3)
+    stand_in.cover("c")
     stand_in.spend(2)
     receiver.ask(owner)  # The network drops the answer.
 
-    owner.take(stand_in, owner.ask(stand_in))
-    owner.stand_in_for("a")
+    owner.pull(stand_in)
+    owner.cover("a")
     assert owner.used == 3
-    owner.take(stand_in, owner.ask(stand_in))
+    owner.pull(stand_in)
 
     assert owner.used == 5
 
 
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     copy = owner.ownership.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
@@ -126,15 +122,14 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
 
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
     stand_in.spend(1)
-    owner.take(stand_in, owner.ask(stand_in))
+    owner.pull(stand_in)
 
     assert owner.used == 6
 
 
 def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     copy = owner.ownership.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
@@ -146,7 +141,7 @@ def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> 
     stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], reply.groups[0].transfer_id, NOW)
     owner.copy_to(stand_in)
     assert (owner.used, stand_in.used) == (5, 6)
-    owner.take(stand_in, owner.ask(stand_in))
+    owner.pull(stand_in)
 
     assert owner.used == 6
 
@@ -155,7 +150,7 @@ def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
     a.ownership.start([1])
     a.ownership.start([1])
-    b.stand_in_for("a")
+    b.cover("a")
     a.spend(5)
     copies = [(NOW, a.ownership.snapshot([KEY], NOW))]
     c.ownership.take_over(shard_of(KEY), a.name, copies, NOW)
@@ -165,44 +160,42 @@ def test_a_shard_without_counters_anywhere_starts_empty() -> None:
 
 def test_standby_admissions_count_once_at_an_owner_without_data() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    stand_in.stand_in_for("c")
+    owner.start()
+    stand_in.cover("c")
     stand_in.spend(4)
 
-    stand_in.take(owner, stand_in.ask(owner))
+    stand_in.pull(owner)
 
     assert stand_in.used == 4
 
 
 def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(4)
+    owner.start(4)
     owner.copy_to(stand_in)
-    stand_in.stand_in_for("a")
+    stand_in.cover("a")
     stand_in.spend(2)
     stand_in.copy_to(next_one)
-    next_one.stand_in_for("b")
+    next_one.cover("b")
     next_one.spend(1)
     owner.spend(3)
 
-    next_one.take(stand_in, next_one.ask(stand_in))
+    next_one.pull(stand_in)
     assert next_one.used == 7
-    next_one.take(owner, next_one.ask(owner))
+    next_one.pull(owner)
 
     assert next_one.used == 10
 
 
 def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(4)
+    owner.start(4)
     owner.copy_to(stand_in)
-    stand_in.stand_in_for("c")
+    stand_in.cover("c")
     stand_in.spend(1)
-    newcomer.take(stand_in, newcomer.ask(stand_in))
+    newcomer.pull(stand_in)
 
-    newcomer.take(owner, newcomer.ask(owner))
+    newcomer.pull(owner)
 
     assert newcomer.used == 5
 
@@ -211,10 +204,9 @@ def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
     """After a restart, the node received a replica of an owner before the owner's membership
     record."""
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     owner.copy_to(stand_in)
-    stand_in.stand_in_for("b")
+    stand_in.cover("b")
 
     assert stand_in.covered_owner == owner.name
 
@@ -223,25 +215,23 @@ def test_a_replica_that_another_member_sent_belongs_to_its_owner() -> None:
     """The silent owner of the ring had only a replica of the same counters. Both members then
     owned the shard, and a merge counted all hits twice."""
     owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     for host in (standby, ring_owner):
         owner.copy_to(host)
     stand_in.take_over_from_replica_at(standby, "b")
     stand_in.spend(2)
 
     assert stand_in.covered_owner == owner.name
-    stand_in.take(owner, stand_in.ask(owner))
+    stand_in.pull(owner)
     assert stand_in.used == 5
     assert stand_in.covered_owner is None
 
 
 def test_the_owner_of_the_ring_is_asked_when_the_owner_of_a_replica_has_nothing() -> None:
     owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     owner.copy_to(standby)
-    ring_owner.take(owner, ring_owner.ask(owner))
+    ring_owner.pull(owner)
     ring_owner.spend(4)
     stand_in.take_over_from_replica_at(standby, "b")
     stand_in.spend(2)
@@ -249,7 +239,7 @@ def test_the_owner_of_the_ring_is_asked_when_the_owner_of_a_replica_has_nothing(
     stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
 
     assert stand_in.covered_owner == ring_owner.name
-    stand_in.take(ring_owner, stand_in.ask(ring_owner))
+    stand_in.pull(ring_owner)
     assert stand_in.used == 9
     stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
     assert stand_in.covered_owner is None
@@ -262,20 +252,19 @@ def test_a_member_that_leaves_is_asked_for_a_transfer_that_has_not_arrived(
     """A member out of the ring had a transfer in flight. The stand-in became the owner without it,
     and a merge later counted all hits twice."""
     owner, stand_in, ring_owner = Host("c"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     for host in (stand_in, ring_owner):
         owner.copy_to(host)
         host.ownership.on_member_change(member("c"), member("c", status))
     ring_owner.ask(owner)  # The answer is lost.
-    stand_in.stand_in_for("b")
+    stand_in.cover("b")
     stand_in.spend(2)
 
-    stand_in.go_on_from(stand_in.ask(ring_owner))
+    stand_in.continue_from(stand_in.ask(ring_owner))
 
     assert stand_in.covered_owner == asked
     if asked:
-        stand_in.take(owner, stand_in.ask(owner))
+        stand_in.pull(owner)
     assert stand_in.used == 5
 
 
@@ -288,12 +277,11 @@ def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
     """A dead member may only be suspended and still hold the shard; a leaving member transfers
     it."""
     owner, stand_in = Host("c"), Host("a")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     owner.copy_to(stand_in)
     stand_in.ownership.on_member_change(member("c"), member("c", status))
 
-    stand_in.stand_in_for("b")
+    stand_in.cover("b")
 
     assert stand_in.covered_owner == whose
 
@@ -304,11 +292,11 @@ def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
     for host in (owner, newcomer):
         limit = Limit.of_ns(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         host.engine.set_rules({RULE: EngineRule(limit)})
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.spend(3, at=NOW - DAY + 1)
-    newcomer.ownership.start([shard_of(KEY)])
+    newcomer.start()
 
-    newcomer.take(owner, newcomer.ask(owner))
+    newcomer.pull(owner)
 
     assert newcomer.used == 3
     assert newcomer.engine.used(KEY, NOW + 2) == 0
@@ -316,79 +304,72 @@ def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
 
 def test_a_restarted_owner_continues_from_a_late_standbys_replica() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
-    before.ownership.start([shard_of(KEY)])
-    before.spend(5)
+    before.start(5)
     before.copy_to(standby)
-    again.stand_in_for("b")
+    again.cover("b")
     again.spend(2)
 
     copy = again.ask(standby)
-    again.go_on_from(copy)
+    again.continue_from(copy)
 
     assert again.used == 7
 
 
 def test_a_replica_adds_nothing_at_the_node_that_counts_the_shard() -> None:
     counts_on, standby, one = Host("c"), Host("b"), Host("a")
-    counts_on.ownership.start([shard_of(KEY)])
-    counts_on.spend(3)
+    counts_on.start(3)
     counts_on.copy_to(standby)
-    one.stand_in_for("b")
+    one.cover("b")
     one.spend(2)
 
-    one.go_on_from(one.ask(standby))
-    counts_on.take(one, counts_on.ask(one))
+    one.continue_from(one.ask(standby))
+    counts_on.pull(one)
 
     assert counts_on.used == 5
 
 
 def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() -> None:
     owner, one, other = Host("c"), Host("a"), Host("b")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(2)
+    owner.start(2)
     for stand_in in (one, other):
         owner.copy_to(stand_in)
-    one.stand_in_for("c")
+    one.cover("c")
     one.spend(1)
     other.ownership.on_member_change(member("c"), member("c", Status.LEFT))
-    other.stand_in_for(
-        "a"
-    )  # The owner by the current ring, since the actual owner seemed to have left.
+    other.cover("a")  # The owner by the current ring, since the actual owner seemed to have left.
     other.spend(4)
 
-    one.take(other, one.ask(other))
-    one.take(owner, one.ask(owner))
+    one.pull(other)
+    one.pull(owner)
 
     assert one.used == 7
 
 
 def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(5)
+    owner.start(5)
     owner.copy_to(other)
     owner.spend(1)
     owner.copy_to(one)
-    one.stand_in_for("a")
+    one.cover("a")
     one.spend(2)
 
     copy = one.ask(other)
-    one.go_on_from(copy)
+    one.continue_from(copy)
 
     assert one.used == 8
 
 
 def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
     earlier, receiver, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    earlier.ownership.start([shard_of(KEY)])
-    earlier.spend(4)
+    earlier.start(4)
     earlier.copy_to(stand_in)
-    receiver.take(earlier, receiver.ask(earlier))
-    stand_in.stand_in_for("a")
+    receiver.pull(earlier)
+    stand_in.cover("a")
     stand_in.spend(1)
 
-    again.take(stand_in, again.ask(stand_in))
-    again.take(receiver, again.ask(receiver))
+    again.pull(stand_in)
+    again.pull(receiver)
 
     assert again.used == 5
 
@@ -407,18 +388,17 @@ def test_units_admitted_by_several_frames_are_marked_dirty_once() -> None:
 def test_a_standby_of_a_standby_counts_its_log_once() -> None:
     """The replica of a standby's counters contains its log."""
     owner, first, second = Host("a"), Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     owner.copy_to(first)
-    first.stand_in_for("a")
+    first.cover("a")
     first.spend(2)
     first.copy_to(second)
     second.ownership.on_member_change(member("b"), member("b", Status.LEAVING))
-    second.stand_in_for("a")
+    second.cover("a")
     second.spend(1)
 
-    second.take(first, second.ask(first))
+    second.pull(first)
 
     assert (second.used, second.covered_owner) == (6, "a")
-    owner.take(second, owner.ask(second))
+    owner.pull(second)
     assert owner.used == 6

@@ -1,5 +1,7 @@
 """Counters of two members that have no unit in common: all units of both sides count."""
 
+from itertools import pairwise
+
 import pytest
 
 from hashring import Member, Ring, shard_of
@@ -12,15 +14,14 @@ def transferred(*, is_received: bool) -> tuple[Host, Host]:
     """Return a sender that has taken back its transfer of three units and admitted one more, and
     the receiver of the transfer, which has admitted two units."""
     sender, receiver = Host("a"), Host("b")
-    sender.ownership.start([shard_of(KEY)])
-    sender.spend(3)
+    sender.start(3)
     reply = receiver.ask(sender)
     if is_received:
         receiver.take(sender, reply)
     else:
-        receiver.ownership.start([shard_of(KEY)])
+        receiver.start()
     receiver.spend(2)
-    sender.stand_in_for("b")
+    sender.cover("b")
     sender.spend(1)
     return sender, receiver
 
@@ -39,56 +40,37 @@ def test_units_of_a_transfer_count_once_whether_or_not_it_was_received(
     """The receiver's counters replaced those of a transfer that the receiver never had."""
     sender, receiver = transferred(is_received=is_received)
 
-    sender.take(receiver, sender.ask(receiver))
+    sender.pull(receiver)
 
     assert sender.used == 6
     assert sender.covered_owner is None
 
 
 @RECEIVED
-def test_a_transfer_that_was_taken_back_counts_once_at_its_receiver(*, is_received: bool) -> None:
+@pytest.mark.parametrize("way", ["ab", "acb", "bca"])
+def test_a_transfer_that_was_taken_back_counts_once_on_any_way(
+    way: str, *, is_received: bool
+) -> None:
     """The receiver added only the log, which lacks the units of the first transfer."""
     sender, receiver = transferred(is_received=is_received)
+    hosts = {"a": sender, "b": receiver, "c": Host("c")}
 
-    receiver.take(sender, receiver.ask(sender))
+    for before, after in pairwise(way):
+        hosts[after].pull(hosts[before])
 
-    assert receiver.used == 6
-
-
-@RECEIVED
-def test_a_transfer_that_was_taken_back_counts_once_on_any_way(*, is_received: bool) -> None:
-    sender, receiver = transferred(is_received=is_received)
-    third = Host("c")
-
-    third.take(sender, third.ask(sender))
-    receiver.take(third, receiver.ask(third))
-
-    assert receiver.used == 6
-
-
-@RECEIVED
-def test_counters_that_a_third_member_passed_on_count_once(*, is_received: bool) -> None:
-    sender, receiver = transferred(is_received=is_received)
-    third = Host("c")
-
-    third.take(receiver, third.ask(receiver))
-    sender.take(third, sender.ask(third))
-
-    assert sender.used == 6
+    assert hosts[way[-1]].used == 6
 
 
 def test_counters_of_a_restarted_owner_are_added_to_those_of_its_replica() -> None:
     """The restarted owner's counters replaced the replica, whose units no other member had."""
     before, after, standby = Host("c"), Host("c"), Host("a")
-    before.ownership.start([shard_of(KEY)])
-    before.spend(3)
+    before.start(3)
     before.copy_to(standby)
-    standby.stand_in_for("c")
+    standby.cover("c")
     standby.spend(1)
-    after.ownership.start([shard_of(KEY)])
-    after.spend(2)
+    after.start(2)
 
-    standby.take(after, standby.ask(after))
+    standby.pull(after)
 
     assert standby.used == 6
 
@@ -97,44 +79,43 @@ def test_counters_of_a_restarted_owner_are_added_to_those_of_its_replica() -> No
 def test_a_third_members_unrelated_counters_reach_the_owner_with_the_log(units: int) -> None:
     """They ended the cover, so the owner joined counters that had its own units."""
     owner, standby, third = Host("b"), Host("a"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
-    owner.spend(3)
+    owner.start(3)
     owner.copy_to(standby)
-    standby.stand_in_for("b")
+    standby.cover("b")
     standby.spend(2)
-    third.ownership.start([shard_of(KEY)])
+    third.start()
     if units:
         third.spend(units)
 
-    standby.take(third, standby.ask(third))
+    standby.pull(third)
     assert (standby.used, standby.covered_owner) == (5 + units, "b")
-    owner.take(standby, owner.ask(standby))
+    owner.pull(standby)
 
     assert owner.used == 5 + units
 
 
 def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> None:
-    """The owner took the shard of its own run for one from before a restart, because the sender is
-    its standby now and was not asked."""
+    """The owner mistook the shard of this run for its shard before a restart, because the sender
+    is its standby now and was not asked."""
     owner, standby, receiver = Host("b"), Host("a"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.ownership.unasked.add([shard_of(KEY)], lambda shard: [standby.name])
     owner.spend(3)
     owner.copy_to(standby)
-    standby.stand_in_for("b")
+    standby.cover("b")
     standby.spend(2)
-    receiver.take(standby, receiver.ask(standby))
+    receiver.pull(standby)
     owner.ownership.unasked.on_ring_change(ring_of(owner, receiver))
     assert owner.ownership.unasked.is_to_ask(receiver.name, shard_of(KEY))
 
-    owner.take(receiver, owner.ask(receiver))
+    owner.pull(receiver)
 
     assert owner.used == 5
 
 
 def test_a_replica_of_a_nodes_own_counters_adds_nothing_to_them() -> None:
     owner, standby = Host("b"), Host("c")
-    owner.ownership.start([shard_of(KEY)])
+    owner.start()
     owner.ownership.unasked.add([shard_of(KEY)], lambda shard: ())
     owner.spend(3)
     owner.copy_to(standby)
