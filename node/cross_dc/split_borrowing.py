@@ -4,6 +4,7 @@ Each data center counts only its own share, so all shares together never exceed 
 units of one data center are available to the others.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -23,8 +24,11 @@ _LONGEST_EXHAUSTED_NS = 1_000_000_000
 _MAX_EXHAUSTED = 10_000
 _SILENT_NS = 1_000_000_000
 """Time for which a member that did not answer is not asked again."""
-_LATEST_ASK_NS = 500_000_000
-"""Time after which a check asks no further data center, because its caller waits."""
+_LONGEST_WAIT_S = 0.5
+"""Longest time for which a check waits for other data centers, because its caller waits."""
+_SHARE_OF_DEADLINE = 0.5
+"""Share of the caller's remaining time for which a check may wait for other data centers. The rest
+is for the way back to the caller."""
 _DENIED = (Code.DENIED, Code.NEVER)
 """Results after which another data center is asked. A cost above the local share never passes here,
 but it may pass where the share is larger."""
@@ -88,26 +92,35 @@ class SplitBorrowing:
             return False
         return self._silent.get(self.rings[datacenter].owner(shard_of(key)), 0) <= now
 
-    async def borrow(self, batch: Batch, results: Results) -> None:
-        """Ask other data centers to allow denied checks of a batch, and store their results."""
-        denied, began = self.rows_to_borrow(batch, results), self._clock()
+    async def borrow(self, batch: Batch, results: Results, within: float = math.inf) -> None:
+        """Ask other data centers to allow denied checks of a batch, and store their results.
+
+        `within` are the seconds until the deadline of the caller. Without an answer in a part of
+        this time, the checks stay denied. Units that arrive later stay counted where they are.
+        """
+        denied = self.rows_to_borrow(batch, results)
+        until = runtime.current_time() + min(_LONGEST_WAIT_S, _SHARE_OF_DEADLINE * within)
         for datacenter, ring in self.rings.items():
             now = self._clock()
-            if now - began > _LATEST_ASK_NS:
-                return
             asked = [row for row in denied if self._may_lend(datacenter, batch.keys[row], now)]
             by_owner: dict[NodeId, list[int]] = {}
             for row in asked:
                 by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
             async with runtime.open_task_group() as nursery:
                 for owner, rows in by_owner.items():
-                    nursery.start_soon(self._ask, datacenter, owner, batch, rows, results)
+                    nursery.start_soon(self._ask, datacenter, owner, batch, rows, results, until)
             denied = [row for row in denied if results.outcomes.codes[row] in _DENIED]
-            if not denied:
+            if not denied or runtime.current_time() >= until:
                 return
 
     async def _ask(
-        self, datacenter: str, owner: NodeId, batch: Batch, rows: Sequence[int], results: Results
+        self,
+        datacenter: str,
+        owner: NodeId,
+        batch: Batch,
+        rows: Sequence[int],
+        results: Results,
+        until: float,
     ) -> None:
         link = self._link_to(owner)
         if link is None:
@@ -121,7 +134,8 @@ class SplitBorrowing:
             answered.set()
 
         link.ask(batch.take(rows), hops=_LAST_HOP, as_standby=False, done=done)
-        await answered.wait()
+        with runtime.move_on_after(until - runtime.current_time()):
+            await answered.wait()
         if not found:
             self._silent[owner] = self._clock() + _SILENT_NS
         for answer in found:

@@ -214,8 +214,7 @@ class RequestHandler:
                 if within <= 0:
                     return None
             if part.results is not None:
-                with runtime.move_on_after(within):
-                    await self.borrowing.borrow(batch, part.results)
+                await self.borrowing.borrow(batch, part.results, within)
                 return part.results
             is_last = request.hops >= _MAX_HOPS
             if is_last or (request.as_standby and not self._is_elsewhere(batch)):

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from gossip import Record, Status, pack_records
 from hashring import Member, NodeId, View
 from ringfence.client.limiter import Limiter
+from ringfence.peering.link import LinkSettings
 from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.wire import Done, Exchange, Refused, Source, WindowCounts
 from tests.node.cluster import World, address_of, empty_world, world
@@ -267,6 +268,22 @@ async def test_a_split_limit_holds_while_the_data_centers_are_apart(
         await trio.sleep(30)  # until each holds the other for dead
 
         assert sum(await both(here, there, "split", 100, 4.0)) == 601
+
+
+async def test_the_own_part_decides_in_time_when_another_data_center_is_silent(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, _, _), w.client(
+        "e1", "e2", link=LinkSettings(deadline=0.3)
+    ) as here:  # fmt: skip
+        await here.check("api", {"split": "x"})
+        cut(w, "cut")
+
+        denied = await here.check("api", {"split": "x"}, 302, timeout=0.3)
+        allowed = await here.check("api", {"split": "x"}, 290, timeout=0.3)
+
+        assert (denied.allowed, denied.source) == (False, Source.OWNER)
+        assert (allowed.allowed, allowed.source) == (True, Source.OWNER)
 
 
 async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_no_node(
