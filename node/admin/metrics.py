@@ -59,7 +59,7 @@ _EVENTS = {
 _CHECKS = {
     "forwarded": "Checks forwarded to the owner.",
     "undecided": "Checks decided by the failure policy of the rule, because no node could.",
-    "stood_in": "Checks decided in place of an unreachable owner.",
+    "decided_as_standby": "Checks decided in place of an unreachable owner.",
     "borrowed": "Checks allowed by another data center's part of a limit.",
     "repeated": "Repeated requests, which were answered again and counted once.",
     "charges": "Costs charged afterwards, regardless of the remaining quota.",

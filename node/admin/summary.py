@@ -25,7 +25,7 @@ name."""
 _GONE = ("dead", "left")
 _SHOWN = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "undecided", "forwarded"),
-    *("stood_in", "keys", "held_shards", "connections", "rules_hash", "rules_refused"),
+    *("decided_as_standby", "keys", "held_shards", "connections", "rules_hash", "rules_refused"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
 )
 _MAX_ROWS = 12

@@ -128,7 +128,7 @@ async def _check(
             return _Answer(decision, node_of(cluster, decision, key))
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
-            raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
+            raise ConfigError(f"no rules for domain {domain!r}; the cluster has {known}")
         decision = await _do(limiter, verb, domain, descriptors, cost)
         met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
         rule = decision.rule

@@ -27,7 +27,7 @@ _LINE_EVERY = 1.0
 """Seconds between two progress lines without a terminal."""
 _NEXT = """\
 What to try next, from the top of a checkout:
-  ringfence node --name a --listen 127.0.0.1:7101 --rules examples/rules   # a node of your own
+  ringfence node --name a --listen 127.0.0.1:7101 --rules examples/rules   # your own node
   ringfence check log client=203.0.113.7 --cluster ringfence://127.0.0.1:7101
   ringfence replay ACCESS.LOG --rules FILE --local   # your rules, your log
 README.md goes on from there: three nodes by hand, FastAPI, Flask and Django, nginx and Envoy."""
@@ -222,10 +222,10 @@ def _summarise(screen: Console, result: DemoResult) -> None:
     )
     screen.print(
         f"Node {result.killed} was killed half way; its standbys decided in its place "
-        f"({result.by_source.get('standby', 0)} checks) until its shards were theirs."
+        f"({result.by_source.get('standby', 0)} checks) until they became the owners of its shards."
     )
     screen.print(
-        f"An independent exact count over the {result.judged_keys} keys whose owner lived finds "
+        f"An independent exact count over the {result.judged_keys} keys of the other nodes finds "
         f"{result.over_admitted} requests admitted beyond the limit.",
         style="red" if result.over_admitted else "green",
     )

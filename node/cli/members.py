@@ -28,17 +28,31 @@ _Row: TypeAlias = dict[str, object]
 
 GONE = ("dead", "left")
 """States in which a member does not answer."""
-_COUNTED = ("keys", "checks", "allowed", "denied", "forwarded", "stood_in", "connections")
-_TOLD = (
+_COUNTED = ("keys", "checks", "allowed", "denied", "forwarded", "decided_as_standby", "connections")
+_REPORTED = (
     *("address", "zone", "state", "incarnation", "owned_shards", "rtt_ms", "clock_offset_ms"),
     "version",
 )
-_HEADINGS = {"owned_shards": "shards", "rtt_ms": "RTT", "clock_offset_ms": "clock"}
+_HEADINGS = {
+    "owned_shards": "shards",
+    "rtt_ms": "RTT",
+    "clock_offset_ms": "clock",
+    "decided_as_standby": "as standby",
+}
 _WORDS = ("name", "address", "zone", "state", "version")
 """Columns that are aligned to the left."""
 _FIRST = (
     *("name", "state", "address", "owned_shards", "checks", "denied", "rtt_ms", "clock_offset_ms"),
-    *("stood_in", "forwarded", "version", "keys", "zone", "allowed", "incarnation", "connections"),
+    *(
+        "decided_as_standby",
+        "forwarded",
+        "version",
+        "keys",
+        "zone",
+        "allowed",
+        "incarnation",
+        "connections",
+    ),
 )
 """Columns by importance; a narrow screen shows the first ones."""
 _UNBOUNDED = 10_000
@@ -88,7 +102,7 @@ def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
     The column of zones is omitted when no member has a zone.
     """
     has_zones = any(row["zone"] for row in rows)
-    wanted = ["name", *(each for each in _TOLD if has_zones or each != "zone"), *_COUNTED]
+    wanted = ["name", *(each for each in _REPORTED if has_zones or each != "zone"), *_COUNTED]
     columns = _fitting(screen, rows, wanted)
     by_datacenter: defaultdict[str, list[_Row]] = defaultdict(list)
     for row in rows:

@@ -99,7 +99,7 @@ async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> l
         limiter = Limiter(cluster, raise_on_outage=True)
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
-            raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
+            raise ConfigError(f"no rules for domain {domain!r}; the cluster has {known}")
         for descriptor in descriptors:
             decision = await limiter.peek(domain, descriptor)
             [match] = limiter.rules.match(domain, [descriptor])

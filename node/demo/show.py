@@ -83,7 +83,7 @@ class DemoResult:
     malformed: int
     tally: Tally
     over_admitted: int
-    """Units admitted beyond the limit, for keys whose owner lived throughout."""
+    """Units admitted beyond the limit, for keys whose owner was not killed."""
     judged_keys: int
     by_source: dict[str, int]
     shares: dict[str, Share]

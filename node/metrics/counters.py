@@ -10,7 +10,7 @@ __all__ = ["Counters"]
 _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
-    *("charges", "overdrawn", "refunds", "resets", "forwarded", "stood_in", "undecided"),
+    *("charges", "overdrawn", "refunds", "resets", "forwarded", "decided_as_standby", "undecided"),
     *("renewals", "slots_called", "repeated", "shed"),
     *("reloads", "reloads_refused", "reports", "repeated_reports"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
@@ -70,7 +70,7 @@ class Counters:
             counts["uncharged"] += codes.count(Code.UNCHARGED)
             counts["unknown_rule"] += codes.count(Code.UNKNOWN_RULE)
         if as_standby:
-            counts["stood_in"] += rows
+            counts["decided_as_standby"] += rows
 
     def as_dict(self) -> dict[str, int]:
         """Return all counters, sorted by name."""

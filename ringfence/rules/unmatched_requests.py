@@ -36,7 +36,7 @@ def unknown_domain(rules: RuleSet, domain: str) -> str | None:
     guess = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"domain {_cut(domain)!r} has no rules, so its checks are never limited; {guess}"
-        f"the cluster knows {known}"
+        f"the cluster has {known}"
     )
 
 

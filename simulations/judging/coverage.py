@@ -23,7 +23,7 @@ _COUNTERS = {
     "shard_taken_over": "shards_taken",
     "split_healed": "splits_healed",
     "hits_merged": "hits_merged",
-    "stood_in": "stood_in",
+    "decided_as_standby": "decided_as_standby",
     "forwarded": "forwarded",
     "asked_the_wrong_node": "refused_not_owner",
     "copy_lost": "copies_lost",

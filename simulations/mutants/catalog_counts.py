@@ -6,7 +6,7 @@ __all__ = ["COUNTS"]
 
 _MERGE = "ringfence.limiter.reference.shared:Shared._merge"
 _SUM = "ringfence.limiter.reference.shared:SharedWindow._sum"
-_TOLD = "ringfence.limiter.reference.shared:SharedWindow.local_counts"
+_LOCAL_COUNTS = "ringfence.limiter.reference.shared:SharedWindow.local_counts"
 
 COUNTS = (
     Mutant(
@@ -56,7 +56,7 @@ COUNTS = (
         "counts are sent with the number of the previous window",
         (
             Edit(
-                _TOLD,
+                _LOCAL_COUNTS,
                 "return own.state(now) if own.used(now) else []",
                 "return [own.state(now)[0] - 1, own.count] if own.used(now) else []",
             ),

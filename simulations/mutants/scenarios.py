@@ -94,7 +94,7 @@ _ALL: tuple[Testbed, ...] = (
         calm=8,
         loads=_MIXED,
         faults=(Fault(3, "crash", 10, {"node": "n2"}),),
-        wanted=("stood_in", "member_died"),
+        wanted=("decided_as_standby", "member_died"),
     ),
     build_testbed(
         "crash-for-good",

@@ -36,7 +36,7 @@ def test_nginx_of_the_example_limits_and_a_misspelt_domain_is_logged_at_the_star
         assert statuses["right"].count(429) >= 1
         assert set(statuses["wrong"]) == {200}
         assert "domain 'apii' has no rules" in wrong.log
-        assert "did you mean 'api'? the cluster knows api, log, web" in wrong.log
+        assert "did you mean 'api'? the cluster has api, log, web" in wrong.log
         assert "has no rules" not in right.log
         metrics = fetch(f"{wrong.url}/metrics").body.decode()
         assert 'ringfence_gateway_unmatched_checks_total{domain="unknown"} 31' in metrics
@@ -51,7 +51,7 @@ def test_envoys_misspelt_domain_is_logged_with_the_first_request(node: str, tmp_
 
         assert statuses == [200] * 5
         assert asked.log.count("domain 'apii' has no rules") == 1
-        assert "did you mean 'api'? the cluster knows api, log, web" in asked.log
+        assert "did you mean 'api'? the cluster has api, log, web" in asked.log
 
 
 def test_a_strict_gateway_stays_not_ready_and_says_why(node: str, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ class Endpoint:
         """
         connection = self._table.by_reset_token.get(data[-16:])
         if connection is not None and connection.path == addr:
-            text = f"{format_address(addr)} has restarted and no longer knows this connection"
+            text = f"{format_address(addr)} has restarted and has lost this connection"
             reason = CloseReason(TransportCode.UNREACHABLE, text)
             connection.terminate(reason, notify_peer=False)
             return

@@ -64,11 +64,11 @@ def _member(name: str, **reported: object) -> dict[str, object]:
     [
         (60, "name address state"),
         (80, "name address state shards checks"),
-        (120, "name address state shards RTT clock checks denied stood in"),
+        (120, "name address state shards RTT clock checks denied as standby"),
         (
             200,
             "name address zone state incarnation shards RTT clock version "
-            "keys checks allowed denied forwarded stood in connections",
+            "keys checks allowed denied forwarded as standby connections",
         ),
     ],
 )

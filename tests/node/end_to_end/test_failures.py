@@ -24,7 +24,7 @@ async def test_after_an_owners_death_its_standby_decides_and_is_named_as_source(
 
         assert {decision.source for decision in decisions} == {Source.STANDBY}
         assert of(decisions) == [True] * 5 + [False]
-        assert w.total("stood_in") == 6
+        assert w.total("decided_as_standby") == 6
 
 
 @pytest.mark.parametrize("limit", ["5/minute fixed_window", "5/minute first_hit"])
@@ -66,8 +66,8 @@ async def test_a_forwarding_node_also_asks_the_standby(autojump_clock: MockClock
         ]
 
         assert {decision.source for decision in decisions} == {Source.STANDBY}
-        assert w.count("a", "stood_in") > 0
-        assert w.count("c", "stood_in") > 0
+        assert w.count("a", "decided_as_standby") > 0
+        assert w.count("c", "decided_as_standby") > 0
 
 
 async def test_a_silent_owner_delays_the_first_check_and_no_later_one(

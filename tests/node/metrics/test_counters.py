@@ -51,7 +51,7 @@ def test_what_was_decided_in_place_of_an_owner_is_counted_as_well() -> None:
         "checks": 2,
         "allowed": 1,
         "denied": 1,
-        "stood_in": 2,
+        "decided_as_standby": 2,
     }
 
 

@@ -122,4 +122,4 @@ async def test_a_client_may_send_checks_to_the_standby_instead_of_the_owner(
         caller = await world.call(APP)
 
         assert remaining(await caller.say(check(1, key_of("b"), as_standby=True))) == [4]
-        assert world.count("stood_in") == 1
+        assert world.count("decided_as_standby") == 1

@@ -106,7 +106,7 @@ def test_a_node_that_restarts_ends_the_connections_it_has_forgotten(network: Net
     connection.send(b"after")
     network.run(0.1)
 
-    reason = "10.0.0.1:7600 has restarted and no longer knows this connection"
+    reason = "10.0.0.1:7600 has restarted and has lost this connection"
     assert log.closed == (TransportCode.UNREACHABLE, reason)
     assert network.endpoints[APP]._table.by_reset_token == {}
 
