@@ -296,6 +296,14 @@ class CrossedTransfers:
             return None
         return None if _has_received(transfer, decided, now) else transfer
 
+    def find_all(
+        self, shards: Iterable[int], sender: NodeId, now: int
+    ) -> dict[int, OutgoingTransfer]:
+        """Return, for transfers without checks of many shards, the transfers that they crossed."""
+        sent = [] if self._transfers.are_confirmed else shards
+        found = {shard: self.find(shard, sender, (), now) for shard in sent}
+        return {shard: transfer for shard, transfer in found.items() if transfer is not None}
+
     def charge(
         self, shard: int, transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int
     ) -> None:

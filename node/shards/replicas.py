@@ -4,7 +4,7 @@ This module decides how much is stored and for how long. `ownership` turns repli
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -186,6 +186,15 @@ class Replicas:
     def sender_of(self, shard: int) -> NodeId | None:
         """Return the owner that sent the replica of a shard; None if there is no replica."""
         return self._senders.get(shard)
+
+    def among(self, shards: Sequence[int]) -> list[int]:
+        """Return those of `shards` that have a replica."""
+        return [shard for shard in shards if shard in self._shards] if self._shards else []
+
+    def sent_by(self, name: NodeId, shards: Sequence[int]) -> list[int]:
+        """Return those of `shards` whose replica `name` has sent."""
+        senders = self._senders
+        return [shard for shard in shards if senders.get(shard) == name] if senders else []
 
     def origins_of(self, shard: int) -> tuple[int, ...]:
         """Return the origins of the counters in the replica of a shard."""

@@ -60,7 +60,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.transfers.shard_search:ShardSearch._give_up",
-                "ownership.unasked.add(unknown, sources.of)",
+                "ownership.unasked.add(unknown, sources.by_shard)",
                 "pass",
             ),
         ),

@@ -19,6 +19,7 @@ from node.requests.sessions.caller import Caller
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
+from node.shards.ownership.accepted_transfers import AcceptedTransfers
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.origins import UNKNOWN, merge_origins
@@ -41,9 +42,6 @@ __all__ = ["ShardOwnership"]
 
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
-_REMEMBERED = 4
-"""Accepted transfers of a shard that are remembered. Each sender without an acknowledgement offers
-its transfer again, also after other members have sent the shard."""
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 
@@ -88,8 +86,7 @@ class ShardOwnership:
         self._on_started, self._lender = on_started, lender
         self._crossed = CrossedTransfers(self.transfers, self.merge, checks, self.held)
         self._left = Departures()
-        self._accepted: dict[int, tuple[tuple[NodeId, int], ...]] = {}
-        """Sender and number of the last transfers of each shard, the latest first."""
+        self._accepted = AcceptedTransfers()
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -256,7 +253,7 @@ class ShardOwnership:
         """
         if group.taken_from and self._is_in_flight(shard, group, sender):
             return False
-        if not self._is_new(shard, group, sender):
+        if not self._add_new([shard], group, sender):
             return True
         crossed = None if group.taken_from else self._crossed.find(shard, sender, decided, now)
         cover = self._covers.get(shard)
@@ -303,7 +300,7 @@ class ShardOwnership:
         mine = self.transfers.get(shard)
         if mine is None or mine.taken_from or not any([part.counts.keys for part in mine.parts]):
             return False
-        return (sender, group.transfer_id) not in self._accepted.get(shard, ())
+        return not self._accepted.has(shard, sender, group.transfer_id)
 
     def accept_empty(
         self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
@@ -313,23 +310,19 @@ class ShardOwnership:
         Returns the shards that this node did not hold before; use `accept` for the others.
         """
         new = [shard for shard in shards if not self.held[shard]]
-        arrived = [shard for shard in new if self._is_new(shard, group, sender)]
-        crossed = {shard: self._crossed.find(shard, sender, (), now) for shard in arrived}
+        arrived = self._add_new(new, group, sender)
+        crossed = self._crossed.find_all(arrived, sender, now)
         self._states.apply_to_all(arrived, Event.TRANSFER)
         for shard, transfer in crossed.items():
-            if transfer is not None:
-                self._crossed.charge(shard, transfer, (), now)
-                self.origins.add(shard, transfer.origins)
+            self._crossed.charge(shard, transfer, (), now)
+            self.origins.add(shard, transfer.origins)
         return new
 
-    def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
-        """Record a transfer; return False when it was accepted before."""
-        transfer, accepted = (sender, group.transfer_id), self._accepted.get(shard, ())
-        if transfer in accepted:
-            return False
-        self._accepted[shard] = (transfer, *accepted[: _REMEMBERED - 1])
-        self._counters.add("shards_pulled")
-        return True
+    def _add_new(self, shards: Sequence[int], group: ShardGroup, sender: NodeId) -> Sequence[int]:
+        """Record a transfer; return the shards for which it was not accepted before."""
+        new = self._accepted.add(shards, sender, group.transfer_id)
+        self._counters.add("shards_pulled", len(new))
+        return new
 
     # -- answers of the owner of a covered shard -----------------------------------------------
 
@@ -374,7 +367,8 @@ class ShardOwnership:
         this node since its start: it has no other units.
         """
         cover = self._covers.get(shard)
-        if not self.unasked.on_answer(name, shard) and (cover is None or name not in cover.to_ask):
+        is_asked = bool(self.unasked.on_answer(name, [shard]))
+        if not is_asked and (cover is None or name not in cover.to_ask):
             return
         whose = group.taken_from
         if cover is None and self.origins.are_shared(shard, group.origins):

@@ -1,12 +1,15 @@
 """Standbys that may have replicas of a node's counters from before its restart."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from hashring import NodeId, Ring
 from ringfence.wire import ShardGroup
 
 __all__ = ["UnaskedStandbys"]
+
+_Name = TypeVar("_Name")
 
 
 class UnaskedStandbys:
@@ -21,15 +24,16 @@ class UnaskedStandbys:
 
     def __init__(self, me: NodeId) -> None:
         self._me = me
-        self._started: dict[int, tuple[NodeId, ...]] = {}
-        """Members that have answered, by shard."""
-        self._to_ask: dict[NodeId, dict[int, None]] = {}
+        self._started: dict[tuple[NodeId, ...], set[int]] = {}
+        """Shards by the members that have answered: thousands of shards by a few members."""
+        self._to_ask: dict[NodeId, set[int]] = {}
 
-    def add(self, shards: Iterable[int], answered: Callable[[int], Sequence[NodeId]]) -> None:
-        """Add shards that started without counters; `answered` returns the members that had none of
-        a shard."""
+    def add(self, shards: Sequence[int], answered: Mapping[int, tuple[NodeId, ...]]) -> None:
+        """Add shards that started without counters; `answered` has the members that had none, by
+        shard."""
+        self.drop(shards)
         for shard in shards:
-            self._started[shard] = tuple(answered(shard))
+            self._started.setdefault(answered.get(shard, ()), set()).add(shard)
 
     def on_ring_change(self, ring: Ring) -> None:
         """Choose the members to ask by a new ring: those to which this node replicates its shards.
@@ -37,15 +41,17 @@ class UnaskedStandbys:
         This also applies to shards of other owners, which this node has not transferred yet.
         """
         self._to_ask = {}
-        for shard, answered in self._started.items() if ring.members else ():
-            standby = ring.standby(shard)
-            if standby == self._me:
-                standby = ring.owner(shard)
-            if standby is not None and standby not in (self._me, *answered):
-                self._to_ask.setdefault(standby, {})[shard] = None
+        owners, standbys = ring.owner_by_shard, ring.standby_by_shard
+        for answered, shards in self._started.items() if standbys else ():
+            by_name: dict[NodeId, list[int]] = {}
+            for shard in shards:
+                name = standbys[shard]
+                by_name.setdefault(owners[shard] if name == self._me else name, []).append(shard)
+            for name in [name for name in by_name if name not in (self._me, *answered)]:
+                self._to_ask.setdefault(name, set()).update(by_name[name])
 
     @property
-    def to_ask(self) -> Mapping[NodeId, Iterable[int]]:
+    def to_ask(self) -> Mapping[NodeId, Collection[int]]:
         """Shards by the standby that must be asked for their replicas."""
         return self._to_ask
 
@@ -67,22 +73,31 @@ class UnaskedStandbys:
         """Return whether a standby must still be asked for its replica of a shard."""
         return shard in self._to_ask.get(standby, ())
 
-    def on_answer(self, standby: NodeId, shard: int) -> bool:
-        """Record the answer of a standby; return False when the standby was not to be asked."""
-        if not self.is_to_ask(standby, shard):
-            return False
-        self._forget(standby, shard)
-        self._started[shard] += (standby,)
-        return True
+    def on_answer(self, standby: NodeId, shards: Iterable[int]) -> set[int]:
+        """Record the answer of a standby for some shards; return those for which it was to be
+        asked."""
+        asked = self._to_ask.get(standby, set()).intersection(shards)
+        if asked:
+            self._remove(self._to_ask, standby, asked)
+        left = asked.copy()
+        for answered in [*self._started] if left else ():
+            found = self._started[answered] & left
+            if found:
+                left -= found
+                self._remove(self._started, answered, found)
+                self._started.setdefault((*answered, standby), set()).update(found)
+        return asked
 
-    def drop(self, shards: Iterable[int]) -> None:
+    def drop(self, shards: Sequence[int]) -> None:
         """Forget shards that have counters now, or that this node does not hold any more."""
-        for shard in shards if self._started else ():
-            if self._started.pop(shard, None) is not None:
-                for standby in [each for each in self._to_ask if shard in self._to_ask[each]]:
-                    self._forget(standby, shard)
+        for answered in [*self._started]:
+            self._remove(self._started, answered, shards)
+        for standby in [*self._to_ask]:
+            self._remove(self._to_ask, standby, shards)
 
-    def _forget(self, standby: NodeId, shard: int) -> None:
-        del self._to_ask[standby][shard]
-        if not self._to_ask[standby]:
-            del self._to_ask[standby]
+    @staticmethod
+    def _remove(groups: dict[_Name, set[int]], name: _Name, shards: Iterable[int]) -> None:
+        """Remove shards from one group, and the group when it is empty."""
+        groups[name].difference_update(shards)
+        if not groups[name]:
+            del groups[name]

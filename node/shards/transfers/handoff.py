@@ -5,10 +5,10 @@ without an answer. `ownership` decides what is transferred and how counters are 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from operator import gt
 
 from hashring import SHARDS, NodeId, Ring
@@ -29,7 +29,9 @@ __all__ = ["Handoff"]
 logger = logging.getLogger("ringfence.node")
 
 _SHARDS_PER_PULL = 256
-"""Shards in one pull; the sender needs about 8 ms for so many."""
+"""Shards in one pull; the sender needs about 8 ms for so many with counters."""
+_SHARDS_PER_REPLICA_PULL = 4096
+"""Shards in one pull of replicas: nearly always, the sender has none of them."""
 _PULL_PAUSE = 0.02
 """Seconds between two background pulls: their senders have checks to answer."""
 _ROUND = 0.5
@@ -184,11 +186,11 @@ class Handoff:
         wanted = self._missing_shards()
         if not wanted:
             return
+        await self.acquire([shard for shard in wanted if not self._sources.of(shard)])
+        wanted = [shard for shard in wanted if self._sources.of(shard)]
         for start in range(0, len(wanted), _SHARDS_PER_PULL):
-            part = wanted[start : start + _SHARDS_PER_PULL]
-            await self.acquire(part)
-            if any([self._sources.of(shard) for shard in part]):
-                await runtime.sleep(_PULL_PAUSE)  # Requests are served between two pulls.
+            await self.acquire(wanted[start : start + _SHARDS_PER_PULL])
+            await runtime.sleep(_PULL_PAUSE)  # Requests are served between two pulls.
         logger.info("shards fetched: counted_here=%d", self._ownership.count)
         self._all_fetched.set()
 
@@ -215,7 +217,7 @@ class Handoff:
     async def _merge_earlier_replicas(self) -> None:
         """Fetch and merge replicas from before a restart, of shards that this node started before
         it found their standbys."""
-        to_ask = {name: [*shards] for name, shards in self._ownership.unasked.to_ask.items()}
+        to_ask = {name: sorted(shards) for name, shards in self._ownership.unasked.to_ask.items()}
         await self._merge_all(to_ask, self._add_earlier_replica, is_for_replicas=True)
 
     async def _merge_all(
@@ -225,9 +227,10 @@ class Handoff:
         *,
         is_for_replicas: bool,
     ) -> None:
+        most = _SHARDS_PER_REPLICA_PULL if is_for_replicas else _SHARDS_PER_PULL
         for name, shards in by_member.items():
-            for start in range(0, len(shards), _SHARDS_PER_PULL):
-                part = shards[start : start + _SHARDS_PER_PULL]
+            for start in range(0, len(shards), most):
+                part = shards[start : start + most]
                 if not await self._merge_from(name, part, take, is_for_replicas=is_for_replicas):
                     break
 
@@ -241,15 +244,18 @@ class Handoff:
     ) -> bool:
         """Fetch the counters of shards from a member and merge them; return False without an
         answer."""
-        left = dict.fromkeys(shards)
+        left = {*shards}
         while left:
             reply = await self._receiver.pull(name, [*left], is_for_replicas=is_for_replicas)
             if reply is None:
                 return False
-            answered = [shard for group in reply.groups for shard in group.shards if shard in left]
+            answered = left.intersection(_shards_of(reply))
+            if is_for_replicas:
+                without = left.intersection(_shards_of(reply, Holding.NOTHING))
+                self._ownership.unasked.on_answer(name, without)
+                left -= without
             await self._receiver.receive(name, reply, left, take)
-            for shard in answered:
-                del left[shard]
+            left -= answered
             if not answered:
                 break
         return True
@@ -303,12 +309,10 @@ class Handoff:
 
     def on_offer(self, sender: NodeId, shards: Sequence[int]) -> None:
         """Fetch shards that a peer offers, even if this node's view names another owner."""
-        free: list[int] = []
-        for shard in shards:
-            if shard in self._sources.by_shard and not self._ownership.held[shard]:
-                self._sources.prefer(shard, sender)
-            elif shard not in self._pulling:
-                free.append(shard)
+        held, known = self._ownership.held, self._sources.by_shard
+        missing = [shard for shard in shards if shard in known and not held[shard]]
+        self._sources.prefer(missing, sender)
+        free = sorted({*shards}.difference(missing, self._pulling))
         for start in range(0, len(free), _SHARDS_PER_PULL):
             self._start_pull(free[start : start + _SHARDS_PER_PULL], sender)
 
@@ -370,6 +374,13 @@ class Handoff:
 
 def _transfer_offer(shards: list[int], seq: int) -> TransferOffer:
     return TransferOffer(seq, shards)
+
+
+def _shards_of(reply: Pulled, *holdings: Holding) -> Iterator[int]:
+    """Return the shards of a reply of which the sender has what `holdings` names, by default all
+    shards."""
+    groups = [each for each in reply.groups if not holdings or each.hold in holdings]
+    return chain.from_iterable([group.shards for group in groups])
 
 
 def _ignore_reply(reply: object) -> None:

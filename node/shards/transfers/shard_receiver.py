@@ -1,7 +1,8 @@
 """Requests for shards of other members, and the acknowledgement of complete transfers."""
 
 import logging
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
@@ -90,7 +91,7 @@ class ShardReceiver:
         self,
         sender: NodeId,
         reply: Pulled,
-        asked: Container[int],
+        asked: AbstractSet[int],
         take: Callable[[NodeId, IncomingTransfer], bool],
     ) -> list[int]:
         """Pass each of the `asked` shards of a reply to `take` once all its parts have arrived.
@@ -99,6 +100,8 @@ class ShardReceiver:
         arrive completely: this node counts nothing of them, and the sender still has all their
         counters.
         """
+        if not asked:
+            return []  # The caller has processed all shards, because none has counters.
         incoming = [*transfers_of(reply, asked)]
         taken: dict[int, list[int]] = {}
         for transfer in incoming:
@@ -167,7 +170,9 @@ def _ignore_reply(reply: object) -> None:
     """Ignore the reply to an acknowledgement."""
 
 
-def transfers_of(reply: Pulled, asked: Container[int] | None = None) -> Iterator[IncomingTransfer]:
+def transfers_of(
+    reply: Pulled, asked: AbstractSet[int] | None = None
+) -> Iterator[IncomingTransfer]:
     """Iterate over the shards of a reply, each with the part of its transfer that the reply
     contains.
 
@@ -178,6 +183,9 @@ def transfers_of(reply: Pulled, asked: Container[int] | None = None) -> Iterator
         decided.setdefault(shard_of(check.key), []).append(check)
     start = 0
     for group in reply.groups:
+        if asked is not None and asked.isdisjoint(group.shards):
+            start += sum(group.sizes)
+            continue
         for shard, size in zip(group.shards, group.sizes, strict=True):
             if asked is None or shard in asked:
                 transfer = IncomingTransfer(shard, group, *_slice(reply, start, start + size))

@@ -41,22 +41,25 @@ class ShardSearch:
         self._receiver = receiver
         self._clock = clock
         self._on_received = on_received
-        self._left: dict[int, list[NodeId]] = {}
+        self._left = self._members_to_ask(shards, first)
         """Members still to ask, by shard."""
         self._copies: dict[int, tuple[ShardGroup, Snapshot]] = {}
         """Replicas that were found, each with its group."""
         self._silent: dict[int, list[NodeId]] = {}
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
-        for shard in shards:
-            last_receiver = ownership.transfers.receiver_of(shard)
-            known = sources.of(shard)
-            if last_receiver is None and (first is None or known[:1] == (first,)):
-                # The usual case for nearly all of thousands of shards.
-                self._left[shard] = list(known)
-            else:
-                members = dict.fromkeys([first, last_receiver, *known])
-                self._left[shard] = [name for name in members if name]
+
+    def _members_to_ask(
+        self, shards: Sequence[int], first: NodeId | None
+    ) -> dict[int, tuple[NodeId, ...]]:
+        known, receivers = self._sources.by_shard, self._ownership.transfers.receivers_of(shards)
+        if first is None and not receivers:  # The usual case, for thousands of shards.
+            return {shard: known.get(shard, ()) for shard in shards}
+        members = {
+            shard: dict.fromkeys([first, receivers.get(shard), *known.get(shard, ())])
+            for shard in shards
+        }
+        return {shard: tuple([name for name in of if name]) for shard, of in members.items()}
 
     async def run(self) -> None:
         """Ask members until this node holds each shard, or no member is left to ask."""
@@ -69,14 +72,13 @@ class ShardSearch:
     def _next_to_ask(self) -> dict[NodeId, list[int]]:
         """Return the next members to ask, with their shards; end the search for shards with no
         member left."""
-        by_name: dict[NodeId, list[int]] = {}
-        abandoned: list[int] = []
+        by_names: dict[tuple[NodeId, ...], list[int]] = {}
         for shard, names in self._left.items():
-            if names:
-                by_name.setdefault(names[0], []).append(shard)
-            else:
-                abandoned.append(shard)
-        self._give_up(abandoned)
+            by_names.setdefault(names, []).append(shard)
+        self._give_up(by_names.pop((), []))
+        by_name: dict[NodeId, list[int]] = {}
+        for (name, *_), shards in by_names.items():
+            by_name.setdefault(name, []).extend(shards)
         return by_name
 
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
@@ -86,7 +88,7 @@ class ShardSearch:
         if reply is None or not asked:
             for shard in shards:
                 self._silent.setdefault(shard, []).append(name)
-                self._left[shard].remove(name)
+                self._remove(shard, name)
             return
         self._adopt_empty(name, reply)
         asked.intersection_update(self._left)
@@ -100,14 +102,14 @@ class ShardSearch:
         if group.hold is Holding.HELD:
             counts, rows, now = transfer.counts, transfer.fallback_counts, self._clock()
             if not self._ownership.accept(shard, group, name, counts, rows, now, transfer.decided):
-                self._left[shard].remove(name)
+                self._remove(shard, name)
                 return False
             del self._left[shard]
             self._on_received((shard,))
             return True
         if group.hold is Holding.COPY:
             self._copies.setdefault(shard, (group, transfer.counts))
-        self._left[shard].remove(name)
+        self._remove(shard, name)
         self._follow_move(shard, NodeId(group.moved_to))
         return False
 
@@ -132,14 +134,20 @@ class ShardSearch:
         moves = self._moves[shard] = self._moves.get(shard, 0) + 1
         if moves > _MAX_MOVES:
             self._silent.setdefault(shard, []).append(name)
-            self._left[shard].remove(name)
+            self._remove(shard, name)
+
+    def _remove(self, shard: int, name: NodeId) -> None:
+        """Remove a member that was asked from those that are still to be asked for a shard."""
+        names = [*self._left[shard]]
+        names.remove(name)
+        self._left[shard] = tuple(names)
 
     def _follow_move(self, shard: int, moved_to: NodeId) -> None:
         """If the asked member has transferred the shard, ask its receiver next."""
         moves = self._moves.get(shard, 0)
         if moved_to and moved_to != self._me and moves < _MAX_MOVES:
             self._moves[shard] = moves + 1
-            self._left[shard].insert(0, moved_to)
+            self._left[shard] = (moved_to, *self._left[shard])
 
     def _give_up(self, shards: Sequence[int]) -> None:
         """Start to hold shards that no member has, from a replica or without counters."""
@@ -147,14 +155,16 @@ class ShardSearch:
             return
         ownership, sources = self._ownership, self._sources
         now = self._clock()
-        unknown: list[int] = []
         blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}
         taken_over: list[int] = []
         held, ours, replicas = ownership.held, sources.ours, ownership.replicas
         for shard in shards:
             del self._left[shard]
-            if held[shard] or not ours[shard]:
-                continue
+        missing = [shard for shard in shards if ours[shard] and not held[shard]]
+        found_somewhere = {*self._silent, *self._copies, *replicas.among(missing)}
+        found_somewhere.update(ownership.transfers.unconfirmed_among(missing))
+        unknown = [shard for shard in missing if shard not in found_somewhere]
+        for shard in [shard for shard in missing if shard in found_somewhere]:
             silent = self._silent.get(shard, [])
             is_sent = ownership.transfers.is_unconfirmed(shard)
             copies, about = list(replicas.of(shard)) if shard in replicas else [], None
@@ -174,6 +184,6 @@ class ShardSearch:
         for (owner, members), lost in blind.items():
             ownership.take_over_blind(lost, owner, now, members)
         ownership.start(unknown)
-        ownership.unasked.add(unknown, sources.of)
+        ownership.unasked.add(unknown, sources.by_shard)
         # Without shards that another member owns: an offer of them must not start a second search.
         self._on_received(unknown + taken_over)

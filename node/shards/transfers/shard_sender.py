@@ -33,6 +33,8 @@ __all__ = ["ShardSender"]
 
 _KEYS_PER_ANSWER = 4000
 """Keys in an answer above which no further shard is added; the receiver asks again for those."""
+_COPIES_PER_ANSWER = 256
+"""Most replicas in an answer, which needs about 8 ms for so many."""
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""
@@ -142,7 +144,7 @@ class ShardSender:
     ) -> list[int]:
         """Send unacknowledged transfers of shards without counters again; return these shards."""
         by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
-        for shard in shards:
+        for shard in () if self._transfers.are_confirmed else shards:
             transfer = self._transfers.get(shard)
             if transfer is None or not transfer.parts or transfer.to != requester:
                 continue
@@ -171,7 +173,7 @@ class ShardSender:
         if shard in self._ownership.replicas:
             self._add_copy(reply, requester, shard, moved_to, now)
         else:
-            reply.add_nothing(shard, moved_to)
+            reply.add_nothing([shard], moved_to)
 
     def _add_part(self, reply: Reply, requester: NodeId, pull: Pull, now: int) -> None:
         """Add a later part of a transfer to the answer, for a receiver that has the first part."""
@@ -188,7 +190,7 @@ class ShardSender:
         if sent is not None and part < len(sent.parts):
             reply.add_copy(shard, sent, part)
         else:
-            reply.add_nothing(shard, "")
+            reply.add_nothing([shard], "")
 
     def _add_earlier_replicas(
         self, reply: Reply, requester: NodeId, shards: Sequence[int], now: int
@@ -198,16 +200,15 @@ class ShardSender:
         Shards that this node holds are omitted, as are shards in unacknowledged transfers: their
         counters will arrive in a transfer.
         """
-        ownership = self._ownership
-        for shard in shards:
+        held, is_unconfirmed = self._ownership.held, self._transfers.is_unconfirmed
+        asked = [shard for shard in shards if not held[shard] and not is_unconfirmed(shard)]
+        copied = self._ownership.replicas.sent_by(requester, asked)
+        without = sorted({*asked}.difference(copied))
+        reply.add_nothing(without, "")  # Most shards of most clusters, so they are one group.
+        for shard in copied[:_COPIES_PER_ANSWER]:
             if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
                 break
-            if ownership.held[shard] or self._transfers.is_unconfirmed(shard):
-                continue
-            if ownership.replicas.sender_of(shard) == requester:
-                self._add_copy(reply, requester, shard, "", now)
-            else:
-                reply.add_nothing(shard, "")
+            self._add_copy(reply, requester, shard, "", now)
 
     def _add_copy(
         self, reply: Reply, requester: NodeId, shard: int, moved_to: str, now: int

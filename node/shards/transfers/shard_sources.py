@@ -1,6 +1,6 @@
 """Members that may have the counters of shards that the ring assigns to this node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
 from operator import eq, gt
 
@@ -57,11 +57,14 @@ class ShardSources:
         """Return the members that may have a shard, the most likely first."""
         return self.by_shard.get(shard, ())
 
-    def prefer(self, shard: int, name: NodeId) -> None:
-        """Make `name` the first member that is asked for a shard."""
-        known = self.by_shard[shard]
-        if known[:1] != (name,):
-            self.by_shard[shard] = (name, *[each for each in known if each != name])
+    def prefer(self, shards: Iterable[int], name: NodeId) -> None:
+        """Make `name` the first member that is asked for some shards of this node."""
+        preferred: dict[tuple[NodeId, ...], tuple[NodeId, ...]] = {}
+        for shard in shards:
+            known = self.by_shard[shard]
+            if known not in preferred:
+                preferred[known] = (name, *[each for each in known if each != name])
+            self.by_shard[shard] = preferred[known]
 
 
 def has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:

@@ -171,14 +171,17 @@ class OutgoingTransfers:
     def confirm(self, shards: Iterable[int], receiver: NodeId, number: int) -> list[int]:
         """Drop the parts of shards whose receiver acknowledged this transfer; return these
         shards."""
-        by_time: dict[int, list[int]] = {}
+        by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
-            if transfer is not None and transfer.to == receiver and transfer.number == number:
-                by_time.setdefault(transfer.at, []).append(shard)
-        for at, confirmed in by_time.items():
-            self.add(confirmed, OutgoingTransfer(receiver, at, number, [], ""))
-        return [shard for confirmed in by_time.values() for shard in confirmed]
+            if transfer is not None:
+                by_transfer.setdefault(id(transfer), (transfer, []))[1].append(shard)
+        confirmed: list[int] = []
+        for transfer, of_transfer in by_transfer.values():
+            if transfer.to == receiver and transfer.number == number:
+                self.add(of_transfer, OutgoingTransfer(receiver, transfer.at, number, [], ""))
+                confirmed += of_transfer
+        return confirmed
 
     def set_receiver(
         self, shards: Sequence[int], transfer: OutgoingTransfer, requester: NodeId, now: int
@@ -208,10 +211,15 @@ class OutgoingTransfers:
         """Whether a shard was transferred and its receiver has not acknowledged it."""
         return shard in self._unconfirmed
 
-    def receiver_of(self, shard: int) -> NodeId | None:
-        """Return the last receiver of a shard while the transfer is stored; None afterwards."""
-        transfer = self._transfers.get(shard)
-        return transfer.to if transfer else None
+    def unconfirmed_among(self, shards: Sequence[int]) -> list[int]:
+        """Return those of `shards` whose transfer the receiver has not acknowledged."""
+        unconfirmed = self._unconfirmed
+        return [shard for shard in shards if shard in unconfirmed] if unconfirmed else []
+
+    def receivers_of(self, shards: Sequence[int]) -> dict[int, NodeId]:
+        """Return the last receivers of those of `shards` whose transfers are stored."""
+        transfers = self._transfers
+        return {shard: transfers[shard].to for shard in shards if shard in transfers}
 
     @property
     def are_confirmed(self) -> bool:
@@ -243,7 +251,7 @@ class Reply:
         self.keys = 0
         self.size = 0
         """Estimated bytes of the answer."""
-        self._groups: dict[_About, list[tuple[int, Part]]] = {}
+        self._groups: dict[_About, list[tuple[Sequence[int], Part]]] = {}
 
     def add_transfer(self, shards: Sequence[int], transfer: OutgoingTransfer, part: int) -> None:
         """Add one part of a transfer to the answer, for each of its shards."""
@@ -270,11 +278,11 @@ class Reply:
         )
         self._add(about, [shard], sent.parts[part])
 
-    def add_nothing(self, shard: int, moved_to: str) -> None:
-        """Add a shard of which this node has no counters to the answer, with its receiver if it was
-        transferred."""
-        about = _About(Holding.NOTHING, moved_to=moved_to)
-        self._groups.setdefault(about, []).append((shard, NOTHING))
+    def add_nothing(self, shards: Sequence[int], moved_to: str) -> None:
+        """Add shards of which this node has no counters to the answer, with their receiver if they
+        were transferred."""
+        if shards:
+            self._add(_About(Holding.NOTHING, moved_to=moved_to), shards, NOTHING)
 
     def pulled(self, seq: int) -> Pulled:
         """Build the answer message `Pulled` from the added shards."""
@@ -282,12 +290,13 @@ class Reply:
         fallback_counts: list[list[int]] = []
         decided: list[DecidedCheck] = []
         groups = []
-        for about, found in self._groups.items():
-            found.sort(key=lambda each: each[0])
-            shards = [shard for shard, _ in found]
-            sizes = [len(part.counts.keys) for _, part in found]
+        for about, added in self._groups.items():
+            by_shard = {shard: part for some, part in added for shard in some}
+            shards = sorted(by_shard)
+            found = [by_shard[shard] for shard in shards]
+            sizes = [0 if part is NOTHING else len(part.counts.keys) for part in found]
             groups.append(ShardGroup(shards, sizes, *about))
-            for _, part in found:
+            for part in [part for part in found if part is not NOTHING]:
                 for at in range(len(part.counts.keys)):
                     append_row(counts, part.counts, at)
                 fallback_counts += part.fallback_counts
@@ -295,7 +304,7 @@ class Reply:
         return Pulled(seq, groups, counts, fallback_counts if any(fallback_counts) else [], decided)
 
     def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
-        self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])
+        self._groups.setdefault(about, []).append((shards, part))
         if part is NOTHING:
             return
         self.keys += len(part.counts.keys)

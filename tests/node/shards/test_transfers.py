@@ -29,6 +29,7 @@ from tests.node.shards.transfer_peers import (
     KEYS,
     NOW,
     OTHER_KEYS,
+    RULE,
     SHARD,
     THIRD_KEYS,
     A,
@@ -338,3 +339,31 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
     assert emptied
     assert leaver.ownership.transfers.unconfirmed() == []
     assert other.used() == [HITS] * 4  # although the shard was offered a second time
+
+
+async def test_a_node_requests_earlier_replicas_of_all_shards_in_a_few_messages(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        restarted, other = peers.add(A), peers.add(B)
+        before = Peer(A)
+        keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(1500)]
+        before.fill(*keys, hits=2)
+        both, alone = ring(A, B), ring(A)
+        replicated = [key for key in keys if both.standby(shard_of(key)) == B]
+        other.ownership.keep_replica(A, before.ownership.snapshot(replicated, NOW), NOW)
+        restarted.handoff.on_ring_change(alone, alone, alone)
+        await restarted.handoff.wait_all_fetched()
+
+        for peer in (restarted, other):
+            peer.handoff.on_ring_change(alone, both, both)
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+
+    used = [*restarted.used(*keys), *other.used(*keys)]
+    pulls = [each for _, each in peers.said if isinstance(each, Pull) and each.is_for_replicas]
+    assert sum(used) == 2 * len(replicated) > 1000
+    # Of 16,384 shards that may have replicas, some hundred have one: four pulls for all shards, and
+    # one more for each 256 replicas.
+    assert len(pulls) <= 8

@@ -44,7 +44,7 @@ def restarted_alone() -> tuple[Host, Host, Ring]:
     before.spend(3)
     before.copy_to(stand_in)
     after.ownership.start([shard])
-    after.ownership.unasked.add([shard], lambda shard: ())
+    after.ownership.unasked.add([shard], {})
     after.spend(1)
     after.ownership.unasked.on_ring_change(ring)
     return after, stand_in, ring
@@ -148,7 +148,7 @@ def test_the_next_standby_is_asked_when_the_first_one_dies_before_its_answer() -
 def test_a_member_that_had_no_counters_at_the_start_is_not_asked_again() -> None:
     owner, standby, ring = restarted_alone()
     shard, found = shard_of(KEY), NodeId("b")
-    owner.ownership.unasked.add([shard], lambda shard: (found,))
+    owner.ownership.unasked.add([shard], {shard: (found,)})
 
     owner.ownership.unasked.on_ring_change(Ring.of(map(Member, (owner.name, found))))
     assert not owner.ownership.unasked.to_ask
@@ -207,7 +207,7 @@ def test_an_owner_elsewhere_is_asked_before_its_replica_is_overwritten() -> None
     rings = [Ring.of(map(Member, ("c", other))) for other in map(str, range(20))]
     ring = next(ring for ring in rings if ring.standby(shard) == "c")
     host.ownership.start([shard])
-    host.ownership.unasked.add([shard], lambda shard: ())
+    host.ownership.unasked.add([shard], {})
 
     host.ownership.unasked.on_ring_change(ring)
 

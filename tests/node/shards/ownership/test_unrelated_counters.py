@@ -99,7 +99,7 @@ def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> No
     is its standby now and was not asked."""
     owner, standby, receiver = Host("b"), Host("a"), Host("c")
     owner.start()
-    owner.ownership.unasked.add([shard_of(KEY)], lambda shard: [standby.name])
+    owner.ownership.unasked.add([shard_of(KEY)], {shard_of(KEY): (standby.name,)})
     owner.spend(3)
     owner.copy_to(standby)
     standby.cover("b")
@@ -116,7 +116,7 @@ def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> No
 def test_a_replica_of_a_nodes_own_counters_adds_nothing_to_them() -> None:
     owner, standby = Host("b"), Host("c")
     owner.start()
-    owner.ownership.unasked.add([shard_of(KEY)], lambda shard: ())
+    owner.ownership.unasked.add([shard_of(KEY)], {})
     owner.spend(3)
     owner.copy_to(standby)
     owner.ownership.unasked.on_ring_change(ring_of(owner, standby))
