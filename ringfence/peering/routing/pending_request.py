@@ -9,9 +9,10 @@ from ringfence.peering.target import SentBatch, Shed, Target
 from ringfence.runtime import Event
 from ringfence.wire import NO_ID, Batch, CheckId, Results, Source, empty_results, join_results
 
-__all__ = ["MemberRequest", "Part", "PendingRequest"]
+__all__ = ["BY_MEMBER", "MemberRequest", "Part", "PendingRequest"]
 
-_BY_MEMBER = (Source.OWNER, Source.STANDBY)
+BY_MEMBER = (Source.OWNER, Source.STANDBY)
+"""Sources of results that a member of the cluster has decided."""
 
 Part: TypeAlias = tuple[Sequence[int], Target, bool]
 """Rows of a batch, the member to ask about them, and whether it is asked as the standby."""
@@ -92,8 +93,6 @@ class PendingRequest:
         """Requests to members, in the order in which they were sent."""
         self.missing: Sequence[int] = range(len(batch))
         """Rows without results."""
-        self.is_split = False
-        """Whether several members decide, so that no member received all rows of a group."""
         self.refunded: set[int] = set()
         """Rows whose charge was refunded."""
         self.shed: set[int] = set()
@@ -129,7 +128,6 @@ class PendingRequest:
     def send(self, parts: Sequence[Part], hops: int) -> list[MemberRequest]:
         """Send parts of the batch to members; checks that were sent before keep their
         identities."""
-        self.is_split = self.is_split or len(parts) > 1
         earlier = [*self.requests]
         for rows, target, as_standby in parts:
             is_all = len(rows) == len(self.batch)
@@ -143,7 +141,7 @@ class PendingRequest:
     def mark_refunded(self, rows: Iterable[int]) -> None:
         """Record that the charges of some checks of the batch were refunded."""
         sources = self.results.sources
-        self.refunded.update([row for row in rows if sources[row] in _BY_MEMBER])
+        self.refunded.update([row for row in rows if sources[row] in BY_MEMBER])
 
     def identified(self, request: MemberRequest | None = None) -> Batch:
         """Return the batch, or that of one request, with the identities of the sent checks."""

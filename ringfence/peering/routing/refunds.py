@@ -1,7 +1,8 @@
 """Refunds of charges of requests that were not allowed as a whole.
 
-When one member denies a group, the other members get a refund. A charge may be reported after the
-caller got its decision, or after the call was cancelled. Such a charge is refunded at once.
+When one member denies a group, the first sender refunds the charges of the other members. A charge
+may be reported after the caller got its decision, or after the call was cancelled. Such a charge is
+refunded at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import TypeAlias
 from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
-from ringfence.peering.routing.pending_request import MemberRequest, PendingRequest
+from ringfence.peering.routing.pending_request import BY_MEMBER, MemberRequest, PendingRequest
 from ringfence.peering.routing.routes import Routes, split_by_member
 from ringfence.peering.target import Shed
 from ringfence.wire import Batch, CheckId, Op, Results, Source, empty_results
@@ -77,11 +78,18 @@ class Refunds:
                 target.ask(part, hops=0, as_standby=as_standby, done=_ignore)
 
     def undo_denied_groups(
-        self, pending: PendingRequest, denies_group: Callable[[int], bool]
+        self, pending: PendingRequest, denies_group: Callable[[int], bool], *, is_forwarded: bool
     ) -> None:
-        """Refund the charges of a group at one member when another member denied the group."""
+        """Refund the charges of a group at one member when another member denied the group.
+
+        A node that decides for another process (`is_forwarded`) refunds only what its failure
+        policy has counted. The other process may have asked a second node, which allows the same
+        charge. So that process refunds the charges of members, by the answer that it uses.
+        """
         batch, columns = pending.batch, pending.results.outcomes
-        codes = columns.codes
+        codes, sources = columns.codes, pending.results.sources
+        if max(codes, default=0) <= _LAST_CHARGED:
+            return
         undone: list[int] = []
         start = 0
         for run in batch.groups:
@@ -91,7 +99,11 @@ class Refunds:
                 codes[i] == Code.UNKNOWN_RULE or (codes[i] in _DENIALS and denies_group(i))
                 for i in rows
             ):
-                undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
+                undone += [
+                    i
+                    for i in rows
+                    if codes[i] <= _LAST_CHARGED and not (is_forwarded and sources[i] in BY_MEMBER)
+                ]
         if undone:
             self.refund(pending.identified(), undone, pending.results, pending.asked_at)
         pending.mark_refunded(undone)
@@ -142,8 +154,7 @@ class Refunds:
 def _id_of_refund(check: CheckId) -> CheckId:
     """Return the identity of the refund of a check, so that the owner applies it once.
 
-    Several members decide the same group if its caller asked more than one of them. Then each of
-    them sends the refund.
+    The client and a node that has forwarded the check may both refund it.
     """
     session, seq, row = check
     return (session ^ _REFUND_SESSION, seq, row) if seq else check

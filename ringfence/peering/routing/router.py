@@ -137,13 +137,14 @@ class Router:
         raises.
 
         When a member refuses to decide, no standby is asked and `Results.refusal` is set.
-        `denies_group` returns whether the denial of a row denies the rest of its group. After
-        `within` seconds the failure policy decides the remaining rows. All charges of a cancelled
-        call are refunded.
+        `denies_group` returns whether the denial of a row denies the rest of its group. With
+        `hops`, this node decides for another process, which refunds the charges of a denied group.
+        After `within` seconds the failure policy decides the remaining rows. All charges of a
+        cancelled call are refunded.
         """
         pending = PendingRequest(batch, runtime.current_time())
         await self._decide(pending, self._attempts, hops, None, within)
-        self._complete(pending, denies_group)
+        self._complete(pending, denies_group, hops)
         return pending.results
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
@@ -228,7 +229,9 @@ class Router:
         if not may_hedge(requests, self.routes, self.hedging):
             await pending.wait(requests)
 
-    def _complete(self, pending: PendingRequest, denies_group: Callable[[int], bool]) -> None:
+    def _complete(
+        self, pending: PendingRequest, denies_group: Callable[[int], bool], hops: int = 0
+    ) -> None:
         """Decide the checks without results by the failure policy, and refund groups that one
         member denied."""
         batch = pending.batch
@@ -245,8 +248,8 @@ class Router:
                 self._undecided(batch.keys[row], outcome.code.value, source.value)
         if batch.op is not Op.CHECK:
             return
-        if batch.groups and (pending.is_split or pending.missing):
-            self._refunds.undo_denied_groups(pending, denies_group)
+        if batch.groups:
+            self._refunds.undo_denied_groups(pending, denies_group, is_forwarded=hops > 0)
         self._refunds.refund_when_late(pending)
 
 

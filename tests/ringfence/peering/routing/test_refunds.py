@@ -1,5 +1,7 @@
 """Refunds of denied groups, late answers and cancelled calls."""
 
+from dataclasses import replace
+
 import trio
 
 from ringfence.limiter import Code
@@ -7,10 +9,12 @@ from ringfence.wire import Batch, Op, Source
 from tests.ringfence.peering.routing.cluster import (
     DENY,
     LOCAL,
+    NOW,
     SHADOW,
     SLOTS,
     UNKNOWN,
     Cluster,
+    CountingMember,
     codes,
     denies_group,
     key_of,
@@ -76,10 +80,10 @@ async def test_a_denied_group_of_several_owners_is_refunded():
     assert [cluster.left(key) for key in keys] == [3, 3, 3]
 
 
-async def test_refunds_of_a_group_that_several_members_decide_have_one_identity():
+async def test_two_refunds_of_the_same_group_have_one_identity():
     cluster = Cluster()
     checks = [(7, 1, 0), (7, 1, 1)]
-    for _ in range(2):  # The caller asked a second member, which decides the group, too.
+    for _ in range(2):
         batch = Batch(Op.CHECK, [key_of("a"), key_of("b")], [1, 4], [2], ids=checks)
         await cluster.router.decide(batch, denies_group(batch))
 
@@ -91,7 +95,7 @@ async def test_refunds_of_a_group_that_several_members_decide_have_one_identity(
 
 
 async def test_a_client_refunds_with_the_identity_that_its_check_had_on_the_way():
-    """A member that decided the whole group refunds it with the same identity."""
+    """A member that forwarded the check refunds late charges with the same identity."""
     cluster = Cluster()
     cluster.members["a"].identity = 7, 1, 0
 
@@ -103,6 +107,64 @@ async def test_a_client_refunds_with_the_identity_that_its_check_had_on_the_way(
         asked.ids[0] for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND
     ]
     assert by_client == by_member
+
+
+class ForwardingMember(CountingMember):
+    """Member that asks another owner for each row of a group."""
+
+    def _decide(self, batch, as_standby, done):
+        super()._decide(replace(batch, groups=[]), as_standby, done)
+
+
+class ForwardingCluster(Cluster):
+    member_kind = ForwardingMember
+
+
+async def test_a_group_that_is_denied_at_another_owner_is_refunded_by_its_caller():
+    cluster = ForwardingCluster()
+    keys = [key_of("a"), key_of("a", skip=1)]
+
+    results = await cluster.check(keys, [2], [1, 4])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert [cluster.left(key) for key in keys] == [3, 3]
+
+
+async def test_a_late_denial_of_an_allowed_group_refunds_nothing(autojump_clock):
+    cluster = ForwardingCluster(hedge_after=0.007)
+    keys = [key_of("a", standby="b"), key_of("a", skip=1, standby="b")]
+    slow = cluster.owner(keys[0])
+    slow.held_answers = []
+    slow.engine.decide([keys[1]], [3], [], [], [], NOW)  # The slow member denies the second row.
+
+    results = await cluster.check(keys, [2])
+    slow.release_answers()
+
+    assert codes(results) == [Code.ALLOWED, Code.ALLOWED]
+    assert [slow.left(keys[0]), cluster.standby(keys[0]).left(keys[0])] == [2, 2]
+
+
+async def test_a_node_that_forwards_leaves_the_refund_of_a_denied_group_to_its_caller():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("b"), key_of("c")]
+
+    results = await cluster.check(keys, [3], [1, 4, 2], hops=1)
+
+    assert codes(results) == [Code.ALLOWED, Code.NEVER, Code.ALLOWED]
+    assert [cluster.left(key) for key in keys] == [2, 3, 1]
+
+
+async def test_a_node_that_forwards_refunds_what_its_failure_policy_counted():
+    cluster = Cluster()
+    here, there = key_of("b", LOCAL, standby="c"), key_of("a")
+    cluster.members["b"].is_lost = cluster.members["c"].is_lost = True
+
+    for _ in range(5):
+        denied = await cluster.check([here, there], [2], [1, 4], hops=1)
+        assert codes(denied) == [Code.UNCHARGED, Code.NEVER]
+    allowed = await cluster.check([here, there], [2], [3, 1], hops=1)
+
+    assert codes(allowed) == [Code.ALLOWED, Code.ALLOWED]
 
 
 async def test_only_the_denied_group_is_refunded():
