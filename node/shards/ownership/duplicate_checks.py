@@ -50,6 +50,11 @@ class DuplicateChecks:
                 self._charged_here(each, now) for each in ours_first if not each.row[SLOT_ID]
             ]
             ours_first = [each for each in ours_first if each.row[SLOT_ID]]
+            if cover is not None:
+                # The log has no earlier charges. This node also stores the outcomes of checks that
+                # it has forwarded, and the owner has charged those.
+                since = cover.since
+                theirs_first = [each for each in theirs_first if now - each.age_ns >= since]
         if theirs_first:
             self._merge.refund(theirs_first, now)
         if cover is not None:

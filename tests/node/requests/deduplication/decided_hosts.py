@@ -54,10 +54,6 @@ def answer(
     )
 
 
-def nothing_answered(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
-    return (), 0
-
-
 def memory(**answers: tuple[Sequence[bytes], int]) -> DecidedChecks:
     """Return the memory of a node that answered these requests; `s1_5` is request 5 of session
     1."""
@@ -74,7 +70,9 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
-        self.checks = DecidedChecks(nothing_answered)
+        self.answers: dict[tuple[int, int], tuple[tuple[bytes, ...], int]] = {}
+        """Stored answers to requests of clients, also to those that this node has forwarded."""
+        self.checks = DecidedChecks(lambda *request: self.answers.get(request, ((), 0)))
         self.engine = Engine(max_keys=100)
         limit = Limit.of_ns(1000, PERIOD, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})

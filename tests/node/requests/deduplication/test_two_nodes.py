@@ -243,3 +243,16 @@ def test_each_admitted_check_counts_once_despite_repeats_on_several_nodes(
     standby.give_to(owner, at + SECOND)
 
     assert owner.engine.used(KEY, at + SECOND) == sum(costs.values())
+
+
+def test_a_check_forwarded_before_a_takeover_takes_nothing_from_the_log() -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 5, 0), NOW - SECOND)
+    standby.answers[1, 5] = (answer(ALLOWED),), NOW - SECOND
+    standby.take_over_from(owner, NOW)
+    standby.decide((1, 6, 0), NOW + 2)
+
+    owner.give_to(standby, NOW + 3)
+
+    assert len(standby.hits(NOW + 4)) == 2
