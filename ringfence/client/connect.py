@@ -136,13 +136,15 @@ async def open_cluster(
     use_leases: bool = True,
     hedge_after: float | None = None,
     deadline: float | None = None,
+    max_gather: float = 0.0,
     on_rules: Callable[[RuleSet], None] = _ignore_rules,
 ) -> AsyncIterator[Cluster]:
     """Connect as `connect` does; for tools that also need members and counters.
 
     After `hedge_after` seconds without an answer of the owner, the check is also sent to the
     standby if the hedging budget allows. Nodes receive the time that remains of `deadline` seconds.
-    `on_rules` receives the rules of the cluster at each change.
+    `max_gather` is that of `LinkSettings`. `on_rules` receives the rules of the cluster at each
+    change.
     """
     checked_seconds("connect_timeout", connect_timeout)
     if type(denial_cache_size) is not int or denial_cache_size < 0:
@@ -156,7 +158,7 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=links_of(url, deadline),
+        link=links_of(url, deadline, max_gather),
         ask_owners=ask_owners,
         denial_cache_size=denial_cache_size,
         use_leases=bool(use_leases),
@@ -262,9 +264,9 @@ def client_hello(url: ClusterUrl) -> Hello:
     )
 
 
-def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
+def links_of(url: ClusterUrl, deadline: float | None, max_gather: float = 0.0) -> LinkSettings:
     """Return the link settings of a client whose callers wait for at most `deadline` seconds."""
-    links = LinkSettings()
+    links = LinkSettings(max_gather=max_gather)
     if url.timeout is not None:
         links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)
     if deadline is None:

@@ -37,6 +37,8 @@ _RETRY = 2.0
 _POLL_INTERVAL = 0.05
 _CONNECTION_CHECK_INTERVAL = 0.5
 _TOKEN_CHECK_INTERVAL = 1.0
+_MAX_GATHER = 0.002
+"""Maximum time in seconds for which checks of all connections gather for one frame to a node."""
 _WARM_UP = 64
 """Number of peeks in the warm-up, enough to reach every owner with high probability."""
 
@@ -162,6 +164,7 @@ class Worker:
                     connect_timeout=0.0,
                     hedge_after=settings.hedge_after,
                     deadline=settings.deadline,
+                    max_gather=_MAX_GATHER,
                     on_rules=unmatched.verify,
                 )
             )

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.peering.link.denial_subscription import DenialSubscription
 from ringfence.peering.link.errors import error_of
+from ringfence.peering.link.flush_plan import FlushPlan
 from ringfence.peering.link.frames_in_flight import REPLIES
 from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
@@ -162,13 +163,15 @@ class LinkConnection:
         self._backoff = _Backoff(settings, random)
         self._state = _State.IDLE
         self._connection: Connection | None = None
-        self._is_flush_planned = False
         self._hello_at = 0.0
         self._ping_seq = 0
         self._is_retired = False
         self._timer: Timer | None = None
         self._timer_due = 0.0
         self._reconnect_timer: Timer | None = None
+        self._flush_plan = FlushPlan(
+            transport, self._in_flight, settings.max_gather, self._flush_if_ready
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -200,6 +203,7 @@ class LinkConnection:
         for timer in (self._reconnect_timer, self._timer):
             if timer is not None:
                 timer.cancel()
+        self._flush_plan.cancel()
         self._disconnect("the sender is closing")
         self._subscription.cancel()
         self._queue.fail_all()
@@ -210,7 +214,8 @@ class LinkConnection:
         """Send the queued requests: immediately when nothing is in flight, else after the ready
         tasks.
 
-        Tasks that are ready now can add their checks to the same frame; no timer delays it.
+        Tasks that are ready now can add their checks to the same frame. With
+        `LinkSettings.max_gather`, the frame also waits for the answer to the previous frame.
         """
         if self._state is _State.IDLE:
             self._connect()
@@ -219,22 +224,18 @@ class LinkConnection:
                 self._flush()
                 self._transport.flush()
             else:
-                self._plan_flush()
+                self._flush_plan.plan()
         self._watch()
 
-    def _plan_flush(self) -> None:
-        if not self._is_flush_planned:
-            self._is_flush_planned = True
-            self._transport.call_soon(self._flush_planned)
-
-    def _flush_planned(self) -> None:
-        self._is_flush_planned = False
+    def _flush_if_ready(self) -> None:
         if self._state is _State.READY:
             self._flush()
 
     def _flush(self) -> None:
         assert self._connection is not None
-        self._queue.flush(self._transport.now(), self._connection.send)
+        now = self._transport.now()
+        self._flush_plan.restart(now)
+        self._queue.flush(now, self._connection.send)
 
     # -- handshake -----------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class LinkConnection:
         if self._state is _State.DRAINING:
             self._close_if_drained()
         elif self._state is _State.READY and self._queue.has_batches:
-            self._plan_flush()
+            self._flush_plan.plan()
 
     def _on_goodbye(self, reason: str) -> None:
         """Stop sending requests to a draining member, which still answers those in flight."""

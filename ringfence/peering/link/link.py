@@ -1,8 +1,9 @@
 """Link to one member, which accepts batches, checks and calls, and sends them in frames.
 
 Batches that wait for the member leave together in one frame. A lone batch leaves at once when
-nothing is in flight. Others leave when the tasks that are ready now have run, so that no timer
-delays them. `connection` keeps the member connected; `request_queue` makes the frames.
+nothing is in flight. Others leave when the tasks that are ready now have run. Only with
+`LinkSettings.max_gather`, they wait longer. `connection` keeps the member connected;
+`request_queue` makes the frames.
 """
 
 from collections.abc import Callable

@@ -32,3 +32,6 @@ class LinkSettings:
     `deadline`, the bound is lower while answers take nearly that long."""
     max_frames: int = 256
     """Maximum number of frames in flight; a member stores at least as many answers per sender."""
+    max_gather: float = 0.0
+    """Maximum time for which checks wait for the answer to the previous frame, so that more checks
+    share the next frame. Without a frame in flight, checks leave at once."""

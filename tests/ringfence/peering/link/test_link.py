@@ -78,6 +78,56 @@ async def test_batches_that_wait_together_share_a_frame(autojump_clock):
         assert w.peer.rows == [2, 10]
 
 
+async def test_batches_gather_until_the_previous_frame_is_answered(autojump_clock):
+    async with world(max_gather=1.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        first = ask(w.link, "a")
+        gathered = []
+        for name in "bcd":
+            await trio.sleep(DELAY / 4)
+            gathered.append(ask(w.link, name))
+        await trio.sleep(1)
+
+        assert w.peer.rows == [1, 3]
+        assert first.at[0] + 2 * DELAY == pytest.approx(gathered[0].at[0])
+        assert all(asked.is_answered for asked in [first, *gathered])
+
+
+async def test_batches_gather_no_longer_than_the_maximum_time(autojump_clock):
+    async with world(max_gather=DELAY / 2) as w:
+        w.link.open()
+        await trio.sleep(1)
+        started = trio.current_time()
+        ask(w.link, "a")
+        gathered = []
+        for name in "bcd":
+            await trio.sleep(DELAY / 5)
+            gathered.append(ask(w.link, name))
+        await trio.sleep(1)
+
+        assert w.peer.rows == [1, 2, 1]
+        sent = [started + DELAY / 2, started + DELAY / 2, started + DELAY]
+        assert [asked.at[0] for asked in gathered] == [
+            pytest.approx(instant + 2 * DELAY) for instant in sent
+        ]
+
+
+async def test_a_closed_link_sends_no_gathered_batches(autojump_clock):
+    async with world(max_gather=1.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        several = [ask(w.link, "a")]
+        await trio.sleep(DELAY / 4)
+        several.append(ask(w.link, "b"))
+        await trio.sleep(DELAY / 4)
+        w.link.close()
+        await trio.sleep(2)
+
+        assert [asked.received for asked in several] == [[None], [None]]
+        assert w.peer.rows == [1]
+
+
 async def test_batches_of_different_kinds_have_separate_frames(autojump_clock):
     async with world() as w:
         several = [
