@@ -1,10 +1,9 @@
 """Queries for information about a node: members, counters, denied keys, shards and sizes."""
 
 from collections import Counter
-from itertools import compress
 
 from gossip import Membership
-from hashring import SHARDS, NodeId, shard_of
+from hashring import NodeId, shard_of
 from node.context.node_context import NodeContext
 from node.membership.cluster_view import ClusterView, state_of
 from node.membership.peer_links import PeerLinks
@@ -150,10 +149,6 @@ class NodeQueries:
             return self.throttled(1, count)
         link = self._links.link(NodeId(name))
         return None if link is None else await fetch_throttled(link, count)
-
-    def held_shards(self) -> list[int]:
-        """Return the shards that this node holds, which are those that it decides."""
-        return [*compress(range(SHARDS), self._shards.ownership.held)]
 
     def held_map(self) -> bytes:
         """Return one byte per shard: 1 if this node holds the shard, else 0."""

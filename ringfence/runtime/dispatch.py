@@ -106,56 +106,62 @@ def in_trio_run() -> bool:
 
 def current_time() -> float:
     """Return the monotonic time of the runtime in seconds, even in callbacks outside any task."""
+    runtime = _of_thread.runtime
+    if runtime is not None:
+        return runtime.current_time()
     if on_trio.in_trio_run():
         return on_trio.trio.current_time()
-    runtime = _of_thread.runtime
-    return _running_loop().time() if runtime is None else runtime.current_time()
+    return _running_loop().time()
 
 
 def clock() -> Callable[[], float]:
     """Return the clock function of the caller's runtime, for callers that read it often."""
-    if on_trio.in_trio_run():
-        return on_trio.trio.current_time
     runtime = _of_thread.runtime
-    return _running_loop().time if runtime is None else runtime.current_time
+    if runtime is not None:
+        return runtime.current_time
+    return on_trio.trio.current_time if on_trio.in_trio_run() else _running_loop().time
 
 
 async def sleep(seconds: float) -> None:
     """Wait for `seconds` on the clock of the caller's runtime."""
-    if on_trio.in_trio_run():
+    runtime = _of_thread.runtime
+    if runtime is not None:
+        await runtime.sleep(seconds)
+    elif on_trio.in_trio_run():
         await on_trio.trio.sleep(max(0.0, seconds))
     else:
-        runtime = _of_thread.runtime
-        await (anyio.sleep(seconds) if runtime is None else runtime.sleep(seconds))
+        await anyio.sleep(seconds)
 
 
 async def checkpoint() -> None:
     """Let other tasks run; raise if the caller is cancelled."""
-    if on_trio.in_trio_run():
+    runtime = _of_thread.runtime
+    if runtime is not None:
+        await runtime.checkpoint()
+    elif on_trio.in_trio_run():
         await on_trio.trio.lowlevel.checkpoint()
     else:
-        runtime = _of_thread.runtime
-        await (anyio.lowlevel.checkpoint() if runtime is None else runtime.checkpoint())
+        await anyio.lowlevel.checkpoint()
 
 
 def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
     """Create a scope that is cancelled after `seconds`; with `shield`, outer cancellations do not
     affect it."""
-    if on_trio.in_trio_run():
-        return on_trio.trio.move_on_after(max(0.0, seconds), shield=shield)
     runtime = _of_thread.runtime
     if runtime is not None:
         return runtime.move_on_after(seconds, shield=shield)
+    if on_trio.in_trio_run():
+        return on_trio.trio.move_on_after(max(0.0, seconds), shield=shield)
     return anyio.move_on_after(seconds, shield=shield)
 
 
 def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
     """Create a task group: `async with open_task_group() as tasks`."""
-    if on_trio.in_trio_run():
-        return on_trio.trio.open_nursery()
     runtime = _of_thread.runtime
     if runtime is not None:
         return runtime.open_task_group()
+    if on_trio.in_trio_run():
+        return on_trio.trio.open_nursery()
     return cast(AbstractAsyncContextManager[TaskGroup], anyio.create_task_group())
 
 
@@ -225,7 +231,7 @@ class Event:
         """Wait until the event is set; other tasks run even if it is set already."""
         if self._is_set:
             await checkpoint()
-        elif on_trio.in_trio_run():
+        elif _of_thread.runtime is None and on_trio.in_trio_run():
             task = on_trio.current_task()
             self._wakes[task] = partial(on_trio.reschedule, task)
             await on_trio.wait_task_rescheduled(partial(self._abort, task))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import permutations
 
-from hashring import Member, NodeId, Ring, shard_of
+from hashring import Member, NodeId, Ring, View, shard_of
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
@@ -116,9 +116,8 @@ def unreachable_spans(scenario: Scenario, datacenter: str, key: bytes) -> list[t
     )
 
 
-@cache
 def _ring_of(members: tuple[Member, ...]) -> Ring:
-    return Ring.of(members)
+    return View.of(members).ring(members[0].datacenter)  # The nodes share this ring.
 
 
 def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
@@ -332,6 +331,11 @@ def _merge_spans(spans: Iterable[tuple[float, float]]) -> list[tuple[float, floa
 
 
 @cache
+def _order_of(members: tuple[Member, ...]) -> Ring:
+    """Return the ring of members as if they were in one zone."""
+    return _ring_of(tuple([replace(each, zone="") for each in members]))
+
+
 def hosts_of_shard(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
     """Return the hosts of a shard in the order in which they decide for it.
 
@@ -339,8 +343,7 @@ def hosts_of_shard(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
     the owner another member may become the owner.
     """
     # In one zone, the owners of a shard are all members in the order of the ring.
-    ring = _ring_of(tuple([replace(each, zone="") for each in members]))
-    order = ring.owners(shard, len(members)) if members else ()
+    order = _order_of(members).owners(shard, len(members)) if members else ()
     zone_of = {each.name: each.zone for each in members}
     left = Counter(zone_of.values())
     found: dict[str, None] = {}

@@ -81,6 +81,7 @@ class LimitsInForce:
 
     def __init__(self, scenario: Scenario) -> None:
         self._carried = {load.rule for load in scenario.loads if load.limit}
+        self._limits: dict[str, RuleLimits] = {}
         self._factors: dict[str, list[tuple[float, _Factors]]] = {
             name: [(-inf, ())] for name in members_of(scenario)
         }
@@ -88,6 +89,12 @@ class LimitsInForce:
 
     def of(self, rule: str, limit: Limit) -> RuleLimits:
         """Return the limits of a rule, which is `limit` without faults."""
+        found = self._limits.get(rule)
+        if found is None or found.usual != limit:
+            found = self._limits[rule] = self._of(rule, limit)
+        return found
+
+    def _of(self, rule: str, limit: Limit) -> RuleLimits:
         if rule in self._carried:
             return RuleLimits(limit, {})
         return RuleLimits(

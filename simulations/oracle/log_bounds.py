@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simulations.oracle.intervals import Bound, Question, Refund, Spend
+from simulations.oracle.replay import LONGEST_NS
 from simulations.oracle.sweep import Item, Tally, lower_sweep, upper_sweep
 from simulations.oracle.terms import Terms
 from simulations.oracle.verdicts import bound_of
@@ -27,8 +28,8 @@ def log_bounds(terms: Terms, spends: Sequence[Spend], questions: Sequence[Questi
     certain = [(each.counted_from, each.earliest - earlier + period, each.least) for each in spends]
     lower = certain, _possible_refunds(terms, spends, earlier)
     upper = [(each.earliest, each.latest + period, each.most) for each in spends]
-    bounds = _bounds(terms, questions, lower, (upper, _certain_refunds(terms, spends, earlier)))
-    return [replace(each, longest_wait=min(each.longest_wait, period)) for each in bounds]
+    upper_items = upper, _certain_refunds(terms, spends, earlier)
+    return _bounds(terms, questions, lower, upper_items, longest_wait=period)
 
 
 def slot_bounds(
@@ -63,7 +64,11 @@ def slot_bounds(
 
 
 def _bounds(
-    terms: Terms, questions: Sequence[Question], lower: _Items, upper: _Items
+    terms: Terms,
+    questions: Sequence[Question],
+    lower: _Items,
+    upper: _Items,
+    longest_wait: int = LONGEST_NS,
 ) -> list[Bound]:
     least, shortest = [0] * len(questions), [1] * len(questions)
     most, longest = [0] * len(questions), [0] * len(questions)
@@ -72,7 +77,8 @@ def _bounds(
         room = terms.ceiling - (question.cost or 1)
         most[at] = max(0, tally.above(question.earliest) - question.own)
         if 0 <= room < most[at]:
-            longest[at] = _last_pass(tally, question.earliest, room + question.own)
+            wait = _last_pass(tally, question.earliest, room + question.own)
+            longest[at] = min(wait, longest_wait)
     for at, tally in lower_sweep(questions, *lower):
         question = questions[at]
         room = terms.ceiling - (question.cost or 1)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import combinations
 from time import perf_counter
 
-from hashring import SHARDS, Ring, View, shard_of
+from hashring import Ring, View, shard_of
 from ringfence import runtime
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of
@@ -211,14 +211,16 @@ class _Run:
 
     def _wrong_holders(self, datacenter: str) -> list[str]:
         """Report shards that two nodes count, and shards that no node counts."""
-        counts: Counter[int] = Counter()
-        for host in self._world.hosts.running():
-            if host.datacenter == datacenter and host.node is not None:
-                counts.update(host.node.queries.held_shards())
-        twice = sum(count > 1 for count in counts.values())
+        held = [
+            host.node.queries.held_map()
+            for host in self._world.hosts.running()
+            if host.datacenter == datacenter and host.node is not None
+        ]
+        counts = Counter(map(sum, zip(*held, strict=True)))
+        missing = counts.pop(0, 0)
+        twice = counts.total() - counts[1]
         if not counts:
             return []
-        missing = SHARDS - len(counts)
         return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
             twice or missing
         )

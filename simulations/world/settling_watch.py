@@ -6,9 +6,10 @@ has no node, and while a node has another owner or standby for it.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
-from hashring import SHARDS, Member, NodeId, Ring
+from hashring import SHARDS, Member, NodeId, Ring, View
 from ringfence import runtime
 from simulations.judging.disturbance import Disturbances
 from simulations.world.hosts import Host, Hosts
@@ -39,14 +40,14 @@ class SettlingWatch:
         self._usual: dict[str, Ring] = {}
         self._seen: dict[str, _Seen] = {}
         """Last sample of each host with a node."""
+        self._in_datacenter: dict[str, list[Host]] = {}
+        self._parts: dict[str, list[int]] = {}
+        """Last sample of each data center, by host."""
         for host in hosts.by_name.values():
-            if host.datacenter not in self._usual:
-                members = [
-                    Member(NodeId(each.name), each.datacenter, each.zone)
-                    for each in hosts.by_name.values()
-                    if each.datacenter == host.datacenter
-                ]
-                self._usual[host.datacenter] = Ring.of(members)
+            self._in_datacenter.setdefault(host.datacenter, []).append(host)
+        for datacenter, theirs in self._in_datacenter.items():
+            members = [Member(NodeId(each.name), each.datacenter, each.zone) for each in theirs]
+            self._usual[datacenter] = View.of(members).ring(datacenter)
 
     async def run(self) -> None:
         """Sample all data centers at intervals until cancelled."""
@@ -57,11 +58,10 @@ class SettlingWatch:
     def look(self) -> None:
         """Sample all data centers once."""
         for datacenter, ring in self._usual.items():
-            disturbed = 0
-            for host in self._hosts.by_name.values():
-                if host.datacenter == datacenter:
-                    disturbed |= self._disturbed_by(host, ring)
-            self.disturbances.add(datacenter, self._hosts.now, disturbed)
+            parts = [self._disturbed_by(host, ring) for host in self._in_datacenter[datacenter]]
+            if parts != self._parts.get(datacenter):
+                self._parts[datacenter] = parts
+                self.disturbances.add(datacenter, self._hosts.now, reduce(or_, parts))
 
     def _disturbed_by(self, host: Host, usual: Ring) -> int:
         """Return one byte per shard, not 0 for shards for which a host is not in its usual

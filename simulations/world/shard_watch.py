@@ -16,15 +16,28 @@ _ENDED = "node ended"
 """Text of the event that ends all states of a node."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Transitions:
     """The same event at many shards of one node; `event` is None when the node ended."""
 
     at: float
     node: str
     event: Event | None
-    shards: Sequence[int]
-    before: bytes
+    shards: "array[int]"
+    before: bytearray
+    distinct: set[int] | None = None
+    """The shards as a set, once single shards were added."""
+
+    def add(self, shard: int, before: bytes) -> bool:
+        """Add a shard; return False if it is here already, since its events have an order."""
+        if self.distinct is None:
+            self.distinct = set(self.shards)
+        if shard in self.distinct:
+            return False
+        self.distinct.add(shard)
+        self.shards.append(shard)
+        self.before += before
+        return True
 
 
 class ShardWatch:
@@ -40,14 +53,21 @@ class ShardWatch:
         record, clock = self._record, self._clock
 
         def observe(event: Event, shards: Sequence[int], before: bytes) -> None:
-            if shards:
-                record.append(_Transitions(clock(), node, event, array("H", shards), before))
+            if not shards:
+                return
+            at = clock()
+            if len(shards) == 1 and record:
+                last = record[-1]
+                is_same = last.event is event and last.node == node and last.at == at
+                if is_same and last.add(shards[0], before):
+                    return
+            record.append(_Transitions(at, node, event, array("H", shards), bytearray(before)))
 
         return observe
 
     def ended(self, node: str) -> None:
         """Record the end of a node: it holds no shard from now on."""
-        self._record.append(_Transitions(self._clock(), node, None, (), b""))
+        self._record.append(_Transitions(self._clock(), node, None, array("H"), bytearray()))
 
     def reached(self) -> frozenset[str]:
         """Return the names of the pairs that occurred: a state and an event, such as `OWNED+SEND`,
