@@ -246,7 +246,7 @@ class Handoff:
         answer."""
         left = {*shards}
         while left:
-            reply = await self._receiver.pull(name, [*left], is_for_replicas=is_for_replicas)
+            reply = await self._receiver.pull(name, sorted(left), is_for_replicas=is_for_replicas)
             if reply is None:
                 return False
             answered = left.intersection(_shards_of(reply))

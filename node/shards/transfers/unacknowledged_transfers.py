@@ -171,17 +171,14 @@ class OutgoingTransfers:
     def confirm(self, shards: Iterable[int], receiver: NodeId, number: int) -> list[int]:
         """Drop the parts of shards whose receiver acknowledged this transfer; return these
         shards."""
-        by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
+        by_time: dict[int, list[int]] = {}
         for shard in shards:
             transfer = self._transfers.get(shard)
-            if transfer is not None:
-                by_transfer.setdefault(id(transfer), (transfer, []))[1].append(shard)
-        confirmed: list[int] = []
-        for transfer, of_transfer in by_transfer.values():
-            if transfer.to == receiver and transfer.number == number:
-                self.add(of_transfer, OutgoingTransfer(receiver, transfer.at, number, [], ""))
-                confirmed += of_transfer
-        return confirmed
+            if transfer is not None and transfer.number == number and transfer.to == receiver:
+                by_time.setdefault(transfer.at, []).append(shard)
+        for at, confirmed in by_time.items():
+            self.add(confirmed, OutgoingTransfer(receiver, at, number, [], ""))
+        return [shard for confirmed in by_time.values() for shard in confirmed]
 
     def set_receiver(
         self, shards: Sequence[int], transfer: OutgoingTransfer, requester: NodeId, now: int
