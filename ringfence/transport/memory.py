@@ -219,7 +219,7 @@ class MemoryNetwork:
         """Return the arrival time of a message that is sent now, at least `not_before`."""
         delay = self.delay(link)
         if self._jitter:
-            delay += self._random.uniform(0.0, self._jitter)
+            delay += self._jitter * self._random.random()
         return max(not_before, self.now() + delay)
 
     def queued_s(self, address: Address) -> float:
@@ -258,17 +258,13 @@ class MemoryTransport:
         self._on_sealed: OnSealed | None = None
         self.held_up_ns = 0
         """Delay of the current call in ns; more than 0 after a pause."""
-        self._address = address
+        self.address = address
+        """Local address of this transport."""
         self._on_bug = on_bug
         self._calls: runtime.TimedCalls | None = None
         self._held: list[_Call] = []
         """Calls that were due during a pause."""
         self._unsent: dict[MemoryConnection, None] = {}
-
-    @property
-    def address(self) -> Address:
-        """Local address of this transport."""
-        return self._address
 
     @property
     def refusals(self) -> Mapping[str, int]:
@@ -284,7 +280,7 @@ class MemoryTransport:
         self.is_alive = True
         try:
             async with self.network.open_timed_calls() as self._calls:
-                task_status.started(self._address)
+                task_status.started(self.address)
                 await runtime.sleep(inf)
         finally:
             if self.is_alive:
@@ -404,5 +400,6 @@ class _Call:
         if transport.is_paused:
             transport.hold_call(self)
         elif self._call is not None:
-            transport.held_up_ns = round((transport.now() - self._when) * 1e9)
+            late_s = transport.network.now() - self._when
+            transport.held_up_ns = round(late_s * 1e9) if late_s else 0
             transport.run_call(self._call)

@@ -63,7 +63,7 @@ class SimulatedNetwork(MemoryNetwork):
         )
         self._preset = links.latency
         self._places: dict[Address, Place] = {}
-        self._base_delays: dict[tuple[Place, Place], float] = {}
+        self._base_delays: dict[frozenset[Address], float] = {}
         self._extra_delays: dict[frozenset[Address], float] = {}
         self.datagrams = 0
         """Number of datagrams sent so far."""
@@ -80,6 +80,7 @@ class SimulatedNetwork(MemoryNetwork):
         """Set the data center and zone of a host or client; they determine the delay of its
         links."""
         self._places[address] = place
+        self._base_delays.clear()
 
     def set_extra_delay(self, a: Address, b: Address, seconds: float) -> None:
         """Add a fixed delay, in seconds, between two hosts; 0 removes it."""
@@ -162,21 +163,20 @@ class SimulatedNetwork(MemoryNetwork):
 
     def delay(self, link: frozenset[Address]) -> float:
         """Return the delay of a datagram, as `MemoryNetwork.delay` does, with spikes."""
-        places = self._places
-        one, other = min(link), max(link)
-        if one not in places or other not in places:
-            return super().delay(link)
-        direction = places[one], places[other]
-        base = self._base_delays.get(direction)
+        base = self._base_delays.get(link)
         if base is None:
-            base = self._base_delays[direction] = delay_s(self._preset, *direction)
+            places = self._places
+            one, other = min(link), max(link)
+            if one not in places or other not in places:
+                return super().delay(link)
+            base = self._base_delays[link] = delay_s(self._preset, places[one], places[other])
         return base + self._extra_delays.get(link, 0.0) if self._extra_delays else base
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
         """Return the arrival time of a message, as `MemoryNetwork.arrival` does, plus the delay of
         busy hosts."""
         at = super().arrival(link, not_before)
-        spike = self._spikes.get(link, 0.0)
+        spike = self._spikes.get(link, 0.0) if self._spikes else 0.0
         if spike:
             # With exponent 1.5 the mean is three times the minimum.
             at += min(_MAX_SPIKE_S, spike / 3 * self._chance.paretovariate(1.5))
@@ -195,7 +195,8 @@ class SimulatedNetwork(MemoryNetwork):
         return self._queued.get(address, 0.0)
 
     def _overflows(self, address: Address) -> bool:
-        return self._busy.get(address, 0.0) > self.now() + _MAX_QUEUE_S
+        busy_until = self._busy.get(address) if self._busy else None
+        return busy_until is not None and busy_until > self.now() + _MAX_QUEUE_S
 
     def _replay_one(
         self, sender: MemoryTransport, direction: _DirectionFaults, address: Address

@@ -3,6 +3,8 @@
 `Limit` itself validates the combination of fields.
 """
 
+from functools import lru_cache
+
 from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.wire.codecs.fields import bad_field, flag, integer, items, text
 from ringfence.wire.errors import BadMessage
@@ -21,6 +23,8 @@ _CALENDARS = (Calendar.DAY, Calendar.WEEK, Calendar.MONTH, Calendar.YEAR)
 
 _REQUIRED = 2
 """Number of fields that are always present: amount and period."""
+_LIMITS_KEPT = 512
+"""Number of limits in the cache of read limits."""
 _DEFAULTS: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, False)
 
 
@@ -45,8 +49,21 @@ def write_limit(limit: Limit) -> list[object]:
 
 
 def read_limit(wire: object, field: str) -> Limit:
-    """Create a limit from the list of its fields."""
-    given = items(wire, field, len(_DEFAULTS))
+    """Create a limit from the list of its fields. Equal limits are read once."""
+    given = tuple(items(wire, field, len(_DEFAULTS)))
+    try:
+        # Values of different types may be equal, so the types are a part of the cache's key.
+        return _read_known(given, tuple(map(type, given)), field)
+    except TypeError:  # A field is an array or a map.
+        return _read(given, field)
+
+
+@lru_cache(_LIMITS_KEPT)
+def _read_known(given: tuple[object, ...], types: tuple[type, ...], field: str) -> Limit:
+    return _read(given, field)
+
+
+def _read(given: tuple[object, ...], field: str) -> Limit:
     if len(given) < _REQUIRED:
         raise bad_field(field, f"an array of {_REQUIRED} to {len(_DEFAULTS)} fields")
     amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first = (

@@ -106,14 +106,14 @@ _REFUND_MARK = (Code.UNCHARGED, 0)
 """Code and limit that mark a refund. No check of a positive cost passes a limit of 0."""
 _LAST_SOURCE = len(Source) - 1
 
-VALIDATED_WHILE_ENCODED = (_PULLED, _COPY, _WINDOW_COUNTS, _RECOVER_COUNTS_REPLY)
-"""Messages with thousands of keys. Their fields are validated before they are packed, because
-unpacking the result would cost about as much as packing."""
+VALIDATED_WHILE_ENCODED = (_PULLED, _COPY, _WINDOW_COUNTS, _RECOVER_COUNTS_REPLY, _DONE)
+"""Frequent messages, and those with thousands of keys. Their fields are validated before they are
+packed, because unpacking the result would cost about as much as packing."""
 
 
 def encode_peer_message(message: PeerMessage) -> list[object]:
-    """Convert a message between nodes to the list of its fields; large messages are also
-    validated."""
+    """Convert a message between nodes to the list of its fields; frequent and large messages are
+    also validated."""
     fields = _to_fields(message)
     if fields[0] in VALIDATED_WHILE_ENCODED:
         _, _, read = PEER_READERS[fields[0]]
