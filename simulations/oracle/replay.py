@@ -54,7 +54,7 @@ class Replay:
     """Exact state of one key under one limit. Instants are integer ns.
 
     An instant before an earlier one counts as that earlier one: a clock that is set back stands
-    still. Durations in answers start at the instant that counts.
+    still. Only slots follow the clock back. Durations in answers start at the instant that counts.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -145,8 +145,14 @@ class Replay:
         return -floor(-self._usage.used(now))
 
     def _advance(self, now: int) -> int:
-        """Return the instant that counts: the latest one so far."""
+        """Return the instant that counts: the latest one so far.
+
+        A slot lasts one period by the clock that granted it, so slots count by the instant itself.
+        """
         self._now = max(self._now, now)
+        if isinstance(self._usage, HeldSlots):
+            self._usage.expire(now)
+            return now
         return self._now
 
     def _convert(self, now: int) -> None:

@@ -299,6 +299,10 @@ class HeldSlots(Usage):
         else:
             super().take_over(old, now)
 
+    def expire(self, now: int) -> None:
+        """Forget slots that have ended. They stay ended when the clock is set back."""
+        self._slots = [slot for slot in self._slots if slot.end > now]
+
     def renew(self, number: int, now: int) -> bool:
         """Let a slot last a period from now; return whether it was still held."""
         for slot in self._slots:
