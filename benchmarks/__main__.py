@@ -4,9 +4,10 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from benchmarks.reporting.figure import Figure
 from benchmarks.reporting.machine import about, machine

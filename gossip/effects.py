@@ -1,7 +1,8 @@
 """Effects: actions that the membership state machine returns and its caller performs."""
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from gossip.datagrams.messages import Message
 from gossip.members.record import Address, Record
@@ -9,31 +10,27 @@ from gossip.members.record import Address, Record
 __all__ = ["Changed", "Conflict", "Effect", "Exchange", "Send", "ProbeClock"]
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Effect: send a datagram."""
 
     to: Address
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Effect: send the member list to an address, and pass the answer to `Membership.merge`."""
 
     with_: Address
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """Effect: report that the record of a member has changed."""
 
     before: Record | None
     after: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """Effect: report that another node uses the name of this node."""
 
     record: Record

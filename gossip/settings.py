@@ -4,13 +4,13 @@ Source of the structure: Das, Gupta, Motivala, "SWIM" (2002), and Dadgar, Philli
 "Lifeguard" (2017). The numbers are ours, measured in `docs/concepts/membership.md`.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 __all__ = ["ProbeSettings", "Settings"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSettings:
+class ProbeSettings(Struct, frozen=True, kw_only=True):
     """Probe settings for members of the local data center, or for members of others; times in
     seconds."""
 
@@ -55,8 +55,7 @@ class ProbeSettings:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Settings of the membership state machine; times in seconds."""
 
     local_dc: ProbeSettings = field(default_factory=ProbeSettings.lan)

@@ -4,8 +4,9 @@ Addresses, health and incarnations are not included, because they do not affect 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NewType
+
+from msgspec import Struct
 
 from hashring.errors import ConflictingMembers, InvalidMember
 
@@ -18,8 +19,7 @@ MIN_WEIGHT = 0.25
 MAX_WEIGHT = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One node as the ring sees it: name, data center, zone and weight.
 
     Raises `InvalidMember` when a field is out of range.

@@ -3,8 +3,9 @@
 This module only compares the rings. The node then transfers these shards.
 """
 
-from dataclasses import dataclass
 from itertools import repeat
+
+from msgspec import Struct
 
 from hashring.member import NodeId
 from hashring.ring import Ring
@@ -13,8 +14,7 @@ from hashring.shards import SHARDS
 __all__ = ["Move", "moved"]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """Change of the owner of one shard from one ring to the next."""
 
     shard: int

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec import Struct
 
 from node.config.access import Access, KeyDir, load_access
 from node.config.certificate_expiry import Expiry, expiries, log_expiries, warn_daily
@@ -110,8 +110,7 @@ async def serve(
     logger.info("node %s has stopped", settings.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(Struct, frozen=True):
     """Contents of the files that a node reads before it starts."""
 
     keys: KeyDir | None

@@ -7,11 +7,12 @@ them afterwards.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
+
+from msgspec import Struct, field
 
 from node.requests.lease_grants import Lender
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
@@ -29,8 +30,7 @@ _DELAY_NS = 40_000_000
 _NOTICE_NS = 2 * NS_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """Units that were admitted at one instant."""
 
     at: int
@@ -38,14 +38,12 @@ class Admission:
     by_lease: bool
 
 
-@dataclass(slots=True)
-class _Owner:
+class _Owner(Struct):
     engine: Engine
     lender: "Lender[_Borrower]"
 
 
-@dataclass(slots=True, eq=False)
-class _Borrower:
+class _Borrower(Struct, eq=False):
     number: int
     offset: float
     """Nanoseconds by which the borrower's clock is ahead."""

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from time import process_time
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from simulations.judging.coverage import WANTED
 from simulations.judging.judged import Judged
@@ -34,8 +36,7 @@ _REPEAT_EVERY = 20
 """Interval of seeds that run twice; both histories must be equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Result of one simulation run, in a form that can be sent between processes."""
 
     seed: int
@@ -55,8 +56,7 @@ class Run:
     """Decisions that were judged exactly, and the reasons of the excused ones."""
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """Combined results of many seeds."""
 
     level: Level

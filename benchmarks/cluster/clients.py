@@ -12,7 +12,6 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -22,6 +21,7 @@ from typing import TypeVar
 import anyio
 import trio
 import uvloop
+from msgspec import Struct
 
 from benchmarks.cluster.cluster import RULES
 from benchmarks.cluster.echo import RawEcho
@@ -72,8 +72,7 @@ def run(rounds: int) -> Iterator[Figure]:
     yield from _inside(rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lone:
+class _Lone(Struct, frozen=True):
     """Elapsed time and processor time of single checks that run one after the other."""
 
     wall_us: float

@@ -3,12 +3,13 @@
 import selectors
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from multiprocessing.connection import Connection as PipeEnd
 from random import Random
 from time import monotonic
+
+from msgspec import Struct
 
 from benchmarks.server_process import ServerProcess
 
@@ -82,8 +83,7 @@ class DistantRelay(ServerProcess[dict[int, int]]):
         return self.address
 
 
-@dataclass(frozen=True)
-class _Way:
+class _Way(Struct, frozen=True):
     """Route from one socket of the relay to its target."""
 
     target: int

@@ -16,11 +16,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
 import trio
+from msgspec import Struct, field
 
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import connect
@@ -121,8 +121,7 @@ class _Nodes:
             process.wait()
 
 
-@dataclass
-class _Ledger:
+class _Ledger(Struct):
     """Record of the decisions that one client received."""
 
     admitted: Counter[str] = field(default_factory=Counter)

@@ -16,10 +16,10 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from benchmarks.reporting.figure import Figure, figure
 from hashring import NodeId
@@ -64,8 +64,7 @@ _BY_NODES = (Source.OWNER, Source.STANDBY)
 _FAULTS = ("double_counted", "not_counted", "over_admitted", "false_denials", "by_policy")
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     """Number of checks in one stall, and numbers of wrong results by kind."""
 
     checks: int = 0

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,8 @@ from statistics import median
 from typing import TypeAlias
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.cluster.cluster import connected, share
 from benchmarks.comparison.over_redis import SECONDS, TASKS, THREADS, OverRedis
@@ -55,8 +56,7 @@ _Samples: TypeAlias = Mapping[str, Callable[[], Rate]]
 _Latencies: TypeAlias = Mapping[str, Callable[[], list[float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(Struct, frozen=True):
     """Running nodes, and the next key that no check has used."""
 
     nodes: DemoCluster

@@ -10,7 +10,6 @@ import csv
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from time import perf_counter
 
@@ -20,6 +19,7 @@ from limits.aio.storage import RedisStorage as AsyncRedisStorage
 from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixedWindow
 from limits.storage import RedisStorage
 from limits.strategies import FixedWindowRateLimiter
+from msgspec.structs import replace
 
 from benchmarks.comparison.redis_server import RedisServer, redis_program
 from benchmarks.reporting.rates import Rate, paced_by

@@ -11,12 +11,12 @@ and server together.
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import trio
+from msgspec.structs import replace
 
 from benchmarks.cluster.cluster import RULES, batches, connected, crowd
 from benchmarks.comparison.in_process import in_process_samples

@@ -5,9 +5,10 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError, PeerUnavailable
 
@@ -17,8 +18,7 @@ _HOST = "127.0.0.1"
 _STARTUP = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class RedisServer:
+class RedisServer(Struct, frozen=True):
     """Address and process id of a running Redis server."""
 
     port: int

@@ -13,7 +13,6 @@ import resource
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import trio
 from hpack import Encoder
+from msgspec import Struct
 
 from ringfence.client.url import parse_token
 from ringfence.gateway.grpc.http2_sender import Kind, frame
@@ -47,8 +47,7 @@ _HOST = "127.0.0.2"
 _MANY_STREAMS = 1 << 30
 
 
-@dataclass
-class _Target:
+class _Target(Struct):
     """Target of a flood, and the amount of data sent to it."""
 
     ports: list[int]

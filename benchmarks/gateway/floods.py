@@ -40,13 +40,13 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import grpc
+from msgspec import Struct, field
 
 from benchmarks.cluster.stall import owned
 from benchmarks.gateway.attackers import TOKEN
@@ -82,8 +82,7 @@ SUSPICION = re.compile(r"member \S+ at \S+ is (suspect|dead), was")
 _BY_NODES = (Source.OWNER, Source.STANDBY)
 
 
-@dataclass
-class _Site:
+class _Site(Struct):
     """Running nodes and gateway that are attacked, with their ports."""
 
     nodes: DemoCluster
@@ -98,8 +97,7 @@ _Ask = Callable[[], Awaitable[bool]]
 """Function that makes one call and returns whether the answer was right."""
 
 
-@dataclass(frozen=True)
-class _Port:
+class _Port(Struct, frozen=True):
     """Port that an attacker floods."""
 
     healthy: "Callable[[_Site], Any]"
@@ -110,8 +108,7 @@ class _Port:
     per_s: float = _CALLS_PER_S
 
 
-@dataclass
-class Phase:
+class Phase(Struct):
     """Latencies and failures of the healthy client in one phase."""
 
     took: list[float] = field(default_factory=list)
@@ -124,8 +121,7 @@ class Phase:
         return sorted(self.took)[int(0.99 * (len(self.took) - 1))]
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """Latencies, memory and failures that one flood has caused."""
 
     quiet: Phase

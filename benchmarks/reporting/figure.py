@@ -1,17 +1,17 @@
 """Figure: the median, minimum and maximum of a quantity over several rounds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
+
+from msgspec import Struct
 
 __all__ = ["Figure", "figure", "interleaved", "measure", "ratio"]
 
 Sample = TypeVar("Sample")
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """Result of a benchmark: a quantity in several rounds. The field names are the keys of the JSON
     lines."""
 

@@ -7,9 +7,10 @@ factor.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.reporting.figure import Figure
 from ringfence.errors import ConfigError
@@ -61,8 +62,7 @@ def drawn(figures: Sequence[Figure], about: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     low: float
     high: float
     is_log: bool

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.reporting.figure import Figure, figure, interleaved, ratio
 from benchmarks.simulation.replay_loop import LIMIT
@@ -42,8 +43,7 @@ descriptors:
 _ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ran:
+class _Ran(Struct, frozen=True):
     """Processor time and memory that a program used."""
 
     cpu_s: float

@@ -5,9 +5,10 @@ invariants. `_SIZES` has the virtual seconds of each cluster size.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
 from time import process_time
+
+from msgspec import Struct
 
 from benchmarks.reporting.figure import Figure
 from simulations.reporting.outcome import Outcome
@@ -18,8 +19,7 @@ from simulations.scenarios.scenario import Fault, Level, Load, Scenario
 __all__ = ["run"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
+class _Size(Struct, frozen=True):
     level: Level
     nodes: int
     seconds: float

@@ -7,9 +7,10 @@ digests can be compared and only lost counts are sent again. The caller reads an
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
+
+from msgspec import Struct
 
 __all__ = ["KeyCounts", "CountDissemination", "cells_sum"]
 
@@ -25,8 +26,7 @@ _MAX_SCANNED = 4000
 """Number of keys that one call of `drop_expired` examines."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCounts:
+class KeyCounts(Struct, frozen=True):
     """Counts of one key, as the caller reads them from the counters."""
 
     cells: list[int]

@@ -1,15 +1,15 @@
 """Gossip messages that members exchange in datagrams; `codec` encodes them."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gossip.members.record import Address, Record
 
 __all__ = ["Ack", "Gossip", "Message", "Nack", "Ping", "PingReq"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Struct, frozen=True):
     """Probe of a member, which answers with `Ack`."""
 
     sender: str
@@ -23,8 +23,7 @@ class Ping:
     updates: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """Answer to a `Ping`; in an indirect probe, a helper forwards it."""
 
     sender: str
@@ -38,8 +37,7 @@ class Ack:
     updates: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PingReq:
+class PingReq(Struct, frozen=True):
     """Request to a helper to probe a third member, because a direct probe had no answer."""
 
     sender: str
@@ -50,8 +48,7 @@ class PingReq:
     updates: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(Struct, frozen=True):
     """Answer of a helper in an indirect probe: the probed member did not answer, but the helper is
     alive."""
 
@@ -61,8 +58,7 @@ class Nack:
     updates: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Gossip:
+class Gossip(Struct, frozen=True):
     """Message that only carries membership updates."""
 
     sender: str

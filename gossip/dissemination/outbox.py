@@ -6,7 +6,8 @@ Decides which updates a message carries. The callers choose the recipients.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gossip.datagrams.codec import room_for_updates
 from gossip.datagrams.messages import Gossip, Message

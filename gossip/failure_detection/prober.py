@@ -6,8 +6,9 @@ Source: SWIM, sections 3.1 and 4.3; nacks and the events of local health are Lif
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from gossip.datagrams.messages import Ack, Nack, Ping, PingReq
 from gossip.dissemination.outbox import Outbox
@@ -70,8 +71,7 @@ class LocalHealth:
         return duration_ns * (1 + self.score)
 
 
-@dataclass(slots=True)
-class _Probe:
+class _Probe(Struct):
     """Running probe that has no answer yet."""
 
     target: str
@@ -83,8 +83,7 @@ class _Probe:
     nacks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Relay:
+class _Relay(Struct, frozen=True):
     """Running indirect probe that another member requested."""
 
     requester: Address

@@ -4,8 +4,9 @@ The more members share a suspicion, the shorter is its time-out. Source: Lifegua
 suspicion timeouts".
 """
 
-from dataclasses import dataclass, field
 from math import log, log10
+
+from msgspec import Struct, field
 
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Record, Status
@@ -69,8 +70,7 @@ class SuspicionTimers:
             self._timers.set((Due.SUSPICION, name), suspicion.deadline)
 
 
-@dataclass(slots=True)
-class Suspicion:
+class Suspicion(Struct):
     """Suspicion of one member. At `deadline` the member is declared dead, unless it refutes. Times
     in ns."""
 

@@ -5,13 +5,13 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from hashring import SHARDS
 from node.admin import dashboard, metrics, views
@@ -48,8 +48,7 @@ async def render_in_thread(render: Render) -> AdminResponse:
     return await trio.to_thread.run_sync(render, abandon_on_cancel=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _RouteRequest:
+class _RouteRequest(Struct, frozen=True):
     """Parts of an HTTP request to the admin port, parsed for the function that answers its
     route."""
 
@@ -59,8 +58,7 @@ class _RouteRequest:
     """The part of the path after the route's own path."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AdminRoute:
+class _AdminRoute(Struct, frozen=True):
     handle: Callable[[_RouteRequest], Awaitable[AdminResponse]]
     scope: Scope | None = Scope.OBSERVE
     """Scope that the token must have; None for routes without a token."""

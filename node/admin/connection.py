@@ -6,11 +6,11 @@ of streams. A proposed upgrade is ignored: the request is answered over HTTP/1.1
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.utils import formatdate
 
 import h11
 import trio
+from msgspec import Struct
 
 from node.admin.http_messages import AdminRequest, AdminResponse, Handler, HttpProblem
 from node.admin.throttle import Throttle
@@ -26,8 +26,7 @@ _TITLES = {431: "the headers are too long", 501: "this transfer encoding is not 
 _REMEDIES = {431: "send fewer or shorter headers, and a shorter path"}
 
 
-@dataclass(frozen=True, slots=True)
-class AdminLimits:
+class AdminLimits(Struct, frozen=True):
     """Limits of the admin port on connections, time, size and rate; seconds and bytes."""
 
     connections: int = 64

@@ -1,16 +1,16 @@
 """Requests and responses of the admin port, without I/O: JSON, text, and problem details."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 __all__ = ["AdminRequest", "AdminResponse", "Handler", "HttpProblem", "json_response"]
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRequest:
+class AdminRequest(Struct, frozen=True):
     """HTTP request to the admin port. Its body, if any, has been read and dropped."""
 
     method: str
@@ -21,8 +21,7 @@ class AdminRequest:
     """By lower-case name. Of a repeated field, the last value."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminResponse:
+class AdminResponse(Struct, frozen=True):
     """Complete HTTP response of the admin port."""
 
     body: bytes

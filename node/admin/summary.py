@@ -5,9 +5,8 @@ Answers are cached for about a second for all viewers. A member that does not an
 listed as missing.
 """
 
-from dataclasses import dataclass, field
-
 import trio
+from msgspec import Struct, field
 
 from node.admin.views import Json, members_view, throttled_view
 from node.metrics.denied_keys import joined
@@ -31,8 +30,7 @@ _SHOWN = (
 _MAX_ROWS = 12
 
 
-@dataclass(slots=True)
-class MemberAnswers:
+class MemberAnswers(Struct):
     """Counters and lists of the members that answered."""
 
     at: float

@@ -5,9 +5,10 @@ Times are in seconds. A view is a snapshot of the node's current state. Nothing 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TypeAlias
+
+from msgspec import to_builtins
 
 from hashring import SHARDS, Ring, shard_of
 from node.admin.http_messages import HttpProblem
@@ -121,7 +122,7 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
     rows: list[Json] = []
     domain = ""
     for row in describe(rules, where=where):
-        entry = asdict(row)
+        entry: Json = to_builtins(row)
         if row.depth == 0:
             domain = row.label
         entry["domain"] = domain
@@ -130,7 +131,7 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
     return {
         "version": rules.version,
         "count": len(rules.rules()),
-        "datacenters": None if where is None else asdict(where),
+        "datacenters": None if where is None else to_builtins(where),
         "rules": rows,
     }
 

@@ -1,10 +1,10 @@
 """`ringfence check`: send one check to a running cluster."""
 
 import difflib
-from dataclasses import dataclass
 
 import click
 import trio
+from msgspec import Struct
 
 from node.cli.common import (
     as_json,
@@ -100,8 +100,7 @@ def _verb_of(**chosen: bool) -> str:
     return verbs[0] if verbs else "check"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """Decision of a check, with the deciding member and a hint about the rules' keys."""
 
     decision: Decision

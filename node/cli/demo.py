@@ -2,12 +2,12 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from time import monotonic
 
 import click
 import trio
+from msgspec.structs import asdict
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar

@@ -1,10 +1,10 @@
 """`ringfence keys`: create, list and change the keys and tokens of a cluster."""
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 from rich.table import Table
 
 from node.cli.common import VerbGroup, as_json, console, json_option, printable

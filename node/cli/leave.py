@@ -1,9 +1,8 @@
 """`ringfence leave`: make a member hand over its shards, leave and stop, and wait for it."""
 
-from dataclasses import dataclass
-
 import click
 import trio
+from msgspec import Struct
 
 from node.cli.common import as_json, cluster_option, json_option, need_cluster
 from node.cli.members import GONE
@@ -19,8 +18,7 @@ _LOOK_AGAIN = 0.1
 _UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True):
     """Result of the request that asks a member to leave."""
 
     name: str

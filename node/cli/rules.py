@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 from rich.text import Text
 
 from node.cli.common import VerbGroup, as_json, console, json_option, printable
@@ -84,7 +84,7 @@ def check(
     if is_unknown:
         warnings.append(_UNKNOWN)
     if json_:
-        as_json({"count": count, "rules": [asdict(row) for row in rows], "warnings": warnings})
+        as_json({"count": count, "rules": to_builtins(rows), "warnings": warnings})
         return
     screen = console()
     for row in rows:

@@ -1,10 +1,10 @@
 """`ringfence why`: which rules a request matches, and which of them denies it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import click
 import trio
+from msgspec import Struct
 
 from node.cli.check import keys_hint, node_of, room_left
 from node.cli.common import (
@@ -28,8 +28,7 @@ from ringfence.wire import Source
 __all__ = ["why"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """Result of one descriptor of the request: its rule and decision."""
 
     descriptor: Descriptor

@@ -4,9 +4,10 @@ Without keys (loopback only) every process on the host has every scope.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hmac import compare_digest, digest
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ringfence.errors import ConfigError
 from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
@@ -20,8 +21,7 @@ _RESET_CONTEXT = b"ringfence stateless reset\x00"
 _NO_TOKEN = TokenEntry(bytes(32), frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class KeyDir:
+class KeyDir(Struct, frozen=True):
     """Paths of the files that `ringfence keys new` writes."""
 
     path: Path
@@ -74,8 +74,7 @@ class KeyDir:
         return self.path / f"{name}.token"
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """Credentials that a node accepts. All comparisons take constant time."""
 
     cluster_keys: tuple[bytes, ...] = (b"",)
@@ -85,7 +84,7 @@ class Access:
     """Name of the cluster. Proofs of other clusters fail, even with the same key."""
     tokens: Mapping[str, TokenEntry] = field(default_factory=dict)
     """Tokens of clients, by name."""
-    is_open: bool = field(default=False, kw_only=True)
+    is_open: bool = False
     """Whether there are no keys, which is allowed on loopback only."""
 
     def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:

@@ -4,10 +4,10 @@ near.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import trio
+from msgspec import Struct
 
 from node.config.access import KeyDir
 from node.config.certificates import certificate_files
@@ -21,8 +21,7 @@ _SOON = timedelta(days=30)
 _DAY_SECONDS = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Expiry:
+class Expiry(Struct, frozen=True):
     """Expiry time of one certificate, and the steps to replace it."""
 
     file: str

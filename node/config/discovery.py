@@ -5,11 +5,11 @@ A discovered address is only a first contact. Membership is decided by gossip.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 import dns.exception
 import trio
+from msgspec import Struct
 
 from ringfence.client.url import parse_address
 from ringfence.errors import ConfigError
@@ -23,8 +23,7 @@ _LOOKUP_TIMEOUT = 5.0
 """Time-out of one look-up in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
+class Seed(Struct, frozen=True):
     """Parsed seed: a numeric address, a DNS name, or a DNS service record."""
 
     text: str

@@ -1,8 +1,9 @@
 """Contents of a key folder without secrets: certificates with expiry, and tokens with scopes."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from node.config.access import KeyDir
 from ringfence.errors import ConfigError
@@ -12,8 +13,7 @@ from ringfence.transport.tls.certificates import expires_at, names_in
 __all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateRow:
+class CertificateRow(Struct, frozen=True):
     """One certificate in a key folder, with its expiry."""
 
     file: str
@@ -25,8 +25,7 @@ class CertificateRow:
     addresses: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRow:
+class TokenRow(Struct, frozen=True):
     """One token in `tokens.toml`, with its scopes and without its secret."""
 
     name: str

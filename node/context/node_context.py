@@ -1,8 +1,9 @@
 """Values that all parts of one node share: settings, clock, rules, counters and transport."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from hashring import NodeId
 from node.config.settings import NodeSettings
@@ -61,8 +62,7 @@ class RunningNode:
         await self._work_done.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeContext:
+class NodeContext(Struct, frozen=True):
     """Values that all parts of one node share."""
 
     settings: NodeSettings

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+
+from msgspec import Struct
 
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
@@ -25,8 +26,7 @@ _LOOK_AGAIN = 0.02
 _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
 
 
-@dataclass(frozen=True, slots=True)
-class DemoCluster:
+class DemoCluster(Struct, frozen=True):
     """Running node processes of a temporary cluster."""
 
     url: str

@@ -5,7 +5,8 @@ decider (such as owner or standby). The ring gives the node with that role for t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hashring import NodeId, Ring
 from ringfence.client.decision import Decision
@@ -22,8 +23,7 @@ _TAKEN_OVER_AFTER = 1.0
 two seconds to declare it dead; the last answers of the dead node itself arrive within much less."""
 
 
-@dataclass(slots=True)
-class Share:
+class Share(Struct):
     """Number of checks that one node decided in each role."""
 
     checks: int = 0

@@ -4,11 +4,11 @@ counts.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import trio
+from msgspec import Struct, field
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.demo.cluster import STARTUP, DemoCluster, started_cluster
@@ -41,8 +41,7 @@ _TICK = 0.25
 _LOOK_AGAIN = 0.05
 
 
-@dataclass(slots=True)
-class Demo:
+class Demo(Struct):
     """State of the running demo, which the display shows."""
 
     speed: float
@@ -75,8 +74,7 @@ class Demo:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-@dataclass(frozen=True, slots=True)
-class DemoResult:
+class DemoResult(Struct, frozen=True):
     """Result of the demo: counts and their verification."""
 
     lines: int

@@ -5,9 +5,11 @@ Gossip decides which nodes are members.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gossip import Membership, Record, Status
 from hashring import Member, NodeId
@@ -26,8 +28,7 @@ _MEMBERS_KEPT = 8192
 _GONE = (Status.DEAD, Status.LEFT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
+class _Endpoint(Struct, frozen=True):
     """Values of a running node that its links need."""
 
     transport: Transport

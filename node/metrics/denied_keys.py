@@ -6,7 +6,8 @@ may list the same key, and their counts are added.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ringfence.rules import Rule
 from ringfence.rules.keys import decode_key
@@ -18,8 +19,7 @@ __all__ = ["DeniedKey", "DeniedKeys", "joined", "values_of"]
 _RESULTS = 3
 
 
-@dataclass(slots=True)
-class DeniedKey:
+class DeniedKey(Struct):
     """One key, with the sum of its denials at all nodes."""
 
     key: bytes
@@ -31,8 +31,7 @@ class DeniedKey:
     """Denials that each node counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeniedKeys:
+class DeniedKeys(Struct, frozen=True):
     """Merged list of denied keys, from all nodes that answered."""
 
     denied: int

@@ -6,8 +6,9 @@ Source: space saving, Metwally et al., 2005; summaries are merged in batches as 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import nlargest
+
+from msgspec import Struct
 
 __all__ = ["PERIOD", "ThrottledKeys", "ThrottledKey"]
 
@@ -19,8 +20,7 @@ _BATCH = 1024
 """Denials that are counted in one batch, so that each costs far less than a microsecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottledKey:
+class ThrottledKey(Struct, frozen=True):
     """Key that is denied often, with the bounds of its count."""
 
     key: bytes

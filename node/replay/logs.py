@@ -11,13 +11,14 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND
@@ -72,8 +73,7 @@ class Entry(NamedTuple):
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Line of a log that could not be parsed, with the reason."""
 
     line: int
@@ -81,8 +81,7 @@ class Problem:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Unreadable:
+class _Unreadable(Struct, frozen=True):
     """Placeholder for a line that could not be read."""
 
     why: str

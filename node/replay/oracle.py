@@ -8,18 +8,18 @@ correct cluster is never accused. Wrong denials and waiting times are checked el
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import accumulate
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct
 
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
 
 __all__ = ["Recorded", "of_living_owners", "over_admitted"]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """Recorded check: its times and result, as the caller saw them."""
 
     key: bytes
@@ -59,8 +59,7 @@ def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 
     return sum(count_excess(of_key) for of_key in flights.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
+class _Flight(Struct, frozen=True):
     """Cost of one admitted check, which was charged at an unknown instant between `start` and
     `end`."""
 

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from node.replay.logs import Entry
 from ringfence.client.decision import Decision
@@ -35,8 +36,7 @@ Values: TypeAlias = str | tuple[str, ...]
 _FIELDS = ("client", "method", "path", "status")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Fields of a log line from which each descriptor is made."""
 
     descriptors: tuple[tuple[str, ...], ...]
@@ -82,8 +82,7 @@ class ThrottledClient(NamedTuple):
     """The rule with the most denials of the client; None when only `on_failure` denied it."""
 
 
-@dataclass(slots=True)
-class RuleTally:
+class RuleTally(Struct):
     """Checks and denials of one rule in a replay."""
 
     rule: Rule
@@ -92,8 +91,7 @@ class RuleTally:
     """Checks over its limit; a shadow rule would have denied them."""
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Counts of one replay: checks and denials by rule and by client."""
 
     checks: int = 0

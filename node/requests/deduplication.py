@@ -9,8 +9,9 @@ oldest request is dropped first.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from hashring import shard_of, shards_of
 from ringfence.limiter import CHARGED_CODES

@@ -12,9 +12,10 @@ recalls leases is injected.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from ringfence.limiter import Algorithm, Code, Engine, Outcomes
 from ringfence.peering.engine_choice import decide_batch
@@ -43,8 +44,7 @@ _NEVER_NS = 60_000_000_000
 ClientT = TypeVar("ClientT")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lease(Generic[ClientT]):
+class _Lease(Struct, Generic[ClientT], frozen=True):
     client: ClientT
     key: bytes
     units: int

@@ -4,7 +4,6 @@ The answer depends on the ring, the shards that this node holds, and recent tran
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.shards.ownership.ownership import ShardOwnership
@@ -14,8 +13,7 @@ from ringfence.wire import Batch
 __all__ = ["NodeRoutes", "ShardPlacement"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoutes(Routes):
+class NodeRoutes(Routes, frozen=True, kw_only=True):
     """Mapping of a key to the member that decides it, by ring, shards held at this node, and recent
     transfers."""
 

@@ -1,7 +1,8 @@
 """Dispatch of requests of all sessions: decided immediately, in steps, or in a task that waits."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from node.context.node_context import NodeContext
 from node.membership.cluster_view import ClusterView

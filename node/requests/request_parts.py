@@ -3,15 +3,15 @@ later.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.wire import Batch, Results, empty_results
 
 __all__ = ["Part"]
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """Set of the checks (rows) of one request that are answered together."""
 
     rows: list[int] | None

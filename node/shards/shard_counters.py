@@ -1,6 +1,6 @@
 """Counters of a node's shards, and the parts that transfer, replicate and exchange them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from node.context.node_context import NodeContext
 from node.cross_dc.counts import CrossDcCounts
@@ -23,8 +23,7 @@ from ringfence.peering.engine_choice import first_slot, new_engine
 __all__ = ["ShardCounters", "build_shard_counters"]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCounters:
+class ShardCounters(Struct, frozen=True):
     """Counters of one node, and the parts of the node that work on them."""
 
     engine: Engine

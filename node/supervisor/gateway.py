@@ -9,13 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
 import trio
+from msgspec.structs import replace
 
 from node.config.access import KeyDir
 from node.config.settings import NodeSettings

@@ -1,8 +1,7 @@
 """State of the members of one host, as their supervisor sees it."""
 
-from dataclasses import dataclass, field
-
 import trio
+from msgspec import Struct, field
 
 from node.config.settings import NodeSettings
 from node.supervisor.member_plan import member_settings, operator_address
@@ -11,8 +10,7 @@ from ringfence.transport.interface import Address
 __all__ = ["Host", "HostMember"]
 
 
-@dataclass(slots=True)
-class HostMember:
+class HostMember(Struct):
     """A member of the host, independent of its current process."""
 
     index: int
@@ -33,8 +31,7 @@ class HostMember:
     """Cancelled when the process takes too long to exit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """All members of one host, in the order of their index."""
 
     name: str

@@ -1,10 +1,10 @@
 """HTTP request to the admin port of a member of this host, over loopback."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import h11
 import trio
+from msgspec import Struct
 
 from ringfence.transport.interface import Address
 
@@ -17,8 +17,7 @@ _MAX = 32 << 20
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberResponse:
+class MemberResponse(Struct, frozen=True):
     """HTTP response of a member."""
 
     status: int

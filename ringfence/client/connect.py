@@ -7,13 +7,14 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
 
 from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster

@@ -1,7 +1,9 @@
 """Decisions: one for each request, with a `Status` for each counter that the request matches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Code
@@ -33,8 +35,7 @@ _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 """Row of a decision that was made from several rows."""
 
 
-@dataclass(slots=True, repr=False)
-class Status:
+class Status(Struct):
     """Result of a check at one counter. Durations are seconds.
 
     A status must not be changed. The class is not frozen, because that would double the cost of
@@ -68,8 +69,7 @@ class Status:
         return f"Status({_describe(self)})"
 
 
-@dataclass(slots=True)
-class _DecisionData:
+class _DecisionData(Struct):
     """Fields of a `Decision`; the properties of `Decision` document them."""
 
     allowed: bool

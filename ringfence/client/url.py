@@ -6,9 +6,10 @@ sends the addresses of the others.
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
@@ -41,8 +42,7 @@ _LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """Name and secret of a client, written `NAME.SECRET` with a hexadecimal secret."""
 
     name: str
@@ -52,8 +52,7 @@ class Token:
         return f"Token(name={self.name!r}, secret=...)"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterUrl:
+class ClusterUrl(Struct, frozen=True):
     """Parsed address of a cluster."""
 
     seeds: tuple[Address, ...]

@@ -7,9 +7,10 @@ has `on_failure: deny`.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.http.headers import outage_of, retry_after_seconds, violated_policies
@@ -50,8 +51,7 @@ body {{ padding: 0 1rem }}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Facts about a refused request from which its response body is made."""
 
     status: int
@@ -97,8 +97,7 @@ class Refused:
         return problem
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """Encoded response body and its content type."""
 
     content_type: str

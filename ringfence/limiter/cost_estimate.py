@@ -3,8 +3,9 @@
 Both are for one node without failures, and without other data centers.
 """
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
 
@@ -20,8 +21,7 @@ _SHORTEST_NS = {
 """The shortest window of each calendar unit, where clocks are never changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverAdmission:
+class OverAdmission(Struct, frozen=True):
     """Most units that an algorithm admits in one period, for evenly spread and for worst-timed
     requests."""
 

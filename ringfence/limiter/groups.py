@@ -4,7 +4,8 @@ Decides what a group charges, and what its members get when the group is denied.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
@@ -29,8 +30,7 @@ UNKNOWN: Verdict = (Code.UNKNOWN_RULE.value, 0, 0, 0, 0, 0)
 _UNCHARGED = Code.UNCHARGED.value
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """Check in an all-or-nothing group, with the counter table of its rule; None for an unknown
     rule."""
 

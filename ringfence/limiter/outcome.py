@@ -1,8 +1,9 @@
 """Results of checks: one row for one check, or columns for many checks."""
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 __all__ = ["CHARGED_CODES", "Code", "LONGEST_NS", "Outcome", "Outcomes"]
 
@@ -32,8 +33,7 @@ CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code
 """Codes of rows whose cost was counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Result of one check. Durations are in ns from the check's `now`, at most `LONGEST_NS`."""
 
     code: Code
@@ -56,8 +56,7 @@ class Outcome:
         return self.code <= Code.OVER_SOFT
 
 
-@dataclass(slots=True)
-class Outcomes:
+class Outcomes(Struct):
     """Results of many checks in columns, in the order of the checks."""
 
     codes: list[int] = field(default_factory=list)

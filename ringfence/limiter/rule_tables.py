@@ -5,7 +5,8 @@ first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.limiter.backends import ReferenceTables, Tables
 from ringfence.limiter.groups import ID_BYTES, Member
@@ -25,8 +26,7 @@ _MAX_FREED = 256 << 10
 _SLOT_BYTES = 40
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRule:
+class EngineRule(Struct, frozen=True):
     """Properties of a rule that the rate limiting engine needs, such as its limit."""
 
     limit: Limit
@@ -36,8 +36,7 @@ class EngineRule:
     """Whether other data centers count against the same limit."""
 
 
-@dataclass(slots=True)
-class RuleTable:
+class RuleTable(Struct):
     """Table with the counters of a known rule."""
 
     table: Table

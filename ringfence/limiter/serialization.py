@@ -6,8 +6,9 @@ two hosts differ.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ringfence.limiter.limit import Limit
 
@@ -34,8 +35,7 @@ class BadState(ValueError):
     """Error for a received counter whose numbers no counter of the algorithm could have written."""
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(Struct):
     """States of several counters in columns."""
 
     keys: list[bytes]

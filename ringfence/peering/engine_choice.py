@@ -7,9 +7,9 @@ environment variable `RINGFENCE_ENGINE` overrides this: `reference`, `compiled`,
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mmh3 import mmh3_32_uintdigest
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine, EngineRule, Outcomes, compiled_tables, why_not_compiled
@@ -32,8 +32,7 @@ _SLOT_BITS = 28
 """Distance of the first slot ids of two nodes, as a power of two."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
+class EngineChoice(Struct, frozen=True):
     """Chosen limiter engine, and the reason for the choice."""
 
     is_compiled: bool

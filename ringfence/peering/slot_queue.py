@@ -9,9 +9,11 @@ waiting checks.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Generic, TypeAlias, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Rule
@@ -43,8 +45,7 @@ CallerT = TypeVar("CallerT")
 _Decide: TypeAlias = Callable[[Batch, int], Outcomes]
 
 
-@dataclass(slots=True)
-class _Waiter(Generic[CallerT]):
+class _Waiter(Struct, Generic[CallerT]):
     caller: CallerT
     units: int
     asked_at: int
@@ -57,8 +58,7 @@ class _Waiter(Generic[CallerT]):
         return self.asked_at + _SILENT_NS <= now
 
 
-@dataclass(slots=True)
-class _KeyQueue(Generic[CallerT]):
+class _KeyQueue(Struct, Generic[CallerT]):
     """Waiting checks of one key by ticket, in order of arrival."""
 
     limit: Limit | None

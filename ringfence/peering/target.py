@@ -4,8 +4,9 @@ A target is a node behind a link, or the engine of this process.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
+
+from msgspec import Struct
 
 from ringfence.errors import AccessDenied
 from ringfence.wire import Batch, CheckId, OutcomeRow, Results
@@ -24,8 +25,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(Struct, frozen=True):
     """Answer of an overloaded target, which decides nothing. No other member is asked then,
     because that would add load."""
 
@@ -50,8 +50,7 @@ class SentBatch(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(Struct, frozen=True):
     """Answer to a single check after its time-out; the actual answer may still arrive."""
 
     when_answered: Callable[[ResultCallback], None]

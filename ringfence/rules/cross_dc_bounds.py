@@ -5,8 +5,9 @@ decide without them. `ringfence rules check` prints these bounds, and the valida
 uses them. They hold while all links work and the nodes can process the load.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
+
+from msgspec import Struct
 
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 
@@ -34,8 +35,7 @@ SHORTEST_NS = _WINDOWS * ROUND_NS
 """Shortest period of a global limit, even on a network without delay."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrossDcBounds:
+class CrossDcBounds(Struct, frozen=True):
     """Bounds on over-admission for a limit of global scope in several data centers.
 
     Units are those of the algorithm's own count: hits in a window, or the level of a bucket. The

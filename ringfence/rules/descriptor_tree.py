@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.rules.keys import Path
@@ -13,8 +14,7 @@ from ringfence.rules.model import OnFailure, Rule
 __all__ = ["Domain", "Open", "Row", "label", "place", "with_steps"]
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Node of the descriptor tree without a limit: an inner step, or an allow-list entry."""
 
     path: Path
@@ -23,8 +23,7 @@ class Open:
 Row = Rule | Open
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """Namespace of rules: the nodes of its descriptor tree in file order, and a failure policy
     for limits in requests."""
 

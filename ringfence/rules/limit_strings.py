@@ -10,7 +10,8 @@ Options, in any order: the name of an algorithm, `burst N`, `slots N`, `soft P%`
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
@@ -83,8 +84,7 @@ def format_limit(limit: Limit) -> str:
     return " ".join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: str
     """`number`, `word`, `mark`, `other`, or `end`."""
     text: str

@@ -1,8 +1,10 @@
 """Data types of rules: rule, descriptor and match."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ringfence.limiter.limit import Limit
 
@@ -18,8 +20,7 @@ class OnFailure(StrEnum):
     """The process counts alone, with the same limit, until a node answers again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Node of the descriptor tree with a limit, or with `unlimited`."""
 
     id: int
@@ -59,8 +60,7 @@ class Rule:
         return replace(self, carried=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(Struct, frozen=True):
     """Description of one aspect of a request: ordered (key, value) entries."""
 
     entries: tuple[tuple[str, str], ...]
@@ -70,8 +70,7 @@ class Descriptor:
     """Cost that overrides the request's cost; 0 peeks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """Rule that matches a request's descriptor, and the key of the counter to check."""
 
     rule: Rule

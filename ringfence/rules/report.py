@@ -4,7 +4,8 @@ The command line prints the rows as a table or as JSON. Clients do not import th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
 from ringfence.rules.cross_dc_bounds import CrossDcBounds, cross_dc_bounds, shortest_ns
@@ -18,8 +19,7 @@ from ringfence.rules.ruleset import RuleSet
 __all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRow:
+class ReportRow(Struct, frozen=True):
     """Row of the report: a domain, an inner node of the tree, or a rule."""
 
     depth: int
@@ -50,8 +50,7 @@ class ReportRow:
     """Warnings about this place, each with file and line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Datacenters:
+class Datacenters(Struct, frozen=True):
     """Number and distance of data centers for which the bounds of global rules are computed."""
 
     count: int

@@ -7,9 +7,10 @@ files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.rules.descriptor_tree import Domain, Row, place, with_steps

@@ -5,12 +5,12 @@ setting would otherwise be ignored.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.settings.validation_errors import choices_of, describe_error
@@ -20,8 +20,7 @@ __all__ = ["SettingsReader"]
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsReader(Generic[_Settings]):
+class SettingsReader(Struct, Generic[_Settings], frozen=True):
     """Reader of the settings of one program, which fills a msgspec struct."""
 
     kind: type[_Settings]

@@ -1,11 +1,11 @@
 """Reader of `tokens.toml`: digests, scopes and domains of the clients' tokens."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.settings.validation_errors import describe_error
@@ -33,8 +33,7 @@ class Scope(StrEnum):
     """Make a node leave. A gateway has no use for this scope."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
+class TokenEntry(Struct, frozen=True):
     """Record of one client token, as a node or gateway stores it: digest, scopes and domains."""
 
     digest: bytes

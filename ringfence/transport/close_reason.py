@@ -5,11 +5,11 @@ and are not changed.
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
+from msgspec import Struct
 
 from ringfence.transport.addresses import format_address
 from ringfence.transport.interface import Address
@@ -46,8 +46,7 @@ class TransportCode(IntEnum):
     """The peer's certificate is not valid at this time, by our clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseReason:
+class CloseReason(Struct, frozen=True):
     """Reason of the end of a connection: the arguments of `Handler.on_close`."""
 
     code: int

@@ -1,9 +1,10 @@
 """Check that no two listener settings need the same TCP port."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import combinations
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
@@ -11,8 +12,7 @@ from ringfence.transport.interface import Address
 __all__ = ["Listener", "require_distinct"]
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """Range of TCP ports that one setting requests."""
 
     setting: str

@@ -1,14 +1,14 @@
 """Settings of a QUIC endpoint: time-outs, sizes and limits on the number of connections."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.wire.framing import MAX_MESSAGE
 
 __all__ = ["Settings"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a QUIC endpoint: times in seconds, sizes in bytes."""
 
     handshake_timeout: float = 5.0

@@ -1,8 +1,9 @@
 """Part of `ringfence simulate mutants` that handles mutants drawn at random."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from node.cli.common import as_json, console
 from ringfence.errors import ConfigError
@@ -27,8 +28,7 @@ __all__ = ["DEFAULT_MAP", "Choice", "Sample", "draw", "measure", "record"]
 DEFAULT_MAP = ".mutants/tests.json.gz"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Mutants to draw, or the names of mutants that were drawn earlier."""
 
     count: int
@@ -45,8 +45,7 @@ class Choice:
         return named + draw_mutants(self.seed, self.count, self.packages)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Drawn mutants, and the recorded lines of the unit tests."""
 
     mutants: Sequence[DrawnMutant]

@@ -1,10 +1,10 @@
 """Command `ringfence simulate NAME`: one run of a scenario, with its figures and its report."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import click
+from msgspec.structs import replace
 
 from node.cli.common import json_option
 from ringfence.errors import ConfigError

@@ -1,10 +1,10 @@
 """One run of a scenario in the terminal: progress, report, and outcome."""
 
-from dataclasses import asdict
 from pathlib import Path
 from time import process_time
 
 import click
+from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 

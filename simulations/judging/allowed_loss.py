@@ -8,9 +8,10 @@ of time.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import permutations
+
+from msgspec.structs import replace
 
 from hashring import Member, NodeId, Ring, View, shard_of
 from simulations.scenarios.fault_injection import VERBS

@@ -7,9 +7,11 @@ the whole limit.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+
+import msgspec
 
 from hashring import shard_of
 from ringfence.limiter import Algorithm, Limit
@@ -104,7 +106,7 @@ class Invariants:
         self._rules = rules
         self._faults = () if scenario.is_blind else scenario.faults
         self._datacenters = scenario.datacenters
-        self._seen = replace(scenario, faults=self._faults)
+        self._seen = msgspec.structs.replace(scenario, faults=self._faults)
         self._over_bound = OverBound(self._seen, late_s, began)
         self.over = 0
         """Largest number of units above the limit of a key."""

@@ -8,13 +8,14 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from resource import RLIM_INFINITY, RLIMIT_CPU, RUSAGE_SELF, getrusage, setrlimit
 from signal import SIGXCPU
 from time import monotonic
+
+from msgspec import Struct
 
 from simulations.mutants.catalog import MUTANTS
 from simulations.mutants.run import run_on_testbed
@@ -30,8 +31,7 @@ _SLOWEST = 20
 """Ratio of the maximum wall time to the maximum processor time, for a busy machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """Violation by which a mutant was detected."""
 
     scenario: str
@@ -41,8 +41,7 @@ class Kill:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """Result of the runs of one mutant, or of the shipped code."""
 
     mutant: Mutant | None
@@ -64,8 +63,7 @@ OnProgress = Callable[[Result, int, int], None]
 """Receives each result, the number of results so far, and their total number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Struct, frozen=True):
     mutant: Mutant | None
     testbeds: tuple[Testbed, ...]
     seeds: tuple[int, ...]

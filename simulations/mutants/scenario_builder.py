@@ -1,6 +1,6 @@
 """Builder of small scenarios for mutants, each with the events that must or must not occur."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from simulations.scenarios.scenario import Fault, Level, Load, Network, Scenario
 
@@ -40,8 +40,7 @@ descriptors:
 _LAN = Network()
 
 
-@dataclass(frozen=True, slots=True)
-class Testbed:
+class Testbed(Struct, frozen=True):
     """Scenario for mutants, with the rare events that must or must not occur in it."""
 
     scenario: Scenario

@@ -11,11 +11,12 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
 from types import FunctionType, ModuleType
+
+from msgspec import Struct
 
 __all__ = ["Edit", "Mutant", "MutantGone", "applied"]
 
@@ -34,8 +35,7 @@ class MutantGone(LookupError):
     """Error when the code that a mutant changes no longer exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """Replacement of some code in one function, by quoted source text."""
 
     target: str
@@ -46,8 +46,7 @@ class Edit:
     """Code that takes its place; identifiers are renamed as in `old`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     """Planted bug: its name, its edits and the scenarios that should detect it."""
 
     name: str

@@ -6,8 +6,9 @@ The page is made from the JSON lines that the commands print, so it contains onl
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias, cast
+
+from msgspec import Struct, field
 
 from ringfence.errors import ConfigError
 from simulations.reporting.plots import escape, number, share_bar
@@ -21,8 +22,7 @@ _MAX_LISTED = 200
 _MAX_REASONS = 12
 
 
-@dataclass(slots=True)
-class Results:
+class Results(Struct):
     """Rows of results by kind; each row has the name of its file."""
 
     swarms: list[tuple[str, Row]] = field(default_factory=list)

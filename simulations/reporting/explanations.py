@@ -1,7 +1,8 @@
 """Explanations of figures that look like violations although all invariants held."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from simulations.reporting.outcome import Outcome
 
@@ -16,8 +17,7 @@ _LOSING = ("crash", "leave", "cut", "clog", "pause", "stall", "slow", "spikes", 
 _REPEATING = (*_LOSING, "loss", "bursts", "corrupt", "errors")
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Figure above zero, its bound, and the reasons for which the bound is not zero."""
 
     figure: str

@@ -4,8 +4,9 @@ Times are seconds of virtual time since the start of the load.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from simulations.judging.judged import Judged
 from simulations.scenarios.scenario import Fault, Scenario
@@ -26,8 +27,7 @@ Point: TypeAlias = tuple[float, float]
 """An instant and a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """Violated invariant, with a description."""
 
     property: str
@@ -36,8 +36,7 @@ class Violation:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A time span in which a member or a fault was in one state."""
 
     start: float
@@ -47,8 +46,7 @@ class Span:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One request of a client, with its answer."""
 
     asked_at: float
@@ -64,8 +62,7 @@ class Request:
     """`check`, `charge` or `peek`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnershipChange:
+class OwnershipChange(Struct, frozen=True):
     """Change of the state of one shard at one node."""
 
     at: float
@@ -76,8 +73,7 @@ class OwnershipChange:
     """Name of the state; empty when the node ended."""
 
 
-@dataclass(slots=True)
-class KeyHistory:
+class KeyHistory(Struct):
     """Requests for one key, and the nodes that held its shard."""
 
     rule: str
@@ -109,8 +105,7 @@ class KeyHistory:
         return self.rule, self.key
 
 
-@dataclass(frozen=True, slots=True)
-class Nearby:
+class Nearby(Struct, frozen=True):
     """Result of a run that differs from another run in one point."""
 
     change: str
@@ -120,8 +115,7 @@ class Nearby:
     """Whether the run has one fault less."""
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """Time series for the plots of the report."""
 
     admitted: dict[str, list[Point]] = field(default_factory=dict)
@@ -146,8 +140,7 @@ class Series:
     """`p50` and `p99` of the latency of checks, per second."""
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """Complete outcome of one run."""
 
     scenario: Scenario

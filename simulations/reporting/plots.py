@@ -9,9 +9,10 @@ import html
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+
+from msgspec import Struct
 
 from simulations.reporting.outcome import Point
 from simulations.scenarios.scenario import Fault
@@ -72,8 +73,7 @@ def is_drawable(value: float) -> bool:
     return abs(value) < 1e15
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One bar in a row of a bar plot."""
 
     start: float
@@ -87,8 +87,7 @@ class Bar:
     is_thin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """Common size, time axis and faults of all plots of a run."""
 
     start: float
@@ -271,8 +270,7 @@ def nothing(title: str, why: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     """Vertical axis of a plot."""
 
     ticks: tuple[float, ...]

@@ -5,9 +5,10 @@ The story has numbered steps. Each step has a place in a sequence diagram: the c
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from simulations.reporting.outcome import KeyHistory, Outcome, OwnershipChange, Request, Violation
 from simulations.scenarios.scenario import Fault
@@ -55,8 +56,7 @@ _VERBS = {
 """What happens to the target of a fault at its start and at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One numbered event of a story."""
 
     at: float
@@ -69,8 +69,7 @@ class Step:
     """Number of similar requests that the step combines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(Struct, frozen=True):
     """Events that led to a violation."""
 
     title: str

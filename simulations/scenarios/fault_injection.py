@@ -5,8 +5,9 @@ begins and ends at instants of virtual time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from simulations.scenarios.scenario import Args, Fault
 
@@ -121,8 +122,7 @@ _LONGEST_SPIKE_S = 5.0
 Act = Callable[[FaultyWorld, Args], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(Struct, frozen=True):
     """Kind of fault: how it begins, and how it ends."""
 
     begin: Act

@@ -6,8 +6,9 @@ without that fault reveals.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from ringfence.rules.loading.yaml_files import load_text
 from simulations.judging.allowed_loss import hosts_of, members_of, overwhelmed

@@ -4,8 +4,9 @@ Rates and numbers of keys are chosen so that most limits are exceeded, some of t
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from ringfence.limiter import Limit
 from ringfence.rules import Rule, parse_limit

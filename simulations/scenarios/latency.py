@@ -4,11 +4,12 @@ A preset gives the delay of an idle path. `draw_delay_s` adds a random queueing 
 itself models loss, repeats and cuts.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from random import Random
 from typing import TypeAlias
+
+from msgspec import Struct
 
 __all__ = ["PRESETS", "Place", "delay_s", "draw_delay_s", "round_trip_s"]
 
@@ -16,8 +17,7 @@ Place: TypeAlias = tuple[str, str]
 """Data center and zone of a host."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Preset:
+class _Preset(Struct, frozen=True):
     """One-way delays of a kind of network, in milliseconds."""
 
     same_zone: float

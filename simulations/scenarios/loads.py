@@ -7,20 +7,20 @@ chooses the key of each arrival. Access logs are replayed instead.
 
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, count
 from math import inf, isfinite, pi, sin
 from random import Random
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from simulations.scenarios.scenario import Load
 
 __all__ = ["SHAPES", "Arrival", "arrivals", "replayed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """One check that a client sends, with its time and key."""
 
     at: float
@@ -37,15 +37,13 @@ _Numbers: TypeAlias = Mapping[str, float]
 _Pick: TypeAlias = Callable[[Random], str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
+class _Argument(Struct, frozen=True):
     default: float
     least: float = 0.0
     most: float = inf
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     arguments: Mapping[str, _Argument]
     segments: Callable[[_Numbers, float], Iterator[_Segment]]
     """Function from arguments and duration to segments, which are later limited to the duration."""

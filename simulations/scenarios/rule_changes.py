@@ -6,8 +6,9 @@ Settings are written as `nodes=5`, `loss=0.1` or `per_second=500`, faults as `cu
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from simulations.scenarios.fault_arguments import check
@@ -44,17 +45,17 @@ def apply_settings(scenario: Scenario, words: Iterable[str]) -> Scenario:
         match name:
             case "nodes" | "datacenters" | "zones" | "least_parts":
                 count = _count(word, value, _MAXIMA[name])
-                scenario = replace(scenario, **{name: count})  # type: ignore[arg-type]
+                scenario = replace(scenario, **{name: count})
             case "seconds" | "calm":
                 seconds = _number(word, value, 1.0, 86_400.0)
-                scenario = replace(scenario, **{name: seconds})  # type: ignore[arg-type]
+                scenario = replace(scenario, **{name: seconds})
             case "latency":
                 if value not in PRESETS:
                     raise ConfigError(f"latency must be {_join_names(PRESETS)}, got --set {word!r}")
                 scenario = replace(scenario, network=replace(scenario.network, latency=value))
             case "loss" | "repeats" | "resets":
                 share = _number(word, value, 0.0, 0.9)
-                network = replace(scenario.network, **{name: share})  # type: ignore[arg-type]
+                network = replace(scenario.network, **{name: share})
                 scenario = replace(scenario, network=network)
             case _:
                 scenario = _with_loads(scenario, name, word, value)
@@ -68,7 +69,7 @@ def _with_loads(scenario: Scenario, name: str, word: str, value: str) -> Scenari
             scenario, loads=tuple(replace(load, per_second=rate) for load in scenario.loads)
         )
     count = _count(word, value, _MAXIMA.get(name, 1_000_000))
-    changed = tuple(replace(load, **{name: count}) for load in scenario.loads)  # type: ignore[arg-type]
+    changed = tuple(replace(load, **{name: count}) for load in scenario.loads)
     return replace(scenario, loads=changed)
 
 

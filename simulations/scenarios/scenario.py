@@ -3,9 +3,10 @@
 Times are seconds of virtual time since the start of the load, when the cluster is ready.
 """
 
-from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 __all__ = ["CHARGED", "Args", "Fault", "Holds", "Level", "Load", "Network", "Scenario"]
 
@@ -23,8 +24,7 @@ their last counts a second late."""
 Args: TypeAlias = dict[str, str | float | int]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Fault that begins at `at` and ends at `until`."""
 
     at: float
@@ -40,8 +40,7 @@ class Fault:
         return f"{self.at:g}{until} s: {self.verb}{args}"
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """Checks that clients send, with their rate and keys."""
 
     shape: str = "poisson"
@@ -77,8 +76,7 @@ class Load:
     args: Args = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Holds:
+class Holds(Struct, frozen=True):
     """Callers that wait for a slot of a concurrency limit and hold it for some time."""
 
     per_second: float = 4.0
@@ -90,8 +88,7 @@ class Holds:
     max_wait: float = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(Struct, frozen=True):
     """Delay and base error rates of the network, without faults."""
 
     latency: str = "lan"
@@ -104,8 +101,7 @@ class Network:
     """Connections in the whole cluster that break per second; messages in flight are lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """Complete description of a run: the cluster, its load and its faults."""
 
     name: str

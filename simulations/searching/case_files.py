@@ -5,12 +5,13 @@ here.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import yaml
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.problems import Problem
@@ -23,8 +24,7 @@ _INTRODUCTION = "# A run of Ringfence's simulator. Repeat it with: ringfence sim
 _REMEDY = "correct it, or write a new case file with the option --save"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A scenario with the seed of its run."""
 
     seed: int
@@ -95,15 +95,15 @@ def _plain(value: object) -> object:
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
-    if not is_dataclass(value):
+    if not isinstance(value, Struct):
         return value
     found: dict[str, object] = {}
     for field in fields(value):
         default = field.default
-        if field.default_factory is not MISSING:
+        if field.default_factory is not NODEFAULT:
             default = field.default_factory()
         now = getattr(value, field.name)
-        if default is MISSING or now != default:
+        if default is NODEFAULT or now != default:
             found[field.name] = _plain(now)
     return found
 
@@ -111,7 +111,7 @@ def _plain(value: object) -> object:
 def _unknown(given: object, parsed: object, path: str) -> str | None:
     """Return the path of a name in the file that is not a field; None if there is none."""
     if isinstance(given, dict) and isinstance(parsed, dict):
-        pairs = [(str(name), each, parsed.get(name, MISSING)) for name, each in given.items()]
+        pairs = [(str(name), each, parsed.get(name, NODEFAULT)) for name, each in given.items()]
     elif isinstance(given, list) and isinstance(parsed, list | tuple):
         known = cast("list[object]", [*parsed])
         pairs = [(str(at), *both) for at, both in enumerate(zip(given, known, strict=True))]
@@ -119,7 +119,7 @@ def _unknown(given: object, parsed: object, path: str) -> str | None:
         return None
     for name, each, other in pairs:
         place = f"{path}.{name}".removeprefix(".")
-        if other is MISSING:
+        if other is NODEFAULT:
             return place
         found = _unknown(each, other, place)
         if found is not None:

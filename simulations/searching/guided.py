@@ -6,8 +6,9 @@ Then most runs are variations of kept scenarios, and the others are further draw
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from random import Random
+
+from msgspec import Struct, field
 
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.scenario import Level, Scenario
@@ -27,8 +28,7 @@ _ROUND = 8
 _ATTEMPTS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """Scenario that reached something new when it ran."""
 
     seed: int
@@ -37,8 +37,7 @@ class Kept:
     """Number of names that it reached first."""
 
 
-@dataclass(slots=True)
-class Guided:
+class Guided(Struct):
     """Result of a guided search, beside plain drawing with the same number of runs."""
 
     runs: int = 0

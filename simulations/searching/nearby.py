@@ -3,7 +3,8 @@ seeds.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from simulations.reporting.outcome import Nearby
 from simulations.scenarios.scenario import Scenario

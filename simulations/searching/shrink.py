@@ -1,8 +1,9 @@
 """Shrinking: reduction of a failing scenario to a few events that still violate an invariant."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from traceback import format_exception_only
+
+from msgspec import Struct
 
 from simulations.reporting.outcome import Outcome, Violation
 from simulations.reporting.story import Story, build_story, most_telling
@@ -18,8 +19,7 @@ MAX_RUNS = 200
 """Default of the maximum runs to shrink one seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Seed that violated an invariant, with the smallest scenario found that still violates it."""
 
     case: Case

@@ -5,10 +5,10 @@ Later candidates are variants of the last accepted one.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import yaml
+from msgspec.structs import replace
 
 from simulations.scenarios.listed_loads import LISTED, format_checks, parse_checks
 from simulations.scenarios.loads import Arrival
@@ -100,7 +100,7 @@ def _each(candidates: Iterable[Scenario]) -> Pass:
 
 
 def _without(scenario: Scenario, items: Sequence[Load] | Sequence[object], field: str) -> Pass:
-    yield from _fewer(items, lambda rest: replace(scenario, **{field: tuple(rest)}))  # type: ignore[arg-type]
+    yield from _fewer(items, lambda rest: replace(scenario, **{field: tuple(rest)}))
 
 
 def _fewer_faults(scenario: Scenario) -> Pass:

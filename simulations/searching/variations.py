@@ -1,8 +1,9 @@
 """Variations of a scenario for a guided search: one fault or one load changes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import generate_faults

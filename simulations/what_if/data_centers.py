@@ -7,11 +7,12 @@ Rounds have no random variation, but the phase of each data center's rounds is r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
 from node.cross_dc.split import share_of
@@ -36,8 +37,7 @@ _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 """Key, counts per window, and the time since which they are unsent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Delays after which counts of one data center reach another."""
 
     delay_ns: int
@@ -53,8 +53,7 @@ class Timing:
         return rounds * self.interval_ns + self.delay_ns
 
 
-@dataclass(slots=True)
-class _Center:
+class _Center(Struct):
     """One data center with its limiter engine and the counts received from other data centers."""
 
     name: str

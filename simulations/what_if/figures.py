@@ -3,10 +3,12 @@ total."""
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from math import nextafter
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Rule
@@ -32,8 +34,7 @@ Routing: TypeAlias = Literal["random", "sticky"]
 """Assignment of requests to data centers: random per request, or fixed per client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(Struct, frozen=True):
     """Largest excess of a counter over its limit, with the client and the time."""
 
     client: str
@@ -45,8 +46,7 @@ class Worst:
     """Bound of `ringfence.rules.cross_dc_bounds` for the recent demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFigures:
+class RuleFigures(Struct, frozen=True):
     """Figures of one rule. Denials include those of shadow mode, where the rule does not deny in
     reality."""
 
@@ -77,8 +77,7 @@ class RuleFigures:
         return self.checks - self.denied
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(Struct, frozen=True):
     """Client whose requests were denied, either by eventually consistent or by exact counting."""
 
     client: str
@@ -92,8 +91,7 @@ class Throttled:
     """Rule with the most denials of the client."""
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """All figures of a what-if report."""
 
     datacenters: int
@@ -207,8 +205,7 @@ class RuleTally:
                 return cross_dc_bounds(limit, how, count, 0, 1.0).bound - self.ceiling
 
 
-@dataclass(slots=True)
-class ClientTally:
+class ClientTally(Struct):
     """Running counts of one client."""
 
     checks: int = 0

@@ -5,9 +5,12 @@ admitted. The other counts the units that were actually admitted. `what_if` comp
 each rule.
 """
 
+import dataclasses
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Algorithm, Code, Engine
@@ -19,8 +22,7 @@ from simulations.what_if.data_centers import MAX_KEYS
 __all__ = ["Answer", "Errors", "Oracle", "Recent", "ask", "as_logs"]
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Differences of the actual decisions from those of one limiter that sees every request.
 
     The figures are the ones that Cloudflare published about its sliding windows. A difference is
@@ -50,8 +52,7 @@ class Errors:
         return (self.wrongly_allowed + self.wrongly_limited) / max(1, self.requests)
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """Decision of a limiter engine on one request, with the result of each counter."""
 
     allowed: bool
@@ -187,7 +188,10 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
     stay."""
     counting = (Algorithm.SLIDING_WINDOW, Algorithm.FIXED_WINDOW)
     return [
-        replace(rule, limit=replace(rule.limit, algorithm=Algorithm.SLIDING_WINDOW_LOG, slots=1))
+        replace(
+            rule,
+            limit=dataclasses.replace(rule.limit, algorithm=Algorithm.SLIDING_WINDOW_LOG, slots=1),
+        )
         if rule.limit is not None
         and rule.limit.algorithm in counting
         and rule.limit.calendar is None
@@ -196,8 +200,7 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
     ]
 
 
-@dataclass(slots=True)
-class _Differences:
+class _Differences(Struct):
     """Running mean and maximum of the differences between counts used for decisions and exact
     counts."""
 

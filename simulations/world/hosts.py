@@ -1,8 +1,9 @@
 """Hosts and clients of a run: their locations, and the membership state of their nodes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from gossip import Record, Status
 from node.node import Node
@@ -24,8 +25,7 @@ _CLOSE_NS = 1_000_000_000
 """Difference below which two clocks agree."""
 
 
-@dataclass(slots=True)
-class Host:
+class Host(Struct):
     """Simulated machine on which nodes start and end."""
 
     name: str
@@ -65,8 +65,7 @@ class Host:
         return self.name, self.port
 
 
-@dataclass(slots=True)
-class Client:
+class Client(Struct):
     """Simulated application with an embedded client in a data center."""
 
     datacenter: str

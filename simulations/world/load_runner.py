@@ -3,8 +3,10 @@
 Each load of the scenario runs twice: together with the faults, and after the calm without faults.
 """
 
-from dataclasses import replace
+import dataclasses
 from random import Random
+
+from msgspec.structs import replace
 
 from ringfence import runtime
 from ringfence.client.decision import Decision, Status
@@ -160,7 +162,7 @@ class LoadRunner:
             row = self._row(asked_at, arrival, status, probe)
             if row.allowed and not decision.allowed:
                 done_at = row.answered_at + _REFUND_S
-                row = replace(row, refund_done_at=done_at, in_denied_group=True)
+                row = dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)
                 ledger.add_refunded(name, row)
             elif not (
                 row.allowed and status.source in _BY_MEMBER and random.random() < load.refunds
@@ -170,7 +172,7 @@ class LoadRunner:
                 self._use(load, arrival, "refund")
                 refunded = await self._refund(load, name, arrival)
                 if refunded.source in _BY_MEMBER:
-                    row = replace(row, refund_done_at=hosts.now)
+                    row = dataclasses.replace(row, refund_done_at=hosts.now)
                 ledger.add_refunded(name, row)
         verdict = "allowed" if decision.allowed else "denied"
         self._note(load, arrival, f"{verdict} {decision.remaining}", decision)
@@ -218,7 +220,7 @@ class LoadRunner:
         ledger.answered(number)
         # A peek answers for a check of cost 1.
         row = self._row(asked_at, replace(arrival, cost=1), decision.statuses[0])
-        ledger.add(load.rule, replace(row, is_uncounted=True))
+        ledger.add(load.rule, dataclasses.replace(row, is_uncounted=True))
         verdict = "allowed" if decision.allowed else "denied"
         self._note(load, arrival, f"peek {verdict} {decision.remaining}", decision)
 
@@ -234,7 +236,9 @@ class LoadRunner:
             decision = await limiter.charge(DOMAIN, target, arrival.cost)
         ledger.answered(number)
         row = self._row(asked_at, arrival, decision.statuses[0])
-        ledger.add(load.rule, replace(row, allowed=True, retry_after=None, is_charge=True))
+        ledger.add(
+            load.rule, dataclasses.replace(row, allowed=True, retry_after=None, is_charge=True)
+        )
         verdict = "within" if decision.allowed else "overdrawn"
         self._note(load, arrival, f"charged {verdict}", decision)
 

@@ -6,9 +6,10 @@ direction of a link or to one host.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from ringfence import runtime
 from ringfence.transport.close_reason import TransportCode
@@ -33,8 +34,7 @@ _MAX_QUEUE_S = 1.0
 """Maximum seconds of work in the queue of a busy host; further datagrams are dropped."""
 
 
-@dataclass(slots=True)
-class _DirectionFaults:
+class _DirectionFaults(Struct):
     """Faults of one direction of a link."""
 
     burst_loss: float = 0.0

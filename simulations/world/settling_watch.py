@@ -5,9 +5,10 @@ is disturbed while it is not held by its usual owner alone, while the host of it
 has no node, and while a node has another owner or standby for it.
 """
 
-from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
+
+from msgspec import Struct
 
 from hashring import SHARDS, Member, NodeId, Ring, View
 from ringfence import runtime
@@ -21,8 +22,7 @@ _FEW = 20
 """Number of hosts up to which the interval is the shortest; it grows with the number of hosts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """Sample of one host: its held shards, its ring, and the disturbed shards that follow."""
 
     held: bytes

@@ -4,7 +4,8 @@ that changed them.
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from node.shards.ownership.ownership_table import TABLE, Event, State
 from node.shards.ownership.shard_states import OnTransition
@@ -16,8 +17,7 @@ _ENDED = "node ended"
 """Text of the event that ends all states of a node."""
 
 
-@dataclass(slots=True)
-class _Transitions:
+class _Transitions(Struct):
     """The same event at many shards of one node; `event` is None when the node ended."""
 
     at: float

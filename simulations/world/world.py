@@ -4,12 +4,14 @@ The world creates the hosts of a scenario and applies faults to them. The hosts 
 code. At the level `core`, members know each other from the start and datagrams are not encrypted.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
+
+from msgspec.structs import replace
 
 from gossip import Record
 from node.config.access import Access
@@ -297,7 +299,9 @@ def _scaled(rules: RuleSet, factor: float) -> RuleSet:
         limit = rule.limit
         if limit is None:
             return rule
-        return replace(rule, limit=replace(limit, amount=max(1, int(limit.amount * factor))))
+        return replace(
+            rule, limit=dataclasses.replace(limit, amount=max(1, int(limit.amount * factor)))
+        )
 
     if factor == 1:
         return rules

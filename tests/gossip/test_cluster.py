@@ -1,9 +1,9 @@
 """Several members in virtual time: what the whole of them must do, and troubles others have had."""
 
-from dataclasses import replace
 from math import log10
 
 import pytest
+from msgspec.structs import replace
 
 from gossip import Settings, Status
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from hashlib import sha256
 from itertools import zip_longest
 from math import sqrt
@@ -7,6 +6,7 @@ from statistics import fmean
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hashring import (
     SHARDS,

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import replace
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from time import monotonic, sleep
+
+from msgspec.structs import replace
 
 from node.demo.cluster import DemoCluster, started_cluster
 

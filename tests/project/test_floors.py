@@ -173,7 +173,7 @@ def test_cores_touch_no_clock_no_socket_no_shared_chance_and_no_environment(fold
 
 
 def test_importing_ringfence_loads_neither_the_node_nor_what_only_nodes_need() -> None:
-    heavy = ["node", "gossip", "simulations", "yaml", "click", "rich", "msgspec"]
+    heavy = ["node", "gossip", "simulations", "yaml", "click", "rich"]
     heavy += ["h11", "prometheus_client"]
     program = f"import sys\nfrom ringfence import *\nprint(*(sys.modules.keys() & set({heavy})))"
 

@@ -1,9 +1,9 @@
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from simulations.mutants.drawn import (

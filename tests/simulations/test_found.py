@@ -1,9 +1,9 @@
 """Bugs that the simulation found in the shipped code, each as its smallest failing run."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES

@@ -7,9 +7,10 @@ The transport limits the total.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 __all__ = ["Limits", "ConnectionPlaces", "group_of"]
 
@@ -19,8 +20,7 @@ _STRANGERS_PER_GROUP = 64
 SessionT = TypeVar("SessionT")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Maximum number of connections for each kind of caller."""
 
     clients: int

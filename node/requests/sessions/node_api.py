@@ -1,7 +1,8 @@
 """Interfaces of the parts of a node that its sessions (client and member connections) call."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from node.context.containment import Containment
 from node.membership.peer_requests import PeerRequests
@@ -16,8 +17,7 @@ from node.requests.sessions.open_sessions import OpenSessions
 __all__ = ["NodeApi"]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeApi:
+class NodeApi(Struct, frozen=True):
     """Parts of a node that its sessions (client and member connections) use."""
 
     containment: Containment

@@ -5,8 +5,9 @@ the longest time, clients before members. Each session enforces its own limit.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 __all__ = ["MAX_UNSENT", "UnacknowledgedBytes"]
 
@@ -29,8 +30,7 @@ class _Sending(Protocol):
 SessionT = TypeVar("SessionT", bound=_Sending)
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Struct):
     noted: int = 0
     """Unacknowledged bytes at the last update."""
     moved_at: int = 0

@@ -1,7 +1,8 @@
 """Checks that two members have both charged, because a client asked a second member."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds

@@ -6,8 +6,9 @@ and nothing happens.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+
+from msgspec import Struct
 
 from hashring import NodeId
 from ringfence.wire import ShardGroup
@@ -167,8 +168,7 @@ ACTION_MEANINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """Next state of a shard, and the actions that lead to it."""
 
     state: State

@@ -3,8 +3,9 @@ table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hashring import SHARDS, NodeId, shard_of
 from node.context.round_timer import NEVER, RoundTimer
@@ -50,8 +51,7 @@ _NEXT = {
 """Next state by event and state, for shards that change state by thousands."""
 
 
-@dataclass(slots=True)
-class Cover:
+class Cover(Struct):
     """Data of a shard that this node holds in place of its unreachable owner."""
 
     owner: NodeId
@@ -189,8 +189,7 @@ class Cover:
             self.since = max(self.since, self.sent_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """Input of one transition of a shard's state, such as received counters and their sender."""
 
     now: int
@@ -206,8 +205,7 @@ class Arrival:
     """Origins of these counters; empty without counters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """Data of a shard that this node has just stopped holding."""
 
     cover: Cover | None

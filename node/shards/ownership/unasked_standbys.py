@@ -1,8 +1,9 @@
 """Standbys that may have replicas of a node's counters from before its restart."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from hashring import NodeId, Ring
 from ringfence.wire import ShardGroup

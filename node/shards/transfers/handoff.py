@@ -6,10 +6,11 @@ without an answer. `ownership` decides what is transferred and how counters are 
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
 from operator import gt
+
+from msgspec.structs import replace
 
 from hashring import SHARDS, NodeId, Ring
 from node.context.containment import Containment

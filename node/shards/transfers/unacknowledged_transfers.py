@@ -7,8 +7,10 @@ that fit into messages, and the structure of an answer to a `Pull` (a request fo
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hashring import NodeId
 from node.context.round_timer import NEVER
@@ -71,8 +73,7 @@ class _About(NamedTuple):
     origins: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """Counters of one shard that fit into one message."""
 
     counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
@@ -85,8 +86,7 @@ NOTHING = Part()
 """Part of all shards without counters; it must not be changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingTransfer:
+class OutgoingTransfer(Struct, frozen=True):
     """One transfer of a shard to another member."""
 
     to: NodeId
@@ -132,8 +132,7 @@ class OutgoingTransfer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SentCopy:
+class SentCopy(Struct, frozen=True):
     """Replica that another member fetches in several parts."""
 
     number: int

@@ -1,9 +1,10 @@
 """Links of a client to the nodes of its cluster, by address."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.errors import RingfenceError

@@ -1,14 +1,13 @@
 """Settings for the use of a cluster by a client."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ringfence.peering.link import LinkSettings
 
 __all__ = ["ClusterSettings"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(Struct, frozen=True):
     """Settings for the use of a cluster by a client. Durations are in seconds."""
 
     datacenter: str | None = None

@@ -7,9 +7,10 @@ decision is lost, only its key. No I/O: `decision_reports` sends the counts.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.limiter import Code
 from ringfence.rules import Rule
@@ -34,8 +35,7 @@ _Row: TypeAlias = tuple[bytes, int, int]
 """Key or rule id, code and source of some decisions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """Counts of decisions for one report. The first `named` rows have a key, the others only the id
     of a rule."""
 

@@ -6,8 +6,9 @@ arguments.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from ringfence.client.local_cache.decision_counts import Counted, DecisionCounts
 from ringfence.wire import Done, Message, Report
@@ -31,8 +32,7 @@ class ReportReceiver(Protocol):
         the callback."""
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     number: int
     counted: Counted
     first_at: float

@@ -10,7 +10,8 @@ never lasts longer than on the owner. No I/O: the time is an argument.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.limiter import Algorithm, Code
@@ -25,8 +26,7 @@ _CACHE = Source.CACHE.value
 _RULE_ID_BYTES = 8
 
 
-@dataclass(slots=True, eq=False)
-class Denial:
+class Denial(Struct, eq=False):
     """Cached denial of one key. It is mutable, because creation of a frozen object is slower."""
 
     key: bytes

@@ -11,7 +11,8 @@ No I/O: a callback sends the requests, and the time is an argument.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.limiter import Code
@@ -35,8 +36,7 @@ _MAX_KEYS = 1024
 """Maximum number of keys that have a lease at the same time."""
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(Struct):
     """Lent units of one key. A caller that spends them compares `left` and `until` first."""
 
     key: bytes
@@ -75,8 +75,7 @@ class Lease:
         return (_ALLOWED, self.limit, remaining, 0, self.reset_after_ns, 0, 0, _LEASE)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAsk:
+class LeaseAsk(Struct, frozen=True):
     """Lease request to the owner of a key: the units wanted, and the spent units of leases that
     have ended."""
 

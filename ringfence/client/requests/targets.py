@@ -1,8 +1,9 @@
 """Targets of a request: descriptors that match rules, or one counter of an ad-hoc limit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.client.requests.descriptors import require_domain, require_text
 from ringfence.errors import ConfigError
@@ -14,8 +15,7 @@ __all__ = ["AdhocLimits", "AdhocTarget", "DescriptorTarget", "Target"]
 _MAX_ADHOC_RULES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorTarget:
+class DescriptorTarget(Struct, frozen=True):
     """Target that consists of the counters matched by a request's descriptors."""
 
     domain: str
@@ -46,8 +46,7 @@ class DescriptorTarget:
         require_text(self.descriptors)
 
 
-@dataclass(frozen=True, slots=True)
-class AdhocTarget:
+class AdhocTarget(Struct, frozen=True):
     """Target that is the counter of one ad-hoc limit, which is in no rule."""
 
     rule: Rule

@@ -6,7 +6,9 @@ period. No I/O: the time is an argument in seconds, and the caller sends the ren
 """
 
 import weakref
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.wire import Batch, Op
 
@@ -18,8 +20,7 @@ _MIN_PAUSE = 0.02
 """Minimum seconds between two renewals."""
 
 
-@dataclass(slots=True, eq=False)
-class Held:
+class Held(Struct, eq=False):
     """Slots of concurrency limits that one decision holds."""
 
     release: Batch

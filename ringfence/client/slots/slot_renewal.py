@@ -3,7 +3,8 @@
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ringfence import runtime
 from ringfence.client.slots.held_slots import RENEWALS_PER_PERIOD, Held, HeldSlots

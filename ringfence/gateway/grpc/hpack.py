@@ -7,10 +7,10 @@ small, are cached until the table changes.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
+from msgspec import Struct
 
 __all__ = ["Http2Error", "Failure", "HeaderBlock", "HeaderBlocks"]
 
@@ -51,8 +51,7 @@ class Http2Error(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderBlock:
+class HeaderBlock(Struct, frozen=True):
     """Parsed header block of an HTTP/2 request; requests with equal headers may share one
     object."""
 

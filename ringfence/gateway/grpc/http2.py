@@ -8,8 +8,9 @@ docs/guides/gateway.md states the bounds. The package `hpack` decompresses heade
 """
 
 import struct
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.gateway.grpc.hpack import Failure, HeaderBlock, HeaderBlocks, Http2Error
 from ringfence.gateway.grpc.http2_sender import Flags, Kind, Outbox, Stream, frame
@@ -38,8 +39,7 @@ _SIZES = {Kind.PRIORITY: 5, Kind.RST_STREAM: 4, Kind.PING: 8, Kind.WINDOW_UPDATE
 _ON_CONNECTIONS = (Kind.SETTINGS, Kind.PING, Kind.GOAWAY)
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """Event: a complete HTTP/2 request has arrived."""
 
     stream: int
@@ -47,15 +47,13 @@ class Request:
     body: bytes
 
 
-@dataclass(slots=True)
-class TooLarge:
+class TooLarge(Struct):
     """Event: the body of a request exceeds the maximum size. The rest of the body is discarded."""
 
     stream: int
 
 
-@dataclass(slots=True)
-class StreamReset:
+class StreamReset(Struct):
     """Event: a stream was reset by the client or the server, so no response can be sent."""
 
     stream: int

@@ -6,8 +6,9 @@ bytes. The connection decides when bytes are written to the socket.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ringfence.gateway.grpc.hpack import Failure, HeaderBlock
 
@@ -77,8 +78,7 @@ def _text(text: bytes) -> bytes:
     return bytes(prefix) + text
 
 
-@dataclass(slots=True, eq=False)
-class Stream:
+class Stream(Struct, eq=False):
     """Open HTTP/2 stream: a request and its response."""
 
     head: HeaderBlock

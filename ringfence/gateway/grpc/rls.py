@@ -12,7 +12,6 @@ is charged even beyond the limit.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 from math import ceil, inf
@@ -24,6 +23,8 @@ from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence import runtime
 from ringfence.client.decision import NO_RULE, Decision, Status, decide
@@ -56,8 +57,7 @@ class BadRequest(ValueError):
     """Error for an invalid rate limit request; the message states the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class RlsSettings:
+class RlsSettings(Struct, frozen=True):
     """Settings of Envoy's rate limit service."""
 
     deadline: float | None = None

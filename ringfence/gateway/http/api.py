@@ -7,10 +7,10 @@ requests.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -51,8 +51,7 @@ _GET = ("GET", "HEAD")
 _POST = ("POST",)
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
+class _Route(Struct, frozen=True):
     methods: tuple[str, ...]
     scopes: tuple[Scope, ...]
     """Scopes of which a token needs one. An empty tuple needs no token."""

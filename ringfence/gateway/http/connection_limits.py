@@ -13,9 +13,10 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+
+from msgspec import Struct
 
 from ringfence.gateway.process.settings import GatewaySettings
 
@@ -34,8 +35,7 @@ _CROWDED_SHARE = 7 / 8
 _LAST_DESCRIPTORS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
+class _Connection(Struct, frozen=True):
     socket: socket.socket
     host: str
     idle: float

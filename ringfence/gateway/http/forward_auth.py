@@ -6,8 +6,9 @@ the class `Keys` reads the descriptors from the request.
 """
 
 from collections import Counter
-from dataclasses import replace
 from urllib.parse import parse_qsl
+
+from msgspec.structs import replace
 
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.http.http_types import UNREADABLE, Exchange, HttpProblem, Response

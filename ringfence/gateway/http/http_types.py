@@ -6,9 +6,10 @@ Decides the limits on size and time of a body, and the format of errors. `api` i
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from ringfence.http.too_many_requests_body import PROBLEM_JSON
 
@@ -45,8 +46,7 @@ class HttpProblem(Exception):
         return Response(self.status, json.dumps(problem).encode(), PROBLEM_JSON, self.headers)
 
 
-@dataclass(slots=True)
-class Response:
+class Response(Struct):
     """HTTP response of the gateway."""
 
     status: int
@@ -55,8 +55,7 @@ class Response:
     headers: _Headers = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(Struct):
     """HTTP request with its unread body. A route that needs the body reads it."""
 
     method: str

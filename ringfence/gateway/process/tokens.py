@@ -7,8 +7,9 @@ neither, every caller has every scope; `settings` allows that on loopback only.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
@@ -22,8 +23,7 @@ logger = logging.getLogger("ringfence.gateway")
 _NO_TOKEN = TokenEntry(bytes(32), frozenset())
 
 
-@dataclass(slots=True)
-class Tokens:
+class Tokens(Struct):
     """Tokens that the gateway accepts. Comparisons take constant time."""
 
     known: Mapping[str, TokenEntry] = field(default_factory=dict)

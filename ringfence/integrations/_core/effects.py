@@ -5,8 +5,9 @@ The classes are not frozen: several objects are created per request, and frozen 
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.http import Body, Refused
@@ -28,8 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Response that is sent instead of the application's response, without the rate limit
     headers."""
 
@@ -47,8 +47,7 @@ class Refusal:
         ]
 
 
-@dataclass(slots=True)
-class RuleCheckSpec:
+class RuleCheckSpec(Struct):
     """Target of a limiter call: the counters of the rules that match some descriptors."""
 
     domain: str
@@ -56,8 +55,7 @@ class RuleCheckSpec:
     timeout: float | None
 
 
-@dataclass(slots=True)
-class LimitCheckSpec:
+class LimitCheckSpec(Struct):
     """Target of a limiter call: the counter of an ad-hoc limit, which is in no rule."""
 
     limit: Limit
@@ -67,39 +65,34 @@ class LimitCheckSpec:
 CheckSpec: TypeAlias = RuleCheckSpec | LimitCheckSpec
 
 
-@dataclass(slots=True)
-class Check:
+class Check(Struct):
     """Requested limiter call: spend units of a limit if the limit allows it."""
 
     ask: CheckSpec
     cost: int
 
 
-@dataclass(slots=True)
-class Charge:
+class Charge(Struct):
     """Requested limiter call: spend units even if they exceed the limit."""
 
     ask: CheckSpec
     cost: int
 
 
-@dataclass(slots=True)
-class Refund:
+class Refund(Struct):
     """Requested limiter call: refund units that an earlier check has spent."""
 
     ask: CheckSpec
     cost: int
 
 
-@dataclass(slots=True)
-class Release:
+class Release(Struct):
     """Requested limiter call: release the slots of a concurrency limit."""
 
     decision: Decision
 
 
-@dataclass(slots=True)
-class Pause:
+class Pause(Struct):
     """Requested wait: the delay that a queueing limit imposes on an allowed request."""
 
     seconds: float

@@ -1,7 +1,8 @@
 """What a function call is counted against: an ad-hoc limit with a key, or rules; and its cost."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -15,8 +16,7 @@ __all__ = ["AdHocTarget", "LimitTarget", "RuleTarget", "TargetCall", "require_on
 TargetCall = Callable[[Limiter], Awaitable[Decision]]
 
 
-@dataclass(frozen=True, slots=True)
-class AdHocTarget:
+class AdHocTarget(Struct, frozen=True):
     """Ad-hoc limit, key and cost against which a function call is checked."""
 
     limit: str | Limit
@@ -32,8 +32,7 @@ class AdHocTarget:
         return await limiter.acquire_limit(self.limit, *self.key, cost=self.cost, max_wait=max_wait)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleTarget:
+class RuleTarget(Struct, frozen=True):
     """Domain and descriptors, by which rules are found, and cost of a function call."""
 
     domain: str

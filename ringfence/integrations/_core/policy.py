@@ -5,12 +5,14 @@ and receive decisions. `run_steps` performs the effects, async or blocking, so a
 this code. When the limiter fails, the generator receives `LimiterFailed` and allows the request.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
 from typing import cast
+
+from msgspec.structs import replace
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision, Status
@@ -117,8 +119,8 @@ class Policy:
     def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
         """Create the policy of one view: this policy's settings, overridden by those of the
         view."""
-        own = replace(self.settings, domain=None, limit=limit, scope=None)
-        policy = Policy(replace(own, **options), name, is_view=True)
+        own = dataclasses.replace(self.settings, domain=None, limit=limit, scope=None)
+        policy = Policy(dataclasses.replace(own, **options), name, is_view=True)
         if not policy.has_limits:
             raise ConfigError(
                 "the limit of a view must name a limit, such as '5/minute', or a domain"

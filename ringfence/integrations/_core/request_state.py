@@ -6,7 +6,8 @@ decision here, so that the response gets one set of headers.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ringfence.client.decision import Decision, decide
 from ringfence.http import HeaderStyle, LimitHeaders, Refused, Request, Template, refused_body
@@ -22,8 +23,7 @@ _ONCE = ("Cache-Control", "Retry-After")
 _WAITS = ("Retry-After", "X-RateLimit-Retry-After")
 
 
-@dataclass(slots=True)
-class Spent:
+class Spent(Struct):
     """Allowed check whose charge may be corrected after the response."""
 
     settle: "Callable[[Spent, Request, Response], Steps] | None"
@@ -34,8 +34,7 @@ class Spent:
     decision: Decision
 
 
-@dataclass(slots=True)
-class RequestState:
+class RequestState(Struct):
     """All decisions and charges of one request."""
 
     request: Request

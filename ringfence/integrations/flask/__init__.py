@@ -12,7 +12,7 @@ decorators does not matter, and async views work as well.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeVar, Unpack
 
 import click
@@ -20,6 +20,7 @@ import werkzeug.exceptions
 from flask import Blueprint, Flask, current_app, request
 from flask import Request as FlaskRequest
 from flask.cli import AppGroup
+from msgspec.structs import replace
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ringfence.client.decision import Decision

@@ -5,9 +5,9 @@ A limit is an attribute of a view or blueprint; the view is not wrapped.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from flask import Blueprint, Flask
+from msgspec import Struct
 
 from ringfence.integrations import wsgi
 from ringfence.integrations._core.policy import Policy
@@ -21,16 +21,14 @@ _MARK = "_ringfence"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ViewMark:
+class ViewMark(Struct, frozen=True, eq=False):
     """Limit that a decorator has attached to a view or blueprint."""
 
     limit: LimitSpec
     options: ViewOptions
 
 
-@dataclass(slots=True)
-class TargetMarks:
+class TargetMarks(Struct):
     """All limits and exemptions of one view or blueprint."""
 
     limits: tuple[ViewMark, ...] = ()

@@ -7,10 +7,10 @@ not part of a counter's identity, so a peek can use any amount.
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from time import monotonic
 
 from limits.limits import TIME_TYPES
+from msgspec import Struct
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -32,8 +32,7 @@ _CACHE_SIZE = 10_000
 """Maximum of cached keys: counted keys, and periods that are not part of the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """State of the fixed window of one key."""
 
     count: int

@@ -6,7 +6,8 @@ implementation is used.
 """
 
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.limiter.backends import Frames, SlowGroup, Tables
 from ringfence.limiter.limit import Limit
@@ -41,8 +42,7 @@ def compiled_tables(secret: bytes, *, keeps_keys: bool) -> Tables:
     return _CompiledTables(secret, keeps_keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _CompiledTables:
+class _CompiledTables(Struct, frozen=True):
     _secret: bytes
     _keeps_keys: bool
 

@@ -6,11 +6,13 @@ not answer the ping either, its requests fail and reconnection continues in the 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from random import Random
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.peering.link.denial_subscription import DenialSubscription
@@ -50,8 +52,7 @@ _STALL_S = 0.05
 """Delay of a timer, in seconds, that shows that this process was stopped or is overloaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEvents:
+class ConnectionEvents(Struct, frozen=True):
     """Callbacks of a connection: for messages of the member, and when the member becomes
     reachable or is lost."""
 
@@ -65,8 +66,7 @@ class ConnectionEvents:
     """Called when the member closed the connection because it does not support a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """Address of a member, and the credentials that are sent to it."""
 
     address: Address

@@ -5,10 +5,11 @@ decides what a frame contains and when it is sent.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from ringfence.errors import AccessDenied, RemoteProtocolError
 from ringfence.peering.internal_errors import OnError
@@ -68,8 +69,7 @@ OnResults: TypeAlias = Callable[[Batch, Results, float], None]
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """Frame that was sent, with the callers that wait for its answer."""
 
     payload: bytes

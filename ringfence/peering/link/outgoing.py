@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.peering.target import ResultCallback
 from ringfence.wire import NO_ID, Batch, CheckId, Request, Results
@@ -14,8 +15,7 @@ MAX_ROWS = 512
 the next one is built. So many rows always fit into a message, for any length of keys and limits."""
 
 
-@dataclass(slots=True, eq=False)
-class QueuedBatch:
+class QueuedBatch(Struct, eq=False):
     """Batch that waits to be sent to a member, with the callbacks for its results."""
 
     batch: Batch

@@ -5,7 +5,8 @@ instance.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.peering.link.outgoing import QueuedBatch
 from ringfence.wire import Results, empty_results
@@ -13,8 +14,7 @@ from ringfence.wire import Results, empty_results
 __all__ = ["AnsweredRows", "PartialAnswers"]
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredRows:
+class AnsweredRows(Struct, frozen=True):
     """Answered rows of one batch, with their results."""
 
     queued: QueuedBatch

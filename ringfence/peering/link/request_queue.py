@@ -7,8 +7,9 @@ long. `frames_in_flight` decides what happens to a frame after it was sent.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from ringfence.errors import LocalProtocolError
 from ringfence.peering.coalescer import PendingBatch, new_pending_batch
@@ -27,8 +28,7 @@ logger = logging.getLogger("ringfence.client")
 _Send: TypeAlias = Callable[[bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     make: Callable[[int], Message]
     on_reply: OnReply
     asked_at: float

@@ -1,12 +1,11 @@
 """Time-outs and limits of a link."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["LinkSettings"]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
+class LinkSettings(Struct, frozen=True):
     """Time-outs and limits of a link; times are in seconds."""
 
     answer_timeout: float = 0.5

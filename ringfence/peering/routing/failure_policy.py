@@ -6,7 +6,8 @@ forwarding nodes share this code.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ringfence.limiter import Code, Engine, Limit, Outcome
 from ringfence.peering.clock import Clock

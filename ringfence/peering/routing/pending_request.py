@@ -1,8 +1,9 @@
 """Pending request: one batch, the requests to members that it needs, and the results so far."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from ringfence.errors import AccessDenied
 from ringfence.peering.target import SentBatch, Shed, Target

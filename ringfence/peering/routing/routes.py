@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from ringfence.peering.target import SingleCheckTarget, Target
@@ -12,8 +13,7 @@ from ringfence.wire import MAX_KEYS, Batch
 __all__ = ["Routes", "split_by_member"]
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """Hash ring of a data center, with the links by which its members are reached."""
 
     ring: Ring

@@ -6,7 +6,8 @@ One run reports all problems: violations of Envoy's own conditions, and mistakes
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ringfence.rules.descriptor_tree import Domain, Open, Row, label
 from ringfence.rules.glob import Glob, is_pattern
@@ -58,16 +59,14 @@ _MAX_NAMES = 1000
 _GIVE_NAME = "add `name:` to the limit that must be replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     """Rule file that was parsed but not validated yet."""
 
     name: str
     root: Item
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRules:
+class LoadedRules(Struct, frozen=True):
     """Loaded rules, with warnings about entries that are legal but probably mistakes."""
 
     rules: RuleSet
@@ -76,8 +75,7 @@ class LoadedRules:
     """File and line by rule id: of the key that sets the scope, or else of the limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sibling:
+class _Sibling(Struct, frozen=True):
     """Child of a node in the descriptor tree, which is compared with the other children of that
     node."""
 
@@ -95,8 +93,7 @@ class _Sibling:
         )
 
 
-@dataclass(slots=True)
-class _DomainBuilder:
+class _DomainBuilder(Struct):
     """Domain under construction while its files are read."""
 
     name: str

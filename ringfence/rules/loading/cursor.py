@@ -5,7 +5,8 @@ Which keys a map may have is decided by the callers.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.problems import Findings, Problem
@@ -18,8 +19,7 @@ _NOT_TEXT = (Kind.FLOAT, Kind.OTHER, Kind.MERGE)
 """Kinds that are rejected where text is expected, since YAML may read them differently."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     """Position in a rule file, and the findings to which problems are added."""
 
     findings: Findings

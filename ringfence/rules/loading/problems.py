@@ -1,7 +1,8 @@
 """Problems in rule files, collected during a load, so that all of them are reported together."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ringfence.errors import ConfigError
 
@@ -10,8 +11,7 @@ __all__ = ["Findings", "Problem", "RuleFileError", "in_order"]
 _MAX_SHOWN = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One error or warning about a rule file."""
 
     file: str
@@ -41,8 +41,7 @@ class RuleFileError(ConfigError):
         super().__init__("\n".join(shown))
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """Errors and warnings of one load of rule files, in the order of their discovery."""
 
     errors: list[Problem] = field(default_factory=list)

@@ -7,7 +7,9 @@ written as text. `build` reads the surrounding descriptor, and `scope` reads `sc
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.rules.loading.cursor import Cursor
@@ -67,8 +69,7 @@ _REFUSED_IN_DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """Values for keys that are absent in a `rate_limit` map, for limits for which the key is
     valid."""
 
@@ -89,8 +90,7 @@ class Defaults:
     leases: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimit:
+class RateLimit(Struct, frozen=True):
     """Contents of one `rate_limit` map; not meaningful if the map had errors."""
 
     limit: Limit | None

@@ -3,9 +3,10 @@
 The YAML composer and the mapping reader produce these values; the readers of keys consume them.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 __all__ = ["MAX_DEPTH", "Item", "Kind", "Listing", "Scalar", "Table", "is_unicode"]
 
@@ -26,8 +27,7 @@ class Kind(StrEnum):
     """`<<` in a place where it is not the key of a map."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """Single value of a rule file, in its written form."""
 
     kind: Kind
@@ -48,16 +48,14 @@ class Scalar:
         return int(digits) if is_plain else None
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """List of values in a rule file."""
 
     items: "tuple[Item, ...]"
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Map in a rule file: pairs in file order; keys may still be invalid or repeated."""
 
     pairs: "tuple[tuple[Item, Item], ...]"

@@ -6,8 +6,9 @@ reads files and decodes them, within bounds.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ringfence.rules.loading.build import LoadedRules, SourceFile, build_rules
 from ringfence.rules.loading.mapping import load_mapping

@@ -5,7 +5,6 @@ stateless reset. `endpoint` creates the admitted connections and limits their nu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # Public, by its docs.
@@ -23,6 +22,7 @@ from aioquic.quic.packet import (
 )
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
+from msgspec import Struct
 
 from ringfence.transport.interface import Address
 from ringfence.transport.quic.aioquic_connection import reset_token
@@ -44,24 +44,21 @@ _MIN_RESET_SIZE = 21
 """Sizes of a stateless reset, which must look like any packet with a short header."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(Struct, frozen=True):
     """Decision about a packet: create a connection for it."""
 
     original_cid: bytes
     retry_cid: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """Decision about a packet: send `datagram` as the answer, and keep no state."""
 
     datagram: bytes
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Decision about a packet: send no answer."""
 
     cause: str

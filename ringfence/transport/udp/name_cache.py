@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ringfence.transport.interface import Address
 
@@ -15,8 +16,7 @@ _FAILURE_TTL = 1.0
 _MAX_NAMES = 4096
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     expires_at: float
     resolved: Address | None
     """Last numeric address; None until the name has been resolved once."""

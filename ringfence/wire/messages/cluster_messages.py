@@ -1,7 +1,8 @@
 """Messages that request the members, rules and statistics of a node, and their answers."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 __all__ = ["AskMembers", "AskRules", "AskStats", "MemberRow", "Members", "Plain", "Rules", "Stats"]
 
@@ -10,15 +11,13 @@ Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, P
 """JSON-like data as msgpack carries it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskMembers:
+class AskMembers(Struct, frozen=True):
     """Request for the members of the cluster."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
+class MemberRow(Struct, frozen=True):
     """One member of the cluster, as the answering node sees it."""
 
     name: str
@@ -32,8 +31,7 @@ class MemberRow:
     members that are alive, suspect or leaving."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(Struct, frozen=True):
     """Answer to `AskMembers`: the members of the cluster sorted by name, and a hash of that
     list."""
 
@@ -42,15 +40,13 @@ class Members:
     members: list[MemberRow]
 
 
-@dataclass(frozen=True, slots=True)
-class AskRules:
+class AskRules(Struct, frozen=True):
     """Request for the rules of a node."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """Answer to `AskRules`: rules as nested lists, which `RuleSet.from_plain` reads."""
 
     seq: int
@@ -58,15 +54,13 @@ class Rules:
     plain: Plain
 
 
-@dataclass(frozen=True, slots=True)
-class AskStats:
+class AskStats(Struct, frozen=True):
     """Request for the statistics of a node."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Answer to `AskStats`: counts by name."""
 
     seq: int

@@ -1,6 +1,6 @@
 """Messages that let a client decide some checks itself: cached denials and leases."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = [
     "LeaseRequest",
@@ -12,8 +12,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeDenials:
+class SubscribeDenials(Struct, frozen=True):
     """Request of a client with a denial cache to receive `DenialRevoked` messages.
 
     Answered by `Done`.
@@ -22,16 +21,14 @@ class SubscribeDenials:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class DenialRevoked:
+class DenialRevoked(Struct, frozen=True):
     """Notice to a client: some denied keys may be allowed again before their `retry_after`."""
 
     keys: list[bytes]
     """Empty for all keys that the sender has denied."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(Struct, frozen=True):
     """Request of a client for a lease: units of a key that only this client may spend. Also
     returns finished leases."""
 
@@ -45,8 +42,7 @@ class LeaseRequest:
     """Units spent of each finished lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseGrant:
+class LeaseGrant(Struct, frozen=True):
     """Answer to `LeaseRequest`: units of a key that the client may spend without asking the
     key's owner."""
 
@@ -63,16 +59,14 @@ class LeaseGrant:
     reset_after_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecall:
+class LeaseRecall(Struct, frozen=True):
     """Recall of leases: the client must stop spending their units and report the spent ones."""
 
     keys: list[bytes]
     """Empty for all leases of the sender."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsFree:
+class SlotsFree(Struct, frozen=True):
     """Notice to a client: slots of concurrency limits are reserved for its waiting checks.
 
     The client must repeat these checks within a second.

@@ -2,13 +2,12 @@
 often.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["AskThrottled", "Report", "Throttled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Report of decisions that a client made without a node. Answered by `Done` once it is counted.
 
     A node ignores a report whose `number` is not above all earlier numbers of `client`.
@@ -31,8 +30,7 @@ class Report:
     """Number of decisions on each key."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskThrottled:
+class AskThrottled(Struct, frozen=True):
     """Request for the keys that a node denied most often."""
 
     seq: int
@@ -40,8 +38,7 @@ class AskThrottled:
     """Maximum number of keys in the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(Struct, frozen=True):
     """Answer to `AskThrottled`: denied keys of one node in the last five to ten minutes."""
 
     seq: int

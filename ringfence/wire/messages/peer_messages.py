@@ -1,7 +1,8 @@
 """Messages between nodes: membership, shard transfers, replicas and window counts."""
 
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct, field
 
 from ringfence.limiter.limit import Limit
 from ringfence.wire.messages.cluster_messages import Plain
@@ -32,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Anti-entropy request: the sender's full membership records; the receiver answers with its
     records."""
 
@@ -42,16 +42,14 @@ class Exchange:
     """Records as `gossip` packs them; opaque here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanged:
+class Exchanged(Struct, frozen=True):
     """Answer to `Exchange`: the membership records of the answering node."""
 
     seq: int
     packed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """States of counters in columns, for transfers and replication between nodes."""
 
     keys: list[bytes]
@@ -76,8 +74,7 @@ class Holding(IntEnum):
     """Original counters: the node that receives them decides from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(Struct, frozen=True):
     """Request of a node for the counters of shards that it owns by its member list."""
 
     seq: int
@@ -91,8 +88,7 @@ class Pull:
     """Whether only replicas of the requesting node's earlier counters are requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardGroup:
+class ShardGroup(Struct, frozen=True):
     """Shards in a `Pulled` message with the same transfer id, kind of data and previous owner."""
 
     shards: list[int]
@@ -121,8 +117,7 @@ class ShardGroup:
     unknown one. Empty for a shard without counters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(Struct, frozen=True):
     """Answer to `Pull`: counters of some of the requested shards. The others must be requested
     again."""
 
@@ -136,8 +131,7 @@ class Pulled:
     """Recent decisions on these shards, whose checks may arrive again on another path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """Replication message: changed counters, from the node that owns them to its standby node."""
 
     seq: int
@@ -148,23 +142,20 @@ class Copy:
     """Index into `origins` for each key. Empty when they are unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferOffer:
+class TransferOffer(Struct, frozen=True):
     """Offer to transfer shards to the receiver, which owns them by the sender's member list."""
 
     seq: int
     shards: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class AskTakenOver:
+class AskTakenOver(Struct, frozen=True):
     """Request for the list of shards that the receiver has taken over from the sender."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
+class TakenOver(Struct, frozen=True):
     """Answer to `AskTakenOver`: shards that the answering node has taken over from the asking
     node."""
 
@@ -172,8 +163,7 @@ class TakenOver:
     shards: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class TransferAck:
+class TransferAck(Struct, frozen=True):
     """Acknowledgement of a shard transfer: the sender has received all counters, so the receiver
     may delete them."""
 
@@ -184,8 +174,7 @@ class TransferAck:
     acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowCounts:
+class WindowCounts(Struct, frozen=True):
     """Counts of one data center in numbered windows, for rules of global scope."""
 
     seq: int
@@ -196,8 +185,7 @@ class WindowCounts:
     """Alternating window numbers and counts for each key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct, frozen=True):
     """Checksums, per shard, of the window counts that the sender has already sent to the
     receiver."""
 
@@ -207,8 +195,7 @@ class Digest:
     sums: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class DigestMismatch:
+class DigestMismatch(Struct, frozen=True):
     """Answer to `Digest`: shards whose checksums differ, so that their counts must be sent
     again."""
 
@@ -216,8 +203,7 @@ class DigestMismatch:
     shards: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverCounts:
+class RecoverCounts(Struct, frozen=True):
     """Request of a node without counters for the counts that its data center sent to others
     earlier."""
 
@@ -226,8 +212,7 @@ class RecoverCounts:
     """Requested shards in ascending order; at least one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverCountsReply:
+class RecoverCountsReply(Struct, frozen=True):
     """Answer to `RecoverCounts`: window counts of the asking node's data center."""
 
     seq: int
@@ -238,30 +223,26 @@ class RecoverCountsReply:
     """Alternating window numbers and counts for each key."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskPeers:
+class AskPeers(Struct, frozen=True):
     """Request of an operator for all data that a node has about other members of the cluster."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(Struct, frozen=True):
     """Answer to `AskPeers`: one map for each member."""
 
     seq: int
     plain: Plain
 
 
-@dataclass(frozen=True, slots=True)
-class AskLeave:
+class AskLeave(Struct, frozen=True):
     """Request to a node: transfer all shards, leave the cluster and stop."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """Acknowledgement that a requested action is done or has started."""
 
     seq: int

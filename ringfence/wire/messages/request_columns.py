@@ -6,10 +6,11 @@ order.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from ringfence.errors import AccessDenied
 from ringfence.limiter.limit import Limit
@@ -85,8 +86,7 @@ BY_POLICY = (Source.POLICY, Source.SHED)
 """Sources of rows that the rule's `on_failure` decided without counting."""
 
 
-@dataclass(slots=True, weakref_slot=True)
-class Batch:
+class Batch(Struct, weakref=True):
     """Checks, charges, refunds or resets in columns.
 
     The class is not frozen, because freezing costs more time than decoding the fields. Only the
@@ -153,8 +153,7 @@ class Batch:
         return runs
 
 
-@dataclass(slots=True)
-class Results:
+class Results(Struct):
     """Outcomes and sources of the decisions on a batch, in columns."""
 
     outcomes: Outcomes

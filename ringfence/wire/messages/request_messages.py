@@ -3,15 +3,14 @@
 `request_columns` has their columns, `request_codec` encodes and decodes them.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ringfence.wire.messages.request_columns import Batch, CheckId, OutcomeRow, Results
 
 __all__ = ["Answer", "DecidedCheck", "Request"]
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedCheck:
+class DecidedCheck(Struct, frozen=True):
     """Record of a check, a charge or a refund that a node decided."""
 
     id: CheckId
@@ -25,8 +24,7 @@ class DecidedCheck:
     is_refund: bool = False
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """Batch of checks, charges, refunds or resets in one message; it has one row or thousands.
 
     Not frozen, since one is created per frame. No code changes one.
@@ -44,8 +42,7 @@ class Request:
     batch: Batch
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """Results of the request that `seq` identifies, or of some of its rows, in the order of the
     request.
 

@@ -1,7 +1,8 @@
 """Messages that start, check and end the session of a connection."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["Goodbye", "Hello", "Ping", "Pong", "Refused", "Role", "Welcome"]
 
@@ -13,8 +14,7 @@ class Role(StrEnum):
     CLIENT = "client"
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """First message on a connection, sent by the program that opened it."""
 
     role: Role
@@ -26,8 +26,7 @@ class Hello:
     """64-bit random id, new for each link of a process; with `seq` it identifies a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Struct, frozen=True):
     """Answer to a valid `Hello`, after which requests are accepted."""
 
     name: str
@@ -38,8 +37,7 @@ class Welcome:
     """Version of the node's rules: higher is newer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Refusal of a request or a `Hello` message, with the reason.
 
     `seq` is 0 for a `Hello` or the whole connection; requests count from 1.
@@ -52,22 +50,19 @@ class Refused:
     """The problem and how to fix it, at most 500 characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Struct, frozen=True):
     """Message that asks whether the peer is alive."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(Struct, frozen=True):
     """Answer to `Ping`: the sender is alive."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
+class Goodbye(Struct, frozen=True):
     """Notice that the sending node is draining: it accepts no new requests."""
 
     reason: str

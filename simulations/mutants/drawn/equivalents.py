@@ -5,9 +5,10 @@ stays valid when other code of the module changes, and ends when this line chang
 """
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from simulations.mutants.drawn.sample import DrawnMutant
 
@@ -18,8 +19,7 @@ _ANY = "*"
 """Module or function of an entry that holds everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Equivalent:
+class Equivalent(Struct, frozen=True):
     """Mutation that changes no behaviour that a caller can observe, and the reason."""
 
     module: str

@@ -6,10 +6,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import CodeType
+
+from msgspec import Struct, field
 
 from simulations.mutants.drawn.sample import ROOT, DrawnMutant
 
@@ -18,8 +19,7 @@ __all__ = ["LineMap"]
 Lines = dict[int, list[str]]
 
 
-@dataclass(slots=True)
-class LineMap:
+class LineMap(Struct):
     """Recorded lines of each test; old records remain valid for lines that did not change."""
 
     root: Path = ROOT

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 from time import monotonic
 from typing import TypeVar
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from simulations.mutants.drawn.equivalents import reason_of
@@ -25,8 +26,7 @@ _BATCH = 12
 """Test files of one process that records lines; the map is saved after each process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Result of one drawn mutant."""
 
     mutant: DrawnMutant

@@ -7,9 +7,10 @@ does not count eleven times.
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+
+from msgspec import Struct
 
 from simulations.mutants.drawn.tool import Place, Variant, find_places, mutate
 from simulations.mutants.value import MutantGone
@@ -29,8 +30,7 @@ PACKAGES = (
 """Packages from which mutants are drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnMutant:
+class DrawnMutant(Struct, frozen=True):
     """Mutant that the mutation tool made: one operator, applied at one place of a module."""
 
     path: str

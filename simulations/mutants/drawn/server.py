@@ -8,10 +8,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from select import select
 from types import TracebackType
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 from simulations.mutants.drawn.sample import ROOT, DrawnMutant
@@ -26,8 +27,7 @@ _IDLE_SHARE = 0.01
 """Share of a processor below which a process waits; on a busy machine others get little, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """Test, or simulation run, that detected a mutant."""
 
     by: str

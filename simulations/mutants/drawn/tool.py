@@ -6,9 +6,10 @@ package installs it.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from ringfence.errors import ConfigError
 
@@ -18,8 +19,7 @@ Position = tuple[int, int]
 """Line from 1 and column from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One possible mutation of a place."""
 
     operator: str
@@ -28,8 +28,7 @@ class Variant:
     """Number of this mutation among all mutations of the operator in the module, from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Piece of source text that operators of the tool can mutate."""
 
     start: Position
@@ -84,8 +83,7 @@ def mutate(source: str, variant: Variant) -> str:
     raise LookupError(f"the module has no mutation {variant.operator} {variant.occurrence}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
+class _Tool(Struct, frozen=True):
     operators: dict[str, Any]
     mutate_code: Any
     parse: Any

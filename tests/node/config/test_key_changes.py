@@ -1,7 +1,8 @@
-from dataclasses import replace
+import dataclasses
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from node.config.access import Access
 from node.config.key_changes import changes_between
@@ -60,7 +61,7 @@ def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], sai
 
 def test_changes_of_certificates_and_of_the_authority_are_distinguished() -> None:
     renewed = self_signed(datetime(2031, 1, 1, tzinfo=UTC))
-    other = replace(CLIENT, ca_pem=b"another authority", by_node_name=True)
+    other = dataclasses.replace(CLIENT, ca_pem=b"another authority", by_node_name=True)
 
     assert changes_between((ACCESS, CLIENT, SERVER), (ACCESS, other, renewed)) == [
         "certificate renewed",

@@ -1,12 +1,12 @@
 """What goes on after an internal error, and what does not pass as one."""
 
 import logging
-from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hashring import NodeId

@@ -7,13 +7,13 @@ import pty
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from node.cli import command

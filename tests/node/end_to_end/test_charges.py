@@ -1,9 +1,8 @@
 """Charges in a cluster: each counts exactly once, on any node and after any delay."""
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from node.requests.deduplication import DecidedChecks

@@ -1,10 +1,10 @@
 """Reports of decisions that clients made locally: each counts once in the nodes' metrics."""
 
 from collections import Counter
-from dataclasses import replace
 
 import trio
 from msgpack import packb
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from node.config.access import Access

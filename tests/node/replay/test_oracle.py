@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import cache
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ def flights(*spans: tuple[int, int]) -> list[Recorded]:
 
 @pytest.mark.parametrize("limit", [LOG, FIXED, BUCKET, SLIDING, SLOTTED])
 def test_no_record_and_no_admission_is_no_excess(limit: Limit) -> None:
-    denied = [replace(record, admitted=False) for record in at(*[5] * 50)]
+    denied = [msgspec.structs.replace(record, admitted=False) for record in at(*[5] * 50)]
 
     assert over_admitted([], limit) == 0
     assert over_admitted(denied, limit) == 0

@@ -1,8 +1,7 @@
 """Assembly of the parts of a shard, in order and only from one transfer."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from node.shards.transfers.shard_receiver import IncomingTransfer, transfers_of
 from ringfence.limiter import Limit

@@ -412,7 +412,7 @@ def test_without_yaml_a_file_raises_with_what_to_install():
 
 
 HEAVY = {
-    "yaml", "click", "rich", "msgspec", "node", "gossip", "simulations", "benchmarks", "pytest",
+    "yaml", "click", "rich", "node", "gossip", "simulations", "benchmarks", "pytest",
     "ringfence.rules.loading.yaml_files", "ringfence.rules.report", "ringfence.transport.memory",
     "ringfence.transport.tls.certificate_authority",
 }  # fmt: skip

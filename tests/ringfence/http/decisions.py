@@ -1,6 +1,6 @@
 """Builders of decisions for tests."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ringfence import Decision, Rule, Source, Status, parse_limit
 from ringfence.client.decision import decide

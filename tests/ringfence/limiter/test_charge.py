@@ -1,10 +1,10 @@
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ringfence.limiter import (
     Algorithm,

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,4 +347,4 @@ def ask(engine: Engine, cost: int, now: int) -> Outcomes:
 
 def decide_one(engine: Engine, cost: int, now: int) -> Outcomes:
     """What an engine says of a check, but for the number of the slot, which is new each time."""
-    return replace(ask(engine, cost, now), slot_ids=[])
+    return msgspec.structs.replace(ask(engine, cost, now), slot_ids=[])

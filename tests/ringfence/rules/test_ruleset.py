@@ -1,9 +1,9 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND, Limit

@@ -1,12 +1,12 @@
 import copy
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import Algorithm, Calendar, Limit

@@ -1,9 +1,9 @@
 """P2: no duration, however long, ends a session or poisons a key for other clients."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ringfence.limiter import (
     NS_PER_SECOND,

@@ -1,9 +1,9 @@
 """Fixtures of the simulator's commands: the command in this process, and a short failing run."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault, Load

@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from simulations.judging.coverage import WANTED
 from simulations.judging.pairs import wanted_pairs

@@ -1,8 +1,7 @@
 """Invariants of slots: which runs they accept, and which violations they detect."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.limiter.reference.concurrency import Concurrency

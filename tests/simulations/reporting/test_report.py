@@ -2,12 +2,12 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from simulations.judging.judged import Judged
 from simulations.reporting.outcome import (

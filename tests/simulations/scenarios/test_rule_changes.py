@@ -1,12 +1,12 @@
 """Text form of changes to scenarios: meaning, invalid input and formatting."""
 
 import shlex
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from simulations.cli.scenario import scenario_command

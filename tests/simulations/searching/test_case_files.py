@@ -1,7 +1,7 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from simulations.scenarios.catalog import SCENARIOS

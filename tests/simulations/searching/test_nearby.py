@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault, Load

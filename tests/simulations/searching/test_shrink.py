@@ -1,8 +1,7 @@
 """Shrinking of failing runs, with planted mutants of the shipped code."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from simulations.mutants.catalog import MUTANTS
 from simulations.mutants.scenarios import TESTBEDS

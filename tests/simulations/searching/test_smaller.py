@@ -1,9 +1,9 @@
 """Passes of shrinking, with a predicate instead of a run."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import yaml
+from msgspec.structs import replace
 
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import generate_scenario

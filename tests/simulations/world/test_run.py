@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from simulations.scenarios.catalog import RULES, scenario
 from simulations.scenarios.generate import generate_scenario

@@ -1,10 +1,9 @@
 """Refunds that two nodes apply count once."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ringfence.wire import DecidedCheck
 from tests.node.requests.deduplication.decided_hosts import (

@@ -1,8 +1,7 @@
 """Checks that reach whole nodes on two paths count once."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hashring import shard_of

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from gossip import Record, Status, pack_records
 from hashring import Member, NodeId, Ring, shard_of

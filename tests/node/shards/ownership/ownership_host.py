@@ -1,7 +1,8 @@
 """Node without a network that owns shards, for tests of shard ownership."""
 
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from gossip import Record, Status
 from hashring import NodeId, shard_of

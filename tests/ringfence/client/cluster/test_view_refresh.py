@@ -1,9 +1,8 @@
 """A client follows changes of members and rules."""
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 
 from ringfence.client.limiter import Limiter
 from ringfence.wire import (

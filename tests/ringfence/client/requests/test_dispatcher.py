@@ -1,9 +1,8 @@
 """Unknown rules, outages and refusals of an owner elsewhere."""
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable

@@ -1,8 +1,7 @@
 """Log lines during an outage of the limiter and after it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ringfence.client.decision import UNDECIDED, Decision, decide
 from ringfence.integrations._core.runner import OutageTracker

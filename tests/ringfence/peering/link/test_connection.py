@@ -1,10 +1,10 @@
 """Connection of a link: silence, loss, refusals, goodbyes and bad messages."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from ringfence.errors import AccessDenied, PeerUnavailable

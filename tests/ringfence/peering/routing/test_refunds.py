@@ -1,8 +1,7 @@
 """Refunds of denied groups, late answers and cancelled calls."""
 
-from dataclasses import replace
-
 import trio
+from msgspec.structs import replace
 
 from ringfence.limiter import Code
 from ringfence.wire import Batch, Op, Source

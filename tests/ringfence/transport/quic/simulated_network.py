@@ -1,7 +1,7 @@
 """Endpoints joined by a network of our own: no sockets, and a clock that jumps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from heapq import heappop, heappush
@@ -10,6 +10,7 @@ from math import inf
 from random import Random
 
 from aioquic.quic.connection import QuicConnection as AioquicBase
+from msgspec.structs import replace
 
 from ringfence.transport.interface import Address, Connection
 from ringfence.transport.quic.configuration import client_configuration

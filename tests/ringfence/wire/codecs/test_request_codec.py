@@ -1,10 +1,10 @@
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgpack import packb, unpackb
+from msgspec.structs import replace
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import LONGEST_NS, Code, Outcomes
