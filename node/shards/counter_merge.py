@@ -201,8 +201,9 @@ class CounterMerge:
         self._engine.refund(keys, units, ages, slots, (), (), now)
 
     def admitted(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> FallbackLog:
-        """Return a log of what this node admitted for each key: slots, and units with age 0.
+        """Return a log of what this node admitted for each key: slots, and units.
 
+        The units of a sliding window keep the slots of the window; others have the age 0.
         The counts of other data centers are excluded, because both members have them. Units that
         were recovered from other data centers (`regained`) are excluded, because the counters of
         the other member contain them.
@@ -217,13 +218,18 @@ class CounterMerge:
                     log.grant(key, slot, units, limit.period_ns, now + left - limit.period_ns)
                 continue
             remote = counts.remote_counts[at] if counts.remote_counts else {}
-            if limit.is_bucket and (remote or len(state) > _UNSHARED_BUCKET):
+            if limit.algorithm is Algorithm.SLIDING_WINDOW:
+                spent = _units_by_slot(limit, state, now) if scratch.has(key) else []
+            elif limit.is_bucket and (remote or len(state) > _UNSHARED_BUCKET):
                 # The level has units of other data centers, too.
-                used = sum(state[_UNSHARED_BUCKET + 1 :: 2])
+                spent = [(now, sum(state[_UNSHARED_BUCKET + 1 :: 2]))]
             else:
-                used = scratch.used(key, now)
-            if units := max(0, used - regained.get(key, 0)):
-                log.add(key, units, limit.period_ns, now)
+                spent = [(now, scratch.used(key, now))]
+            theirs = regained.get(key, 0)
+            for spent_at, units in spent:
+                if units > theirs:
+                    log.add(key, units - theirs, limit.period_ns, spent_at)
+                theirs = max(0, theirs - units)
         return log
 
     def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
@@ -348,6 +354,15 @@ class CrossedTransfers:
         ]
         for shard in old:
             del self._charged[shard]
+
+
+def _units_by_slot(limit: Limit, state: Sequence[int], now: int) -> list[tuple[int, int]]:
+    """Return the units in each slot of a sliding window with the first instant of the slot, the
+    oldest slot first."""
+    slot_ns, (latest, *counts) = limit.period_ns // limit.slots, state
+    oldest = now // slot_ns - limit.slots
+    slots = [(latest - back, units) for back, units in enumerate(counts)]
+    return [(slot * slot_ns, units) for slot, units in reversed(slots) if slot >= oldest]
 
 
 def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:

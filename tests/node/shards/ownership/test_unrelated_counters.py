@@ -6,8 +6,9 @@ import pytest
 
 from hashring import Member, Ring, shard_of
 from node.shards.ownership.origins import UNKNOWN, ShardOrigins
+from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import MAX_ORIGINS
-from tests.node.shards.ownership.ownership_host import KEY, Host
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 
 def transferred(*, is_received: bool) -> tuple[Host, Host]:
@@ -158,3 +159,27 @@ def test_more_origins_than_a_message_may_have_are_unknown() -> None:
     origins.add(1, (MAX_ORIGINS + 1,))
 
     assert origins.of(1) == UNKNOWN
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("is_third", [False, True])
+def test_units_of_an_earlier_window_end_as_early_as_before_the_merge(
+    slots: int, *, is_third: bool
+) -> None:
+    """They were counted once more in the current window, which ends a whole period later."""
+    window = Limit.of_ns(100, DAY, algorithm=Algorithm.SLIDING_WINDOW, slots=slots)
+    one, other = Host("a", window), Host("b", window)
+    for host, units in ((one, 20), (other, 10)):
+        host.start()
+        host.spend(units, at=NOW - DAY // slots)
+        host.spend(3)
+    if is_third:
+        receiver = Host("c", window)
+        receiver.pull(one)
+        receiver.pull(other)
+    else:
+        receiver = one
+        receiver.pull(other)
+
+    counts = receiver.engine.snapshot([KEY], NOW).states[0][1:]
+    assert counts[:2] == [6, 30]
