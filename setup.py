@@ -5,7 +5,8 @@ from setuptools import Extension, setup
 
 FOLDER = "ringfence/limiter/compiled"
 FAST_PATH = "ringfence/transport/quic/fast_path"
-PARTS = ("_answers", "_hot", "_algorithms", "_ring", "_siphash", "_slots", "_store")
+MURMUR = "hashring/_murmur.pxd"
+PARTS = ("_hot", "_algorithms", "_ring", "_siphash", "_slots", "_states", "_store")
 
 extensions = cythonize(
     [
@@ -18,11 +19,13 @@ extensions = cythonize(
         for name in ("_store", "_hot", "_frames")
     ]
     + [
-        Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"])
-        for name in (
-            "hashring._compiled",
-            "node.shards._packed_rows",
-            "ringfence.client.requests._batch_ops",
+        Extension(
+            name, [f"{name.replace('.', '/')}.pyx"], depends=depends, extra_compile_args=["-O3"]
+        )
+        for name, depends in (
+            ("hashring._compiled", [MURMUR]),
+            ("node.shards._packed_rows", [MURMUR, f"{FOLDER}/_states.pxd"]),
+            ("ringfence.client.requests._batch_ops", []),
         )
     ],
     language_level=3,

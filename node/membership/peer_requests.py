@@ -9,7 +9,6 @@ from node.membership.cluster_view import ClusterView
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
 from node.requests.sessions.caller import Caller, internal_refusal
-from node.shards.replication import as_snapshot
 from node.shards.shard_counters import ShardCounters
 from ringfence.wire import (
     AskTakenOver,
@@ -61,9 +60,8 @@ class PeerRequests:
                 assert self._node.running.nursery is not None
                 self._node.running.nursery.start_soon(self._answer_pull, session, member, message)
             case Copy(seq, counts, origins, which):
-                by_key = [origins[index] for index in which] if origins else None
-                now = self._node.clock.now()
-                shards.ownership.keep_replica(member, as_snapshot(counts), now, by_key)
+                by_key = [origins[index] for index in which] if which else origins
+                shards.ownership.keep_replica(member, counts, self._node.clock.now(), by_key)
                 self._node.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, offered):

@@ -9,13 +9,32 @@ A row of a replica is the number of its limit, the instant of its arrival in 8 b
 numbers of its state. Numbers have 7 bits in each byte, the lowest bits first.
 """
 
+from collections import Counter
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from hashring._murmur cimport SHARD_SHIFT, murmur3
+from ringfence.limiter.compiled._states cimport (
+    PackedRow, first_packed_row, next_packed_row, put_packed_number,
+)
+
+from node.shards.replica_rows import merged
+
+cdef extern from *:
+    """
+    /* Hash of the bytes object with this content, keyed by the process. */
+    #if PY_VERSION_HEX >= 0x030E0000
+    #define ringfence_hash Py_HashBuffer
+    #else
+    #define ringfence_hash _Py_HashBytes
+    #endif
+    """
+    Py_hash_t ringfence_hash(const void* text, Py_ssize_t size) nogil
+
 cdef extern from "Python.h":
-    Py_hash_t PyObject_Hash(object) except -1
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
 
 
@@ -30,21 +49,15 @@ cdef enum:
     LONGEST_NUMBER = 10  # bytes
     INSTANT = 8  # bytes
 
+ROW_BYTES = 40  # estimated bytes of a row with its key, without the numbers
+cdef int64_t _ROW_BYTES = ROW_BYTES
+
 cdef struct Record:
     uint8_t* key  # behind the id
     uint8_t* row
     uint32_t row_size
     uint8_t key_size
     uint8_t id
-
-
-cdef inline uint8_t* _put(uint8_t* place, uint64_t number) noexcept:
-    while number >= 128:
-        place[0] = <uint8_t>(number | 128)
-        number >>= 7
-        place += 1
-    place[0] = <uint8_t>number
-    return place + 1
 
 
 cdef inline const uint8_t* _get(const uint8_t* place, uint64_t* number) noexcept:
@@ -74,11 +87,11 @@ def pack_row(limit, arrived_at, list state not None) -> bytes:
     cdef uint64_t instant
     try:
         instant = PyLong_AsUnsignedLongLong(arrived_at)
-        place = _put(begin, PyLong_AsUnsignedLongLong(limit))
+        place = put_packed_number(begin, PyLong_AsUnsignedLongLong(limit))
         memcpy(place, &instant, INSTANT)
         place += INSTANT
         for number in state:
-            place = _put(place, PyLong_AsUnsignedLongLong(number))
+            place = put_packed_number(place, PyLong_AsUnsignedLongLong(number))
         return PyBytes_FromStringAndSize(<char*>begin, place - begin)
     finally:
         if begin != &buffer[0]:
@@ -125,6 +138,13 @@ cdef class PackedRows:
     cdef uint32_t count
     cdef uint32_t slots
     cdef uint8_t id_count
+    cdef public object sender
+    """Owner that sent the rows."""
+    cdef public tuple origins
+    """Origins of the counters in the rows."""
+
+    def __cinit__(self):
+        self.origins = ()
 
     def __dealloc__(self):
         free(self.records)
@@ -141,48 +161,20 @@ cdef class PackedRows:
 
     def get(self, bytes key not None):
         """Return the row of a key; None if it has none."""
-        cdef uint32_t at = self._find(key)
+        cdef uint32_t at = self._find(<uint8_t*><char*>key, len(key))
         return None if at == self.count else self._row(at)
 
     def __setitem__(self, bytes key not None, bytes row not None):
-        cdef uint32_t at = self._find(key)
-        cdef Record old, new
-        cdef uint64_t size
-        if len(key) > 255:
-            raise ValueError(f"a key has at most 255 bytes, this one {len(key)}")
-        if at < self.count:
-            old = self._record(at)
-            if old.row_size == len(row):
-                memcpy(old.row, <char*>row, old.row_size)
-                return
-        new.id = self._id_of(key)
-        new.key_size = <uint8_t>(len(key) if new.id == NO_ID else len(key) - ID)
-        new.row_size = <uint32_t>len(row)
-        size = _size(&new)
-        if at == self.count == self.slots:
-            self._add_slots()
-        if self.end + size > self.room:
-            self._make_room(size)
-        if at < self.count:
-            old = self._record(at)
-            self.removed += _size(&old)
-        else:
-            self.tags[at] = <uint8_t>PyObject_Hash(key)
-            self.count += 1
-        self.places[at] = <uint32_t>self.end
-        self._write(self.records + self.end, &new, <uint8_t*><char*>key, <uint8_t*><char*>row)
-        self.end += size
+        self._put(
+            self._find(<uint8_t*><char*>key, len(key)), <uint8_t*><char*>key, len(key), NULL, 0,
+            <uint8_t*><char*>row, len(row),
+        )
 
     def __delitem__(self, bytes key not None):
-        cdef uint32_t at = self._find(key)
-        cdef Record record
+        cdef uint32_t at = self._find(<uint8_t*><char*>key, len(key))
         if at == self.count:
             raise KeyError(key)
-        record = self._record(at)
-        self.removed += _size(&record)
-        self.count -= 1
-        memmove(self.places + at, self.places + at + 1, (self.count - at) * sizeof(uint32_t))
-        memmove(self.tags + at, self.tags + at + 1, self.count - at)
+        self._delete(at)
 
     def items(self):
         """Yield each key with its row, in the order in which the keys were added.
@@ -193,9 +185,53 @@ cdef class PackedRows:
         for at in range(self.count):
             yield self._key(at), self._row(at)
 
-    cdef uint32_t _find(self, bytes key) except? 4294967295:
+    cdef int _put(
+        self, uint32_t at, const uint8_t* key, Py_ssize_t key_size,
+        const uint8_t* head, uint32_t head_size, const uint8_t* rest, uint32_t rest_size,
+    ) except -1:
+        """Set the row of the key whose index `_find` has returned. The row is in two parts."""
+        cdef Record old, new
+        cdef uint64_t size
+        if key_size > 255:
+            raise ValueError(f"a key has at most 255 bytes, this one {key_size}")
+        new.row_size = head_size + rest_size
+        if at < self.count:
+            old = self._record(at)
+            if old.row_size == new.row_size:
+                memcpy(old.row, head, head_size)
+                memcpy(old.row + head_size, rest, rest_size)
+                return 0
+        new.id = self._id_of(key, key_size)
+        new.key_size = <uint8_t>(key_size if new.id == NO_ID else key_size - ID)
+        size = _size(&new)
+        if at == self.count == self.slots:
+            self._add_slots()
+        if self.end + size > self.room:
+            self._make_room(size)
+        if at < self.count:
+            old = self._record(at)
+            self.removed += _size(&old)
+        else:
+            self.tags[at] = <uint8_t>ringfence_hash(key, key_size)
+            self.count += 1
+        self.places[at] = <uint32_t>self.end
+        self._write(self.records + self.end, &new, key)
+        old = self._record(at)
+        memcpy(old.row, head, head_size)
+        memcpy(old.row + head_size, rest, rest_size)
+        self.end += size
+        return 0
+
+    cdef void _delete(self, uint32_t at) noexcept:
+        cdef Record record = self._record(at)
+        self.removed += _size(&record)
+        self.count -= 1
+        memmove(self.places + at, self.places + at + 1, (self.count - at) * sizeof(uint32_t))
+        memmove(self.tags + at, self.tags + at + 1, self.count - at)
+
+    cdef uint32_t _find(self, const uint8_t* key, Py_ssize_t size) noexcept:
         """Return the index of a key; the number of keys if it has no row."""
-        cdef uint8_t tag = <uint8_t>PyObject_Hash(key)
+        cdef uint8_t tag = <uint8_t>ringfence_hash(key, size)
         cdef uint32_t at = 0
         cdef uint8_t* found
         while at < self.count:
@@ -203,7 +239,7 @@ cdef class PackedRows:
             if found == NULL:
                 break
             at = <uint32_t>(found - self.tags)
-            if self._has_key(at, <uint8_t*><char*>key, len(key)):
+            if self._has_key(at, key, size):
                 return at
             at += 1
         return self.count
@@ -218,14 +254,14 @@ cdef class PackedRows:
             return False
         return not memcmp(record.key, key, record.key_size)
 
-    cdef uint8_t _id_of(self, bytes key) except? 0:
+    cdef uint8_t _id_of(self, const uint8_t* key, Py_ssize_t size) except? 0:
         """Return the number of a key's first bytes, or `NO_ID`."""
         cdef uint8_t number
         cdef uint8_t* longer
-        if len(key) < ID:
+        if size < ID:
             return NO_ID
         for number in range(self.id_count):
-            if not memcmp(self.ids + number * ID, <char*>key, ID):
+            if not memcmp(self.ids + number * ID, key, ID):
                 return number
         if self.id_count == NO_ID:
             return NO_ID
@@ -233,7 +269,7 @@ cdef class PackedRows:
         if longer == NULL:
             raise MemoryError
         self.ids = longer
-        memcpy(self.ids + self.id_count * ID, <char*>key, ID)
+        memcpy(self.ids + self.id_count * ID, key, ID)
         self.id_count += 1
         return self.id_count - 1
 
@@ -248,16 +284,14 @@ cdef class PackedRows:
         record.row = record.key + record.key_size
         return record
 
-    cdef void _write(
-        self, uint8_t* place, const Record* new, const uint8_t* key, const uint8_t* row
-    ) noexcept:
+    cdef void _write(self, uint8_t* place, const Record* new, const uint8_t* key) noexcept:
+        """Write a record without its row."""
         cdef uint64_t head = HEAD if new.row_size < SHORT else LONG_HEAD
         place[0], place[1] = new.id, new.key_size
         place[2] = <uint8_t>new.row_size if new.row_size < SHORT else SHORT
         if head == LONG_HEAD:
             memcpy(place + HEAD, &new.row_size, sizeof(uint32_t))
         memcpy(place + head, key if new.id == NO_ID else key + ID, new.key_size)
-        memcpy(place + head + new.key_size, row, new.row_size)
 
     cdef bytes _key(self, uint32_t at):
         cdef Record record = self._record(at)
@@ -309,3 +343,67 @@ cdef class PackedRows:
         memmove(self.tags, <uint8_t*>(places + self.slots), self.count)
         self.slots = slots
         return 0
+
+
+def keep_rows(shards, bytes packed not None, list numbers not None, arrived_at, sender, origins):
+    """Store packed rows by shard, see `replica_rows.keep_rows`."""
+    cdef PackedRow row
+    cdef PackedRows rows
+    cdef uint64_t instant = PyLong_AsUnsignedLongLong(arrived_at)
+    cdef uint64_t old_limit, last_dropped = 0
+    cdef int64_t in_turn = 0  # rows with the limit `last_dropped` that are not in `dropped`
+    cdef uint8_t[LONGEST_NUMBER + INSTANT] head
+    cdef uint8_t* end
+    cdef Record old
+    cdef uint32_t at
+    cdef int64_t size = 0, nbytes = 0
+    cdef Py_ssize_t place = -1, last_origin = len(origins) - 1
+    cdef list added = [0] * len(numbers)
+    dropped = Counter()
+    move_to_end, find = shards.move_to_end, shards.get
+    first_packed_row(&row, <uint8_t*><char*>packed, len(packed))
+    while row.next < row.end:
+        if not next_packed_row(&row):
+            raise ValueError("replicas must be packed rows")
+        place += 1
+        shard = murmur3(row.key, row.key_size) >> SHARD_SHIFT
+        rows = find(shard)
+        if rows is None:
+            if not row.numbers:
+                continue
+            rows = shards[shard] = PackedRows()
+        else:
+            move_to_end(shard)
+        rows.sender = sender
+        of_row = origins[min(place, last_origin)]
+        if rows.origins != of_row:
+            rows.origins = merged(rows.origins, of_row)
+        at = rows._find(row.key, row.key_size)
+        if at < rows.count:
+            old = rows._record(at)
+            size -= 1
+            nbytes -= _ROW_BYTES + old.row_size
+            _get(old.row, &old_limit)
+            if old_limit != last_dropped:
+                dropped[last_dropped] += in_turn
+                last_dropped, in_turn = old_limit, 0
+            in_turn += 1
+        if row.numbers:
+            if row.limit >= <uint64_t>len(numbers):
+                raise ValueError("packed rows must have known limits")
+            end = put_packed_number(head, PyLong_AsUnsignedLongLong(numbers[row.limit]))
+            memcpy(end, &instant, INSTANT)
+            rows._put(
+                at, row.key, row.key_size, head, <uint32_t>(end + INSTANT - head), row.state,
+                <uint32_t>(row.next - row.state),
+            )
+            size += 1
+            nbytes += _ROW_BYTES + (end + INSTANT - head) + (row.next - row.state)
+            added[row.limit] += 1
+            continue
+        if at < rows.count:
+            rows._delete(at)
+        if not rows.count:
+            del shards[shard]
+    dropped[last_dropped] += in_turn
+    return size, nbytes, added, dropped

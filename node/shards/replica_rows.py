@@ -5,11 +5,33 @@ count, and the numbers of the state, 8 bytes each.
 """
 
 from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import TypeAlias
 
-__all__ = ["head_of", "pack_row", "state_of"]
+from hashring import shard_of
+from node.shards.ownership.origins import merge_origins
+from ringfence.limiter.packed_snapshot import rows_in
 
+__all__ = [
+    "ROW_BYTES",
+    "Kept",
+    "PlainRows",
+    "head_of",
+    "keep_rows",
+    "merged",
+    "pack_row",
+    "state_of",
+]
+
+Kept: TypeAlias = tuple[int, int, list[int], "Counter[int]"]
+"""Change of the number of rows and of their estimated bytes, number of stored rows by index of
+their limit, and number of replaced rows by number of their limit."""
+
+ROW_BYTES = 190
+"""Estimated bytes of a row with its key, without the numbers."""
 _HEAD = Struct("=IQ")
 _NUMBERS = "Q"
 
@@ -34,3 +56,58 @@ def head_of(row: bytes) -> tuple[int, int]:
 def state_of(row: bytes) -> list[int]:
     """Return the state in a row."""
     return array(_NUMBERS, row[_HEAD.size :]).tolist()
+
+
+class PlainRows(dict[bytes, bytes]):
+    """Rows of the replica of one shard, by key."""
+
+    __slots__ = ("origins", "sender")
+
+    def __init__(self) -> None:
+        self.sender = ""
+        """Owner that sent the rows."""
+        self.origins: tuple[int, ...] = ()
+        """Origins of the counters in the rows."""
+
+
+def keep_rows(
+    shards: "OrderedDict[int, PlainRows]",
+    packed: bytes,
+    numbers: list[int],
+    arrived_at: int,
+    sender: str,
+    origins: Sequence[tuple[int, ...]],
+) -> Kept:
+    """Store packed rows by shard, the last updated shard last.
+
+    `numbers` has the number of each limit, and `origins` the origins of each row, or of all rows. A
+    row with an empty state removes its key.
+    """
+    size, nbytes, added, dropped = 0, 0, [0] * len(numbers), Counter[int]()
+    for place, (key, limit, state) in enumerate(rows_in(packed)):
+        shard = shard_of(key)
+        rows = shards.setdefault(shard, PlainRows())
+        shards.move_to_end(shard)
+        rows.sender = sender
+        of_row = origins[min(place, len(origins) - 1)]
+        if rows.origins != of_row:
+            rows.origins = merged(rows.origins, of_row)
+        old = rows.pop(key, None) if not state else rows.get(key)
+        if old is not None:
+            size -= 1
+            nbytes -= ROW_BYTES + len(old)
+            dropped[head_of(old)[0]] += 1
+        if state:
+            rows[key] = row = pack_row(numbers[limit], arrived_at, state)
+            size += 1
+            nbytes += ROW_BYTES + len(row)
+            added[limit] += 1
+        elif not rows:
+            del shards[shard]
+    return size, nbytes, added, dropped
+
+
+def merged(mine: tuple[int, ...], arriving: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `merge_origins`, as the same object if nothing is added to the arriving origins."""
+    both = merge_origins(mine, arriving)
+    return arriving if both == arriving else both

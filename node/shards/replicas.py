@@ -6,13 +6,15 @@ This module decides how much is stored and for how long. `ownership` turns repli
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Protocol
+from typing import Any, Protocol
 
-from hashring import NodeId, shards_of
+from hashring import NodeId
 from node.context.round_timer import NEVER
 from node.requests.refund_ledger import charge_lifetime_ns
-from node.shards.ownership.origins import UNKNOWN, merge_origins
-from ringfence.limiter import Limit, Snapshot
+from node.shards.ownership.origins import UNKNOWN
+from node.shards.replica_rows import Kept
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
+from ringfence.limiter.packed_snapshot import rows_in
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
 __all__ = ["Replicas"]
@@ -21,23 +23,23 @@ __all__ = ["Replicas"]
 class _Rows(Protocol):
     """Rows by key in the order of their arrival; a dictionary, or less memory in compiled code."""
 
+    sender: str
+    origins: tuple[int, ...]
+
     def __len__(self) -> int: ...
-    def __setitem__(self, key: bytes, row: bytes, /) -> None: ...
     def __delitem__(self, key: bytes, /) -> None: ...
-    def get(self, key: bytes, /) -> bytes | None: ...
     def items(self) -> Iterable[tuple[bytes, bytes]]: ...
 
 
-_new_rows: Callable[[], _Rows]
+_keep_rows: Callable[
+    ["OrderedDict[int, Any]", bytes, list[int], int, str, Sequence[tuple[int, ...]]], Kept
+]
 try:
-    from node.shards._packed_rows import PackedRows, head_of, pack_row, state_of
-
-    _new_rows, _ROW_BYTES = PackedRows, 40
+    from node.shards._packed_rows import ROW_BYTES, head_of, state_of
+    from node.shards._packed_rows import keep_rows as _keep_rows
 except ImportError:  # The compiled module exists only where a C compiler was available.
-    from node.shards.replica_rows import head_of, pack_row, state_of
-
-    _new_rows, _ROW_BYTES = dict[bytes, bytes], 190
-# `_ROW_BYTES` are the estimated bytes of a row with its key, without the numbers.
+    from node.shards.replica_rows import ROW_BYTES, head_of, state_of
+    from node.shards.replica_rows import keep_rows as _keep_rows
 
 _COUNTS_BYTES = 150
 """Estimated bytes of the counts of one data center, without the numbers."""
@@ -103,8 +105,6 @@ class Replicas:
         self._limits = _Limits()
         self._remote_counts: dict[bytes, dict[str, list[int]]] = {}
         """Counts of other data centers by key, where there are any."""
-        self._senders: dict[int, NodeId] = {}
-        self._origins: dict[int, tuple[int, ...]] = {}
         self._size = 0
         self._to_scan: list[int] = []
         """Shards that the present search for unused rows has not looked at, the last one first."""
@@ -120,52 +120,41 @@ class Replicas:
     def keep(
         self,
         sender: NodeId,
-        counts: Snapshot,
+        counts: PackedSnapshot,
         now: int,
-        origins: Iterable[tuple[int, ...]] | None = None,
+        origins: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
         """Store counters that an owner sent; an empty state means that the key is unused.
 
-        `origins` has the origins of each counter, if they are known.
+        `origins` has the origins of each counter, or of all counters, if they are known.
         """
         numbers = [self._limits.number_of(limit) for limit in counts.limits]
-        added = [0] * len(numbers)
-        """New rows by index into `counts.limits`."""
-        remote = counts.remote_counts or repeat(None)
-        columns = counts.keys, shards_of(counts.keys), counts.states, counts.which, remote
-        by_key = repeat(UNKNOWN) if origins is None else origins
-        for key, shard, state, which, remote_counts, of_key in zip(*columns, by_key, strict=False):
-            self._senders[shard] = sender
-            known = self._origins.get(shard, ())
-            if known != of_key:
-                self._origins[shard] = merge_origins(known, of_key)
-            rows = self._shards.get(shard)
-            if rows is None:
-                rows = self._shards[shard] = _new_rows()
-            self._shards.move_to_end(shard)
-            old = rows.get(key)
-            if old is not None:
-                self._dropped(key, old)
-            if state:
-                rows[key] = row = pack_row(numbers[which], now, state)
-                added[which] += 1
-                self._size += 1
-                self._bytes += _ROW_BYTES + len(row)
-                if remote_counts:
-                    self._add_remote_counts(key, remote_counts)
-                continue
-            if old is not None:
-                del rows[key]
-            if not len(rows):
-                self._forget(shard)
-        for number, count in zip(numbers, added, strict=True):
-            self._limits.add_rows(number, count)
+        if self._remote_counts or counts.remote_counts:
+            self._keep_remote_counts(counts)
+        size, size_bytes, added, replaced = _keep_rows(
+            self._shards, counts.rows, numbers, now, sender, origins or (UNKNOWN,)
+        )
+        self._size += size
+        self._bytes += size_bytes
+        for number, count in replaced.items():
             if count:
+                self._limits.add_rows(number, -count)
+        for number, count in zip(numbers, added, strict=True):
+            if count:
+                self._limits.add_rows(number, count)
                 unused_at = now + self._limits.lifetimes[number]
                 self._first_unused_at = min(self._first_unused_at, unused_at)
         while self._size > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._shards)))
         self._limits.remove_unused()
+
+    def _keep_remote_counts(self, counts: PackedSnapshot) -> None:
+        arrived: Iterable[dict[str, list[int]]] = counts.remote_counts or repeat({})
+        for (key, _, state), remote_counts in zip(rows_in(counts.rows), arrived, strict=False):
+            self._bytes -= _size_of(self._remote_counts.pop(key, {}))
+            if state and remote_counts:
+                self._remote_counts[key] = remote_counts
+                self._bytes += _size_of(remote_counts)
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
         """Return the counters in a shard's replica, grouped by their time of arrival."""
@@ -185,7 +174,8 @@ class Replicas:
 
     def sender_of(self, shard: int) -> NodeId | None:
         """Return the owner that sent the replica of a shard; None if there is no replica."""
-        return self._senders.get(shard)
+        rows = self._shards.get(shard)
+        return None if rows is None else NodeId(rows.sender)
 
     def among(self, shards: Sequence[int]) -> list[int]:
         """Return those of `shards` that have a replica."""
@@ -193,12 +183,12 @@ class Replicas:
 
     def sent_by(self, name: NodeId, shards: Sequence[int]) -> list[int]:
         """Return those of `shards` whose replica `name` has sent."""
-        senders = self._senders
-        return [shard for shard in shards if senders.get(shard) == name] if senders else []
+        return [shard for shard in self.among(shards) if self._shards[shard].sender == name]
 
     def origins_of(self, shard: int) -> tuple[int, ...]:
         """Return the origins of the counters in the replica of a shard."""
-        return self._origins.get(shard, ())
+        rows = self._shards.get(shard)
+        return () if rows is None else rows.origins
 
     def drop(self, shards: Iterable[int]) -> None:
         """Remove the stored replicas of these shards."""
@@ -245,20 +235,14 @@ class Replicas:
         self._first_unused_at = min(self._first_unused_at, first)
         return unused
 
-    def _add_remote_counts(self, key: bytes, counts: dict[str, list[int]]) -> None:
-        self._remote_counts[key] = counts
-        self._bytes += _size_of(counts)
-
     def _forget(self, shard: int) -> None:
         rows = self._shards.pop(shard, None)
         for key, row in () if rows is None else rows.items():
             self._dropped(key, row)
-        self._senders.pop(shard, None)
-        self._origins.pop(shard, None)
 
     def _dropped(self, key: bytes, row: bytes) -> None:
         self._size -= 1
-        self._bytes -= _ROW_BYTES + len(row) + _size_of(self._remote_counts.pop(key, {}))
+        self._bytes -= ROW_BYTES + len(row) + _size_of(self._remote_counts.pop(key, {}))
         self._limits.add_rows(head_of(row)[0], -1)
 
 

@@ -14,11 +14,11 @@ from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender
-from node.shards.transfers.unacknowledged_transfers import BYTES_PER_PART, size_of
+from node.shards.transfers.unacknowledged_transfers import BYTES_PER_PART, size_of_remote
 from ringfence import runtime
-from ringfence.limiter import Engine, Snapshot
+from ringfence.limiter import Engine
 from ringfence.peering.link import Link
-from ringfence.wire import Copy, Counts, Done
+from ringfence.wire import Copy, Done
 
 __all__ = ["INTERVAL", "Replication"]
 
@@ -179,7 +179,8 @@ class Replication:
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
         self._sender.index_unchanged(keys)
         counts = self._ownership.snapshot(keys, now)
-        if len(keys) > 1 and size_of(counts) > BYTES_PER_PART:
+        size = len(counts.rows) + size_of_remote(counts.remote_counts)
+        if len(keys) > 1 and size > BYTES_PER_PART:
             half = len(keys) // 2
             self._send(standby, link, keys[:half], now)
             self._send(standby, link, keys[half:], now)
@@ -192,11 +193,10 @@ class Replication:
                 self._changed.update(keys)
                 self._counters.add("copies_lost")
 
-        wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)
-        by_key = self._ownership.origins.of_keys(counts.keys)
-        numbers = {each: number for number, each in enumerate(dict.fromkeys(by_key))}
-        which = [numbers[each] for each in by_key]
-        link.call(lambda seq: Copy(seq, wire, [*numbers], which), on_reply)
+        of_keys = self._ownership.origins.of_keys(keys)
+        indexes = {each: index for index, each in enumerate(dict.fromkeys(of_keys))}
+        which = [indexes[each] for each in of_keys] if len(indexes) > 1 else []
+        link.call(lambda seq: Copy(seq, counts, [*indexes], which), on_reply)
         self._counters.add("copies_sent")
         self._counters.add("keys_copied", len(keys))
 
@@ -231,8 +231,3 @@ class Replication:
 
 def _standbys(ring: Ring) -> Sequence[NodeId | None]:
     return ring.standby_by_shard or _NO_STANDBYS
-
-
-def as_snapshot(counts: Counts) -> Snapshot:
-    """Convert counters from a wire message into a snapshot of the limiter."""
-    return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)

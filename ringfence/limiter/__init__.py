@@ -17,6 +17,7 @@ from ringfence.limiter.limit import (
     Limit,
 )
 from ringfence.limiter.outcome import CHARGED_CODES, Code, Outcome, Outcomes
+from ringfence.limiter.packed_snapshot import PackedSnapshot
 from ringfence.limiter.rule_tables import EngineRule
 from ringfence.limiter.serialization import BadState, Snapshot
 from ringfence.limiter.table import Table
@@ -39,6 +40,7 @@ __all__ = [
     "compiled_tables",
     "why_not_compiled",
     "Snapshot",
+    "PackedSnapshot",
     "BadState",
     "OverAdmission",
     "over_admission",

@@ -38,6 +38,10 @@ class Frames(Protocol):
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
 
+    def pack(self, keys: Sequence[bytes], now: int) -> tuple[bytes, list[Limit]] | None:
+        """Return packed rows with the states of keys, and their limits, as `Engine.pack` does;
+        None when only the engine can pack them."""
+
 
 SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
 """Function that decides one group from its keys, its costs and the time."""

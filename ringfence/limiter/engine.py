@@ -21,6 +21,7 @@ from ringfence.limiter.groups import (
 )
 from ringfence.limiter.limit import Algorithm, Limit
 from ringfence.limiter.outcome import Outcomes
+from ringfence.limiter.packed_snapshot import PackedSnapshot, pack_rows
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.rule_tables import EngineRule, RuleTables
 from ringfence.limiter.serialization import BadState, Snapshot
@@ -328,6 +329,22 @@ class Engine:
             taken.remote_counts.clear()
         return taken
 
+    def pack(self, keys: Sequence[bytes], now: int) -> PackedSnapshot:
+        """Return the counters of `keys` in packed rows; unused keys have empty states."""
+        if self._frames is not None:
+            packed = self._frames.pack(keys, now)
+            if packed is not None:
+                return PackedSnapshot(packed[0], len(keys), packed[1], [])
+        taken = self.snapshot(keys, now)
+        rows = dict(zip(taken.keys, zip(taken.which, taken.states, strict=True), strict=True))
+        remote = dict(zip(taken.keys, taken.remote_counts, strict=False))
+        return PackedSnapshot(
+            pack_rows([(key, *rows.get(key, (0, []))) for key in keys]),
+            len(keys),
+            taken.limits,
+            [remote.get(key, {}) for key in keys] if remote else [],
+        )
+
     def restore(self, snapshot: Snapshot, now: int) -> int:
         """Replace counters by those of a snapshot from another node; durations in it start at
         `now`.
@@ -337,12 +354,12 @@ class Engine:
         """
         refused = 0
         for at, key in enumerate(snapshot.keys):
-            state, limit = snapshot.states[at], snapshot.limits[snapshot.which[at]]
-            table = self._tables.find(key)
+            state, table = snapshot.states[at], self._tables.find(key)
             if not state:
                 if table is not None:
                     table.reset(key)
                 continue
+            limit = snapshot.limits[snapshot.which[at]]
             if table is None:
                 table = self._tables.ruleless(limit)
             try:

@@ -33,8 +33,8 @@ from node.shards.ownership.shard_states import (
     others,
 )
 from node.shards.replicas import Replicas
-from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, add_unused, append_row
-from ringfence.limiter import Code, Engine, Outcomes, Snapshot
+from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, append_row
+from ringfence.limiter import Code, Engine, Outcomes, PackedSnapshot, Snapshot
 from ringfence.peering.engine_choice import first_slot
 from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
@@ -395,26 +395,26 @@ class ShardOwnership:
     def keep_replica(
         self,
         sender: NodeId,
-        counts: Snapshot,
+        counts: PackedSnapshot,
         now: int,
         origins: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
         """Store the counters that an owner replicates to this node; also use them for shards held
         in its place.
 
-        `origins` has the origins of each counter, if they are known.
+        `origins` has the origins of each counter, or of all counters, if they are known.
         """
         self.replicas.keep(sender, counts, now, origins)
         self.rounds.add_work()
         if self._covers:
-            self._follow_owner(sender, counts, now, origins)
+            self._follow_owner(sender, counts.unpack(), now, origins or (UNKNOWN,))
 
     def _follow_owner(
         self,
         sender: NodeId,
         counts: Snapshot,
         now: int,
-        origins: Sequence[tuple[int, ...]] | None,
+        origins: Sequence[tuple[int, ...]],
     ) -> None:
         """Update the owner's part of the counters of shards that this node covers.
 
@@ -431,7 +431,7 @@ class ShardOwnership:
             cover.copied_at, cover.base_of = now, sender
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
-                self.origins.add(shard, UNKNOWN if origins is None else origins[at])
+                self.origins.add(shard, origins[min(at, len(origins) - 1)])
         for shard, base in theirs.items():
             cover, before = self._covers[shard], self._engine.local_counts(base.keys, now)
             self.merge.restore_below(cover.log, [(now, base)], now)
@@ -445,12 +445,10 @@ class ShardOwnership:
         self._states.add_regained(rows, now)
         self.merge.announce(list(rows))
 
-    def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
+    def snapshot(self, keys: Sequence[bytes], now: int) -> PackedSnapshot:
         """Return the counter states of keys for the standby; unused keys have empty states."""
         with nullcontext() if self._lender is None else self._lender.counted(keys, now):
-            counts = self._engine.snapshot(keys, now)
-        add_unused(counts, keys)
-        return counts
+            return self._engine.pack(keys, now)
 
     # -- transfers to other members ------------------------------------------------------------
 

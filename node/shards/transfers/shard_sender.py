@@ -5,7 +5,7 @@ longer holds a transferred shard. Its parts are stored until the receiver has ac
 """
 
 from collections.abc import Callable, Sequence
-from itertools import count, repeat
+from itertools import count
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
@@ -26,7 +26,7 @@ from node.shards.transfers.unacknowledged_transfers import (
     add_unused,
     cut,
 )
-from ringfence.limiter import Engine, Snapshot
+from ringfence.limiter import Engine, PackedSnapshot, Snapshot
 from ringfence.wire import Pull, Pulled
 
 __all__ = ["ShardSender"]
@@ -266,8 +266,8 @@ class ShardSender:
             add_unused(counts, cover.log.slot_keys)
         transfer = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
-            origins = repeat(self._ownership.origins.of(shard))
-            self._ownership.replicas.keep(to, counts, now, origins)
+            origins = [self._ownership.origins.of(shard)]
+            self._ownership.replicas.keep(to, PackedSnapshot.of(counts), now, origins)
         self._engine.forget(keys)
         for key in keys:
             self._changed.keys.pop(key, None)

@@ -31,6 +31,7 @@ __all__ = [
     "append_row",
     "cut",
     "size_of",
+    "size_of_remote",
 ]
 
 _KEYS_PER_PART = 2000
@@ -345,9 +346,12 @@ def size_of(counts: Snapshot) -> int:
     """Return an upper estimate of the bytes that counters need in a message."""
     size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
     size += _NUMBER_BYTES * sum(map(len, counts.states))
-    return size + sum(
-        [_remote_size(remote_counts) for remote_counts in counts.remote_counts if remote_counts]
-    )
+    return size + size_of_remote(counts.remote_counts)
+
+
+def size_of_remote(remote_counts: Sequence[dict[str, list[int]]]) -> int:
+    """Return an upper estimate of the bytes that counts of other data centers need in a message."""
+    return sum([_remote_size(of_key) for of_key in remote_counts if of_key])
 
 
 def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) -> list[Part]:

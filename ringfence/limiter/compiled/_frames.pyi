@@ -1,8 +1,13 @@
 from collections.abc import Callable, Sequence
 
+from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict
 from ringfence.limiter.table import Table
+
+def check_rows(
+    packed: bytes, count: int, limits: int, shortest_key: int, longest_key: int
+) -> None: ...
 
 class Frames:
     def __init__(
@@ -17,3 +22,4 @@ class Frames:
         now: int,
         instants: list[int] | None = None,
     ) -> Outcomes | None: ...
+    def pack(self, keys: Sequence[bytes], now: int) -> tuple[bytes, list[Limit]] | None: ...

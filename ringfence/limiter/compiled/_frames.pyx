@@ -5,17 +5,26 @@ their tables, and undoes the charges of denied groups.
 """
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from ringfence.limiter.compiled._hot cimport HotTable, columns_of, cost_of, put_number
+from ringfence.limiter.compiled._hot cimport (
+    STATE_NUMBERS, HotTable, columns_of, cost_of, put_number,
+)
 from ringfence.limiter.compiled._algorithms cimport LOG, OVER_SOFT, Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
+from ringfence.limiter.compiled._states cimport (
+    LONGEST_PACKED_KEY, LONGEST_PACKED_NUMBER, PackedRow, first_packed_row, next_packed_row,
+    put_packed_number,
+)
 from ringfence.limiter.compiled._store cimport Store
 
 cdef extern from "Python.h":
     bint PyBytes_Check(PyObject* value) nogil
     const char* PyBytes_AS_STRING(PyObject* name) nogil
+    object PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
+    unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
     Py_ssize_t PyBytes_GET_SIZE(PyObject* name) nogil
     object PySequence_Fast(object sequence, const char* message)
     PyObject** PySequence_Fast_ITEMS(object sequence) nogil
@@ -44,6 +53,79 @@ cdef struct Asked:
     bint existed
     uint64_t before[2]
     Answer answer
+
+
+def check_rows(
+    bytes packed not None, Py_ssize_t count, uint64_t limits, Py_ssize_t shortest_key,
+    Py_ssize_t longest_key,
+) -> None:
+    """Validate packed rows as `ringfence.limiter.packed_snapshot` does. Raises `ValueError`."""
+    cdef PackedRow row
+    cdef Py_ssize_t found = 0
+    first_packed_row(&row, <const uint8_t*>PyBytes_AS_STRING(<PyObject*>packed), len(packed))
+    while row.next < row.end:
+        found += 1
+        if not next_packed_row(&row):
+            raise ValueError(f"row {found} is not a packed row")
+        if found > count or not shortest_key <= row.key_size <= longest_key:
+            raise ValueError(f"row {found} is one too many, or its key has a wrong length")
+        if row.numbers and row.limit >= limits:
+            raise ValueError(f"row {found} has a limit that does not exist")
+    if found < count:
+        raise ValueError(f"there must be {count} rows, got {found}")
+
+
+cdef class _Packer:
+    """Writer of packed rows, see `ringfence.limiter.packed_snapshot`."""
+
+    cdef uint8_t* rows
+    cdef uint8_t* end
+    cdef size_t room
+    cdef const uint8_t* last  # the key before
+    cdef Py_ssize_t last_size
+    cdef list limits
+    cdef dict indexes
+    cdef PyObject* limit
+    cdef uint64_t index
+
+    def __cinit__(self):
+        self.limits, self.indexes = [], {}
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    cdef int add_key(self, PyObject* name, size_t numbers) except -1:
+        """Write a key, and make room for its limit and so many integers."""
+        cdef const uint8_t* key = <const uint8_t*>PyBytes_AS_STRING(name)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(name), shared = 0
+        cdef size_t used = self.end - self.rows
+        cdef size_t wanted = used + 2 + LONGEST_PACKED_KEY + (numbers + 2) * LONGEST_PACKED_NUMBER
+        cdef uint8_t* longer
+        if size > LONGEST_PACKED_KEY:
+            raise ValueError(f"a key must have at most {LONGEST_PACKED_KEY} bytes, got {size}")
+        if wanted > self.room:
+            longer = <uint8_t*>realloc(self.rows, 2 * wanted)
+            if longer == NULL:
+                raise MemoryError
+            self.rows, self.end, self.room = longer, longer + used, 2 * wanted
+        while shared < min(size, self.last_size) and key[shared] == self.last[shared]:
+            shared += 1
+        self.end[0], self.end[1] = <uint8_t>shared, <uint8_t>(size - shared)
+        memcpy(self.end + 2, key + shared, size - shared)
+        self.end += 2 + size - shared
+        self.last, self.last_size = key, size
+        self.end = put_packed_number(self.end, numbers)
+        return 0
+
+    cdef int add_limit(self, limit) except -1:
+        """Write the index of a limit."""
+        if <PyObject*>limit != self.limit:  # Most keys have the limit of the key before them.
+            index = self.indexes.setdefault(limit, len(self.limits))
+            if index == len(self.limits):
+                self.limits.append(limit)
+            self.limit, self.index = <PyObject*>self.limits[index], index
+        self.end = put_packed_number(self.end, self.index)
+        return 0
 
 
 cdef class Frames:
@@ -147,10 +229,57 @@ cdef class Frames:
             self._slot_ids,
         )
 
+    def pack(self, keys, now):
+        """Return packed rows with the states of keys, and their limits; None if it cannot.
+
+        It cannot pack keys without a known rule, and counts of other data centers.
+        """
+        keys = PySequence_Fast(keys, b"keys: not a sequence")
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
+        cdef PyObject** names = PySequence_Fast_ITEMS(keys)
+        cdef uint64_t[STATE_NUMBERS] numbers
+        cdef PyObject* store
+        cdef Asked* asked
+        cdef _Packer packer = _Packer()
+        cdef Py_ssize_t first, at
+        cdef int size, number
+        for first in range(0, n, BLOCK):
+            self._read(names + first, NULL, min(n - first, BLOCK), now)
+            for at in range(min(n - first, BLOCK)):
+                asked = &self._asked[at]
+                if asked.table == NULL:
+                    return None
+                size = (<HotTable>asked.table).numbers_of(
+                    asked.key, asked.identity, now, numbers, &store
+                )
+                if size < 0:
+                    found = (<HotTable>asked.table).slow_state(<object>asked.key, now)
+                    state, limit, remote = ([], None, None) if found is None else found
+                    if remote:
+                        return None
+                    packer.add_key(asked.key, len(state))
+                    if state:
+                        packer.add_limit(limit)
+                    for each in state:
+                        packer.end = put_packed_number(packer.end, PyLong_AsUnsignedLongLong(each))
+                    continue
+                packer.add_key(asked.key, size)
+                if size:
+                    packer.add_limit((<Store>store).scheme.limit)
+                    for number in range(size):
+                        packer.end = put_packed_number(packer.end, numbers[number])
+        return (
+            PyBytes_FromStringAndSize(<const char*>packer.rows, packer.end - packer.rows),
+            packer.limits,
+        )
+
     cdef int _read(
         self, PyObject** names, PyObject** units, Py_ssize_t count, object now
     ) except -1:
-        """Find the tables of a block, and prefetch the memory of their keys."""
+        """Find the tables of a block, and prefetch the memory of their keys.
+
+        Without `units`, the keys are not checked, but their states are read.
+        """
         cdef Py_ssize_t at, place
         cdef Asked* asked
         cdef Store store
@@ -166,8 +295,9 @@ cdef class Frames:
                 raise TypeError(f"key: {<object>names[at]!r} is not bytes")
             asked = &self._asked[at]
             asked.key = names[at]
-            asked.cost = units[at]
-            asked.units = cost_of(units[at])
+            if units != NULL:
+                asked.cost = units[at]
+                asked.units = cost_of(units[at])
             if PyBytes_GET_SIZE(names[at]) < ID_BYTES:
                 asked.table = NULL
                 asked.denies_group = True
@@ -183,7 +313,10 @@ cdef class Frames:
             asked.denies_group = denies_group
             asked.identity = 0
             if table != NULL:
-                store = (<HotTable>table).hot_store(self._frame, now)
+                if units != NULL:
+                    store = (<HotTable>table).hot_store(self._frame, now)
+                else:
+                    store = (<HotTable>table).any_store()
                 if store is not None:
                     asked.identity = store.identity(names[at])
                     store.prefetch(asked.identity)

@@ -19,6 +19,10 @@ cdef inline void put_number(list column, Py_ssize_t at, int64_t number):
     PyList_SET_ITEM(column, at, value)
 
 
+cdef enum:
+    STATE_NUMBERS = 3  # numbers of the largest state that stores read and write themselves
+
+
 cdef int64_t cost_of(PyObject* cost) except -1
 cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
                        list slot_ids)
@@ -42,5 +46,9 @@ cdef class HotTable:
     cdef bint _decide(
         self, Store store, uint64_t identity, PyObject* key, int64_t cost, Answer* answer
     ) except -1
+    cdef int numbers_of(
+        self, PyObject* key, uint64_t identity, now, uint64_t* numbers, PyObject** found
+    ) except -2
+    cdef Store any_store(self)
     cdef Store hot_store(self, uint64_t frame, now)
     cdef tuple decide_by_reference(self, PyObject* key, PyObject* cost, now)

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint64_t
 from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
 from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
-from ringfence.limiter.compiled._states cimport state_of
+from ringfence.limiter.compiled._states cimport state_numbers
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 
 from ringfence.limiter.outcome import Code
@@ -46,7 +46,6 @@ cdef extern from *:
 cdef enum:
     FRAME = 256
     FIELDS = 7
-    STATE_NUMBERS = 3  # numbers of the largest state that stores restore themselves
     PREFETCH_DISTANCE = 8  # keys whose bytes are prefetched before they are hashed
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
@@ -131,26 +130,14 @@ cdef class HotTable:
 
     def state(self, bytes key not None, now):
         """Return what `Table.state` returns; counters of compiled stores need no Python object."""
-        cdef Store store
-        cdef uint64_t identity = 0
-        cdef uint64_t* word
-        cdef int overflow = 0
-        cdef int64_t instant = PyLong_AsLongLongAndOverflow(now, &overflow)
-        for store in self.stores:
-            if not identity:
-                identity = store.identity(<PyObject*>key)  # Stores of a table share their secret.
-            word = store._find(identity)
-            if word == NULL:
-                continue
-            if (
-                overflow or not 0 <= instant < LATEST or store.params.kind == LOG
-                or not store.set_instant(instant)
-            ):
-                return self.slow_state(key, now)
-            if is_expired(&store.params, &store.instant, word + 1):
-                return None
-            return state_of(&store.params, &store.instant, word + 1), store.scheme.limit, {}
-        return self.slow_state(key, now) if self.overflow else None
+        cdef PyObject* store = NULL
+        cdef uint64_t[STATE_NUMBERS] numbers
+        cdef int at, count = self.numbers_of(<PyObject*>key, 0, now, numbers, &store)
+        if count < 0:
+            return self.slow_state(key, now)
+        if not count:
+            return None
+        return [numbers[at] for at in range(count)], (<Store>store).scheme.limit, {}
 
     def restore(self, bytes key not None, state, limit, remote, now):
         """Replace a counter as `Table.restore` does; compiled stores need no Python object."""
@@ -305,6 +292,39 @@ cdef class HotTable:
             store.room = self.most - self._size()
             decided = store.decide(identity, key, cost, self.is_only_store, answer)
         return decided == DONE
+
+    cdef int numbers_of(
+        self, PyObject* key, uint64_t identity, now, uint64_t* numbers, PyObject** found
+    ) except -2:
+        """Write the state of a key, and the store that has it; return its length, 0 for an unused key.
+
+        `identity` is that of the key in its stores, or 0. Returns -1 if only `slow_state` can read
+        the counter.
+        """
+        cdef Store store
+        cdef uint64_t* word
+        cdef int overflow = 0
+        cdef int64_t instant = PyLong_AsLongLongAndOverflow(now, &overflow)
+        for store in self.stores:
+            if not identity:
+                identity = store.identity(key)  # Stores of a table share their secret.
+            word = store._find(identity)
+            if word == NULL:
+                continue
+            if (
+                overflow or not 0 <= instant < LATEST or store.params.kind == LOG
+                or not store.set_instant(instant)
+            ):
+                return -1
+            if is_expired(&store.params, &store.instant, word + 1):
+                return 0
+            found[0] = <PyObject*>store
+            return state_numbers(&store.params, &store.instant, word + 1, numbers)
+        return -1 if self.overflow else 0
+
+    cdef Store any_store(self):
+        """Return a store to compute the identities of keys, which are equal in all stores."""
+        return <Store>self.stores[0] if self.stores else None
 
     cdef Store hot_store(self, uint64_t frame, now):
         """Return the store of the table's own limit, which is looked up once per frame."""

@@ -1,10 +1,11 @@
 """Conversion of the words of a slot to numbers and back, for the reference implementation and for transfers.
 
-`ringfence.limiter.serialization` defines the numbers of a transfer. Numbers that these functions
+`ringfence.limiter.serialization` defines the numbers of a transfer, `packed_snapshot` packed rows. Numbers that these functions
 do not accept are converted, or rejected, by the reference implementation.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport (
     BUCKET, FIXED, LATEST, LOG, MOST_UNITS, SLIDING, Instant, Params, bucket_level, count_of,
@@ -58,15 +59,20 @@ cdef inline bint read_numbers(const Params* params, tuple numbers, uint64_t* wor
     return True
 
 
-cdef inline list state_of(const Params* params, const Instant* t, const uint64_t* words):
-    """Return the state of an entry, as `Counter.state` of the reference does. Not for logs."""
+cdef inline int state_numbers(
+    const Params* params, const Instant* t, const uint64_t* words, uint64_t* numbers
+) noexcept nogil:
+    """Write the state of an entry, as `Counter.state` of the reference; return its length. Not for logs."""
     cdef int64_t level
     if params.kind == BUCKET:
         level = bucket_level(words, t)
-        return [level // params.unit, level % params.unit]
+        numbers[0], numbers[1] = level // params.unit, level % params.unit
+        return 2
+    numbers[0], numbers[1] = number_of(params, words[0]), count_of(params, words[0])
     if params.kind == FIXED:
-        return [number_of(params, words[0]), count_of(params, words[0])]
-    return [number_of(params, words[0]), count_of(params, words[0]), <int64_t>words[1]]
+        return 2
+    numbers[2] = words[1]
+    return 3
 
 
 cdef inline bint read_state(
@@ -107,3 +113,84 @@ cdef inline bint _read_window(
         words[1] = <uint64_t>numbers[2]
     words[0] = packed(params, numbers[0], numbers[1])
     return True
+
+
+# -- packed rows, see `ringfence.limiter.packed_snapshot` ------------------------------------------
+
+cdef enum:
+    LONGEST_PACKED_KEY = 255
+    LONGEST_PACKED_NUMBER = 10  # bytes
+    MOST_NUMBERS = 16384
+
+
+cdef struct PackedRow:
+    const uint8_t* next  # end of this row
+    const uint8_t* end
+    const uint8_t* state  # integers of the state
+    uint64_t numbers
+    uint64_t limit
+    Py_ssize_t key_size
+    uint8_t[LONGEST_PACKED_KEY] key
+
+
+cdef inline void first_packed_row(PackedRow* row, const uint8_t* rows, Py_ssize_t size) noexcept nogil:
+    """Prepare to read rows; `next_packed_row` reads the first one."""
+    row.next, row.end, row.key_size = rows, rows + size, 0
+
+
+cdef inline bint next_packed_row(PackedRow* row) noexcept nogil:
+    """Read the next row; return False if the bytes are not a row."""
+    cdef const uint8_t* place = row.next
+    cdef Py_ssize_t shared, rest
+    cdef uint64_t at, number
+    if row.end - place < 3:
+        return False
+    shared, rest = place[0], place[1]
+    place += 2
+    if shared > row.key_size or shared + rest > LONGEST_PACKED_KEY or rest >= row.end - place:
+        return False
+    memcpy(row.key + shared, place, rest)
+    row.key_size = shared + rest
+    place += rest
+    if not packed_number(&place, row.end, &row.numbers) or row.numbers > MOST_NUMBERS:
+        return False
+    row.limit = 0
+    row.state = place
+    if row.numbers:
+        if not packed_number(&place, row.end, &row.limit):
+            return False
+        row.state = place
+        for at in range(row.numbers):
+            if not packed_number(&place, row.end, &number):
+                return False
+    row.next = place
+    return True
+
+
+cdef inline bint packed_number(
+    const uint8_t** place, const uint8_t* end, uint64_t* number
+) noexcept nogil:
+    """Read an integer and move behind it; return False if it is incomplete or above 64 bits."""
+    cdef int shift = 0
+    cdef uint8_t byte
+    number[0] = 0
+    while place[0] < end:
+        byte = place[0][0]
+        if shift == 63 and byte > 1:
+            return False
+        number[0] |= <uint64_t>(byte & 127) << shift
+        place[0] += 1
+        if byte < 128:
+            return True
+        shift += 7
+    return False
+
+
+cdef inline uint8_t* put_packed_number(uint8_t* place, uint64_t number) noexcept nogil:
+    """Write an integer; return the place behind it."""
+    while number >= 128:
+        place[0] = <uint8_t>(number | 128)
+        number >>= 7
+        place += 1
+    place[0] = <uint8_t>number
+    return place + 1

@@ -5,7 +5,7 @@ centers. Clients also send two of them, `AskPeers` and `AskLeave`.
 """
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from operator import lt
 from typing import TypeAlias, cast
 
@@ -13,25 +13,29 @@ from hashring import SHARDS
 from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
     MAX_COST,
-    MAX_KEY,
     MAX_KEYS,
     MAX_MOVED,
-    MAX_NUMBERS,
     MAX_ORIGINS,
     MAX_PACKED,
     MAX_PARTS,
     MAX_U64,
-    MAX_WRITERS,
-    MIN_KEY,
+)
+from ringfence.wire.codecs.counter_codec import (
+    checked_integers,
+    read_counts,
+    read_keys,
+    read_numbers,
+    read_packed,
+    read_pairs,
+    write_counts,
+    write_packed,
 )
 from ringfence.wire.codecs.fields import bad_field, binary, flag, integer, items, plain, text
-from ringfence.wire.codecs.limit_codec import read_limit, write_limit
 from ringfence.wire.messages.peer_messages import (
     AskLeave,
     AskPeers,
     AskTakenOver,
     Copy,
-    Counts,
     Digest,
     DigestMismatch,
     Done,
@@ -53,9 +57,6 @@ from ringfence.wire.messages.request_columns import Source
 from ringfence.wire.messages.request_messages import DecidedCheck
 
 __all__ = ["PeerMessage", "PEER_READERS", "VALIDATED_WHILE_ENCODED", "encode_peer_message"]
-
-_LONG = 16
-"""Length above which an array of integers is validated by functions of C."""
 
 PeerMessage: TypeAlias = (
     Exchange
@@ -98,7 +99,6 @@ _RECOVER_COUNTS_REPLY = 30
 _ASK_TAKEN_OVER = 36
 _TAKEN_OVER = 37
 
-_COUNT_FIELDS = 5
 _GROUP_FIELDS = 10
 _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
@@ -139,9 +139,9 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 for group in groups
             ]
             checks = [_write_decided(check) for check in decided]
-            return [_PULLED, seq, written, _write_counts(counts), fallback_counts, checks]
+            return [_PULLED, seq, written, write_counts(counts), fallback_counts, checks]
         case Copy(seq, counts, origins, which):
-            return [_COPY, seq, _write_counts(counts), [[*each] for each in origins], which]
+            return [_COPY, seq, write_packed(counts), [[*each] for each in origins], which]
         case TransferOffer(seq, shards):
             return [_TRANSFER_OFFER, seq, shards]
         case TransferAck(seq, shards, transfer_id):
@@ -170,92 +170,6 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             return [_TAKEN_OVER, seq, shards]
 
 
-def _write_counts(counts: Counts) -> list[object]:
-    limits = [write_limit(limit) for limit in counts.limits]
-    return [counts.keys, counts.states, limits, counts.which, counts.remote_counts]
-
-
-def _read_counts(wire: object, field: str) -> Counts:
-    fields = items(wire, field, _COUNT_FIELDS)
-    if len(fields) != _COUNT_FIELDS:
-        raise bad_field(field, f"{_COUNT_FIELDS} columns")
-    keys, states, limits, which, remote_counts = fields
-    read = _read_keys(keys, field)
-    wire_limits = items(limits, f"{field}.limits", len(read))
-    return Counts(
-        read,
-        _read_rows(states, len(read), f"{field}.states"),
-        [read_limit(limit, f"{field}.limits") for limit in wire_limits],
-        _read_numbers(which, len(read), f"{field}.which", len(wire_limits) - 1),
-        _read_remote_counts(remote_counts, len(read), f"{field}.remote_counts"),
-    )
-
-
-def _read_keys(wire: object, field: str) -> list[bytes]:
-    keys = items(wire, f"{field}.keys", MAX_MOVED)
-    for key in keys:
-        if type(key) is not bytes or not MIN_KEY <= len(key) <= MAX_KEY:
-            raise bad_field(f"{field}.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
-    return keys  # type: ignore[return-value]  # each was checked
-
-
-def _read_numbers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
-    """Validate and return an array of exactly `count` integers."""
-    numbers = items(wire, field, MAX_NUMBERS)
-    if len(numbers) != count:
-        raise bad_field(field, f"an array of {count} integers")
-    return _checked(numbers, field, most)
-
-
-def _checked(numbers: list[object], field: str, most: int) -> list[int]:
-    if len(numbers) > _LONG and set(map(type, numbers)) == {int}:
-        integers = cast("list[int]", numbers)
-        if min(integers) >= 0 and max(integers) <= most:
-            return integers
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= most:
-            raise bad_field(field, f"integers from 0 to {most}")
-    return numbers  # type: ignore[return-value]  # each was checked
-
-
-def _read_rows(wire: object, count: int, field: str) -> list[list[int]]:
-    """Validate and return an array of `count` arrays of integers."""
-    rows = items(wire, field, MAX_MOVED)
-    if len(rows) != count:
-        raise bad_field(field, f"{count} arrays")
-    if len(rows) > _LONG and set(map(type, rows)) == {list}:
-        arrays = cast("list[list[object]]", rows)
-        if max(map(len, arrays)) <= MAX_NUMBERS:
-            _checked([*chain.from_iterable(arrays)], field, MAX_U64)
-            return cast("list[list[int]]", arrays)
-    return [_checked(items(row, field, MAX_NUMBERS), field, MAX_U64) for row in rows]
-
-
-def _read_pairs(wire: object, count: int, field: str) -> list[list[int]]:
-    rows = _read_rows(wire, count, field)
-    if any(len(row) % 2 for row in rows):
-        raise bad_field(field, "arrays of pairs")
-    return rows
-
-
-def _read_remote_counts(wire: object, count: int, field: str) -> list[dict[str, list[int]]]:
-    rows = items(wire, field, MAX_MOVED)
-    if rows and len(rows) != count:
-        raise bad_field(field, f"as many as the keys, {count}, or none")
-    remote_counts: list[dict[str, list[int]]] = []
-    for row in rows:
-        if type(row) is not dict or len(row) > MAX_WRITERS:
-            raise bad_field(field, f"maps by data center, at most {MAX_WRITERS}")
-        cells = {
-            text(name, field): items(numbers, field, MAX_NUMBERS) for name, numbers in row.items()
-        }
-        if any(len(numbers) % 2 for numbers in cells.values()):
-            raise bad_field(field, "arrays of pairs")
-        checked = {name: _checked(each, field, MAX_U64) for name, each in cells.items()}
-        remote_counts.append(checked)
-    return remote_counts
-
-
 def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
     shards = items(wire, field, SHARDS)
     if shards and set(map(type, shards)) != {int}:
@@ -282,7 +196,7 @@ def _read_pull(fields: list[object]) -> Pull:
 def _read_pulled(fields: list[object]) -> Pulled:
     _, seq, wire, counts, fallback_counts, decided = fields
     groups = [_read_group(group) for group in items(wire, "Pulled.groups", SHARDS)]
-    read = _read_counts(counts, "Pulled.counts")
+    read = read_counts(counts, "Pulled.counts")
     if sum([sum(group.sizes) for group in groups]) != len(read.keys):
         raise bad_field("Pulled.groups", "sizes that add up to the keys")
     shards = [shard for group in groups for shard in group.shards]
@@ -293,7 +207,7 @@ def _read_pulled(fields: list[object]) -> Pulled:
         integer(seq, "Pulled.seq", 1),
         groups,
         read,
-        _read_pairs(fallback_counts, fallback_count, "Pulled.fallback_counts"),
+        read_pairs(fallback_counts, fallback_count, "Pulled.fallback_counts"),
         [_read_decided(check) for check in items(decided, "Pulled.decided", MAX_MOVED)],
     )
 
@@ -312,8 +226,8 @@ def _read_decided(wire: object) -> DecidedCheck:
     if len(fields) != _DECIDED_FIELDS:
         raise bad_field("Pulled.decided", f"arrays of {_DECIDED_FIELDS} fields")
     session, seq, row, key, cost, age_ns, outcome = fields
-    [checked] = _read_keys([key], "Pulled.decided")
-    numbers = _checked(
+    [checked] = read_keys([key], "Pulled.decided")
+    numbers = checked_integers(
         items(outcome, "Pulled.decided", _OUTCOME_NUMBERS), "Pulled.decided", MAX_U64
     )
     if len(numbers) != _OUTCOME_NUMBERS or numbers[0] >= len(Code) or numbers[-1] > _LAST_SOURCE:
@@ -347,7 +261,7 @@ def _read_group(wire: object) -> ShardGroup:
     read = _read_shards(shards, "Pulled.shards")
     return ShardGroup(
         read,
-        _read_numbers(sizes, len(read), "Pulled.sizes", MAX_MOVED),
+        read_numbers(sizes, len(read), "Pulled.sizes", MAX_MOVED),
         Holding(integer(hold, "Pulled.hold", 0, len(Holding) - 1)),
         integer(parts, "Pulled.parts", 1, MAX_PARTS),
         text(moved_to, "Pulled.moved_to"),
@@ -361,15 +275,15 @@ def _read_group(wire: object) -> ShardGroup:
 
 def _read_copy(fields: list[object]) -> Copy:
     _, seq, wire, rows, which = fields
-    counts = _read_counts(wire, "Copy.counts")
+    counts = read_packed(wire, "Copy.counts")
     origins = [_read_origins(row, "Copy.origins") for row in items(rows, "Copy.origins", MAX_MOVED)]
-    most, count = max(0, len(origins) - 1), len(counts.keys) if origins else 0
-    indexes = _read_numbers(which, count, "Copy.which_origins", most)
+    count = counts.count if len(origins) > 1 else 0
+    indexes = read_numbers(which, count, "Copy.which_origins", len(origins) - 1)
     return Copy(integer(seq, "Copy.seq", 1), counts, origins, indexes)
 
 
 def _read_origins(wire: object, field: str) -> tuple[int, ...]:
-    return tuple(_checked(items(wire, field, MAX_ORIGINS), field, MAX_U64))
+    return tuple(checked_integers(items(wire, field, MAX_ORIGINS), field, MAX_U64))
 
 
 def _read_transfer_offer(fields: list[object]) -> TransferOffer:
@@ -395,12 +309,12 @@ def _read_taken_over(fields: list[object]) -> TakenOver:
 
 def _read_window_counts(fields: list[object]) -> WindowCounts:
     _, seq, writer, keys, cells = fields
-    read = _read_keys(keys, "WindowCounts")
+    read = read_keys(keys, "WindowCounts")
     return WindowCounts(
         integer(seq, "WindowCounts.seq", 1),
         text(writer, "WindowCounts.writer"),
         read,
-        _read_pairs(cells, len(read), "WindowCounts.cells"),
+        read_pairs(cells, len(read), "WindowCounts.cells"),
     )
 
 
@@ -411,7 +325,7 @@ def _read_digest(fields: list[object]) -> Digest:
         integer(seq, "Digest.seq", 1),
         text(writer, "Digest.writer"),
         read,
-        _read_numbers(sums, len(read), "Digest.sums"),
+        read_numbers(sums, len(read), "Digest.sums"),
     )
 
 
@@ -430,12 +344,12 @@ def _read_recover_counts(fields: list[object]) -> RecoverCounts:
 
 def _read_recover_counts_reply(fields: list[object]) -> RecoverCountsReply:
     _, seq, shards, keys, cells = fields
-    read = _read_keys(keys, "RecoverCountsReply")
+    read = read_keys(keys, "RecoverCountsReply")
     return RecoverCountsReply(
         integer(seq, "RecoverCountsReply.seq", 1),
         _read_shards(shards, "RecoverCountsReply.shards", 0),
         read,
-        _read_pairs(cells, len(read), "RecoverCountsReply.cells"),
+        read_pairs(cells, len(read), "RecoverCountsReply.cells"),
     )
 
 

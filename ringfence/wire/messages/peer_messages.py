@@ -5,6 +5,7 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from ringfence.limiter.limit import Limit
+from ringfence.limiter.packed_snapshot import PackedSnapshot
 from ringfence.wire.messages.cluster_messages import Plain
 from ringfence.wire.messages.request_messages import DecidedCheck
 
@@ -50,7 +51,7 @@ class Exchanged(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """States of counters in columns, for transfers and replication between nodes."""
+    """States of counters in columns, for transfers between nodes."""
 
     keys: list[bytes]
     states: list[list[int]]
@@ -135,11 +136,12 @@ class Copy(Struct, frozen=True):
     """Replication message: changed counters, from the node that owns them to its standby node."""
 
     seq: int
-    counts: Counts
+    counts: PackedSnapshot
     origins: list[tuple[int, ...]] = field(default_factory=list)
-    """Different origins of the counters, each as in `ShardGroup.origins`."""
+    """Different origins of the counters, each as in `ShardGroup.origins`; empty when they are
+    unknown."""
     which_origins: list[int] = field(default_factory=list)
-    """Index into `origins` for each key. Empty when they are unknown."""
+    """Index into `origins` for each key. Empty when `origins` has at most one item."""
 
 
 class TransferOffer(Struct, frozen=True):

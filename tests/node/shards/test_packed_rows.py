@@ -1,12 +1,14 @@
 """Compiled dictionary of replicas, compared with a Python dictionary."""
 
 import struct
+from collections import OrderedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.shards import replica_rows
+from ringfence.limiter.packed_snapshot import pack_rows
 
 packed_rows = pytest.importorskip(
     "node.shards._packed_rows", reason="the compiled modules were not built"
@@ -116,3 +118,57 @@ def test_numbers_outside_64_bits_are_refused(number: int) -> None:
         packed_rows.pack_row(1, 1, [number])
     with pytest.raises(struct.error):
         replica_rows.pack_row(1, 1, [number])
+
+
+rows_of_frames = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"rule-one", b"rule-two", b""]),
+            st.integers(0, 8).map(lambda number: b"key-%d" % number),
+            st.integers(0, 1),
+            st.lists(st.integers(0, 2**64 - 1), max_size=3),
+            st.sampled_from([(0,), (1,), (2,), (1, 2)]),
+        ),
+        max_size=8,
+    ),
+    max_size=6,
+)
+
+
+@given(rows_of_frames, st.booleans())
+def test_compiled_code_keeps_the_same_replicas(
+    frames: list[list[tuple[bytes, bytes, int, list[int], tuple[int, ...]]]], one_origin: bool
+) -> None:
+    compiled: OrderedDict[int, packed_rows.PackedRows] = OrderedDict()
+    plain: OrderedDict[int, replica_rows.PlainRows] = OrderedDict()
+    total = 0
+    for instant, frame in enumerate(frames):
+        packed = pack_rows([(rule + key, limit, state) for rule, key, limit, state, _ in frame])
+        origins = [row[4] for row in frame][: 1 if one_origin else None] or [(0,)]
+        about = packed, [7, 300], instant, f"n{instant}", origins
+
+        size, row_bytes, added, dropped = packed_rows.keep_rows(compiled, *about)
+        expected = replica_rows.keep_rows(plain, *about)
+        total += row_bytes
+
+        assert (size, added, +dropped) == (expected[0], expected[2], +expected[3])
+        assert [*compiled] == [*plain]
+        for shard, rows in plain.items():
+            found = compiled[shard]
+            assert (found.sender, found.origins) == (rows.sender, rows.origins)
+            assert [
+                (key, packed_rows.head_of(row), packed_rows.state_of(row))
+                for key, row in found.items()
+            ] == [
+                (key, replica_rows.head_of(row), replica_rows.state_of(row))
+                for key, row in rows.items()
+            ]
+    stored = [row for rows in compiled.values() for _, row in rows.items()]
+    assert total == sum([packed_rows.ROW_BYTES + len(row) for row in stored])
+
+
+def test_rows_that_are_not_packed_rows_are_refused() -> None:
+    packed = pack_rows([(b"rule-onekey-1", 1, [5])])
+    for rows, numbers in ((packed, [1]), (packed[:-1], [1, 2]), (b"\1" + packed[1:], [1, 2])):
+        with pytest.raises(ValueError, match="packed rows"):
+            packed_rows.keep_rows(OrderedDict(), rows, numbers, 1, "a", [(0,)])

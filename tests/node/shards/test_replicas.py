@@ -6,16 +6,16 @@ import pytest
 
 from hashring import NodeId, shard_of
 from node.shards.replicas import Replicas
-from ringfence.limiter import Limit, Snapshot
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 
 OWNER = NodeId("a")
 LIMIT = Limit.of_ns(10, 60 * 10**9)
 S = 10**9
 
 
-def snapshot(*rows: tuple[bytes, list[int]]) -> Snapshot:
+def snapshot(*rows: tuple[bytes, list[int]]) -> PackedSnapshot:
     keys, states = [row[0] for row in rows], [row[1] for row in rows]
-    return Snapshot(keys, states, [LIMIT], [0] * len(rows), [])
+    return PackedSnapshot.of(Snapshot(keys, states, [LIMIT], [0] * len(rows), []))
 
 
 def kept(copies: Replicas, key: bytes) -> list[tuple[int, list[int]]]:
@@ -110,7 +110,7 @@ def test_replicas_of_held_shards_are_dropped() -> None:
 def test_counts_of_other_data_centers_stay_with_their_key() -> None:
     copies = Replicas(10)
     counts = snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0]))
-    counts.remote_counts = [{"eu": [1, 5]}, {}]
+    counts.remote_counts.extend([{"eu": [1, 5]}, {}])
     copies.keep(OWNER, counts, S)
 
     [(_, one)] = copies.of(shard_of(b"key-one-"))
@@ -126,7 +126,8 @@ def test_each_key_keeps_the_limit_that_counted_it() -> None:
     copies = Replicas(10)
     other = Limit.of_ns(99, S)
     copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
-    copies.keep(OWNER, Snapshot([b"key-one-"], [[1, 2, 0]], [LIMIT, other], [1], []), S)
+    counts = Snapshot([b"key-one-"], [[1, 2, 0]], [LIMIT, other], [1], [])
+    copies.keep(OWNER, PackedSnapshot.of(counts), S)
 
     [(_, one)] = copies.of(shard_of(b"key-one-"))
     [(_, two)] = copies.of(shard_of(b"key-two-"))
@@ -141,7 +142,8 @@ def test_limits_without_replicas_take_no_memory() -> None:
     try:
         for number in range(2000):
             limit = Limit.of_ns(10 + number, 60 * 10**9)
-            copies.keep(OWNER, Snapshot([b"key-one-"], [[1, 2, 0]], [limit], [0], []), number)
+            counts = Snapshot([b"key-one-"], [[1, 2, 0]], [limit], [0], [])
+            copies.keep(OWNER, PackedSnapshot.of(counts), number)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

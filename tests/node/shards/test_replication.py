@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
-from node.shards.replication import INTERVAL, Replication, as_snapshot
+from node.shards.replication import INTERVAL, Replication
 from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import (
@@ -20,6 +20,7 @@ from ringfence.wire import (
     encode,
 )
 from tests.node.cluster import CONTAINMENT
+from tests.node.shards.snapshots import as_snapshot
 from tests.node.shards.transfer_peers import DAY, KEYS, NOW, RULE, SHARD, A, B, Peer, of, ring
 
 
@@ -37,7 +38,7 @@ class Standby:
     def answer(self, reply: object) -> list[bytes]:
         frame, on_reply = self.frames.pop(0)
         on_reply(reply)
-        return frame.counts.keys
+        return frame.counts.unpack().keys
 
 
 def replicating(
@@ -104,7 +105,9 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
 
     list(replication.send_changes())
 
-    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+    assert sorted(
+        key for frame, _ in standby.frames for key in frame.counts.unpack().keys
+    ) == sorted(keys)
 
 
 @pytest.mark.parametrize("how", ["decided", "marked"])
@@ -150,7 +153,9 @@ def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> 
     steps = sum(1 for _ in replication.send_changes())
 
     assert steps > 10
-    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+    assert sorted(
+        key for frame, _ in standby.frames for key in frame.counts.unpack().keys
+    ) == sorted(keys)
     assert replication.backlog == 0
 
 
@@ -194,7 +199,7 @@ def test_frames_without_acknowledgement_hold_back_the_next_round() -> None:
 def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
-    as_standby.ownership.take_over(SHARD, A, [(NOW, owner.ownership.snapshot(KEYS[:1], NOW))], NOW)
+    as_standby.ownership.take_over(SHARD, A, [(NOW, owner.engine.snapshot(KEYS[:1], NOW))], NOW)
     as_standby.spend(KEYS[0], units=5)
     as_standby.spend(KEYS[0], Op.REFUND, units=2)
 

@@ -10,7 +10,6 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows, without_checks
 from node.shards.ownership.ownership import ShardOwnership
-from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot, compiled_tables
 from ringfence.peering.engine_choice import decide_batch, first_slot
@@ -26,6 +25,7 @@ from ringfence.wire import (
     decode,
     encode,
 )
+from tests.node.shards.snapshots import as_snapshot
 
 S = 10**9
 PERIOD = 60 * S

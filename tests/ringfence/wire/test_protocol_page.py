@@ -8,12 +8,18 @@ import pytest
 import ringfence.wire
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
+from ringfence.limiter.packed_snapshot import PackedSnapshot
 from ringfence.wire import Cause, ErrorCode, Message, decode, encode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "wire-protocol.md").read_text(
     encoding="utf-8"
 )
-NAMES = {**vars(ringfence.wire), "Limit": Limit, "Outcomes": Outcomes}
+NAMES = {
+    **vars(ringfence.wire),
+    "Limit": Limit,
+    "Outcomes": Outcomes,
+    "PackedSnapshot": PackedSnapshot,
+}
 EXAMPLES = re.findall(r"```text\n([0-9a-f\s]+)\n```\n\n```python\n(.*?)\n```", PAGE, re.DOTALL)
 
 

@@ -16,6 +16,7 @@ from ringfence.limiter import (
     Algorithm,
     Engine,
     Limit,
+    PackedSnapshot,
     Snapshot,
     compiled_tables,
 )
@@ -94,7 +95,8 @@ def test_copies_of_counters_of_many_numbers_stay_below_the_bound_in_bytes() -> N
 
     for number in range(1000):
         keys = [number.to_bytes(8, "big")]
-        copies.keep(NodeId("a"), Snapshot(keys, [[1 << 60] * 1000], [LOG], [0], []), 1)
+        counts = Snapshot(keys, [[1 << 60] * 1000], [LOG], [0], [])
+        copies.keep(NodeId("a"), PackedSnapshot.of(counts), 1)
 
     assert 110 <= len(copies) <= 120
 

@@ -6,7 +6,6 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.ownership.ownership import ShardOwnership
-from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.peering.engine_choice import decide_batch
@@ -24,6 +23,7 @@ from ringfence.wire import (
     decode,
     encode,
 )
+from tests.node.shards.snapshots import as_snapshot
 
 SECOND = 1_000_000_000
 PERIOD = 128 * SECOND
@@ -120,7 +120,7 @@ class Host:
         self.checks.remember(refund_id, KEY, units, results.row(0), at, is_refund=True)
 
     def take_over_from(self, owner: "Host", at: int) -> None:
-        self.ownership.take_over(SHARD, owner.name, [(at, owner.ownership.snapshot([KEY], at))], at)
+        self.ownership.take_over(SHARD, owner.name, [(at, owner.engine.snapshot([KEY], at))], at)
 
     def give_to(self, receiver: "Host", at: int) -> None:
         """Encode the shard for a transfer and release it."""

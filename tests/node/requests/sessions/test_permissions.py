@@ -1,12 +1,12 @@
 """Requests that each role and scope may send."""
 
+from ringfence.limiter import PackedSnapshot, Snapshot
 from ringfence.rules import RuleSet
 from ringfence.wire import (
     AskMembers,
     AskRules,
     AskStats,
     Copy,
-    Counts,
     Done,
     ErrorCode,
     Hello,
@@ -90,13 +90,14 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
 
 async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock: object) -> None:
     """The counts are maps by data center, which no message of a client contains."""
-    counts = Counts([b"8 bytes."], [[1, 2]], [LIMIT], [0], [{"dc2": [7, 1]}])
+    counts = Snapshot([b"8 bytes."], [[1, 2]], [LIMIT], [0], [{"dc2": [7, 1]}])
+    copy = Copy(1, PackedSnapshot.of(counts))
     async with running_node() as world:
         member = await world.call(Hello(Role.NODE, "b", b"", 1))
         client = await world.call(APP)
 
-        assert await member.say(Copy(1, counts)) == [Done(1)]
-        await client.say(Copy(1, counts))
+        assert await member.say(copy) == [Done(1)]
+        await client.say(copy)
 
     assert member.closed == []
     assert [code for code, _ in client.closed] == [ErrorCode.BAD_MESSAGE]

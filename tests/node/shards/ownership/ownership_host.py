@@ -9,11 +9,11 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.ownership.ownership import ShardOwnership
-from node.shards.replication import as_snapshot
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, CheckId, Holding, Op, Pull, Pulled, Results, Source
+from tests.node.shards.snapshots import as_snapshot
 
 DAY = 86_400_000_000_000
 RULE = 7

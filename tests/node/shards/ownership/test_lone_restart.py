@@ -7,7 +7,7 @@ import pytest
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
-from node.shards.replication import Replication, as_snapshot
+from node.shards.replication import Replication
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import Copy
@@ -18,7 +18,7 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host
 def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
     before.start(3)
-    copy = before.ownership.snapshot([KEY], NOW)
+    copy = before.ownership.snapshot([KEY], NOW).unpack()
     stand_in.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     stand_in.ownership.on_member_change(member("c"), member("c", generation=2))
@@ -179,7 +179,7 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
 
     (frame,) = frames
     assert isinstance(frame, Copy)
-    standby.ownership.keep_replica(owner.name, as_snapshot(frame.counts), NOW)
+    standby.ownership.keep_replica(owner.name, frame.counts, NOW)
     standby.cover(owner.name)
     assert standby.used == 4
 
@@ -247,7 +247,7 @@ def test_units_of_a_sliding_log_keep_their_ages_when_two_owners_are_joined() -> 
 
     first.pull(second)
 
-    (state,) = first.ownership.snapshot([KEY], NOW).states
+    (state,) = first.engine.snapshot([KEY], NOW).states
     assert state == [40, 3, 30, 1, 20, 1]
 
 

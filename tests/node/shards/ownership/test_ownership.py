@@ -83,7 +83,7 @@ def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
 def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
     owner.start(3)
-    copy = owner.ownership.snapshot([KEY], NOW)
+    copy = owner.engine.snapshot([KEY], NOW)
     transfer = new_owner.ask(owner)
     new_owner.take(owner, transfer)
     number = transfer.groups[0].transfer_id
@@ -115,7 +115,7 @@ def test_a_return_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.start(3)
-    copy = owner.ownership.snapshot([KEY], NOW)
+    copy = owner.engine.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     owner.ask(stand_in)  # The network drops the answer.
@@ -130,7 +130,7 @@ def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
 def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.start(3)
-    copy = owner.ownership.snapshot([KEY], NOW)
+    copy = owner.engine.snapshot([KEY], NOW)
     stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     reply = owner.ask(stand_in)
@@ -152,7 +152,7 @@ def test_a_shard_without_counters_anywhere_starts_empty() -> None:
     a.ownership.start([1])
     b.cover("a")
     a.spend(5)
-    copies = [(NOW, a.ownership.snapshot([KEY], NOW))]
+    copies = [(NOW, a.engine.snapshot([KEY], NOW))]
     c.ownership.take_over(shard_of(KEY), a.name, copies, NOW)
 
     assert (a.started, b.started, c.started) == ([1], [shard_of(KEY)], [])

@@ -10,12 +10,13 @@ from trio.testing import MockClock
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
-from node.shards.replication import Replication, as_snapshot
+from node.shards.replication import Replication
 from node.shards.transfers.handoff import Handoff
 from ringfence.peering.link import Link
 from ringfence.wire import Copy, Pull
 from tests.node.cluster import CONTAINMENT
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, member
+from tests.node.shards.snapshots import as_snapshot
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
@@ -54,7 +55,7 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
     third.ask_late(standby)
     list(replication.send_changes())
 
-    assert [copy.counts.keys for copy in sent] == [[KEY]]
+    assert [copy.counts.unpack().keys for copy in sent] == [[KEY]]
     assert third.used == 7
 
 

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from ringfence.limiter import PackedSnapshot
 from ringfence.peering.target import SHED
 from ringfence.wire import (
     AskPeers,
@@ -85,7 +86,7 @@ NOTHING = Counts([], [], [], [], [])
         (lambda seq: Exchange(seq, b"mine"), lambda seq: Exchanged(seq, b"theirs")),
         (lambda seq: Pull(seq, [1], 0), lambda seq: Pulled(seq, [], NOTHING, [])),
         (lambda seq: Digest(seq, "eu", [1], [2]), lambda seq: DigestMismatch(seq, [1])),
-        (lambda seq: Copy(seq, NOTHING), Done),
+        (lambda seq: Copy(seq, PackedSnapshot(b"", 0, [], [])), Done),
         (AskPeers, lambda seq: Peers(seq, [])),
     ],
 )

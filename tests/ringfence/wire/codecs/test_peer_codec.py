@@ -5,7 +5,7 @@ from msgpack import packb
 
 from hashring import SHARDS
 from ringfence.errors import LocalProtocolError
-from ringfence.limiter.limit import Limit
+from ringfence.limiter import Limit, PackedSnapshot
 from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
     MAX_COST,
@@ -49,11 +49,15 @@ from ringfence.wire.messages.peer_messages import (
 )
 from ringfence.wire.messages.request_columns import Source
 from ringfence.wire.messages.request_messages import DecidedCheck
+from tests.node.shards.snapshots import as_snapshot
 
 KEY = b"8 bytes."
 LIMIT = Limit.of_ns(100, 60_000_000_000)
 WIRE_LIMIT = [100, 60_000_000_000]
 COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
+ROW = bytes((0, len(KEY), *KEY, 2, 0, 1, 2))
+PACKED = [ROW, 1, [WIRE_LIMIT], []]
+TWO_PACKED = [ROW + bytes((len(KEY), 0, 0)), 2, [WIRE_LIMIT], []]
 GROUP = [[1], [1], 2, 1, "", "", "", 0, False, []]
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
@@ -138,12 +142,17 @@ def pulled(draw: st.DrawFn) -> Pulled:
 origins = st.lists(u64, max_size=MAX_ORIGINS).map(tuple)
 
 
+def packed(counts: Counts) -> PackedSnapshot:
+    return PackedSnapshot.of(as_snapshot(counts))
+
+
 @st.composite
 def copies(draw: st.DrawFn) -> Copy:
     count = draw(st.integers(0, 6))
     different = draw(st.lists(origins, max_size=3))
-    which = as_long(st.integers(0, len(different) - 1), count) if different else st.just([])
-    return Copy(draw(seqs), draw(counts(count)), different, draw(which))
+    indexes = as_long(st.integers(0, len(different) - 1), count)
+    which = indexes if len(different) > 1 else st.just([])
+    return Copy(draw(seqs), packed(draw(counts(count))), different, draw(which))
 
 
 @st.composite
@@ -256,12 +265,13 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([17, 1, [1], 1, -1, False], "Pull.transfer_id"),
         ([17, 1, [1], 1, "1", False], "Pull.transfer_id"),
         ([17, 1, [1], 0, 0, 1], "Pull.is_for_replicas"),
-        ([19, 0, COUNTS, [], []], "Copy.seq"),
-        ([19, 1, COUNTS, [[-1]], [0]], "Copy.origins"),
-        ([19, 1, COUNTS, [[1] * (MAX_ORIGINS + 1)], [0]], "Copy.origins"),
-        ([19, 1, COUNTS, [[1]], [1]], "Copy.which_origins"),
-        ([19, 1, COUNTS, [[1]], [0, 0]], "Copy.which_origins"),
-        ([19, 1, COUNTS, [], [0]], "Copy.which_origins"),
+        ([19, 0, PACKED, [], []], "Copy.seq"),
+        ([19, 1, PACKED, [[-1]], []], "Copy.origins"),
+        ([19, 1, PACKED, [[1] * (MAX_ORIGINS + 1)], []], "Copy.origins"),
+        ([19, 1, TWO_PACKED, [[1], [2]], [0, 2]], "Copy.which_origins"),
+        ([19, 1, TWO_PACKED, [[1], [2]], [0]], "Copy.which_origins"),
+        ([19, 1, PACKED, [[1]], [0]], "Copy.which_origins"),
+        ([19, 1, PACKED, [], [0]], "Copy.which_origins"),
         ([20, 0, [1]], "TransferOffer.seq"),
         ([20, 1, []], "TransferOffer.shards"),
         ([20, 1, [1, 1]], "TransferOffer.shards"),
@@ -334,7 +344,6 @@ def test_a_wrong_field_is_refused_by_its_name(fields, field):
     ],
 )
 def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
-    assert_refused([19, 1, wrong, [], []], f"Copy.counts{field}")
     assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
 
 
@@ -343,7 +352,37 @@ def test_one_wrong_state_among_many_is_refused(wrong):
     states = [[7]] * 30 + [wrong]
     counts = [[KEY] * 31, states, [WIRE_LIMIT], [0] * 31, []]
 
-    assert_refused([19, 1, counts, [], []], "Copy.counts.states")
+    assert_refused([18, 1, [GROUP], counts, [], []], "Pulled.counts.states")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (None, ""),
+        (PACKED[:3], ""),
+        ([*PACKED, []], ""),
+        (["rows", *PACKED[1:]], ".rows"),
+        ([ROW[:-1], *PACKED[1:]], ".rows"),
+        ([ROW + b"\0", *PACKED[1:]], ".rows"),
+        ([ROW, 0, [], []], ".rows"),
+        ([ROW, 2, *PACKED[2:]], ".rows"),
+        ([ROW, True, *PACKED[2:]], ".count"),
+        ([ROW, MAX_MOVED + 1, *PACKED[2:]], ".count"),
+        ([bytes((1, 7, *KEY[1:], 0)), *PACKED[1:]], ".rows"),
+        ([bytes((0, 7, *KEY[1:], 0)), *PACKED[1:]], ".rows"),
+        ([bytes((0, MAX_KEY + 1)) + bytes(MAX_KEY + 2), *PACKED[1:]], ".rows"),
+        ([bytes((0, 8, *KEY, 1, 1, 0)), *PACKED[1:]], ".rows"),
+        ([bytes((0, 8, *KEY, 1, 0, *[255] * 9, 2)), *PACKED[1:]], ".rows"),
+        ([bytes((0, 8, *KEY, 1, 0, *[128] * 10, 0)), *PACKED[1:]], ".rows"),
+        ([ROW, 1, [], []], ".rows"),
+        ([ROW, 1, [None], []], ".limits"),
+        ([ROW, 1, [WIRE_LIMIT] * 2, []], ".limits"),
+        ([*PACKED[:3], [{}, {}]], ".remote_counts"),
+        ([*PACKED[:3], [{"eu": [1]}]], ".remote_counts"),
+    ],
+)
+def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
+    assert_refused([19, 1, wrong, [], []], f"Copy.counts{field}")
 
 
 @pytest.mark.parametrize(
@@ -405,11 +444,12 @@ def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
         Pull(1, [], 0),
         TransferOffer(1, [2, 1]),
         TransferAck(1, [SHARDS], 1),
-        Copy(1, Counts([KEY], [[-1]], [LIMIT], [0], [])),
-        Copy(1, Counts([KEY], [[1]], [LIMIT], [1], [])),
-        Copy(1, Counts([KEY, KEY], [[1]], [LIMIT], [0, 0], [])),
-        Copy(0, Counts([], [], [], [], [])),
-        Copy(1, Counts([bytes(MAX_KEY)] * 8192, [[]] * 8192, [LIMIT], [0] * 8192, [])),
+        Copy(1, PackedSnapshot(ROW[1:], 1, [LIMIT], [])),
+        Copy(1, PackedSnapshot(ROW, 2, [LIMIT], [])),
+        Copy(1, PackedSnapshot(ROW, 1, [], [])),
+        Copy(0, PackedSnapshot(b"", 0, [], [])),
+        Copy(1, PackedSnapshot(ROW, 1, [LIMIT], []), [(1,)], [0]),
+        Pulled(1, [], Counts([bytes(MAX_KEY)] * 8193, [[]] * 8193, [LIMIT], [0] * 8193, []), []),
         Pulled(1, [], Counts([KEY], [[1]], [LIMIT], [0], []), []),
         Pulled(
             1,
@@ -437,12 +477,12 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
     full = Counts(keys, states, [LIMIT], [0] * MAX_MOVED, [{"us": [1, 2]}] * MAX_MOVED)
 
     for message in (
-        Copy(1, full, [(MAX_U64,) * MAX_ORIGINS], [0] * MAX_MOVED),
+        Copy(1, packed(full), [(MAX_U64,) * MAX_ORIGINS, ()], [1] * MAX_MOVED),
         WindowCounts(1, "eu", keys, [[1, MAX_U64]] * MAX_MOVED),
         Pulled(
             1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "", "m", 1)], full, []
         ),
-        Copy(1, Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], [])),
+        Copy(1, packed(Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], []))),
         Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64, is_for_replicas=True),
         Digest(1, "eu", list(range(SHARDS)), [MAX_U64] * SHARDS),
         Exchange(1, bytes(MAX_PACKED)),

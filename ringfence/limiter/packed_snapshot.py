@@ -1,0 +1,138 @@
+"""States of many counters as one byte string, without a Python object for each key.
+
+Replication sends counters in this form. A row has the key, then the number of integers in its
+state. If there are any, the index of the limit and the integers follow. The key is the number of
+first bytes that it shares with the key before it, the number of its other bytes, and these bytes.
+Integers behind the key have 7 bits in each byte, the lowest bits first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import Struct
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.serialization import MAX_NUMBERS, Snapshot
+
+__all__ = ["PackedSnapshot", "check_rows", "pack_rows", "rows_in"]
+
+_MORE = 0x80
+_BITS = 7
+_MAX_U64 = 2**64 - 1
+_LONGEST_KEY = 255
+_LONGEST_NUMBER = 10
+"""Bytes of an integer with 64 bits."""
+
+
+class PackedSnapshot(Struct, frozen=True):
+    """States of several counters in packed rows."""
+
+    rows: bytes
+    count: int
+    """Number of the rows."""
+    limits: list[Limit]
+    """Limits to which the rows refer."""
+    remote_counts: list[dict[str, list[int]]]
+    """Counts of other data centers, as in a `Snapshot`."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "PackedSnapshot":
+        """Pack a snapshot."""
+        rows = pack_rows(zip(snapshot.keys, snapshot.which, snapshot.states, strict=True))
+        return cls(rows, len(snapshot.keys), snapshot.limits, snapshot.remote_counts)
+
+    def unpack(self) -> Snapshot:
+        """Return the rows in columns. A row with an empty state has the first limit."""
+        keys, which, states = list[bytes](), list[int](), list[list[int]]()
+        for key, limit, state in rows_in(self.rows):
+            keys.append(key)
+            which.append(limit)
+            states.append(state)
+        return Snapshot(keys, states, self.limits, which, self.remote_counts)
+
+
+def pack_rows(rows: Iterable[tuple[bytes, int, list[int]]]) -> bytes:
+    """Pack keys, indexes of limits and states. Raises `ValueError` for keys above 255 bytes."""
+    packed = bytearray()
+    last = b""
+    for key, limit, state in rows:
+        if len(key) > _LONGEST_KEY:
+            raise ValueError(f"a key must have at most {_LONGEST_KEY} bytes, got {len(key)}")
+        shared = 0
+        while shared < len(key) and key[shared : shared + 1] == last[shared : shared + 1]:
+            shared += 1
+        packed += bytes((shared, len(key) - shared)) + key[shared:]
+        for number in (len(state), limit, *state) if state else (0,):
+            _append_number(packed, number)
+        last = key
+    return bytes(packed)
+
+
+def _append_number(packed: bytearray, number: int) -> None:
+    if not 0 <= number <= _MAX_U64:
+        raise OverflowError(f"a number must be from 0 to 2**64 - 1, got {number}")
+    while number >= _MORE:
+        packed.append(number & (_MORE - 1) | _MORE)
+        number >>= _BITS
+    packed.append(number)
+
+
+def rows_in(packed: bytes) -> Iterator[tuple[bytes, int, list[int]]]:
+    """Yield the key, the index of the limit and the state of each row; 0 for an empty state.
+
+    Raises `ValueError` for bytes that are not packed rows.
+    """
+    last, at = b"", 0
+    while at < len(packed):
+        shared, rest = packed[at], packed[at + 1 : at + 2]
+        end = at + 2 + (rest[0] if rest else 0)
+        key = last[:shared] + packed[at + 2 : end]
+        if shared > len(last) or not rest or end > len(packed) or len(key) > _LONGEST_KEY:
+            raise _bad_rows(at)
+        numbers, at = _number_at(packed, end)
+        if numbers > MAX_NUMBERS:
+            raise _bad_rows(end)
+        limit, state = 0, list[int]()
+        if numbers:
+            limit, at = _number_at(packed, at)
+            for _ in range(numbers):
+                number, at = _number_at(packed, at)
+                state.append(number)
+        yield key, limit, state
+        last = key
+
+
+def _number_at(packed: bytes, at: int) -> tuple[int, int]:
+    """Return the integer at a position and the position behind it."""
+    number = 0
+    for place, byte in enumerate(packed[at : at + _LONGEST_NUMBER], 1):
+        number |= (byte & (_MORE - 1)) << (place - 1) * _BITS
+        if byte < _MORE and number <= _MAX_U64:
+            return number, at + place
+    raise _bad_rows(at)
+
+
+def _check_rows(
+    packed: bytes, count: int, limits: int, shortest_key: int, longest_key: int
+) -> None:
+    """Validate packed rows. Raises `ValueError` unless they are `count` rows, whose keys have a
+    permitted length and whose limits are below `limits`."""
+    found = 0
+    for key, limit, state in rows_in(packed):
+        found += 1
+        if found > count or not shortest_key <= len(key) <= longest_key:
+            raise ValueError(f"row {found} is one too many, or its key has a wrong length")
+        if state and limit >= limits:
+            raise ValueError(f"row {found} has a limit that does not exist")
+    if found < count:
+        raise ValueError(f"there must be {count} rows, got {found}")
+
+
+def _bad_rows(at: int) -> ValueError:
+    return ValueError(f"there is no packed row at byte {at}")
+
+
+check_rows: Callable[[bytes, int, int, int, int], None]
+try:
+    from ringfence.limiter.compiled._frames import check_rows
+except ImportError:  # The compiled module exists only where a C compiler was available.
+    check_rows = _check_rows

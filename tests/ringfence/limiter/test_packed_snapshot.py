@@ -1,0 +1,163 @@
+"""Packed rows of counters: what is packed is read back, and compiled code agrees with Python."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    Algorithm,
+    Engine,
+    EngineRule,
+    Limit,
+    PackedSnapshot,
+    Snapshot,
+    compiled_tables,
+    why_not_compiled,
+)
+from ringfence.limiter.packed_snapshot import (
+    _check_rows,
+    check_rows,
+    pack_rows,
+    rows_in,
+)
+
+S = 10**9
+NOW = 1_700_000_000 * S
+LIMITS = [
+    Limit.of_ns(10, 60 * S),
+    Limit.of_ns(7, 86_400 * S, algorithm=Algorithm.FIXED_WINDOW),
+    Limit.of_ns(9, 60 * S, algorithm=Algorithm.SLIDING_WINDOW),
+    Limit.of_ns(5, 60 * S, algorithm=Algorithm.SLIDING_WINDOW_LOG),
+    Limit.of_ns(3, 60 * S, algorithm=Algorithm.CONCURRENCY),
+]
+
+compiled_only = pytest.mark.skipif(why_not_compiled() is not None, reason=str(why_not_compiled()))
+u64 = st.integers(0, 300) | st.integers(0, 2**64 - 1)
+states = st.lists(u64, max_size=5)
+keys = st.binary(max_size=12) | st.binary(max_size=4).map(lambda end: bytes(8) + end)
+rows = st.lists(st.tuples(keys, st.integers(0, 2), states), max_size=8)
+
+
+@given(rows)
+def test_packed_rows_are_read_back(rows: list[tuple[bytes, int, list[int]]]) -> None:
+    read = list(rows_in(pack_rows(rows)))
+
+    assert read == [(key, which if state else 0, state) for key, which, state in rows]
+
+
+def test_a_snapshot_is_unpacked_as_it_was() -> None:
+    counts = Snapshot([b"one-key-", b"one-more"], [[1, 2], [3]], LIMITS, [1, 0], [{}, {"eu": [1]}])
+
+    assert PackedSnapshot.of(counts).unpack() == counts
+
+
+def test_keys_share_their_first_bytes_with_the_key_before() -> None:
+    packed = pack_rows([(b"12345678ann", 0, []), (b"12345678anton", 0, [])])
+
+    assert packed == b"\x00\x0b12345678ann\x00" + b"\x0a\x03ton\x00"
+
+
+@pytest.mark.parametrize("row", [(bytes(256), 0, []), (b"key", 0, [-1]), (b"key", 0, [2**64])])
+def test_what_does_not_fit_is_not_packed(row: tuple[bytes, int, list[int]]) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        pack_rows([row])
+
+
+def is_refused(check: object, *arguments: object) -> bool:
+    assert callable(check)
+    try:
+        check(*arguments)
+    except ValueError:
+        return True
+    return False
+
+
+@compiled_only
+@given(rows, st.data())
+def test_compiled_code_accepts_the_same_rows(
+    rows: list[tuple[bytes, int, list[int]]], data: st.DataObject
+) -> None:
+    packed = bytearray(pack_rows(rows))
+    for _ in range(data.draw(st.integers(0, 2))):
+        if packed:
+            packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, 3))
+    end = data.draw(st.binary(max_size=2))
+    arguments = bytes(packed[: len(packed) - cut]) + end, len(rows), 3, 0, 255
+    assert check_rows is not _check_rows
+
+    assert is_refused(check_rows, *arguments) == is_refused(_check_rows, *arguments)
+
+
+@pytest.mark.parametrize("check", [check_rows, _check_rows])
+def test_rows_with_a_wrong_number_limit_or_key_are_refused(check: object) -> None:
+    packed = pack_rows([(b"12345678", 1, [5])])
+
+    assert not is_refused(check, packed, 1, 2, 8, 8)
+    assert is_refused(check, packed, 0, 2, 8, 8)
+    assert is_refused(check, packed, 2, 2, 8, 8)
+    assert is_refused(check, packed, 1, 1, 8, 8)
+    assert is_refused(check, packed, 1, 2, 9, 9)
+    assert is_refused(check, packed, 1, 2, 7, 7)
+
+
+def engines(*, is_shared: bool = False) -> list[Engine]:
+    """Return an engine in Python, and a compiled one if there is one."""
+    made = [Engine(max_keys=1000)]
+    if why_not_compiled() is None:
+        tables = compiled_tables(bytes(16), keeps_keys=True)
+        made.append(Engine(max_keys=1000, tables=tables))
+    for engine in made:
+        engine.set_rules(
+            {at: EngineRule(limit, is_shared=is_shared) for at, limit in enumerate(LIMITS)}
+        )
+    return made
+
+
+checks = st.lists(
+    st.tuples(
+        st.integers(0, len(LIMITS) - 1),
+        st.integers(0, 3),
+        st.integers(1, 4),
+        st.sampled_from([0, 1, S, 61 * S]),
+        st.integers(0, 4 * len(LIMITS)),
+    ),
+    max_size=30,
+)
+
+
+@given(checks, st.booleans(), st.sampled_from([0, 30 * S, 200 * S, 2 * 86_400 * S]))
+def test_both_engines_pack_what_a_snapshot_has(
+    checks: list[tuple[int, int, int, int, int]], is_shared: bool, later: int
+) -> None:
+    asked = [
+        rule.to_bytes(8, "big") + b"%d" % number
+        for rule in range(len(LIMITS) + 1)
+        for number in range(4)
+    ]
+    packed = []
+    for engine in engines(is_shared=is_shared):
+        now = NOW
+        for rule, number, cost, gap, carried in checks:
+            now += gap
+            key = rule.to_bytes(8, "big") + b"%d" % number
+            limits = [LIMITS[carried]] if carried < len(LIMITS) else []
+            engine.decide([key], [cost], [], limits, [1] if limits else [], now)
+            if is_shared:
+                engine.merge_remote("eu", [key], [[now // (60 * S), 2]], now)
+        now += later
+        counts = engine.snapshot(asked, now)
+        found = engine.pack(asked, now)
+        unpacked = found.unpack()
+        assert unpacked.keys == asked
+        used = [at for at, state in enumerate(unpacked.states) if state]
+        assert [asked[at] for at in used] == counts.keys
+        assert [unpacked.states[at] for at in used] == counts.states
+        assert [unpacked.limits[unpacked.which[at]] for at in used] == [
+            counts.limits[which] for which in counts.which
+        ]
+        remote = unpacked.remote_counts or [{} for _ in asked]
+        assert [remote[at] for at in used] == (counts.remote_counts or [{} for _ in used])
+        packed.append(found)
+
+    assert all(found == packed[0] for found in packed)
