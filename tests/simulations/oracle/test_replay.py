@@ -96,6 +96,25 @@ def test_a_failed_renewal_leaves_held_slots_under_their_limit(amount: int) -> No
     assert right.remaining == 1
 
 
+@pytest.mark.parametrize(("units", "remaining"), [(0, 3), (1, 5)])
+def test_a_charge_of_nothing_applies_no_change_of_the_limit(units: int, remaining: int) -> None:
+    """The bucket drains by the limit before it until the next check, or until a charge of units."""
+    limit, faster = (Limit.of_ns(n, 100, Algorithm.TOKEN_BUCKET, burst=8) for n in (1, 4))
+    replay, engines, now = Replay(Terms.of(limit)), engines_for(limit), 0
+    for asked in (
+        Asked(0, "check", 6),
+        Asked(0, "change", limit=faster),
+        Asked(50, "charge", units),
+        Asked(100, "check", 0),
+    ):
+        now += asked.gap_ns
+        right = asked_of(replay, asked, now)
+        for name, engine in engines.items():
+            assert engine.answer(asked, now) == right, f"{name}: {asked}"
+    assert right is not None
+    assert right.remaining == remaining
+
+
 @settings(max_examples=100, deadline=None)
 @given(limit=limits, data=st.data())
 def test_a_clock_that_goes_back_and_forth_lets_no_engine_admit_more_than_the_oracle(

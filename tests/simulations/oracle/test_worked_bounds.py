@@ -116,6 +116,7 @@ def test_a_slot_is_in_use_until_its_release_or_its_end() -> None:
 
     assert bound(SLOTS, held, at(140)).verdict is Verdict.MUST_DENY
     assert bound(SLOTS, held, at(152)).verdict is Verdict.EITHER
+    assert bound(SLOTS, held, at(155)).verdict is Verdict.EITHER  # Before or after the release.
     assert bound(SLOTS, held, at(156)).verdict is Verdict.MUST_ALLOW
     assert bound(SLOTS, held[1:], at(209)).least == 1
     assert bound(SLOTS, held[1:], at(212)).most == 0
@@ -131,6 +132,23 @@ def test_refunded_units_do_not_count_after_the_refund(terms: Terms) -> None:
     assert bound(terms, refunded, at(111)).verdict is Verdict.EITHER
     lost = [Spend(110, 110, units, units, refund=Refund(111, 112, 0, units))]
     assert bound(terms, lost, at(113)).verdict is Verdict.EITHER
+
+
+@pytest.mark.parametrize(
+    ("refund", "question", "most"),
+    [
+        (Refund(120, 160, 1, 1), at(155), 4),
+        (Refund(120, 160, 1, 1), at(170), 3),
+        (Refund(110, 120, 1, 1), at(130), 3),
+        (Refund(120, 160, 0, 1), at(170), 4),
+    ],
+)
+def test_units_that_are_refunded_may_be_poured_until_the_refund(
+    refund: Refund, question: Question, most: int
+) -> None:
+    poured = Spend(100, 150, 4, 4, refund=refund)
+
+    assert bound(BUCKET, [poured], question).most == most
 
 
 def test_units_that_may_be_lost_or_counted_twice_widen_the_bounds() -> None:
