@@ -4,7 +4,7 @@ A standby decides when neither the asking side nor the standby itself reaches th
 policy decides when one asking member reaches neither the owner nor the standby.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +95,14 @@ class BrokenConnections:
             if is_lost:
                 return True
         return False
+
+    def is_near(self, hosts: Collection[str], begin: float, end: float) -> bool:
+        """Return whether a connection between some hosts broke between two instants, or so shortly
+        before that the link may still have been without a connection."""
+        return any(
+            begin - _RECONNECT_S <= reset.at <= end and reset.hosts.issubset(hosts)
+            for reset in self.resets
+        )
 
     def _has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
         """Return whether the connection between a decider and another host broke during a check or

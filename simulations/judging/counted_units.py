@@ -29,6 +29,10 @@ _QUICK_S = 0.05
 """Seconds after which an answer may come from a second member, which the caller asked too."""
 _NEAR_S = 1.0
 """Seconds before and after a disturbance of a shard in which its owner may not be alone."""
+RETRY_ERROR_NS = 2_000_000
+"""Largest error of a retry time: it passes the wire in milliseconds, rounded up."""
+_MERGE_S = 1.0
+"""Seconds until the owner has the units that a second member counted for a check."""
 _MOST_DECIDERS = 3
 """Members that may count one check: the owner, its standby, and the member that takes over."""
 _REFUND_ALLOWANCE_S = 0.05
@@ -168,7 +172,7 @@ class CounterView:
         place = self.place_of(answer)
         found = self.excuses.of(place, answer)
         is_split = bool(found) and (
-            not _is_by_owner(answer)
+            answer.source not in (Source.OWNER, Source.CACHE)
             or self.excuses.is_disturbed(
                 place, answer.asked_at - _NEAR_S, answer.answered_at + _NEAR_S
             )
@@ -206,11 +210,13 @@ class CounterView:
             shift = self._window_shift_s(answer)
             yield self._spend(answer.asked_at - shift, last + shift, least, most, known)
         has_second = answer.source not in (Source.OWNER, Source.CACHE)
-        is_asked_again = bool(row.excuses) or self.excuses.has_breaks or has_second
+        is_broken = self.excuses.is_broken(place, answer, answer.answered_at)
+        is_asked_again = bool(row.excuses) or is_broken or has_second
         if is_asked_again and not answer.is_uncounted and not _is_by_owner(answer):
             until = max([last, *(each.end for each in row.excuses)])
             more = answer.cost * (_MOST_DECIDERS - 1)
-            yield self._spend(answer.asked_at, max(until, answer.answered_at), 0, more, inf)
+            until = max(until, answer.answered_at)
+            yield self._spend(answer.asked_at, until, 0, more, until + _MERGE_S)
 
     def refunded(self, answer: Answered) -> Spend:
         """Return the units of a charge that was refunded; a fault may have lost the refund."""
@@ -220,7 +226,7 @@ class CounterView:
         if excuses or done == inf or self.excuses.may_be_lost(place, answer.answered_at, last):
             until = max([last, *(each.end for each in excuses)])
             most = answer.cost * (_MOST_DECIDERS if excuses else 1)
-            return self._spend(answer.asked_at, until, 0, most, inf)
+            return self._spend(answer.asked_at, until, 0, most, until + _MERGE_S)
         least = 0 if self.is_divided else answer.cost  # Else a refund could remove other units.
         if self.limit.is_bucket and self._is_elsewhere(answer):
             last = self._shared_at(answer) + self._wrong_drain_s(answer)
@@ -249,7 +255,9 @@ class CounterView:
             first, lasts = answer.asked_at, answer.refund_done_at - answer.asked_at
             # A member that owns all rows of the group does not charge them at all.
             ages = 0.0 if self.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
-            least = 0 if self.excuses.has_loss or self.excuses.has_breaks else least
+            place, done = self.place_of(answer), answer.refund_done_at
+            is_late = self.excuses.has_loss or self.excuses.is_broken(place, answer, done)
+            least = 0 if is_late else least
         return Refund(
             self._instant(first - self._skew_s),
             self._instant(last + self._skew_s),
@@ -293,20 +301,18 @@ class CounterView:
     def observed(self, row: Row, limit: Limit, bound: Bound) -> OracleReading | None:
         """Return the units in use after a decision, as its answer states them.
 
+        They hold until the next fault, or under an excuse while one host alone holds the shard.
         None if the answer does not state all units, or states a number that `bound` excludes.
         """
-        answer = row.answer
-        until = self.excuses.undisturbed_until(self.places.values(), answer.asked_at)
-        if (
-            row.excuses
-            or row.may_be_lost
-            or self.excuses.has_breaks
-            or self.rounding
-            or answer.remaining is None
-            or answer.source is not Source.OWNER
-            or until <= answer.answered_at
-        ):
+        answer, place = row.answer, self.place_of(row.answer)
+        if self.rounding or answer.remaining is None or answer.source is not Source.OWNER:
             return None
+        until = self.excuses.undisturbed_until(self.places.values(), answer.asked_at)
+        if row.excuses or row.may_be_lost or until <= answer.answered_at:
+            tenure = self.excuses.tenure(place, answer.asked_at, answer.answered_at)
+            if tenure is None:
+                return None
+            until = min(tenure.end, self.excuses.next_begin(place, answer.answered_at))
         spent = next(self.spends(row), None)
         units = 0 if spent is None else spent.most
         used = most = limit.ceiling - answer.remaining
@@ -314,17 +320,31 @@ class CounterView:
             most = max(used, bound.most)
         if not bound.least + units <= used <= bound.most + units:
             return None
-        question = self.question(answer)
+        question = self.question(answer, is_exact=self.limit.is_bucket)
+        error_s, drift = self.excuses.clocks.in_span(place, answer.asked_at, until)
+        error_ns, denied = round(min(error_s, _LONGEST_S) * 1e9), None
+        if not answer.allowed and answer.retry_after and 0 < answer.cost <= limit.ceiling:
+            lasts = round(answer.retry_after * (1 - drift) * 1e9) - RETRY_ERROR_NS - error_ns
+            denied = answer.cost, self._instant(answer.asked_at) + lasts
         return OracleReading(
-            question.earliest, question.latest, used, most, self._instant(until), spent
+            question.earliest,
+            question.latest,
+            used,
+            most,
+            self._instant(until),
+            spent,
+            _levels(limit, answer, units, used, most),
+            denied,
+            error_ns,
+            round(drift * 1e6),
         )
 
     def reading(self, begin: float, end: float) -> Question:
         """Return the question of a reading of the counter between two instants."""
         skew = self._skew_s + max(
-            self.excuses.clock_offset_s(place, begin, end)
+            self.excuses.clocks.offset_s(place, begin, end)
             if self._is_aligned
-            else self.excuses.reading_error_s(place, begin, self._memory_s)
+            else self.excuses.clocks.at_reading_s(place, begin, self._memory_s)
             for place in self.places.values()
         )
         return Question(self._instant(begin - skew), self._instant(end + skew), 0)
@@ -336,10 +356,10 @@ class CounterView:
         """
         if self._is_aligned:
             return self._window_shift_s(answer)
-        error = self.excuses.clock_error_s(self.place_of(answer), answer, self._memory_s)
+        error = self.excuses.clocks.error_s(self.place_of(answer), answer, self._memory_s)
         if self.limit.is_bucket:
             return error
-        return error + self.excuses.mismeasured_s(answer.answered_at, self._memory_s)
+        return error + self.excuses.clocks.mismeasured_s(answer.answered_at, self._memory_s)
 
     @property
     def _memory_s(self) -> float:
@@ -356,7 +376,7 @@ class CounterView:
             return 0.0 if self._keeps_all else self.clock_error_s(answer)
         if not self._is_aligned:
             return 0.0
-        return self.excuses.clock_offset_s(
+        return self.excuses.clocks.offset_s(
             self.place_of(answer), answer.asked_at, answer.answered_at
         )
 
@@ -381,7 +401,7 @@ class CounterView:
         units of a check there remain in a shared bucket."""
         if not self.limit.is_bucket or not self._is_elsewhere(answer):
             return 0.0
-        return self.excuses.clock_steps_s(self.place_of(answer)) * self.limits.rate_change
+        return self.excuses.clocks.steps_s(self.place_of(answer)) * self.limits.rate_change
 
     def _is_elsewhere(self, answer: Answered) -> bool:
         """Return whether another data center counts a check and sends its counts to this one."""
@@ -415,6 +435,19 @@ class CounterView:
 
     def _instant(self, seconds: float) -> int:
         return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
+
+
+def _levels(limit: Limit, answer: Answered, units: int, used: int, most: int) -> tuple[int, int]:
+    """Return the lowest level at the begin of a decision and the highest one at its end, in ticks
+    of a bucket. A denial states the level by its retry time, in milliseconds."""
+    unit = limit.period_ns
+    lowest, highest = max(used - 1, units) * unit, most * unit
+    if not answer.allowed and answer.retry_after is not None and 0 < answer.cost <= limit.ceiling:
+        room = (limit.ceiling - answer.cost) * unit
+        wait = round(answer.retry_after * 1e9)
+        lowest = max(lowest, room + (wait - RETRY_ERROR_NS) * limit.amount)
+        highest = min(highest, room + (wait + RETRY_ERROR_NS) * limit.amount)
+    return lowest, max(lowest, highest)
 
 
 def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[tuple[float, float]]:

@@ -29,7 +29,7 @@ from simulations.judging.broken_connections import BrokenConnections
 from simulations.judging.counted_units import EVERYWHERE, CounterView
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.divided_limits import judge_divided, undivided
-from simulations.judging.excuses import Excuses, Place
+from simulations.judging.excuses import Excuses, Holders, Place
 from simulations.judging.judged import Judged
 from simulations.judging.key_laws import Judgement, Reading, judge_counter
 from simulations.judging.ledger import Answered, Column, Ledger
@@ -79,6 +79,7 @@ class Final:
     """When the reading of the counters began; None if it took no time."""
     broken: BrokenConnections = field(default_factory=BrokenConnections)
     disturbances: Disturbances = field(default_factory=Disturbances)
+    holders: Holders = field(default_factory=Holders)
 
     def used_by_key(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return the units that the owners count: by rule and key, then by data center."""
@@ -119,7 +120,7 @@ class Invariants:
         """Return all violations, except those about slots of concurrency limits."""
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
-        self._excuses = Excuses(self._seen, final.disturbances)
+        self._excuses = Excuses(self._seen, final.disturbances, final.broken, final.holders)
         self._in_force = LimitsInForce(self._seen)
         self._places.clear()
         for name, answer in ledger.answers:

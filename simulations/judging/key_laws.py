@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
-from simulations.judging.counted_units import CounterView, Row
+from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row
 from simulations.judging.ledger import Answered
 from simulations.oracle import (
     Bound,
@@ -33,8 +33,6 @@ __all__ = ["Judgement", "Reading", "Result", "judge_counter", "total_bounds", "u
 _SAME_S = 0.05
 """Tolerance for the end of a cached denial, which counts from the time at which the first check was
 sent. Its owner decided it later, but before the answer."""
-_RETRY_ERROR_NS = 2_000_000
-"""Largest error of a retry time: it passes the wire in milliseconds, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +172,29 @@ def _options(
                 if len(limits[at]) == 1
             ]
             readings = [each for each in observed if each is not None]
-            found = narrowed(terms, spends, mine, found, readings)
-        for at, bound, each in zip(concerned, found, exact, strict=True):
-            options[at].append(_Option(limit, bound, each))
+            asked_at = unskewed if terms.is_bucket else mine
+            split = {number for number, at in enumerate(concerned) if asked[at].is_split}
+            after = narrowed(terms, spends, asked_at, found, readings, drains, split)
+        else:
+            after = found
+        for at, bound, last, each in zip(concerned, found, after, exact, strict=True):
+            options[at].append(_option(asked[at], limit, bound, last, each))
     return options
+
+
+def _option(row: Row, limit: Limit, bound: Bound, after: Bound, exact: Bound) -> "_Option":
+    """Return the bounds of a decision: those after a reading, if it leaves only one answer.
+
+    A cached denial may repeat a member that had more units than the present holder.
+    """
+    is_open = bound.verdict is Verdict.EITHER or row.is_split
+    is_by_holder = row.answer.source is Source.OWNER or (
+        row.answer.source is Source.CACHE
+        and not (row.excuses and after.verdict is Verdict.MUST_ALLOW)
+    )
+    if is_open and is_by_holder and after is not bound and after.verdict is not Verdict.EITHER:
+        return _Option(limit, after, exact, is_followed=True)
+    return _Option(limit, bound, exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +205,8 @@ class _Option:
     bound: Bound
     exact: Bound
     """Bounds of a counter without uncertain units."""
+    is_followed: bool = False
+    """Whether the decision follows from an earlier one of the host that holds the shard."""
 
 
 Result: TypeAlias = tuple[frozenset[str], str]
@@ -229,7 +248,7 @@ class _Decision:
         answer, bound, row = self.row.answer, option.bound, self.row
         ceiling = option.limit.ceiling
         sides, usual = self.counter.sides(row), self.counter.limit
-        extra = usual.ceiling * sides
+        extra = 0 if option.is_followed else usual.ceiling * sides
         wanted = answer.cost or 1
         if bound.verdict is Verdict.MUST_ALLOW:
             is_wrong = not answer.allowed
@@ -251,17 +270,20 @@ class _Decision:
     def _retry(self, option: _Option) -> Result:
         """Judge a retry time under one limit."""
         answer, bound = self.row.answer, option.bound
-        if self.row.is_split:
+        if self.row.is_split and not option.is_followed:
             return self.row.reasons, ""
         if answer.retry_after is None:
             return frozenset(), "" if bound.is_permanent else "denied without a retry time"
         if answer.source is Source.CACHE:
-            is_known = _is_near(answer.answered_at + answer.retry_after, self.ends)
+            wait_s = answer.retry_after
+            is_known = _is_near(answer.asked_at + wait_s, answer.answered_at + wait_s, self.ends)
             return frozenset(), "" if is_known else "a cached denial ends with no other denial"
         wait = round(answer.retry_after * 1e9)
         place, excuses = self.counter.place_of(answer), self.counter.excuses
-        clock_s = self.counter.clock_error_s(answer) + excuses.followed_s(place, answer.answered_at)
-        error = _RETRY_ERROR_NS + round(clock_s * 1e9)
+        clock_s = self.counter.clock_error_s(answer) + excuses.clocks.followed_s(
+            place, answer.answered_at
+        )
+        error = RETRY_ERROR_NS + round(clock_s * 1e9)
         error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
         if wait > 0 and any(
             each.shortest_wait - error <= wait <= each.longest_wait + error
@@ -285,7 +307,8 @@ def under_one(results: Sequence[Result]) -> Result:
     return reasons | {"limits"} if wrong else reasons, ""
 
 
-def _is_near(instant: float, others: Sequence[tuple[float, float]]) -> bool:
-    """Return whether an instant is in or near one of the intervals `others`, which are in order."""
-    before = others[: bisect_left(others, (instant + _SAME_S, inf))]
-    return any(instant <= last + _SAME_S for _, last in reversed(before))
+def _is_near(begin: float, end: float, others: Sequence[tuple[float, float]]) -> bool:
+    """Return whether an interval overlaps one of the intervals `others`, which are in order, or is
+    near one of them."""
+    before = others[: bisect_left(others, (end + _SAME_S, inf))]
+    return any(begin <= last + _SAME_S for _, last in reversed(before))

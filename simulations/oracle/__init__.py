@@ -7,8 +7,8 @@ instants and units are only known as intervals, as in the ledger of a run.
 """
 
 from simulations.oracle.bounds import bounds
-from simulations.oracle.intervals import Bound, Drain, Question, Refund, Spend, Verdict
-from simulations.oracle.readings import Reading, narrowed
+from simulations.oracle.intervals import Bound, Drain, Question, Reading, Refund, Spend, Verdict
+from simulations.oracle.readings import narrowed
 from simulations.oracle.replay import Answer, Code, Replay
 from simulations.oracle.terms import Terms
 

@@ -8,11 +8,11 @@ integers: one unit is `period_ns` ticks, and `amount` ticks drain in one ns.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from simulations.oracle.intervals import Bound, Drain, Question, Spend
+from simulations.oracle.intervals import Bound, Drain, Question, Reading, Spend
 from simulations.oracle.terms import Terms
 from simulations.oracle.verdicts import bound_of
 
-__all__ = ["bucket_bounds"]
+__all__ = ["bucket_bounds", "bucket_bounds_after"]
 
 
 def bucket_bounds(
@@ -31,6 +31,39 @@ def bucket_bounds(
     lower = _lower_levels(terms, spends, questions, fastest, slowest.least)
     upper = _upper_levels(terms, spends, questions, slowest, fastest.most)
     return [_bound(terms, question, lower[at], upper[at]) for at, question in enumerate(questions)]
+
+
+def bucket_bounds_after(
+    terms: Terms,
+    spends: Sequence[Spend],
+    question: Question,
+    drains: Sequence[Drain],
+    reading: Reading,
+) -> Bound:
+    """Return the bounds of a question by the level that a reading before it states.
+
+    Units that may have come after the reading are added to the highest level, and those that
+    certainly came after it to the lowest one. Refunds only lower the lowest level.
+    """
+    unit = terms.period_ns
+    fastest = _Rate(terms, [(each.begin, each.end, each.most) for each in drains])
+    slowest = _Rate(terms, [(each.begin, each.end, each.least) for each in drains])
+    lowest, highest = _Pours(fastest), _Pours(slowest)
+    lowest.add(reading.earliest, reading.levels[0])
+    highest.add(reading.latest, reading.levels[1])
+    returned = 0
+    for spend in spends:
+        if spend.earliest > question.latest or spend == reading.own:
+            continue
+        if spend.counted_from >= reading.earliest:
+            highest.add(max(reading.latest, spend.latest), spend.most * unit)
+        if reading.latest < spend.earliest and spend.counted_from < question.earliest:
+            lowest.add(spend.earliest, spend.least * unit)
+        returned += spend.returned_after(reading)
+    lasts = question.latest - reading.earliest
+    error = (reading.error_ns + lasts * reading.drift_ppm // 10**6) * fastest.most
+    lower = max(0, lowest.level(question.latest) - returned * unit - error)
+    return _bound(terms, question, lower, highest.level(question.earliest) + error)
 
 
 def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:

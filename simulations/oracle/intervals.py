@@ -7,7 +7,7 @@ of an interval belong to it.
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Bound", "Drain", "Question", "Refund", "Spend", "Verdict"]
+__all__ = ["Bound", "Drain", "Question", "Reading", "Refund", "Spend", "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,38 @@ class Spend:
     def counted_from(self) -> int:
         """Instant from which the units are certainly spent and counted."""
         return self.latest if self.known is None else max(self.latest, self.known)
+
+    def returned_after(self, reading: "Reading") -> int:
+        """Return the units that may have been given back after a reading: refunds, and units whose
+        number is uncertain at the time of the reading."""
+        units = 0
+        if self.refund is not None and self.refund.latest >= reading.earliest:
+            units += self.refund.most
+        if self.earliest <= reading.latest and self.latest >= reading.earliest:
+            units += self.most - self.least
+        return units
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Units that a counter contained right after a decision."""
+
+    earliest: int
+    latest: int
+    least: int
+    most: int
+    until: int
+    """Instant up to which no fault changes the units that were read."""
+    own: Spend | None = None
+    """Units of this very decision, which are among those that were read."""
+    levels: tuple[int, int] = (0, 0)
+    """Bucket only: lowest level at `earliest` and highest level at `latest`, in ticks."""
+    denied: tuple[int, int] | None = None
+    """Cost that was denied, and the instant until which it certainly does not pass."""
+    error_ns: int = 0
+    """Bucket only: time by which a level may be wrong later, whenever it is asked."""
+    drift_ppm: int = 0
+    """Bucket only: the same, in millionths of the time since the reading."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,33 +2,20 @@
 
 Faults may leave it uncertain how many units a counter contains. A reading ends this uncertainty for
 the units before it. It holds while these units neither expire nor change: within one fixed window,
-and in a log or sliding window that still counts all units.
+and in a log or sliding window that still counts all units. The level of a bucket can be continued.
+A denial holds until its retry time for every algorithm.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
-from simulations.oracle.intervals import Bound, Question, Spend, Verdict
+from simulations.oracle.bucket_bounds import bucket_bounds_after
+from simulations.oracle.intervals import Bound, Drain, Question, Reading, Spend, Verdict
 from simulations.oracle.terms import Terms
 from simulations.oracle.usage import AlignedWindow
 from simulations.oracle.verdicts import bound_of
 
-__all__ = ["Reading", "narrowed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Units that a counter contained right after a decision."""
-
-    earliest: int
-    latest: int
-    least: int
-    most: int
-    until: int
-    """Instant up to which no fault changes the units that were read."""
-    own: Spend | None = None
-    """Units of this very decision, which are among those that were read."""
+__all__ = ["narrowed"]
 
 
 def narrowed(
@@ -37,25 +24,59 @@ def narrowed(
     questions: Sequence[Question],
     found: Sequence[Bound],
     readings: Sequence[Reading],
+    drains: Sequence[Drain] = (),
+    others: Collection[int] = (),
 ) -> list[Bound]:
-    """Return the bounds of each question, narrowed by the last reading before it.
+    """Return the bounds of each question, narrowed by the last readings before it.
 
-    `found` are the bounds without readings. Only questions that they leave open are narrowed.
+    `found` are the bounds without readings. Questions are narrowed that these bounds leave open,
+    and those with the indexes `others`.
     """
     if not spends or not readings:
         return list(found)
     first = min(each.earliest for each in spends)
     ordered = sorted(readings, key=lambda each: each.latest)
     ends = [each.latest for each in ordered]
+    denials = [each for each in ordered if each.denied is not None]
+    ends_of_denials = [each.latest for each in denials]
     results = list(found)
     for at, (question, bound) in enumerate(zip(questions, found, strict=True)):
+        if bound.verdict is not Verdict.EITHER and at not in others:
+            continue
         last = bisect_left(ends, question.earliest)
-        if bound.verdict is Verdict.EITHER and last:
-            reading = ordered[last - 1]
-            is_kept = _keeps(terms, first, reading.earliest, question.latest)
-            if is_kept and question.latest <= reading.until:
+        if last and question.latest <= (reading := ordered[last - 1]).until:
+            if terms.is_bucket:
+                results[at] = bucket_bounds_after(terms, spends, question, drains, reading)
+            elif _keeps(terms, first, reading.earliest, question.latest):
                 results[at] = _narrowed(terms, spends, question, bound, reading)
+        last = bisect_left(ends_of_denials, question.earliest)
+        if last and results[at].verdict is Verdict.EITHER:
+            results[at] = _denied_again(terms, spends, question, results[at], denials[last - 1])
     return results
+
+
+def _denied_again(
+    terms: Terms, spends: Sequence[Spend], question: Question, bound: Bound, reading: Reading
+) -> Bound:
+    """Return the bound of a question before the retry time of an earlier denial, which says that as
+    many units do not pass until then. Only a refund can make room."""
+    assert reading.denied is not None
+    cost, end = reading.denied
+    wanted = question.cost or 1
+    if (
+        wanted < cost
+        or question.latest >= min(end, reading.until)
+        or any(
+            each.returned_after(reading)
+            for each in spends
+            if each.earliest <= question.latest and each != reading.own
+        )
+    ):
+        return bound
+    least = max(bound.least, terms.ceiling + 1 - wanted)
+    return bound_of(
+        terms, question, least, max(bound.most, least), bound.shortest_wait, bound.longest_wait
+    )
 
 
 def _narrowed(
@@ -69,7 +90,7 @@ def _narrowed(
             most += spend.most
         if reading.latest < spend.earliest and spend.counted_from < question.earliest:
             least += spend.least
-        least -= _returned(spend, reading)
+        least -= spend.returned_after(reading)
     return bound_of(
         terms,
         question,
@@ -80,21 +101,10 @@ def _narrowed(
     )
 
 
-def _returned(spend: Spend, reading: Reading) -> int:
-    """Return the units that may have been given back after a reading: refunds, and units whose
-    number is uncertain at the time of the reading."""
-    units = 0
-    if spend.refund is not None and spend.refund.latest >= reading.earliest:
-        units += spend.refund.most
-    if spend.earliest <= reading.latest and spend.latest >= reading.earliest:
-        units += spend.most - spend.least
-    return units
-
-
 def _keeps(terms: Terms, first: int, begin: int, end: int) -> bool:
     """Return whether all units that are in use at `begin` are in use at `end`; the first ones were
     spent at `first`."""
-    if terms.is_bucket or terms.first_hit or terms.algorithm == "concurrency":
+    if terms.first_hit or terms.algorithm == "concurrency":
         return False
     if terms.algorithm == "fixed_window":
         window = AlignedWindow(terms).window

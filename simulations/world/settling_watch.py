@@ -13,6 +13,7 @@ from msgspec import Struct
 from hashring import SHARDS, Member, NodeId, Ring, View
 from ringfence import runtime
 from simulations.judging.disturbance import Disturbances
+from simulations.judging.excuses import Holders
 from simulations.world.hosts import Host, Hosts
 
 __all__ = ["SettlingWatch"]
@@ -36,7 +37,7 @@ class SettlingWatch:
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         interval = _INTERVAL_S * max(1.0, len(hosts.names()) / _FEW)
-        self.disturbances = Disturbances(interval)
+        self.disturbances, self.holders = Disturbances(interval), Holders(interval)
         self._usual: dict[str, Ring] = {}
         self._seen: dict[str, _Seen] = {}
         """Last sample of each host with a node."""
@@ -68,10 +69,12 @@ class SettlingWatch:
         state."""
         name = NodeId(host.name)
         if host.node is None:
+            self.holders.add(host.name, self._hosts.now, b"")
             return _owned(usual, name) | _covered(usual, name)
         held, ring = host.node.queries.held_map(), host.node.cluster.view.ring(host.datacenter)
         seen = self._seen.get(name)
         if seen is None or seen.held != held or seen.ring is not ring:
+            self.holders.add(host.name, self._hosts.now, held)
             disturbed = int.from_bytes(held, "little") ^ _owned(usual, name)
             disturbed |= 0 if ring == usual else _changed(usual, ring)
             seen = self._seen[name] = _Seen(held, ring, disturbed)

@@ -108,6 +108,6 @@ def test_windows_shift_with_clocks_that_follow_a_stepped_clock_in_another_data_c
     excuses = Excuses(scenario, Disturbances(samples={"dc1": [(0.0, 0)], "dc2": [(0.0, 0)]}))
     place = excuses.place("dc2", 7)
 
-    shifts = [excuses.clock_offset_s(place, at, at) for at in (9.0, 20.0, 90.0)]
+    shifts = [excuses.clocks.offset_s(place, at, at) for at in (9.0, 20.0, 90.0)]
 
     assert shifts == [0.0, pytest.approx(0.05), 0.2]

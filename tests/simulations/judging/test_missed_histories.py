@@ -10,6 +10,7 @@ from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
 from simulations.judging.disturbance import Disturbances
+from simulations.judging.excuses import Holders
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.scenarios.scenario import Fault, Scenario
@@ -54,7 +55,9 @@ def rows(count, begin, end, datacenter="dc1", **fields):
     return [Answered(at, at + 0.001, datacenter, "k", 1, **first) for at in times]
 
 
-def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0, disturbances=None):
+def judged(
+    name, answers, faults=(), *, used=None, datacenters=1, end=60.0, disturbances=None, holders=None
+):
     """Return the checker with the violated laws."""
     ledger = Ledger()
     for answer in answers:
@@ -64,6 +67,8 @@ def judged(name, answers, faults=(), *, used=None, datacenters=1, end=60.0, dist
     final = Final() if used is None else Final({(dc, name, "k"): n for dc, n in used.items()})
     if disturbances is not None:
         final.disturbances = disturbances
+    if holders is not None:
+        final.holders = holders
     return invariants, {each.property for each in invariants.violations(ledger, final, end)}
 
 
@@ -434,3 +439,38 @@ def test_the_home_may_count_a_check_that_the_policy_decided_while_nodes_connect(
 
     answers = [*first, *rows(399, 1, 2), denied]
     assert violated("home", answers, datacenters=2) - {"retry_after", "outage"} == found
+
+
+CUT = Fault(1.0, "cut", 20.0, {"node": "n1"})
+
+
+def held_from(instant):
+    """Return the observation that the owner alone holds all shards from an instant on."""
+    holders = Holders(samples={OWNER: [(instant, bytes([1]) * 16384)]})
+    return {"holders": holders, "disturbances": Disturbances()}
+
+
+def under_the_cut(remaining, allowed):
+    """Return checks during a cut; the last but one states the remaining units."""
+    before = rows(100, 2, 3)  # The cut leaves it uncertain which member has counted them.
+    stated = replace(before[0], asked_at=4.0, answered_at=4.001, remaining=remaining)
+    if not remaining:
+        stated = replace(stated, allowed=False, retry_after=58.0)
+    last = replace(stated, asked_at=5.0, answered_at=5.001, remaining=0, allowed=allowed)
+    return [*before, stated, last if allowed else replace(last, retry_after=57.0)]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "allowed", "expected"),
+    [(0, True, {"over_admission"}), (0, False, set()), (5, True, set()), (5, False, set())],
+)
+def test_a_decision_under_an_excuse_follows_from_the_last_one_of_the_same_holder(
+    remaining, allowed, expected
+):
+    answers = under_the_cut(remaining, allowed)
+
+    checker, found = judged("log", answers, [CUT], **held_from(3.5))
+    changed, without = judged("log", answers, [CUT], **held_from(4.5))
+
+    assert (found, without) == (expected, set())
+    assert checker.judged.exactly - changed.judged.exactly == (not remaining)

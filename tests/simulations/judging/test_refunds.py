@@ -6,6 +6,7 @@ import pytest
 
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
+from simulations.judging.broken_connections import BrokenConnections, Reset
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.scenarios.scenario import Network, Scenario
@@ -36,14 +37,14 @@ REFUNDED = replace(KEPT[0], asked_at=2.0, answered_at=2.001, refund_done_at=2.5)
 IN_GROUP = replace(REFUNDED, in_denied_group=True)
 
 
-def violations(algorithm, refunded, used, network=None):
+def violations(algorithm, refunded, used, network=None, resets=()):
     [rule] = load_text(RULES % algorithm).rules.rules()
     ledger = Ledger()
     for answer in KEPT:
         ledger.add("limited", answer)
     ledger.add_refunded("limited", refunded)
     scenario = Scenario("judged", "", nodes=3, network=network or Network())
-    final = Final({("dc1", "limited", "k"): used})
+    final = Final({("dc1", "limited", "k"): used}, broken=BrokenConnections([*resets]))
     found = Invariants({"limited": rule}, scenario, 0.2, 0.0).violations(ledger, final, 30.0)
     return [each.property for each in found]
 
@@ -69,16 +70,39 @@ def test_an_unanswered_refund_may_be_lost_but_removes_no_other_unit(algorithm, r
     ]
 
 
-@pytest.mark.parametrize("network", [Network(loss=0.01), Network(resets=10.0)])
-def test_the_refund_of_a_group_may_come_too_late_when_the_network_delays_it(network):
+BETWEEN_NODES = frozenset({"n1", "n2"})
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        {"network": Network(loss=0.01)},
+        {"network": Network(resets=10.0), "resets": [Reset(2.2, BETWEEN_NODES)]},
+    ],
+)
+def test_the_refund_of_a_group_may_come_too_late_when_the_network_delays_it(faulty):
     used = range(1, 5)
-    assert [violations("sliding_window_log", IN_GROUP, units, network) for units in used] == [
+    assert [violations("sliding_window_log", IN_GROUP, units, **faulty) for units in used] == [
         ["lost_hits"],
         [],
         [],
         ["invented_hits"],
     ]
-    assert violations("sliding_window_log", REFUNDED, 3, network) == ["invented_hits"]
+    assert violations("sliding_window_log", REFUNDED, 3, **faulty) == ["invented_hits"]
+
+
+@pytest.mark.parametrize(
+    "resets",
+    [
+        [],
+        [Reset(1.5, BETWEEN_NODES), Reset(2.6, BETWEEN_NODES)],
+        [Reset(2.2, frozenset({"n1", "client-7"}))],
+    ],
+)
+def test_only_a_break_near_a_refund_delays_it(resets):
+    found = violations("sliding_window_log", IN_GROUP, 3, Network(resets=10.0), resets)
+
+    assert found == ["invented_hits"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Bounds of histories small enough to check by hand. Instants are in ns, periods of 100 ns."""
 
+from dataclasses import replace
+
 import pytest
 
 from simulations.oracle import (
@@ -231,3 +233,59 @@ def test_a_reading_does_not_hold_in_the_next_window() -> None:
 
     assert open_[0].verdict is Verdict.EITHER
     assert narrowed(FIXED, spends, [at(210)], open_, [Reading(196, 197, 2, 2, until=900)]) == open_
+
+
+@pytest.mark.parametrize(
+    ("levels", "question", "found"),
+    [
+        ((100, 100), at(145), (1, 1, Verdict.MUST_ALLOW)),
+        ((300, 310), at(150, cost=2), (3, 3, Verdict.MUST_DENY)),
+        ((300, 400), at(150, cost=2), (3, 4, Verdict.MUST_DENY)),
+        ((250, 300), at(160, cost=2), (2, 3, Verdict.EITHER)),
+        ((100, 100), at(190), (2, 3, Verdict.MUST_ALLOW)),
+    ],
+)
+def test_a_bucket_continues_from_the_level_of_a_reading(
+    levels: tuple[int, int], question: Question, found: tuple[int, int, Verdict]
+) -> None:
+    spends = [Spend(100, 105, 0, 4), *spent(170, blur=10, units=2), Spend(172, 175, 0, 1)]
+    reading = Reading(140, 140, 1, 1, until=200, levels=levels)
+
+    base = bounds(BUCKET, spends, [question])
+    [after] = narrowed(BUCKET, spends, [question], base, [reading], others=[0])
+
+    assert (after.least, after.most, after.verdict) == found
+    assert narrowed(BUCKET, spends, [at(201)], base, [reading], others=[0]) == base
+
+
+def test_a_reading_of_a_bucket_is_less_certain_with_wrong_clocks_and_refunds() -> None:
+    reading = Reading(140, 140, 3, 3, until=200, levels=(300, 300), error_ns=5, drift_ppm=10**5)
+    question, base = at(150, cost=2), bounds(BUCKET, spent(100, units=4), [at(150)])
+
+    [blurred] = narrowed(BUCKET, spent(100, units=4), [question], base, [reading], others=[0])
+    assert (blurred.least, blurred.most) == (3, 3)  # 2.6 less 0.24, and 2.6 and 0.24.
+    refunded = [Spend(100, 100, 4, 4, refund=Refund(130, 145, 1, 1))]
+    [lower] = narrowed(BUCKET, refunded, [question], base, [reading], others=[0])
+    assert (lower.least, lower.most) == (2, 3)
+
+
+@pytest.mark.parametrize("terms", [SLIDING, LOG, FIRST_HIT])
+def test_a_denial_holds_until_its_retry_time(terms: Terms) -> None:
+    uncertain = [Spend(100, 105, 0, 9), *spent(120)]
+    denial = Reading(140, 141, 9, 9, until=195, denied=(2, 180))
+
+    def verdict(question: Question, *more: Spend) -> Verdict:
+        spends = [*uncertain, *more]
+        base = [replace(each, verdict=Verdict.EITHER, least=0)
+                for each in bounds(terms, spends, [question])]  # fmt: skip
+        reading = replace(denial, earliest=339, latest=341, until=395, denied=(2, 380))
+        far = Question(question.earliest + 200, question.latest + 200, question.cost)
+        [found] = narrowed(terms, spends, [far], base, [reading])
+        return found.verdict
+
+    assert verdict(at(150, cost=2)) is Verdict.MUST_DENY
+    assert verdict(at(170, 179, cost=3)) is Verdict.MUST_DENY
+    assert verdict(at(150)) is Verdict.EITHER  # A smaller cost may pass.
+    assert verdict(at(175, 180, cost=2)) is Verdict.EITHER
+    refunded = Spend(130, 131, 1, 1, refund=Refund(142, 345, 1, 1))
+    assert verdict(at(150, cost=2), refunded) is Verdict.EITHER
