@@ -85,6 +85,7 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
     )
     grpc = f"for gRPC on {settings.grpc}" if settings.grpc else "not for gRPC"
     logger.info("the gateway listens on %s, and %s", settings.listen, grpc)
+    _end_forks_by_sigterm()
     try:
         server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
     except FatalError as error:
@@ -96,11 +97,29 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
 
     Granian accepts any object with `__rsgi__`, although its type hints permit functions only.
     """
-    # Until Granian sets its handlers here, the inherited one would ignore this signal.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from ringfence.gateway.process.worker import Worker
 
     return Worker(settings, main)
+
+
+def _end_forks_by_sigterm() -> None:
+    """Let SIGTERM end each worker that is forked from now on, until Granian sets its handlers
+    there.
+
+    The inherited handler would ignore the signal, and a signal that arrives during the fork would
+    be lost. Granian would then wait for the worker in vain, and kill it.
+    """
+    signals = {signal.SIGTERM}
+
+    def end_by_signal() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signals),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, signals),
+        after_in_child=end_by_signal,
+    )
 
 
 def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:

@@ -449,6 +449,34 @@ def test_an_error_names_a_port_that_is_already_in_use() -> None:
     assert f"cannot listen on {address}" in err
 
 
+_STOPPED_AT_ONCE = """
+import os, signal
+from ringfence.gateway.process.supervisor import _end_forks_by_sigterm
+
+signal.signal(signal.SIGTERM, lambda number, frame: None)  # As Granian does in its main process.
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+_end_forks_by_sigterm()
+worker = os.fork()
+if not worker:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+os.kill(os.getpid(), signal.SIGTERM)
+print("continues")
+"""
+
+
+def test_sigterm_ends_a_worker_from_its_first_instruction_on() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _STOPPED_AT_ONCE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout.split() == [str(-signal.SIGTERM), "continues"]
+
+
 def test_a_gateway_without_grpc_logs_it_and_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     [port] = free_tcp_ports(1)
     words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]

@@ -259,21 +259,28 @@ def test_a_name_that_does_not_exist_is_reported(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_timers_and_soon_calls_are_made(backend: str) -> None:
-    made: list[str] = []
+    made: dict[str, float] = {}
 
     async def main() -> None:
         client, done = app(), anyio.Event()
         async with running(client):
-            now = client.now()
-            client.call_at(now + 0.02, done.set)
-            client.call_at(now + 0.01, lambda: made.append("later"))
-            client.call_at(now + 0.01, lambda: made.append("never")).cancel()
-            client.call_soon(lambda: made.append("soon"))
+            began = client.now()
+
+            def make(name: str) -> None:
+                made[name] = client.now() - began
+                if {"soon", "later"} <= made.keys():
+                    done.set()
+
+            client.call_at(began + 0.02, lambda: make("later"))
+            client.call_at(began + 0.01, lambda: make("cancelled")).cancel()
+            client.call_soon(lambda: make("soon"))
             with anyio.fail_after(30):
                 await done.wait()
 
     run(backend, main)
-    assert made == ["soon", "later"]
+    # A busy machine may delay both calls until they are made together, in either order.
+    assert made.keys() == {"soon", "later"}
+    assert made["later"] >= 0.018  # uvloop rounds to milliseconds.
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
