@@ -19,6 +19,7 @@ __all__ = [
     "Status",
     "decide",
     "is_denied",
+    "row_of",
     "status_of",
     "status_of_row",
     "too_late",
@@ -216,6 +217,11 @@ class SlotUnavailable(RingfenceError):
         )
         self.decision = decision
         """Denied decision."""
+
+
+def row_of(decision: Decision) -> OutcomeRow:
+    """Return the row from which the decision of a single counter was made."""
+    return decision._row
 
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)

@@ -1,12 +1,12 @@
-"""Coalescing of single checks: one batch that grows until it is sent, and a waiting task for each
-check.
+"""Coalescing of single checks: one batch that grows until it is sent, and a waiting task or a
+callback for each check.
 
 Every `check` takes this path, so it makes as few objects as possible. The link decides when the
 batch is sent.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from ringfence.peering.target import (
     SentBatch,
     Shed,
     SingleCheckRouter,
+    StartedCheck,
     TimedOut,
 )
 from ringfence.runtime import Future, new_future, on_trio
@@ -37,11 +38,12 @@ _Yielded = TypeVar("_Yielded")
 
 
 class PendingBatch(ABC):
-    """Batch of single checks for one member, with a waiting task for each check. Only `join`
-    adds checks."""
+    """Batch of single checks for one member, with a waiting task or a callback for each check.
+    Only `join` adds checks."""
 
     __slots__ = (
         "_answer",
+        "_callbacks",
         "_cancelled",
         "_late",
         "_parts",
@@ -73,13 +75,16 @@ class PendingBatch(ABC):
         self._answer: Results | AccessDenied | Shed | None = None
         self._parts: dict[int, Results] = {}
         """Rows that were answered before others."""
+        self._callbacks: dict[int, StartedCheck] = {}
+        """Checks without a task, by row."""
         self._cancelled: list[tuple[int, SingleCheckRouter]] = []
-        """Rows whose task was cancelled before their answer."""
+        """Rows that were cancelled before their answer."""
         self._late: list[tuple[int, ResultCallback]] = []
         """Rows whose task waits for other members, too."""
 
     def join(self, key: bytes, cost: int) -> None:
-        """Add a check to the batch; the caller must await `wait` before another check is added."""
+        """Add a check to the batch. Before another check is added, the caller must await `wait` or
+        call `add_callback`."""
         self.keys.append(key)
         self.costs.append(cost)
 
@@ -93,21 +98,48 @@ class PendingBatch(ABC):
         refuses to decide.
         """
 
-    async def _ask_again(
+    def add_callback(
+        self, check: StartedCheck, router: SingleCheckRouter, within: float | None
+    ) -> None:
+        """Pass the answer of the check that was added last to `check`, as `wait` returns it."""
+        row = len(self.keys) - 1
+        check.attach(self, row, router, within)
+        if self.is_answered:
+            check.on_answer(self._answer_at_once())
+        else:
+            self._callbacks[row] = check
+
+    def cancel_callback(self, row: int, router: SingleCheckRouter) -> None:
+        """Cancel a check that has a callback; see `StartedCheck.cancel`."""
+        self._callbacks.pop(row, None)
+        self._cancel(row, router)
+
+    async def settle(
         self, at: int, answer: CheckAnswer, router: SingleCheckRouter, within: float | None
     ) -> OutcomeRow:
-        """Let the router decide a check that the member of this batch did not decide."""
+        """Return the row of a check, after the router has decided it if the member of this batch
+        did not."""
+        if isinstance(answer, tuple):
+            return answer
         if isinstance(answer, AccessDenied):
             raise answer
-        assert not isinstance(answer, tuple)
         return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
+
+    def _call_back_all(self, answers: _Answers, rows: Iterable[int]) -> None:
+        """Pass the answers of some rows to the checks that have no task."""
+        for row in rows:
+            check = self._callbacks.pop(row, None)
+            if check is not None:
+                check.on_answer(answers[row])
 
     def resolve_rows(self, rows: list[int], results: Results) -> None:
         """Wake the tasks of some checks of the batch, whose answers arrived before the others,
         or late."""
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
-        self._wake_rows({at: self._parts[at].row(0) for at in rows})
+        answers = {at: self._parts[at].row(0) for at in rows}
+        self._wake_rows(answers)
+        self._call_back_all(answers, rows)
         cancelled, self._cancelled = self._cancelled, []
         late, self._late = self._late, []
         for at, router in cancelled:
@@ -125,13 +157,13 @@ class PendingBatch(ABC):
         self.is_answered = True
         if isinstance(answer, Results):
             self._results = answer
-            self._wake(answer.rows())
+            self._wake_all(answer.rows())
         elif answer is None and self.sent is not None and self.sent.identify() is not None:
-            self._wake(self._timed_out(is_given_up=True))
+            self._wake_all(self._timed_out(is_given_up=True))
         elif isinstance(answer, Shed):
-            self._wake([_SHED] * len(self.keys))
+            self._wake_all([_SHED] * len(self.keys))
         else:
-            self._wake([answer] * len(self.keys))
+            self._wake_all([answer] * len(self.keys))
         for at, router in self._cancelled:
             self._refund(at, router)
         self._answer = answer
@@ -142,7 +174,12 @@ class PendingBatch(ABC):
         """Wake every waiting task with a time-out, unless the batch was answered."""
         self.is_late = True
         if not self.is_answered:
-            self._wake(self._timed_out(is_given_up=False))
+            self._wake_all(self._timed_out(is_given_up=False))
+
+    def _wake_all(self, answers: Sequence[CheckAnswer]) -> None:
+        self._wake(answers)
+        if self._callbacks:
+            self._call_back_all(answers, list(self._callbacks))
 
     def _timed_out(self, *, is_given_up: bool) -> Sequence[CheckAnswer]:
         sent = self.sent
@@ -209,41 +246,40 @@ class _TrioPendingBatch(PendingBatch):
 
     def __init__(self, asked_at: float, room: int) -> None:
         super().__init__(asked_at, room)
-        self._tasks: list[on_trio.Task | None] = []
+        self._tasks: dict[int, on_trio.Task] = {}
+        """Waiting tasks by row."""
 
     async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
         at = len(self.keys) - 1
         if self.is_answered:
             answer = self._answer_at_once()
         else:
-            self._tasks.append(on_trio.current_task())
+            self._tasks[at] = on_trio.current_task()
             answers: _Answers = await on_trio.wait_task_rescheduled(
                 partial(self._on_cancel, at, router)
             )
             answer = answers[at]
         if isinstance(answer, tuple):
             return answer
-        return await self._ask_again(at, answer, router, within)
+        return await self.settle(at, answer, router, within)
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
-        tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each task is woken once.
+        tasks, self._tasks = self._tasks, {}  # Each task is woken once.
         shared = _SharedAnswers(answers)
-        for task in tasks:
-            if task is not None:
-                on_trio.reschedule(task, shared)
+        for task in tasks.values():
+            on_trio.reschedule(task, shared)
 
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
         shared = _SharedAnswers(answers)
         for at in answers:
-            task = self._tasks[at]
-            self._tasks[at] = None
+            task = self._tasks.pop(at, None)
             if task is not None:
                 on_trio.reschedule(task, shared)
 
     def _on_cancel(
         self, at: int, router: SingleCheckRouter, _: on_trio.RaiseCancelT
     ) -> on_trio.Abort:
-        self._tasks[at] = None
+        del self._tasks[at]
         self._cancel(at, router)
         return on_trio.Abort.SUCCEEDED
 
@@ -272,7 +308,8 @@ class _FuturePendingBatch(PendingBatch):
 
     def __init__(self, asked_at: float, room: int) -> None:
         super().__init__(asked_at, room)
-        self._futures: list[Future[CheckAnswer]] = []
+        self._futures: dict[int, Future[CheckAnswer]] = {}
+        """Futures of the waiting tasks by row."""
 
     async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
         at = len(self.keys) - 1
@@ -280,7 +317,7 @@ class _FuturePendingBatch(PendingBatch):
             answer = self._answer_at_once()
         else:
             future: Future[CheckAnswer] = new_future()
-            self._futures.append(future)
+            self._futures[at] = future
             try:
                 answer = await future
             except BaseException:
@@ -288,14 +325,16 @@ class _FuturePendingBatch(PendingBatch):
                 raise
         if isinstance(answer, tuple):
             return answer
-        return await self._ask_again(at, answer, router, within)
+        return await self.settle(at, answer, router, within)
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
-        for future, answer in zip(self._futures, answers, strict=False):
-            if not future.done():  # The task may have been cancelled or timed out.
-                future.set_result(answer)
+        futures, self._futures = self._futures, {}  # Each task is woken once.
+        for at, future in futures.items():
+            if not future.done():  # The task may have been cancelled.
+                future.set_result(answers[at])
 
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
         for at, answer in answers.items():
-            if not self._futures[at].done():
-                self._futures[at].set_result(answer)
+            future = self._futures.pop(at, None)
+            if future is not None and not future.done():
+                future.set_result(answer)

@@ -3,6 +3,7 @@
 A target is a node behind a link, or the engine of this process.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +21,7 @@ __all__ = [
     "Shed",
     "SingleCheckRouter",
     "SingleCheckTarget",
+    "StartedCheck",
     "Target",
     "TimedOut",
 ]
@@ -86,8 +88,40 @@ class SingleCheckRouter(Protocol):
         """Decide a check whose owner has failed, or has not answered yet."""
 
 
+class StartedCheck(ABC):
+    """Single check whose answer is passed to `on_answer`, so that no task waits for it."""
+
+    __slots__ = ("_pending", "_router", "_row", "_within")
+
+    def __init__(self) -> None:
+        self._pending: PendingCheck
+        self._row: int
+        self._router: SingleCheckRouter
+        self._within: float | None
+
+    def attach(
+        self, pending: "PendingCheck", row: int, router: SingleCheckRouter, within: float | None
+    ) -> None:
+        """Set the batch that contains this check, its row, and what `settle` needs."""
+        self._pending, self._row, self._router, self._within = pending, row, router, within
+
+    @abstractmethod
+    def on_answer(self, answer: CheckAnswer) -> None:
+        """Receive the answer, once; must not raise. Only `settle` can use an answer that is no
+        row."""
+
+    def settle(self, answer: CheckAnswer) -> Coroutine[object, object, OutcomeRow]:
+        """Return the outcome for an answer. When the member did not decide the check in time, the
+        router asks again. Raises `AccessDenied`."""
+        return self._pending.settle(self._row, answer, self._router, self._within)
+
+    def cancel(self) -> None:
+        """Drop the answer, and refund the charge of the check, even if it is reported later."""
+        self._pending.cancel_callback(self._row, self._router)
+
+
 class PendingCheck(Protocol):
-    """Single check that was added to a batch and waits for its answer."""
+    """Batch to which a single check was added, which waits for its answer."""
 
     @property
     def asked_at(self) -> float:
@@ -97,6 +131,20 @@ class PendingCheck(Protocol):
         self, router: SingleCheckRouter, within: float | None
     ) -> Coroutine[object, object, OutcomeRow]:
         """Wait for the outcome of the check that was added last; see `PendingBatch.wait`."""
+
+    def add_callback(
+        self, check: StartedCheck, router: SingleCheckRouter, within: float | None
+    ) -> None:
+        """Pass the answer of the check that was added last to a callback; see
+        `PendingBatch.add_callback`."""
+
+    def cancel_callback(self, row: int, router: SingleCheckRouter) -> None:
+        """Cancel the check of a row that has a callback; see `StartedCheck.cancel`."""
+
+    def settle(
+        self, at: int, answer: CheckAnswer, router: SingleCheckRouter, within: float | None
+    ) -> Coroutine[object, object, OutcomeRow]:
+        """Return the outcome of a check for an answer; see `StartedCheck.settle`."""
 
 
 class Target(Protocol):

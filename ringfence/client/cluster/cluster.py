@@ -29,7 +29,6 @@ from ringfence.peering.clock import Clock
 from ringfence.peering.link import Link
 from ringfence.peering.routing import Router, Routes
 from ringfence.peering.routing.failure_policy import FailurePolicy
-from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
@@ -68,9 +67,10 @@ class Cluster:
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
         policy = FailurePolicy(rule_of, clock, settings.max_local_keys)
-        self._router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
+        self.router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
+        """Router of all checks."""
         self._leases = LeaseRequests(
-            transport, lambda: self._router.routes, partial(_count_spent, counts)
+            transport, lambda: self.router.routes, partial(_count_spent, counts)
         )
         self.local_cache = _new_local_cache(settings, rule_of, self._leases, transport.now, counts)
         """Local cache, which decides without a node; None when denial cache and leases are off."""
@@ -82,7 +82,7 @@ class Cluster:
         )
         self._refresher = self._new_refresher(settings, transport)
         self._renewer = SlotRenewer(
-            lambda batch, timeout: self._router.decide(batch, is_never_denying, within=timeout),
+            lambda batch, timeout: self.router.decide(batch, is_never_denying, within=timeout),
             *(transport.now, transport.report),
         )
         self._report_loop = self._new_report_loop(settings, transport, counts, hello.session)
@@ -93,7 +93,7 @@ class Cluster:
         return ViewRefresher(
             self._links,
             self._rules,
-            self._router,
+            self.router,
             transport.report,
             datacenter=settings.datacenter,
             ask_owners=settings.ask_owners,
@@ -140,7 +140,7 @@ class Cluster:
         self._report_loop.stop()
         self._leases.close()
         self._links.close()
-        self._router.routes = None
+        self.router.routes = None
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -156,11 +156,6 @@ class Cluster:
         return self._rules.is_known
 
     @property
-    def hedging(self) -> HedgingBudget:
-        """Number of checks sent to nodes, and number of checks that were also sent to a standby."""
-        return self._router.hedging
-
-    @property
     def members(self) -> tuple[MemberRow, ...]:
         """Members of the cluster as last received, sorted by name."""
         return self._refresher.rows
@@ -168,7 +163,7 @@ class Cluster:
     @property
     def routes(self) -> Routes | None:
         """Hash ring and links by which checks are routed; None until the members are known."""
-        return self._router.routes
+        return self.router.routes
 
     @property
     def view(self) -> int:
@@ -185,7 +180,7 @@ class Cluster:
     ) -> Results:
         """Decide every check of a batch: by the owner of its key, by the standby, or by its
         rule's `on_failure`."""
-        results = await self._router.decide(batch, denies_group, within=timeout)
+        results = await self.router.decide(batch, denies_group, within=timeout)
         if self.local_cache is not None and batch.op is not Op.CHECK:
             # The owner revokes the denials too, but later if another node forwarded the batch.
             self.local_cache.denials.drop(batch.keys)
@@ -193,7 +188,7 @@ class Cluster:
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
         """Decide a single check of a key by the limit of its rule; see `Decider.ask`."""
-        return self._router.ask(key, cost, timeout)
+        return self.router.ask(key, cost, timeout)
 
     def ask_now(self, key: bytes, cost: int) -> None:
         """Return None, because a node must be asked."""
@@ -204,7 +199,7 @@ class Cluster:
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
         """Refund the cost of some checks of a batch that were charged; see `Decider.refund`."""
-        self._router.refund(batch, rows, results, asked_at)
+        self.router.refund(batch, rows, results, asked_at)
 
     @property
     def slot_waits(self) -> SlotWaits:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListResponse
 
-from ringfence.gateway.grpc.port import Answer, Refusal, Status
+from ringfence.gateway.grpc.connection import Answer
+from ringfence.gateway.grpc.grpc_messages import Refusal, Status
 
 __all__ = ["Health"]
 

@@ -37,7 +37,7 @@ from ringfence.rules import Descriptor, Match, Rule
 from ringfence.rules.periods import UNIT_NS, unit_of
 from ringfence.wire import BY_POLICY
 
-__all__ = ["BadRequest", "RateLimitService", "RlsSettings"]
+__all__ = ["BadRequest", "RateLimitService", "RlsSettings", "is_refund"]
 
 _OK = RateLimitResponse.OK
 _OVER_LIMIT = RateLimitResponse.OVER_LIMIT
@@ -128,8 +128,8 @@ class RateLimitService:
         this field.
         """
         began = runtime.current_time()
-        asked = self._read(request)
-        gives_back = negative or [_is_negative(each) for each in request.descriptors]
+        asked = self.read(request)
+        gives_back = negative or [is_refund(each) for each in request.descriptors]
         cost = request.hits_addend or 1
         operations = self._operations(request.domain, asked, cost, gives_back)
         if _CHECKED.issuperset(operations):
@@ -138,9 +138,17 @@ class RateLimitService:
             decision = await self._hit(request.domain, asked, cost)
         else:
             decision = await self._mixed(request.domain, asked, cost, operations)
-        self.counters[decided(decision)] += 1
-        if runtime.current_time() - began > self._late:
+        self.count(decided(decision), runtime.current_time() - began)
+        return self.response(request, decision)
+
+    def count(self, result: str, took: float) -> None:
+        """Count one answer by its result, and whether it was late."""
+        self.counters[result] += 1
+        if took > self._late:
             self.counters[LATE] += 1
+
+    def response(self, request: RateLimitRequest, decision: Decision) -> RateLimitResponse:
+        """Create the response to a request from its decision."""
         statuses = decision.statuses
         if self._settings.quota and _passes_as_quota(statuses):
             # Metadata only for requests that pass.
@@ -177,6 +185,12 @@ class RateLimitService:
         """Count the hit of a single descriptor: check it, and if the check is denied, charge it."""
         until = runtime.current_time() + (self._settings.deadline or inf)
         decision = await self._check(domain, asked, cost, self._settings.deadline)
+        return await self.charge_uncounted(domain, asked, cost, decision, until)
+
+    async def charge_uncounted(
+        self, domain: str, asked: list[Descriptor], cost: int, decision: Decision, until: float
+    ) -> Decision:
+        """Charge the hit of a single descriptor if its check was denied; return the decision."""
         if not _is_uncounted(decision.statuses[0]):
             return decision
         costly = [_with_cost(each, cost) for each in asked]
@@ -254,7 +268,8 @@ class RateLimitService:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _read(self, request: RateLimitRequest) -> list[Descriptor]:
+    def read(self, request: RateLimitRequest) -> list[Descriptor]:
+        """Convert the descriptors of a request. Raises `BadRequest`."""
         if not request.domain:
             raise BadRequest("rate limit domain must not be empty")
         if not request.descriptors:
@@ -325,7 +340,8 @@ def _passes_as_quota(statuses: Sequence[Status]) -> bool:
     return not limited or any([each.allowed for each in limited])
 
 
-def _is_negative(asked: RateLimitDescriptor) -> bool:
+def is_refund(asked: RateLimitDescriptor) -> bool:
+    """Return whether a descriptor gives hits back (`is_negative_hits`)."""
     unknown: Iterable[Any] = UnknownFieldSet(asked)  # type: ignore[assignment]
     return any(
         [field.field_number == _NEGATIVE_HITS_FIELD and bool(field.data) for field in unknown]

@@ -9,9 +9,12 @@ import ssl
 from google.protobuf.message import DecodeError
 
 from ringfence.errors import ConfigError, RingfenceError
+from ringfence.gateway.grpc.connection import Answer, Call
+from ringfence.gateway.grpc.grpc_messages import Refusal, Status
 from ringfence.gateway.grpc.health import Health
 from ringfence.gateway.grpc.hpack import HeaderBlock
-from ringfence.gateway.grpc.port import Answer, GrpcPort, Refusal, Status
+from ringfence.gateway.grpc.port import GrpcPort
+from ringfence.gateway.grpc.quick_checks import QuickChecks
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tls_files import tls_context
@@ -32,10 +35,17 @@ class GrpcServer:
     """gRPC server of the gateway. Its health status is SERVING after `set_ready`."""
 
     def __init__(
-        self, service: RateLimitService, tokens: Tokens, settings: GatewaySettings, at: Address
+        self,
+        service: RateLimitService,
+        tokens: Tokens,
+        settings: GatewaySettings,
+        at: Address,
+        quick: QuickChecks | None = None,
     ) -> None:
+        """`quick`, when given, answers plain requests without a task."""
         self.counters = service.counters
         self._service = service
+        self._quick = quick
         self._tokens = tokens
         self._settings = settings
         self._at = at
@@ -45,7 +55,9 @@ class GrpcServer:
             "/grpc.health.v1.Health/List": self._health.list,
             "/grpc.health.v1.Health/Watch": self._health.watch,
         }
-        self._port = GrpcPort(self._answer, settings, self._count_refusal)
+        self._port = GrpcPort(
+            self._answer, settings, self._count_refusal, self._begin, self._refusal_of
+        )
 
     async def start(self) -> int:
         """Start to listen; return the port number. Raises `ConfigError` if the address cannot be
@@ -80,22 +92,36 @@ class GrpcServer:
             raise Refusal(Status.UNIMPLEMENTED, f"there is no {head.path} here")
         return await call(message)
 
+    def _begin(self, head: HeaderBlock, message: bytes, call: Call) -> bool:
+        """Answer a plain request without a task; return False for other calls."""
+        if self._quick is None or head.path != _SHOULD_RATE_LIMIT:
+            return False
+        if not self._tokens.is_open:
+            self._admit(head)
+        if not self._quick.begin(message, call):
+            return False
+        self.counters["grpc"] += 1
+        return True
+
     async def _should_rate_limit(self, head: HeaderBlock, message: bytes) -> bytes:
         if not self._tokens.is_open:
             self._admit(head)
         self.counters["grpc"] += 1
-        try:
-            return await self._service.answer(message)
-        except DecodeError as error:
-            self._count_refusal("bad_body")
-            code, why = Status.INVALID_ARGUMENT, f"no RateLimitRequest: {error}"
-        except (BadRequest, ConfigError) as error:
-            self._count_refusal("bad_request")
-            code, why = Status.INVALID_ARGUMENT, str(error)
-        except RingfenceError as error:
-            self._count_refusal("no_cluster")
-            code, why = Status.UNAVAILABLE, str(error)
-        raise Refusal(code, why)
+        return await self._service.answer(message)
+
+    def _refusal_of(self, error: Exception) -> Refusal | None:
+        """Count an error of a call, and return its gRPC status; None for a bug."""
+        match error:
+            case DecodeError():
+                self._count_refusal("bad_body")
+                return Refusal(Status.INVALID_ARGUMENT, f"no RateLimitRequest: {error}")
+            case BadRequest() | ConfigError():
+                self._count_refusal("bad_request")
+                return Refusal(Status.INVALID_ARGUMENT, str(error))
+            case RingfenceError():
+                self._count_refusal("no_cluster")
+                return Refusal(Status.UNAVAILABLE, str(error))
+        return None
 
     def _admit(self, head: HeaderBlock) -> None:
         scopes = self._tokens.scopes_of(head.fields.get("authorization"))

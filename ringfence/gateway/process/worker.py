@@ -18,6 +18,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.client.url import parse_url
 from ringfence.errors import ConfigError, RingfenceError
+from ringfence.gateway.grpc.quick_checks import CheckStarter, QuickChecks
 from ringfence.gateway.grpc.rls import RateLimitService, RlsSettings
 from ringfence.gateway.grpc.server import GrpcServer
 from ringfence.gateway.http.api import Api
@@ -26,9 +27,9 @@ from ringfence.gateway.http.http_types import HttpProblem
 from ringfence.gateway.http.rsgi import HttpProtocol, HttpScope, serve_http
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
-from ringfence.http.headers import LimitHeaders
+from ringfence.http.headers import HeaderStyle, LimitHeaders
 
-__all__ = ["Worker", "make_api", "make_rls", "require_rules", "warm_up"]
+__all__ = ["Worker", "make_api", "make_quick", "make_rls", "require_rules", "warm_up"]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -57,6 +58,15 @@ def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
             charge_hits_addend=settings.charge_hits_addend,
         ),
     )
+
+
+def make_quick(
+    service: RateLimitService, settings: GatewaySettings, cluster: CheckStarter
+) -> QuickChecks | None:
+    """Create the quick path of plain requests; None if the settings add more to each response."""
+    if settings.quota or settings.dynamic_metadata or settings.grpc_headers != HeaderStyle.NONE:
+        return None
+    return QuickChecks(service, cluster, settings.deadline)
 
 
 class Worker:
@@ -175,12 +185,13 @@ class Worker:
             self._grpc = None
             at = settings.grpc_at
             if at is not None:
-                server = GrpcServer(rls, self._tokens, settings, at)
+                quick = make_quick(rls, settings, cluster)
+                server = GrpcServer(rls, self._tokens, settings, at, quick)
                 await server.start()
                 self._grpc = server
             self._is_ready = False
             self._api = Api(
-                limiter, settings, self._tokens, rls, lambda: self._is_ready, cluster.hedging
+                limiter, settings, self._tokens, rls, lambda: self._is_ready, cluster.router.hedging
             )
             await self._watch(cluster, limiter)
 
@@ -195,7 +206,7 @@ class Worker:
             await asyncio.sleep(_POLL_INTERVAL)
         require_rules(limiter, self._settings)
         await warm_up(limiter)
-        cluster.hedging.reset()  # Warm-up checks belong to no client.
+        cluster.router.hedging.reset()  # Warm-up checks belong to no client.
         self._is_ready = not self._is_stopping
         logger.info("gateway ready: rules=%d", len(cluster.rules.rules()))
         if self._grpc is not None:

@@ -20,7 +20,7 @@ from ringfence.peering.routing.pending_request import MemberRequest, PendingRequ
 from ringfence.peering.routing.refunds import Fallback, Refunds
 from ringfence.peering.routing.routes import Routes
 from ringfence.peering.routing.stale_view_retry import owner_parts, retry_parts
-from ringfence.peering.target import PendingCheck, SingleCheckTarget, TimedOut
+from ringfence.peering.target import PendingCheck, SingleCheckTarget, StartedCheck, TimedOut
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["Fallback", "Router"]
@@ -71,25 +71,43 @@ class Router:
         Await the result immediately, before another check is asked. After `within` seconds, when
         given, the failure policy decides. Raises `AccessDenied` when a member refuses to decide.
         """
+        pending = self._join(key, cost, within)
+        if pending is None:
+            return self.ask_again(key, cost, None, None, within)
+        return pending.wait(self, within)
+
+    def start(self, key: bytes, cost: int, within: float | None, check: StartedCheck) -> bool:
+        """Decide a single check as `ask` does, but pass the answer to `check` instead of a task.
+
+        Returns False when the check cannot share a frame with others; then the caller uses `ask`.
+        """
+        pending = self._join(key, cost, within)
+        if pending is None:
+            return False
+        pending.add_callback(check, self, within)
+        return True
+
+    def _join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
+        """Add a single check to the next frame to its owner; return None when that is
+        impossible."""
         routes = self.routes
         if routes is None:
-            return self.ask_again(key, cost, None, None, within)
+            return None
         if routes is not self._targets_of:
             self._targets = routes.single_check_targets()
             self._targets_of = routes
         target = self._targets[shard_of(key)]
         if target is None:
-            return self.ask_again(key, cost, None, None, within)
-        self.hedging.checks += 1
+            return None
         wait = within
         if self._hedge_after is not None:
             delay = target.answer_timeout(MIN_MARGIN, self._hedge_after)
             if within is None or delay < within:
                 wait = delay
         pending = target.join(key, cost, wait)
-        if pending is None:
-            return self.ask_again(key, cost, None, None, within)
-        return pending.wait(self, within)
+        if pending is not None:
+            self.hedging.checks += 1
+        return pending
 
     async def ask_again(
         self,

@@ -4,7 +4,7 @@ import pytest
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.coalescer import new_pending_batch
-from ringfence.peering.target import SHED, TimedOut
+from ringfence.peering.target import SHED, StartedCheck, TimedOut
 from ringfence.wire import Results, Source
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -274,5 +274,81 @@ def test_a_late_task_gets_its_row_whenever_it_comes(backend):
         pending.resolve(None)
         answers[b"c"].when_answered(late.append)
         assert late[2:] == [None]
+
+    anyio.run(run, backend=backend)
+
+
+class FakeCheck(StartedCheck):
+    """A check without a task, which records its answers."""
+
+    def __init__(self, pending, key, router):
+        self.answers = []
+        pending.join(key, 1)
+        pending.add_callback(self, router, None)
+
+    def on_answer(self, answer):
+        self.answers.append(answer)
+
+
+@BACKENDS
+def test_a_check_without_a_task_gets_the_outcome_of_its_own_row(backend):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        async with anyio.create_task_group() as tasks:
+            first = FakeCheck(pending, b"a", router)
+            answers = await join(pending, [b"b"], tasks, router)
+            last = FakeCheck(pending, b"c", router)
+            pending.resolve(results(Code.ALLOWED, Code.DENIED, Code.OVER_SOFT))
+        assert [row[0] for row in first.answers + last.answers] == [0, 1]
+        assert answers[b"b"][0] == Code.DENIED
+        assert await first.settle(first.answers[0]) == first.answers[0]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_check_without_a_task_gets_one_answer_and_can_settle_it(backend):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        late, refused = FakeCheck(pending, b"a", router), FakeCheck(pending, b"b", router)
+        pending.mark_late()
+        pending.resolve(results(Code.ALLOWED, Code.ALLOWED))
+        [answer] = late.answers
+        assert isinstance(answer, TimedOut)
+        assert await late.settle(answer) is answer
+        with pytest.raises(AccessDenied):
+            await refused.settle(AccessDenied("the token lacks the scope"))
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_the_charge_of_a_cancelled_check_without_a_task_is_refunded(backend):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        early, stays, by_row, late = [
+            FakeCheck(pending, key, router) for key in (b"a", b"b", b"c", b"d")
+        ]
+        early.cancel()
+        by_row.cancel()
+        pending.resolve_rows([2], results(Code.ALLOWED))
+        assert router.refunded == [b"c"]
+        pending.mark_late()
+        late.cancel()
+        pending.resolve(results(Code.ALLOWED, Code.ALLOWED, Code.ALLOWED, Code.ALLOWED))
+        assert router.refunded == [b"c", b"a", b"d"]
+        assert (early.answers, by_row.answers) == ([], [])
+        assert [len(each.answers) for each in (stays, late)] == [1, 1]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_check_without_a_task_that_joins_a_shed_batch_is_answered_at_once(backend):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        pending.join(b"a", 1)
+        pending.resolve(SHED)
+        assert FakeCheck(pending, b"b", router).answers[0].is_shed
 
     anyio.run(run, backend=backend)

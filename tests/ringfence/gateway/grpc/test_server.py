@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import grpc
 import pytest
@@ -12,12 +13,15 @@ from hpack import Encoder
 
 import ringfence
 from ringfence.errors import ConfigError
+from ringfence.gateway.grpc.connection import Beginner, Call
+from ringfence.gateway.grpc.grpc_messages import Refusal, Status
 from ringfence.gateway.grpc.hpack import HeaderBlock
 from ringfence.gateway.grpc.http2_sender import field, frame
-from ringfence.gateway.grpc.port import GrpcPort, Refusal, Status
+from ringfence.gateway.grpc.port import GrpcPort
 from ringfence.gateway.grpc.server import GrpcServer
 from ringfence.gateway.process.tokens import Tokens
 from ringfence.gateway.process.worker import make_rls
+from ringfence.peering.target import StartedCheck
 from tests.ringfence.gateway.gateway import RULES, HandClock, settings_of
 
 TIMEOUT = 10.0
@@ -161,7 +165,7 @@ def test_a_client_can_cancel_its_call() -> None:
 
     async def main() -> None:
         async with port(hang) as (channel, _):
-            code, _ = await code_of(channel.unary_unary("/x/y")(b"a", timeout=0.05))
+            code, _ = await code_of(channel.unary_unary("/x/y")(b"a", timeout=0.5))
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert await cancelled.get() == b"a"
             hanging = channel.unary_unary("/x/y")(b"b", timeout=TIMEOUT)
@@ -169,6 +173,127 @@ def test_a_client_can_cancel_its_call() -> None:
             assert await started.get() == b"b"
             hanging.cancel()
             assert await cancelled.get() == b"b"
+
+    run(main)
+
+
+class CancelledCheck(StartedCheck):
+    """A check that records whether it was cancelled."""
+
+    def __init__(self) -> None:
+        self.was_cancelled = asyncio.Event()
+
+    def on_answer(self, answer: object) -> None:
+        raise AssertionError
+
+    def cancel(self) -> None:
+        self.was_cancelled.set()
+
+
+@asynccontextmanager
+async def quick_port(begin: Beginner) -> AsyncIterator[tuple[grpc.aio.Channel, GrpcPort]]:
+    """A channel to a port that begins each call without a task."""
+    made = GrpcPort(echo, settings_of(), lambda cause: None, begin)
+    number = await made.start(HERE, None)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
+        yield channel, made
+    await made.stop(0.5)
+
+
+async def drained(made: GrpcPort) -> None:
+    """Wait until no call is in flight."""
+    while made.calls:  # noqa: ASYNC110 - a port has no event for it.
+        await asyncio.sleep(0.01)
+
+
+def test_a_call_without_a_task_is_answered_now_or_later_or_by_a_task() -> None:
+    async def longer(message: bytes) -> bytes:
+        await asyncio.sleep(0.001)
+        return message + b" by a task"
+
+    def begin(head: HeaderBlock, message: bytes, call: Call) -> bool:
+        match message:
+            case b"now":
+                call.answer(message)
+            case b"later":
+                asyncio.get_running_loop().call_later(0.001, call.answer, message)
+            case b"resumed":
+                call.resume(partial(longer, message))
+            case b"failed":
+                asyncio.get_running_loop().call_soon(call.fail, Refusal(Status.NOT_FOUND, "no"))
+            case b"refused":
+                raise Refusal(Status.UNAVAILABLE, "not now")
+            case b"broken":
+                raise ValueError
+            case _:
+                return False
+        return True
+
+    async def main() -> None:
+        async with quick_port(begin) as (channel, made):
+            ask = channel.unary_unary("/x/y")
+            for _ in range(3):
+                assert await ask(b"now", timeout=TIMEOUT) == b"now"
+                assert await ask(b"later", timeout=TIMEOUT) == b"later"
+                assert await ask(b"resumed", timeout=TIMEOUT) == b"resumed by a task"
+                assert await ask(b"echo", timeout=TIMEOUT) == b"echo"
+                for message, code in (
+                    (b"failed", grpc.StatusCode.NOT_FOUND),
+                    (b"refused", grpc.StatusCode.UNAVAILABLE),
+                    (b"broken", grpc.StatusCode.INTERNAL),
+                ):
+                    assert (await code_of(ask(message, timeout=TIMEOUT)))[0] is code
+            await drained(made)
+
+    run(main)
+
+
+def test_a_check_is_cancelled_with_its_call() -> None:
+    checks: asyncio.Queue[CancelledCheck] = asyncio.Queue()
+
+    def begin(head: HeaderBlock, message: bytes, call: Call) -> bool:
+        call.check = check = CancelledCheck()
+        checks.put_nowait(check)
+        return True
+
+    async def main() -> None:
+        async with quick_port(begin) as (channel, made):
+            ask = channel.unary_unary("/x/y")
+            assert (await code_of(ask(b"", timeout=0.5)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+            await (await checks.get()).was_cancelled.wait()
+            hanging = ask(b"", timeout=TIMEOUT)
+            reset = await checks.get()
+            hanging.cancel()
+            await reset.was_cancelled.wait()
+            await drained(made)
+            lost_call = ask(b"", timeout=TIMEOUT)
+            lost = await checks.get()
+            next(iter(made.connections)).abort()
+            await lost.was_cancelled.wait()
+            assert (await code_of(lost_call))[0] is grpc.StatusCode.UNAVAILABLE
+            await drained(made)
+
+    run(main)
+
+
+def test_each_call_has_its_own_deadline() -> None:
+    def begin(head: HeaderBlock, message: bytes, call: Call) -> bool:
+        if message == b"answered":
+            call.answer(message)
+        return True
+
+    async def main() -> None:
+        async with quick_port(begin) as (channel, made):
+            ask = channel.unary_unary("/x/y")
+            refusals: list[str] = []
+            made.on_refusal = refusals.append
+            hanging = [ask(bytes((number,)), timeout=0.9 - number / 5) for number in range(4)]
+            assert await ask(b"answered", timeout=0.2) == b"answered"
+            for call in reversed(hanging):
+                assert (await code_of(call))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+            async with asyncio.timeout(TIMEOUT):
+                await drained(made)
+            assert set(refusals) <= {"deadline"}
 
     run(main)
 
