@@ -121,24 +121,27 @@ class Replication:
             del changed[key]
         ready: dict[NodeId | None, list[bytes]] = {}
         """Keys by standby; empty while some shard needs more tests than for its standby."""
+        standbys = pick(keys, ring.standby_by_shard)
         if not ownership.covers and not ownership.unasked.to_ask:
-            for name in [member.name for member in ring.members]:
+            for name in sorted(set(standbys)):
                 if name != self._me and not self._is_busy(name, busy):
                     ready[name] = by_standby[name] = []
-        standbys = pick(keys, ring.standby_by_shard)
         for key, is_held, standby in zip(keys, pick(keys, ownership.held), standbys, strict=True):
             if is_held and standby in ready:
                 ready[standby].append(key)
             elif is_held:
                 self._route(key, busy, by_standby, waiting)
-        self._changed.update(waiting)
+        if waiting:
+            self._changed.update(waiting)
         now = self._clock()
         for standby, of_standby in by_standby.items():
-            link = self._link_to(standby) if of_standby else None
+            if not of_standby:
+                continue
+            link = self._link_to(standby)
             if link is None:
                 self._changed.update(of_standby)
-                continue
-            self._send(standby, link, of_standby, now)
+            else:
+                self._send(standby, link, of_standby, now)
 
     def _route(
         self,

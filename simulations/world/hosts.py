@@ -1,6 +1,6 @@
 """Hosts and clients of a run: their locations, and the membership state of their nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from msgspec import Struct
@@ -82,6 +82,8 @@ class Hosts:
         """Start of the load, on the clock of the runtime."""
         self.by_name: dict[str, Host] = {}
         self.clients: list[Client] = []
+        self._states: dict[str, tuple[tuple[Record, ...], dict[str, str]]] = {}
+        """Latest records of each viewer, with their states."""
         self._events = events
         self._clock = clock
         self.has_one_datacenter = scenario.datacenters == 1
@@ -152,17 +154,22 @@ class Hosts:
         adjusted = [clock + offset for clock, offset in zip(clocks, offsets, strict=True)]
         return is_majority_close(clocks) or is_majority_close(adjusted)
 
-    def states(self, viewer: Host) -> dict[str, str]:
+    def states(self, viewer: Host) -> Mapping[str, str]:
         """Return the state of each member in one node's member table."""
         assert viewer.node is not None
         records = viewer.node.membership.records
-        return {name: _state_of(record) for name, record in records.items()}
+        before, states = self._states.get(viewer.name, ((), {}))
+        present = (*records.values(),)
+        if present != before:  # In large clusters, most tables rarely change.
+            states = {name: _state_of(record) for name, record in records.items()}
+            self._states[viewer.name] = present, states
+        return states
 
     def has_suspicions(self) -> bool:
         """Return whether a running member suspects another one."""
         return any("suspect" in self.states(host).values() for host in self.running())
 
-    def views(self) -> list[dict[str, str]]:
+    def views(self) -> list[Mapping[str, str]]:
         """Return the member states in the member tables of some nodes; in large clusters most
         tables are equal."""
         return [self.states(host) for host in self.running()[:_VIEWERS]]

@@ -5,7 +5,8 @@ is disturbed while it is not held by its usual owner alone, while the host of it
 has no node, and while a node has another owner or standby for it.
 """
 
-from functools import cache, reduce
+from collections.abc import Sequence
+from functools import reduce
 from operator import or_
 
 from msgspec import Struct
@@ -31,6 +32,34 @@ class _Seen(Struct, frozen=True):
     disturbed: int
 
 
+class _Usual:
+    """Usual owners and standbys of the shards of one data center."""
+
+    def __init__(self, hosts: list[Host]) -> None:
+        self.hosts = hosts
+        datacenter = hosts[0].datacenter
+        members = [Member(NodeId(each.name), each.datacenter, each.zone) for each in hosts]
+        self._ring = View.of(members).ring(datacenter)
+        self._covered = _by_member(self._ring.standby_by_shard)
+        self._owned = _by_member(self._ring.owner_by_shard)
+        self._latest = self._ring, 0
+        """Latest other ring, and the shards that it changes."""
+
+    def owned(self, name: NodeId) -> int:
+        """Return one byte per shard, 1 where a member is the usual owner."""
+        return self._owned.get(name, 0)
+
+    def decided(self, name: NodeId) -> int:
+        """Return one byte per shard, 1 where a member is the usual owner or standby."""
+        return self.owned(name) | self._covered.get(name, 0)
+
+    def changed(self, ring: Ring) -> int:
+        """Return one byte per shard, 1 where another ring has a different owner or standby."""
+        if self._latest[0] is not ring:
+            self._latest = ring, 0 if ring == self._ring else _changed(self._ring, ring)
+        return self._latest[1]
+
+
 class SettlingWatch:
     """Sampler of the disturbed shards of all data centers."""
 
@@ -38,17 +67,14 @@ class SettlingWatch:
         self._hosts = hosts
         interval = _INTERVAL_S * max(1.0, len(hosts.names()) / _FEW)
         self.disturbances, self.holders = Disturbances(interval), Holders(interval)
-        self._usual: dict[str, Ring] = {}
         self._seen: dict[str, _Seen] = {}
         """Last sample of each host with a node."""
-        self._in_datacenter: dict[str, list[Host]] = {}
         self._parts: dict[str, list[int]] = {}
         """Last sample of each data center, by host."""
+        in_datacenter: dict[str, list[Host]] = {}
         for host in hosts.by_name.values():
-            self._in_datacenter.setdefault(host.datacenter, []).append(host)
-        for datacenter, theirs in self._in_datacenter.items():
-            members = [Member(NodeId(each.name), each.datacenter, each.zone) for each in theirs]
-            self._usual[datacenter] = View.of(members).ring(datacenter)
+            in_datacenter.setdefault(host.datacenter, []).append(host)
+        self._usual = {datacenter: _Usual(theirs) for datacenter, theirs in in_datacenter.items()}
 
     async def run(self) -> None:
         """Sample all data centers at intervals until cancelled."""
@@ -58,40 +84,36 @@ class SettlingWatch:
 
     def look(self) -> None:
         """Sample all data centers once."""
-        for datacenter, ring in self._usual.items():
-            parts = [self._disturbed_by(host, ring) for host in self._in_datacenter[datacenter]]
+        for datacenter, usual in self._usual.items():
+            parts = [self._disturbed_by(host, usual) for host in usual.hosts]
             if parts != self._parts.get(datacenter):
                 self._parts[datacenter] = parts
                 self.disturbances.add(datacenter, self._hosts.now, reduce(or_, parts))
 
-    def _disturbed_by(self, host: Host, usual: Ring) -> int:
+    def _disturbed_by(self, host: Host, usual: _Usual) -> int:
         """Return one byte per shard, not 0 for shards for which a host is not in its usual
         state."""
         name = NodeId(host.name)
         if host.node is None:
             self.holders.add(host.name, self._hosts.now, b"")
-            return _owned(usual, name) | _covered(usual, name)
+            return usual.decided(name)
         held, ring = host.node.queries.held_map(), host.node.cluster.view.ring(host.datacenter)
         seen = self._seen.get(name)
         if seen is None or seen.held != held or seen.ring is not ring:
             self.holders.add(host.name, self._hosts.now, held)
-            disturbed = int.from_bytes(held, "little") ^ _owned(usual, name)
-            disturbed |= 0 if ring == usual else _changed(usual, ring)
+            disturbed = (int.from_bytes(held, "little") ^ usual.owned(name)) | usual.changed(ring)
             seen = self._seen[name] = _Seen(held, ring, disturbed)
         return seen.disturbed
 
 
-@cache
-def _owned(ring: Ring, name: NodeId) -> int:
-    return int.from_bytes(bytes([owner == name for owner in ring.owner_by_shard]), "little")
+def _by_member(names: Sequence[NodeId]) -> dict[NodeId, int]:
+    """Return one byte per shard for each member, 1 for the shards at which it is named."""
+    found: dict[NodeId, bytearray] = {}
+    for shard, name in enumerate(names):
+        found.setdefault(name, bytearray(SHARDS))[shard] = 1
+    return {name: int.from_bytes(shards, "little") for name, shards in found.items()}
 
 
-@cache
-def _covered(ring: Ring, name: NodeId) -> int:
-    return int.from_bytes(bytes([each == name for each in ring.standby_by_shard]), "little")
-
-
-@cache
 def _changed(usual: Ring, ring: Ring) -> int:
     """Return one byte per shard, 1 where two rings have different owners or standbys."""
     if not ring.members:
