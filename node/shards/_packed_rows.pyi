@@ -1,4 +1,3 @@
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from node.shards.replica_rows import Kept
@@ -9,17 +8,19 @@ def pack_row(limit: int, arrived_at: int, state: list[int]) -> bytes: ...
 def head_of(row: bytes) -> tuple[int, int]: ...
 def state_of(row: bytes) -> list[int]: ...
 def keep_rows(
-    shards: OrderedDict[int, PackedRows],
+    shards: dict[int, PackedRows],
     packed: bytes,
     numbers: list[int],
     arrived_at: int,
     sender: str,
     origins: Sequence[tuple[int, ...]],
+    first_update: int,
 ) -> Kept: ...
 
 class PackedRows:
     sender: str
     origins: tuple[int, ...]
+    updated: int
     @property
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...

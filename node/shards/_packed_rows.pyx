@@ -12,6 +12,7 @@ numbers of its state. Numbers have 7 bits in each byte, the lowest bits first.
 from collections import Counter
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -31,10 +32,18 @@ cdef extern from *:
     #else
     #define ringfence_hash _Py_HashBytes
     #endif
+    #if defined(__GNUC__)
+    #define ringfence_fetch(place) __builtin_prefetch(place)
+    #else
+    #define ringfence_fetch(place) ((void)(place))
+    #endif
     """
     Py_hash_t ringfence_hash(const void* text, Py_ssize_t size) nogil
+    void ringfence_fetch(const void* place) nogil
 
 cdef extern from "Python.h":
+    PyObject* PyDict_GetItem(dict entries, PyObject* key)
+    PyObject* PyList_GET_ITEM(list items, Py_ssize_t at)
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
 
 
@@ -48,9 +57,12 @@ cdef enum:
     LONG_HEAD = 7  # bytes: the same, with the length of a long row behind
     LONGEST_NUMBER = 10  # bytes
     INSTANT = 8  # bytes
+    CACHE_LINE = 64  # bytes
+    BLOCK = 32  # rows whose memory is prefetched together
 
 ROW_BYTES = 40  # estimated bytes of a row with its key, without the numbers
 cdef int64_t _ROW_BYTES = ROW_BYTES
+cdef list _SHARDS = list(range(1 << 32 - SHARD_SHIFT))
 
 cdef struct Record:
     uint8_t* key  # behind the id
@@ -142,6 +154,8 @@ cdef class PackedRows:
     """Owner that sent the rows."""
     cdef public tuple origins
     """Origins of the counters in the rows."""
+    cdef public uint64_t updated
+    """Number of the last update; it grows with each update of any shard."""
 
     def __cinit__(self):
         self.origins = ()
@@ -184,6 +198,15 @@ cdef class PackedRows:
         cdef uint32_t at
         for at in range(self.count):
             yield self._key(at), self._row(at)
+
+    cdef void prefetch(self) noexcept:
+        """Prefetch the memory that an update of one row needs."""
+        cdef uint32_t at
+        for at in range(0, self.count, CACHE_LINE):
+            ringfence_fetch(self.tags + at)
+        ringfence_fetch(self.places + self.count)
+        ringfence_fetch(self.ids)
+        ringfence_fetch(self.records + self.end)
 
     cdef int _put(
         self, uint32_t at, const uint8_t* key, Py_ssize_t key_size,
@@ -345,65 +368,114 @@ cdef class PackedRows:
         return 0
 
 
-def keep_rows(shards, bytes packed not None, list numbers not None, arrived_at, sender, origins):
+def keep_rows(
+    dict shards not None, bytes packed not None, list numbers not None, arrived_at, sender, origins,
+    uint64_t first_update,
+):
     """Store packed rows by shard, see `replica_rows.keep_rows`."""
-    cdef PackedRow row
-    cdef PackedRows rows
-    cdef uint64_t instant = PyLong_AsUnsignedLongLong(arrived_at)
-    cdef uint64_t old_limit, last_dropped = 0
-    cdef int64_t in_turn = 0  # rows with the limit `last_dropped` that are not in `dropped`
-    cdef uint8_t[LONGEST_NUMBER + INSTANT] head
-    cdef uint8_t* end
-    cdef Record old
-    cdef uint32_t at
-    cdef int64_t size = 0, nbytes = 0
-    cdef Py_ssize_t place = -1, last_origin = len(origins) - 1
-    cdef list added = [0] * len(numbers)
-    dropped = Counter()
-    move_to_end, find = shards.move_to_end, shards.get
-    first_packed_row(&row, <uint8_t*><char*>packed, len(packed))
-    while row.next < row.end:
-        if not next_packed_row(&row):
-            raise ValueError("replicas must be packed rows")
-        place += 1
-        shard = murmur3(row.key, row.key_size) >> SHARD_SHIFT
-        rows = find(shard)
-        if rows is None:
-            if not row.numbers:
-                continue
-            rows = shards[shard] = PackedRows()
+    cdef PackedRow[BLOCK] block
+    cdef PyObject* by_shard[BLOCK]
+    cdef _Keeper keeper = _Keeper()
+    cdef int count, at
+    cdef PyObject* found
+    keeper.shards, keeper.numbers, keeper.sender, keeper.origins = shards, numbers, sender, origins
+    keeper.added = [0] * len(numbers)
+    keeper.instant = PyLong_AsUnsignedLongLong(arrived_at)
+    keeper.first_update = first_update
+    first_packed_row(&block[0], <uint8_t*><char*>packed, len(packed))
+    while block[0].next < block[0].end:
+        # Nearly each row is in another shard, whose memory is in no cache. It is prefetched.
+        count = 0
+        while count < BLOCK and (not count or block[count - 1].next < block[count - 1].end):
+            if count:
+                block[count] = block[count - 1]
+            if not next_packed_row(&block[count]):
+                raise ValueError("replicas must be packed rows")
+            by_shard[count] = PyList_GET_ITEM(
+                _SHARDS, murmur3(block[count].key, block[count].key_size) >> SHARD_SHIFT
+            )
+            found = PyDict_GetItem(shards, by_shard[count])
+            if found != NULL:
+                ringfence_fetch(found)
+                ringfence_fetch(<char*>found + 64)
+            count += 1
+        for at in range(count):
+            found = PyDict_GetItem(shards, by_shard[at])
+            if found != NULL:
+                (<PackedRows>found).prefetch()
+        for at in range(count):
+            keeper.keep(&block[at], by_shard[at])
+        block[0] = block[count - 1]
+    keeper.dropped[keeper.last_dropped] += keeper.in_turn
+    return keeper.size, keeper.nbytes, keeper.added, keeper.dropped
+
+
+cdef class _Keeper:
+    """One call of `keep_rows`."""
+
+    cdef dict shards
+    cdef list numbers
+    cdef object sender
+    cdef object origins
+    cdef uint64_t instant
+    cdef uint64_t first_update
+    cdef uint64_t place  # of the next row
+    cdef int64_t size
+    cdef int64_t nbytes
+    cdef list added
+    cdef object dropped
+    cdef uint64_t last_dropped
+    cdef int64_t in_turn  # rows with the limit `last_dropped` that are not in `dropped`
+
+    def __cinit__(self):
+        self.dropped = Counter()
+
+    cdef int keep(self, const PackedRow* row, PyObject* shard) except -1:
+        cdef PackedRows rows
+        cdef Record old
+        cdef uint64_t old_limit
+        cdef uint8_t[LONGEST_NUMBER + INSTANT] head
+        cdef uint8_t* end
+        cdef uint64_t place = self.place
+        cdef PyObject* found = PyDict_GetItem(self.shards, shard)
+        self.place += 1
+        if found != NULL:
+            rows = <PackedRows>found
+        elif row.numbers:
+            rows = self.shards[<object>shard] = PackedRows()
         else:
-            move_to_end(shard)
-        rows.sender = sender
-        of_row = origins[min(place, last_origin)]
-        if rows.origins != of_row:
+            return 0
+        rows.sender = self.sender
+        rows.updated = self.first_update + place
+        of_row = self.origins[min(place, <uint64_t>len(self.origins) - 1)]
+        if rows.origins is not of_row and rows.origins != of_row:
             rows.origins = merged(rows.origins, of_row)
-        at = rows._find(row.key, row.key_size)
+        cdef uint32_t at = rows._find(row.key, row.key_size)
         if at < rows.count:
             old = rows._record(at)
-            size -= 1
-            nbytes -= _ROW_BYTES + old.row_size
+            self.size -= 1
+            self.nbytes -= _ROW_BYTES + old.row_size
             _get(old.row, &old_limit)
-            if old_limit != last_dropped:
-                dropped[last_dropped] += in_turn
-                last_dropped, in_turn = old_limit, 0
-            in_turn += 1
+            if old_limit != self.last_dropped:
+                self.dropped[self.last_dropped] += self.in_turn
+                self.last_dropped, self.in_turn = old_limit, 0
+            self.in_turn += 1
         if row.numbers:
-            if row.limit >= <uint64_t>len(numbers):
+            if row.limit >= <uint64_t>len(self.numbers):
                 raise ValueError("packed rows must have known limits")
-            end = put_packed_number(head, PyLong_AsUnsignedLongLong(numbers[row.limit]))
-            memcpy(end, &instant, INSTANT)
+            end = put_packed_number(head, PyLong_AsUnsignedLongLong(self.numbers[row.limit]))
+            memcpy(end, &self.instant, INSTANT)
+            end += INSTANT
             rows._put(
-                at, row.key, row.key_size, head, <uint32_t>(end + INSTANT - head), row.state,
+                at, row.key, row.key_size, head, <uint32_t>(end - head), row.state,
                 <uint32_t>(row.next - row.state),
             )
-            size += 1
-            nbytes += _ROW_BYTES + (end + INSTANT - head) + (row.next - row.state)
-            added[row.limit] += 1
-            continue
+            self.size += 1
+            self.nbytes += _ROW_BYTES + (end - head) + (row.next - row.state)
+            self.added[row.limit] += 1
+            return 0
         if at < rows.count:
             rows._delete(at)
         if not rows.count:
-            del shards[shard]
-    dropped[last_dropped] += in_turn
-    return size, nbytes, added, dropped
+            del self.shards[<object>shard]
+        return 0

@@ -5,7 +5,7 @@ count, and the numbers of the state, 8 bytes each.
 """
 
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
@@ -61,24 +61,27 @@ def state_of(row: bytes) -> list[int]:
 class PlainRows(dict[bytes, bytes]):
     """Rows of the replica of one shard, by key."""
 
-    __slots__ = ("origins", "sender")
+    __slots__ = ("origins", "sender", "updated")
 
     def __init__(self) -> None:
         self.sender = ""
         """Owner that sent the rows."""
         self.origins: tuple[int, ...] = ()
         """Origins of the counters in the rows."""
+        self.updated = 0
+        """Number of the last update; it grows with each update of any shard."""
 
 
 def keep_rows(
-    shards: "OrderedDict[int, PlainRows]",
+    shards: dict[int, PlainRows],
     packed: bytes,
     numbers: list[int],
     arrived_at: int,
     sender: str,
     origins: Sequence[tuple[int, ...]],
+    first_update: int,
 ) -> Kept:
-    """Store packed rows by shard, the last updated shard last.
+    """Store packed rows by shard; the updates are numbered from `first_update`.
 
     `numbers` has the number of each limit, and `origins` the origins of each row, or of all rows. A
     row with an empty state removes its key.
@@ -87,8 +90,7 @@ def keep_rows(
     for place, (key, limit, state) in enumerate(rows_in(packed)):
         shard = shard_of(key)
         rows = shards.setdefault(shard, PlainRows())
-        shards.move_to_end(shard)
-        rows.sender = sender
+        rows.sender, rows.updated = sender, first_update + place
         of_row = origins[min(place, len(origins) - 1)]
         if rows.origins != of_row:
             rows.origins = merged(rows.origins, of_row)

@@ -3,7 +3,6 @@
 This module decides how much is stored and for how long. `ownership` turns replicas into counters.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ class _Rows(Protocol):
 
     sender: str
     origins: tuple[int, ...]
+    updated: int
 
     def __len__(self) -> int: ...
     def __delitem__(self, key: bytes, /) -> None: ...
@@ -32,7 +32,7 @@ class _Rows(Protocol):
 
 
 _keep_rows: Callable[
-    ["OrderedDict[int, Any]", bytes, list[int], int, str, Sequence[tuple[int, ...]]], Kept
+    [dict[int, Any], bytes, list[int], int, str, Sequence[tuple[int, ...]], int], Kept
 ]
 try:
     from node.shards._packed_rows import ROW_BYTES, head_of, state_of
@@ -101,7 +101,12 @@ class Replicas:
         self._most = most
         self._most_bytes = most_bytes or max(MIN_BYTES, BYTES_PER_KEY * most)
         self._bytes = 0
-        self._shards: OrderedDict[int, _Rows] = OrderedDict()
+        self._shards: dict[int, _Rows] = {}
+        self._updates = 0
+        """Number of rows that have arrived."""
+        self._by_age: list[tuple[int, int]] = []
+        """Last update and number of shards, the least recently updated shard last. Shards that were
+        updated since the list was sorted are missing, or have another last update."""
         self._limits = _Limits()
         self._remote_counts: dict[bytes, dict[str, list[int]]] = {}
         """Counts of other data centers by key, where there are any."""
@@ -132,8 +137,10 @@ class Replicas:
         if self._remote_counts or counts.remote_counts:
             self._keep_remote_counts(counts)
         size, size_bytes, added, replaced = _keep_rows(
-            self._shards, counts.rows, numbers, now, sender, origins or (UNKNOWN,)
+            *(self._shards, counts.rows, numbers, now, sender, origins or (UNKNOWN,)),
+            self._updates,
         )
+        self._updates += counts.count
         self._size += size
         self._bytes += size_bytes
         for number, count in replaced.items():
@@ -145,7 +152,7 @@ class Replicas:
                 unused_at = now + self._limits.lifetimes[number]
                 self._first_unused_at = min(self._first_unused_at, unused_at)
         while self._size > self._most or self._bytes > self._most_bytes:
-            self._forget(next(iter(self._shards)))
+            self._forget(self._least_recently_updated())
         self._limits.remove_unused()
 
     def _keep_remote_counts(self, counts: PackedSnapshot) -> None:
@@ -234,6 +241,17 @@ class Replicas:
                 first = unused_at
         self._first_unused_at = min(self._first_unused_at, first)
         return unused
+
+    def _least_recently_updated(self) -> int:
+        """Return a shard. All shards are sorted once for many calls."""
+        while True:
+            if not self._by_age:
+                ages = [(rows.updated, shard) for shard, rows in self._shards.items()]
+                self._by_age = sorted(ages, reverse=True)
+            updated, shard = self._by_age.pop()
+            rows = self._shards.get(shard)
+            if rows is not None and rows.updated == updated:
+                return shard
 
     def _forget(self, shard: int) -> None:
         rows = self._shards.pop(shard, None)

@@ -24,7 +24,7 @@ __all__ = ["INTERVAL", "Replication"]
 
 INTERVAL = 0.1
 """Seconds from the first change to a round: a crash loses at most the counts of this time."""
-_KEYS_PER_STEP = 1000
+_KEYS_PER_STEP = 2000
 """Changed keys that one step sends; it takes about 2 ms."""
 _FRAMES_PER_STANDBY = 64
 """Most unacknowledged frames of a standby; they bound the memory of its connection."""

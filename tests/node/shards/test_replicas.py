@@ -54,6 +54,17 @@ def test_the_number_of_replicas_is_bounded() -> None:
     assert kept(copies, b"key-0099") == [(99 * S, [1, 2, 0])]
 
 
+def test_the_least_recently_updated_replicas_are_dropped_first() -> None:
+    copies = Replicas(3)
+    keys = [b"key-%04d" % number for number in range(5)]
+    assert len({*map(shard_of, keys)}) == len(keys)
+
+    for number in (0, 1, 2, 0, 3, 2, 4):
+        copies.keep(OWNER, snapshot((keys[number], [1, 2, 0])), S)
+
+    assert sorted(copies.shards()) == sorted(map(shard_of, keys[2:]))
+
+
 def test_idle_replicas_are_dropped_in_steps() -> None:
     copies = Replicas(1000)
     for number in range(200):

@@ -143,7 +143,7 @@ async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_tim
 
 def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> None:
     owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(20_000)]
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(40_000)]
     owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
     replication, standby = replicating(owner)
     for key in keys:
