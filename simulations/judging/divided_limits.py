@@ -244,7 +244,7 @@ def _spends(view: CounterView, row: Row) -> Iterator[Spend]:
         yield from view.spends(row)
     elif not _is_decided_once(view, answer):
         for spend in view.spends(row):
-            yield replace(spend, least=0)
+            yield spend._replace(least=0)
     yield from _moved(view, answer)
 
 
@@ -253,7 +253,7 @@ def _plain(view: CounterView, row: Row) -> Iterator[Spend]:
     if _spends_surely(view, row.answer):
         yield view.plain(row)
     elif not _is_local(view, row.answer):
-        yield replace(view.plain(row), least=0)
+        yield view.plain(row)._replace(least=0)
         yield from _moved(view, row.answer)
 
 
@@ -278,5 +278,5 @@ def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:
     if _spends_surely(view, answer):
         yield spend
     elif not _is_decided_once(view, answer):
-        yield replace(spend, least=0, refund=None)
+        yield spend._replace(least=0, refund=None)
     yield from _moved(view, answer)

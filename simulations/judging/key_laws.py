@@ -7,7 +7,7 @@ it. So the laws hold for each decision, also in runs with faults.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import inf
 from typing import TypeAlias
@@ -110,8 +110,8 @@ def total_bounds(
         return bounds(terms, spends, questions, drains)
     found: dict[int, list[Bound]] = {}
     for more in sorted(set(sides)):
-        together = replace(terms, amount=terms.amount * (more + 1), burst=terms.hard)
-        faster = [replace(each, most=each.most * (more + 1)) for each in drains]
+        together = terms._replace(amount=terms.amount * (more + 1), burst=terms.hard)
+        faster = [each._replace(most=each.most * (more + 1)) for each in drains]
         found[more] = bounds(together, spends, questions, faster)
     return [found[more][at] for at, more in enumerate(sides)]
 

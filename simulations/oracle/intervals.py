@@ -4,14 +4,13 @@ All instants are integer ns since the Unix epoch on the clock of the member that
 of an interval belong to it.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 __all__ = ["Bound", "Drain", "Question", "Reading", "Refund", "Spend", "Verdict"]
 
 
-@dataclass(frozen=True, slots=True)
-class Refund:
+class Refund(NamedTuple):
     """Units that were given back, or the release of a slot of a concurrency limit."""
 
     earliest: int
@@ -24,8 +23,7 @@ class Refund:
     age_most: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(NamedTuple):
     """Check that was admitted, or charge: its units count once, at one instant of the interval."""
 
     earliest: int
@@ -58,8 +56,7 @@ class Spend:
         return units
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """Units that a counter contained right after a decision."""
 
     earliest: int
@@ -80,8 +77,7 @@ class Reading:
     """Bucket only: the same, in millionths of the time since the reading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """Decision that is judged: a check of `cost` at one instant of the interval."""
 
     earliest: int
@@ -92,8 +88,7 @@ class Question:
     """Units of this very check among the spent units; they do not count before the decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(NamedTuple):
     """Interval in which a bucket drains at another rate than that of its limit."""
 
     begin: int
@@ -112,8 +107,7 @@ class Verdict(Enum):
     """The intervals leave both decisions possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """What is certain about one decision, at every choice of instants and units."""
 
     least: int

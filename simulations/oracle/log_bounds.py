@@ -5,7 +5,6 @@ release or expiry. So the position of a unit is the instant at which it ends.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from simulations.oracle.intervals import Bound, Question, Refund, Spend
 from simulations.oracle.replay import LONGEST_NS
@@ -56,7 +55,7 @@ def slot_bounds(
         upper.append((each.earliest, last, each.most))
     found = _bounds(terms, questions, (lower, []), (upper, []))
     return [
-        replace(bound, shortest_wait=1, longest_wait=max(period, last_kept - question.earliest))
+        bound._replace(shortest_wait=1, longest_wait=max(period, last_kept - question.earliest))
         if bound.longest_wait
         else bound
         for bound, question in zip(found, questions, strict=True)

@@ -3,8 +3,7 @@
 The oracle shares no code with the limiter, so it reads a limit by its attributes alone.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 __all__ = ["BUCKETS", "LimitFields", "Terms"]
 
@@ -56,8 +55,7 @@ class LimitFields(Protocol):
         """Time zone of the calendar."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Algorithm and numbers of a limit."""
 
     algorithm: str

@@ -1,7 +1,5 @@
 """Bounds of histories small enough to check by hand. Instants are in ns, periods of 100 ns."""
 
-from dataclasses import replace
-
 import pytest
 
 from simulations.oracle import (
@@ -276,9 +274,9 @@ def test_a_denial_holds_until_its_retry_time(terms: Terms) -> None:
 
     def verdict(question: Question, *more: Spend) -> Verdict:
         spends = [*uncertain, *more]
-        base = [replace(each, verdict=Verdict.EITHER, least=0)
+        base = [each._replace(verdict=Verdict.EITHER, least=0)
                 for each in bounds(terms, spends, [question])]  # fmt: skip
-        reading = replace(denial, earliest=339, latest=341, until=395, denied=(2, 380))
+        reading = denial._replace(earliest=339, latest=341, until=395, denied=(2, 380))
         far = Question(question.earliest + 200, question.latest + 200, question.cost)
         [found] = narrowed(terms, spends, [far], base, [reading])
         return found.verdict
