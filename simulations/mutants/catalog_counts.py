@@ -69,7 +69,7 @@ COUNTS = (
         (
             Edit(
                 "ringfence.limiter.reference.shared:SharedBucket.merge_remote",
-                "super().charge(risen, now, 0)",
+                "super().charge(increase, now, 0)",
                 "super().charge(sum(cells.values()), now, 0)",
             ),
         ),
