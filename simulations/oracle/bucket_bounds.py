@@ -5,14 +5,14 @@ lowest with each unit poured as early as possible, and highest as late as possib
 integers: one unit is `period_ns` ticks, and `amount` ticks drain in one ns.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from simulations.oracle.intervals import Bound, Drain, Question, Reading, Spend
 from simulations.oracle.terms import Terms
 from simulations.oracle.verdicts import bound_of
 
-__all__ = ["bucket_bounds", "bucket_bounds_after"]
+__all__ = ["BucketReadings", "bucket_bounds"]
 
 
 def bucket_bounds(
@@ -33,37 +33,67 @@ def bucket_bounds(
     return [_bound(terms, question, lower[at], upper[at]) for at, question in enumerate(questions)]
 
 
-def bucket_bounds_after(
-    terms: Terms,
-    spends: Sequence[Spend],
-    question: Question,
-    drains: Sequence[Drain],
-    reading: Reading,
-) -> Bound:
-    """Return the bounds of a question by the level that a reading before it states.
+class BucketReadings:
+    """Levels of a bucket after readings. Each reading makes the level of the next one more certain,
+    which alone is certain to one unit only."""
 
-    Units that may have come after the reading are added to the highest level, and those that
-    certainly came after it to the lowest one. Refunds only lower the lowest level.
-    """
-    unit = terms.period_ns
-    fastest = _Rate(terms, [(each.begin, each.end, each.most) for each in drains])
-    slowest = _Rate(terms, [(each.begin, each.end, each.least) for each in drains])
-    lowest, highest = _Pours(fastest), _Pours(slowest)
-    lowest.add(reading.earliest, reading.levels[0])
-    highest.add(reading.latest, reading.levels[1])
-    returned = 0
-    for spend in spends:
-        if spend.earliest > question.latest or spend == reading.own:
-            continue
-        if spend.counted_from >= reading.earliest:
-            highest.add(max(reading.latest, spend.latest), spend.most * unit)
-        if reading.latest < spend.earliest and spend.counted_from < question.earliest:
-            lowest.add(spend.earliest, spend.least * unit)
-        returned += spend.returned_after(reading)
-    lasts = question.latest - reading.earliest
-    error = (reading.error_ns + lasts * reading.drift_ppm // 10**6) * fastest.most
-    lower = max(0, lowest.level(question.latest) - returned * unit - error)
-    return _bound(terms, question, lower, highest.level(question.earliest) + error)
+    def __init__(
+        self,
+        terms: Terms,
+        spends: Sequence[Spend],
+        drains: Sequence[Drain],
+        readings: Sequence[Reading],
+    ) -> None:
+        """`readings` must be in the order of their ends."""
+        self._terms = terms
+        self._spends = spends
+        self._fastest = _Rate(terms, [(each.begin, each.end, each.most) for each in drains])
+        self._slowest = _Rate(terms, [(each.begin, each.end, each.least) for each in drains])
+        self._readings: list[Reading] = []
+        self._ends = [each.latest for each in readings]
+        for reading in readings:
+            self._readings.append(self._with_reading_before(reading))
+
+    def bound(self, question: Question) -> Bound | None:
+        """Return the bounds of a question by the last reading before it, if it still holds."""
+        levels = self._levels(question.earliest, question.latest)
+        return None if levels is None else _bound(self._terms, question, *levels)
+
+    def _with_reading_before(self, reading: Reading) -> Reading:
+        before = self._levels(reading.earliest, reading.latest)
+        if before is None:
+            return reading
+        own, unit = reading.own, self._terms.period_ns
+        lowest, highest = reading.levels
+        lowest = max(lowest, before[0] + (own.least * unit if own else 0))
+        highest = min(highest, before[1] + (own.most * unit if own else 0))
+        return reading._replace(levels=(lowest, highest)) if lowest <= highest else reading
+
+    def _levels(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return the lowest and the highest level in an interval.
+
+        Units that may have come after the reading are added to the highest level, and those that
+        certainly came after it to the lowest one. Refunds only lower the lowest level.
+        """
+        last = bisect_left(self._ends, begin, hi=len(self._readings))
+        if not last or end > (reading := self._readings[last - 1]).until:
+            return None
+        unit, returned = self._terms.period_ns, 0
+        lowest, highest = _Pours(self._fastest), _Pours(self._slowest)
+        lowest.add(reading.earliest, reading.levels[0])
+        highest.add(reading.latest, reading.levels[1])
+        for spend in self._spends:
+            if spend.earliest > end or spend == reading.own:
+                continue
+            if spend.counted_from >= reading.earliest:
+                highest.add(max(reading.latest, spend.latest), spend.most * unit)
+            if reading.latest < spend.earliest and spend.counted_from < begin:
+                lowest.add(spend.earliest, spend.least * unit)
+            returned += spend.returned_after(reading)
+        lasts = end - reading.earliest
+        error = (reading.error_ns + lasts * reading.drift_ppm // 10**6) * self._fastest.most
+        least = max(0, lowest.level(end) - returned * unit - error)
+        return least, highest.level(begin) + error
 
 
 def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:

@@ -9,7 +9,7 @@ A denial holds until its retry time for every algorithm.
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from simulations.oracle.bucket_bounds import bucket_bounds_after
+from simulations.oracle.bucket_bounds import BucketReadings
 from simulations.oracle.intervals import Bound, Drain, Question, Reading, Spend, Verdict
 from simulations.oracle.terms import Terms
 from simulations.oracle.usage import AlignedWindow
@@ -39,16 +39,17 @@ def narrowed(
     ends = [each.latest for each in ordered]
     denials = [each for each in ordered if each.denied is not None]
     ends_of_denials = [each.latest for each in denials]
+    levels = BucketReadings(terms, spends, drains, ordered) if terms.is_bucket else None
     results = list(found)
     for at, (question, bound) in enumerate(zip(questions, found, strict=True)):
         if bound.verdict is not Verdict.EITHER and at not in others:
             continue
         last = bisect_left(ends, question.earliest)
-        if last and question.latest <= (reading := ordered[last - 1]).until:
-            if terms.is_bucket:
-                results[at] = bucket_bounds_after(terms, spends, question, drains, reading)
-            elif _keeps(terms, first, reading.earliest, question.latest):
-                results[at] = _narrowed(terms, spends, question, bound, reading)
+        reading = ordered[last - 1] if last else None
+        if levels is not None:
+            results[at] = levels.bound(question) or bound
+        elif reading is not None and _keeps(terms, first, reading, question):
+            results[at] = _narrowed(terms, spends, question, bound, reading)
         last = bisect_left(ends_of_denials, question.earliest)
         if last and results[at].verdict is Verdict.EITHER:
             results[at] = _denied_again(terms, spends, question, results[at], denials[last - 1])
@@ -101,9 +102,12 @@ def _narrowed(
     )
 
 
-def _keeps(terms: Terms, first: int, begin: int, end: int) -> bool:
-    """Return whether all units that are in use at `begin` are in use at `end`; the first ones were
-    spent at `first`."""
+def _keeps(terms: Terms, first: int, reading: Reading, question: Question) -> bool:
+    """Return whether all units that are in use at a reading are in use at a question; the first
+    ones were spent at `first`."""
+    begin, end = reading.earliest, question.latest
+    if end > reading.until:
+        return False
     if terms.first_hit or terms.algorithm == "concurrency":
         return False
     if terms.algorithm == "fixed_window":

@@ -267,6 +267,24 @@ def test_a_reading_of_a_bucket_is_less_certain_with_wrong_clocks_and_refunds() -
     assert (lower.least, lower.most) == (2, 3)
 
 
+def test_a_reading_makes_the_level_of_the_next_one_more_certain() -> None:
+    """The first reading states the level 2.5, so the second one, of at most 3, states 2.7."""
+    own = Spend(120, 120, 1, 1)
+    spends = [Spend(90, 95, 0, 9), own]
+    denied = Reading(100, 100, 3, 3, until=200, levels=(250, 250))
+    allowed = Reading(120, 120, 3, 3, until=200, own=own, levels=(200, 300))
+    question = at(125, cost=2)  # One unit drains in 25 ns.
+    base = bounds(BUCKET, spends, [question])
+
+    [coarse] = narrowed(BUCKET, spends, [question], base, [allowed])
+    [fine] = narrowed(BUCKET, spends, [question], base, [denied, allowed])
+    [changed] = narrowed(BUCKET, spends, [question], base, [denied._replace(until=110), allowed])
+
+    assert (coarse.least, coarse.most, coarse.verdict) == (2, 3, Verdict.EITHER)
+    assert (fine.least, fine.most, fine.verdict) == (3, 3, Verdict.MUST_DENY)
+    assert changed == coarse
+
+
 @pytest.mark.parametrize("terms", [SLIDING, LOG, FIRST_HIT])
 def test_a_denial_holds_until_its_retry_time(terms: Terms) -> None:
     uncertain = [Spend(100, 105, 0, 9), *spent(120)]
