@@ -11,6 +11,7 @@ numbers of its state. Numbers have 7 bits in each byte, the lowest bits first.
 
 from collections import Counter
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -137,6 +138,7 @@ cdef inline uint64_t _size(const Record* record) noexcept:
     return head + record.key_size + record.row_size
 
 
+@cython.no_gc  # It refers to a string and to a tuple of integers.
 cdef class PackedRows:
     """Rows by key, with the interface of `dict[bytes, bytes]` as far as replicas need it."""
 
