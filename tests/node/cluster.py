@@ -10,6 +10,7 @@ from random import Random
 
 import trio
 
+from gossip import Record
 from hashring import Member, NodeId, Ring, shard_of
 from node.config.access import Access
 from node.config.settings import NodeSettings
@@ -114,10 +115,32 @@ class World:
 
         With `seeds` it knows only these members; without any, it starts alone.
         """
+        node = self._new_node(name, rules=rules, datacenter=datacenter, zone=zone)
+        others = [address_of(other) for other in (self.nodes if seeds is None else seeds)]
+        await self._run_node(node, others, pause=pause)
+        return node
+
+    async def found(self, names: Sequence[str]) -> None:
+        """Start nodes that know each other and have their shards, without joining one by one."""
+        nodes = [self._new_node(name, is_founder=True) for name in names]
+        records = [node.membership.me for node in nodes]
+        for node in nodes:
+            seeds = [address_of(other) for other in self.nodes]
+            await self._run_node(node, seeds, founders=records)
+
+    def _new_node(
+        self,
+        name: str,
+        *,
+        rules: RuleSet | None = None,
+        datacenter: str = "dc1",
+        zone: str = "",
+        is_founder: bool = False,
+    ) -> Node:
         if name in self.started:
             self.clock.time += 1_000_000  # No two lives of a node begin in one millisecond.
         self.started.add(name)
-        node = Node(
+        return Node(
             NodeSettings(
                 name=name,
                 listen=f"{name}:7101",
@@ -130,15 +153,25 @@ class World:
             clock=self.clock,
             random=Random(name),
             containment=Containment(logger, trio.current_time, self.bugs.append),
+            is_founder=is_founder,
         )
+
+    async def _run_node(
+        self,
+        node: Node,
+        others: Sequence[Address],
+        *,
+        pause: float = 0.0,
+        founders: Sequence[Record] = (),
+    ) -> None:
+        name = node.name
         transport = self.network.transport(
             address_of(name),
             on_bug=partial(node.containment.failed, "transport"),
             accept=node.accept,
         )
-        others = [address_of(other) for other in (self.nodes if seeds is None else seeds)]
 
-        async def resolve() -> list[Address]:
+        async def resolve() -> Sequence[Address]:
             return others
 
         async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
@@ -146,12 +179,12 @@ class World:
                 await nursery.start(transport.run)
                 if pause:
                     await trio.sleep(pause)
-                await nursery.start(node.run, transport, resolve if others else None)
+                run = partial(node.run, founders=founders)
+                await nursery.start(run, transport, resolve if others else None)
                 task_status.started(nursery.cancel_scope)
 
         self.nodes[name] = node
         self.lives[name] = await self.nursery.start(live)
-        return node
 
     async def settle(self) -> None:
         """Wait until all that run see the same members and have the shards that are theirs."""
@@ -227,10 +260,18 @@ class World:
 
 
 @asynccontextmanager
-async def world(*names: str, rules: str = RULES, at: int = 30 * 10**9) -> AsyncIterator[World]:
-    """Nodes that all know each other, and nothing wrong yet."""
+async def world(
+    *names: str, rules: str = RULES, at: int = 30 * 10**9, joins: bool = False
+) -> AsyncIterator[World]:
+    """Nodes that all know each other and have their shards.
+
+    With `joins` each node joins the nodes before it: then links exist, and members were probed.
+    """
     async with empty_world(rules=rules, at=at) as made:
-        for name in names or NAMES:
+        names = names or NAMES
+        if not joins and len(names) > 1:
+            await made.found(names)
+        for name in [name for name in names if name not in made.nodes]:
             await made.start(name)
         await made.settle()
         yield made

@@ -84,7 +84,7 @@ async def test_decision_metrics_have_rule_result_and_source_labels(
 
 
 async def test_a_forwarded_check_counts_at_the_deciding_node(autojump_clock: MockClock) -> None:
-    async with world("a", "b") as made:
+    async with world("a", "b", joins=True) as made:
         for node in made.nodes.values():
             app_of(node)
         keys = [{"tenant": f"t{number}"} for number in range(30)]

@@ -148,7 +148,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
 async def test_rounds_and_timers_that_fail_come_again(
     autojump_clock: MockClock, place: str, part: str, method: str
 ) -> None:
-    async with world() as w, w.client("b", "c", denials=0, leases=False) as limiter:
+    async with world(joins=True) as w, w.client("b", "c", denials=0, leases=False) as limiter:
         await w.start("d", datacenter="dc2")  # Counts travel only with two data centers.
         whole = attrgetter(part)(w.nodes["a"])
         works = getattr(whole, method)
@@ -219,7 +219,7 @@ async def test_a_node_starts_although_a_change_of_members_met_an_error(
         route(cluster)
 
     monkeypatch.setattr(ClusterView, "route", break_at_first)
-    async with world("a", "b") as w, w.client("b", only=True) as limiter:
+    async with world("a", "b", joins=True) as w, w.client("b", only=True) as limiter:
         assert len(failed) == 3
         assert contained(w, "b", "gossip") == 3
         assert (await limiter.check("api", owned(w.rules, "client", "a"))).source is Source.OWNER

@@ -75,7 +75,11 @@ async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock)
 
 
 async def test_a_shard_that_moves_to_and_fro_is_always_decided(autojump_clock: MockClock) -> None:
-    async with world() as w, w.client("a", only=True) as limiter, w.client("b", only=True) as other:
+    async with (
+        world(joins=True) as w,
+        w.client("a", only=True) as limiter,
+        w.client("b", only=True) as other,
+    ):
         # Node b connects to a now; with the delay this would take longer than checks wait.
         await other.check("api", owned(w.rules, "tenant", "a"))
         w.network.set_delay(address_of("a"), address_of("b"), 0.2)  # News comes earlier through c.

@@ -135,7 +135,7 @@ async def test_without_reachable_nodes_each_rules_failure_policy_applies(
 async def test_a_node_cut_off_from_all_others_applies_the_rules(
     autojump_clock: MockClock,
 ) -> None:
-    async with world() as w, w.client("a", only=True) as limiter:
+    async with world(joins=True) as w, w.client("a", only=True) as limiter:
         rules = w.rules
         await w.crash("b")
         await w.crash("c")

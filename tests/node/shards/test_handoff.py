@@ -183,7 +183,7 @@ async def test_a_restarted_node_recovers_its_shards_and_counts(
 async def test_a_node_that_restarts_without_seeds_recovers_its_counts_after_a_takeover(
     autojump_clock: MockClock,
 ) -> None:
-    async with world("a", "b", rules=RULES) as w, w.client("a") as limiter:
+    async with world("a", "b", rules=RULES, joins=True) as w, w.client("a") as limiter:
         await spend(limiter)
         await trio.sleep(0.3)
         await w.crash("b")
