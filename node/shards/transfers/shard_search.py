@@ -48,6 +48,8 @@ class ShardSearch:
         self._silent: dict[int, list[NodeId]] = {}
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
+        self._unconfirmed = {*ownership.transfers.unconfirmed_among(shards)}
+        """Shards that this node has sent to members that may still be receiving them."""
 
     def _members_to_ask(
         self, shards: Sequence[int], first: NodeId | None
@@ -75,11 +77,27 @@ class ShardSearch:
         by_names: dict[tuple[NodeId, ...], list[int]] = {}
         for shard, names in self._left.items():
             by_names.setdefault(names, []).append(shard)
-        self._give_up(by_names.pop((), []))
+        left = by_names.pop((), [])
+        by_names.update(self._receivers_to_ask_again(left))
+        self._give_up([shard for shard in left if not self._left[shard]])
         by_name: dict[NodeId, list[int]] = {}
         for (name, *_), shards in by_names.items():
             by_name.setdefault(name, []).extend(shards)
         return by_name
+
+    def _receivers_to_ask_again(self, shards: Sequence[int]) -> dict[tuple[NodeId, ...], list[int]]:
+        """Return the receivers of shards that this node had sent, with these shards.
+
+        The answer that a receiver has no counters may be older than its acknowledgement.
+        """
+        transfers, again = self._ownership.transfers, dict[tuple[NodeId, ...], list[int]]()
+        sent = [shard for shard in shards if shard in self._unconfirmed]
+        for shard, name in transfers.receivers_of(sent).items():
+            if not transfers.is_unconfirmed(shard) and name not in self._silent.get(shard, ()):
+                self._left[shard] = (name,)
+                again.setdefault((name,), []).append(shard)
+        self._unconfirmed.difference_update(sent)
+        return again
 
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
         reply = await self._receiver.pull(name, shards)

@@ -1,0 +1,64 @@
+"""Search of a node for shards that it lacks: which members it asks, and when it starts them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from hashring import Member, NodeId, Ring, shard_of
+from node.metrics.counters import Counters
+from node.shards.transfers.shard_receiver import ShardReceiver
+from node.shards.transfers.shard_search import ShardSearch
+from node.shards.transfers.shard_sources import ShardSources
+from ringfence.wire import Pulled
+from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
+
+SHARD = shard_of(KEY)
+
+
+class _SlowReceiver(ShardReceiver):
+    """Requests to a member that applies a transfer just after it has answered that it has
+    nothing."""
+
+    def __init__(self, host: Host, other: Host, transfer: Pulled) -> None:
+        super().__init__(Counters(), lambda name: None)
+        self._host = host
+        self._other = other
+        self._transfer = transfer
+        self.pulls = 0
+
+    async def pull(
+        self,
+        name: NodeId,
+        shards: Sequence[int],
+        part: int = 0,
+        transfer_id: int = 0,
+        *,
+        is_for_replicas: bool = False,
+    ) -> Pulled | None:
+        assert (name, [*shards]) == (self._other.name, [SHARD])
+        self.pulls += 1
+        answer = self._host.ask(self._other)
+        if self.pulls == 1:
+            self._other.take(self._host, self._transfer)
+            number = self._transfer.groups[0].transfer_id
+            self._host.ownership.acknowledge(name, [SHARD], number, NOW)
+        return answer
+
+
+@pytest.mark.trio
+async def test_a_receiver_that_acknowledges_during_a_search_is_asked_again() -> None:
+    """The node started the shard without counters, and counted those of its transfer twice."""
+    host, other = Host("a"), Host("b")
+    host.start(3)
+    receiver = _SlowReceiver(host, other, other.ask(host))
+    sources, ring = ShardSources(host.name), Ring.of([Member(host.name)])
+    sources.on_ring_change(Ring.of([Member(other.name)]), ring, ring, host.ownership.held)
+
+    await ShardSearch(
+        *(host.name, host.ownership, sources, receiver, lambda: NOW),
+        *(lambda shards: None, [SHARD], None),
+    ).run()
+
+    assert receiver.pulls == 2
+    assert host.used == 3
+    assert host.started == [SHARD]
