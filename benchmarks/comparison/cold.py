@@ -29,7 +29,7 @@ from benchmarks.comparison.udp_echo import UdpEcho
 from benchmarks.gateway.gateway import children_of, ports, program, wait_up
 from benchmarks.gateway.gateway_load import call
 from benchmarks.reporting.figure import Figure, figure, interleaved, ratio
-from benchmarks.reporting.rates import Rate, paced_by
+from benchmarks.reporting.rates import Rate, cpu_s_of, paced_by
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence import Limiter, blocking
 
@@ -188,6 +188,10 @@ def run(rounds: int) -> Iterator[Figure]:
     yield from _costs(rates)
     yield from _waits(latencies)
     yield from _ratios(rates, latencies)
+    for name, gateway in gateways.items():
+        yield figure(f"cold.{name}_gateway_us", "us", gateway.worker_us)
+    first, second = (gateways[f"rls_{workers}_workers"].worker_us for workers in (1, 2))
+    yield ratio("cold.rls_two_workers_capacity_vs_one", [2 * each for each in first], second)
 
 
 def _over(stack: ExitStack, server: RedisServer, *replicas: RedisServer) -> OverRedis:
@@ -231,7 +235,9 @@ class _Gateway:
         words += ["--workers", str(workers), "--log-level", "error", "--cluster", cluster.nodes.url]
         main = stack.enter_context(program("node.entry", *words))
         wait_up(http, self._port)
-        self._pids = [*children_of(main), *cluster.pids]
+        self._workers, self._nodes = children_of(main), cluster.pids
+        self.worker_us: list[float] = []
+        """Microseconds of processor time of all workers per call, by round."""
 
     def called(self) -> Rate:
         """Measure calls of 10,000 clients over 50 connections; the servers are gateway and
@@ -239,14 +245,17 @@ class _Gateway:
         rates: list[float] = []
 
         def work() -> int:
+            before = sum(map(cpu_s_of, self._workers))
             took, failed = asyncio.run(
                 call(self._port, _RLS_CALLERS, SECONDS, channels=_RLS_CALLERS)
             )
             assert not failed, f"{failed} calls failed"
             rates.append(len(took) / SECONDS)
+            spent = sum(map(cpu_s_of, self._workers)) - before
+            self.worker_us.append(spent / len(took) * 1e6)
             return len(took)
 
-        return replace(paced_by(work, *self._pids), per_s=rates[0])
+        return replace(paced_by(work, *self._workers, *self._nodes), per_s=rates[0])
 
 
 def _costs(found: Mapping[str, list[Rate]]) -> Iterator[Figure]:

@@ -29,7 +29,7 @@ from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
 from ringfence.http.headers import HeaderStyle, LimitHeaders
 
-__all__ = ["Worker", "make_api", "make_quick", "make_rls", "require_rules", "warm_up"]
+__all__ = ["Worker", "make_api", "make_quick", "make_rls", "max_gather", "require_rules", "warm_up"]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -38,8 +38,8 @@ _RETRY = 2.0
 _POLL_INTERVAL = 0.05
 _CONNECTION_CHECK_INTERVAL = 0.5
 _TOKEN_CHECK_INTERVAL = 1.0
-_MAX_GATHER = 0.002
-"""Maximum time in seconds for which checks of all connections gather for one frame to a node."""
+_MAX_GATHER, _GATHER_SHARE = 0.005, 1 / 20
+"""Maximum time in seconds, and share of the deadline, for which checks gather for one frame."""
 _WARM_UP = 64
 """Number of peeks in the warm-up, enough to reach every owner with high probability."""
 
@@ -67,6 +67,11 @@ def make_quick(
     if settings.quota or settings.dynamic_metadata or settings.grpc_headers != HeaderStyle.NONE:
         return None
     return QuickChecks(service, cluster, settings.deadline)
+
+
+def max_gather(deadline: float) -> float:
+    """Return the maximum time for which checks of all connections gather for one frame."""
+    return min(_MAX_GATHER, deadline * _GATHER_SHARE)
 
 
 class Worker:
@@ -174,7 +179,7 @@ class Worker:
                     connect_timeout=0.0,
                     hedge_after=settings.hedge_after,
                     deadline=settings.deadline,
-                    max_gather=_MAX_GATHER,
+                    max_gather=max_gather(settings.deadline),
                     on_rules=unmatched.verify,
                 )
             )
