@@ -11,7 +11,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import CODE, SLOT_ID, DecidedCheck
+from ringfence.wire import CODE, SLOT_ID, DecidedCheck, ShardGroup
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
@@ -286,28 +286,36 @@ class CrossedTransfers:
         return NEVER if first is None else first + _ACKNOWLEDGED_NS
 
     def find(
-        self, shard: int, sender: NodeId, decided: Sequence[DecidedCheck], now: int
+        self,
+        shard: int,
+        group: ShardGroup,
+        sender: NodeId,
+        decided: Sequence[DecidedCheck],
+        now: int,
     ) -> OutgoingTransfer | None:
         """Return the transfer of a shard to `sender` that crossed a transfer from `sender`, if any.
 
-        `decided` are the checks in the transfer from `sender`.
+        `group` describes the transfer from `sender`, and `decided` are its checks.
         """
         transfer = self._transfers.get(shard)
         if (
-            transfer is None
+            group.taken_from
+            or transfer is None
             or not transfer.parts
             or not transfer.taken_from
             or transfer.to != sender
         ):
             return None
+        if not {*transfer.marks[:1]}.isdisjoint(group.origins):
+            return None
         return None if _has_received(transfer, decided, now) else transfer
 
     def find_all(
-        self, shards: Iterable[int], sender: NodeId, now: int
+        self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
     ) -> dict[int, OutgoingTransfer]:
         """Return, for transfers without checks of many shards, the transfers that they crossed."""
         sent = [] if self._transfers.are_confirmed else shards
-        found = {shard: self.find(shard, sender, (), now) for shard in sent}
+        found = {shard: self.find(shard, group, sender, (), now) for shard in sent}
         return {shard: transfer for shard, transfer in found.items() if transfer is not None}
 
     def charge(

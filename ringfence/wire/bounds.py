@@ -57,8 +57,8 @@ MAX_MOVED = 8192
 """Maximum number of keys whose counters one message transfers or replicates."""
 MAX_NUMBERS = 1 << 14
 """Maximum length of the state of one counter, in integers."""
-MAX_ORIGINS = 16
-"""Maximum number of origins of the counters of one shard."""
+MAX_ORIGINS = 32
+"""Maximum number of origins and marks of the counters of one shard."""
 MAX_PARTS = 1 << 16
 """Maximum number of messages that carry the counters of one shard."""
 MAX_WRITERS = 256

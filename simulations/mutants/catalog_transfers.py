@@ -181,7 +181,7 @@ MOVES = (
         "hits admitted for an unreachable owner are not recorded",
         (
             Edit(
-                "node.shards.ownership.shard_states:Cover.log_row",
+                "node.shards.ownership.cover:Cover.log_row",
                 "log.add(key, cost, period_ns, now)",
                 "pass",
             ),

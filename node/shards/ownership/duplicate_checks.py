@@ -8,7 +8,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
 from node.shards.log_rows import without_checks
-from node.shards.ownership.shard_states import Cover
+from node.shards.ownership.cover import Cover
 from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = ["DuplicateChecks"]

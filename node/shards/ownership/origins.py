@@ -1,25 +1,37 @@
-"""Origins of the counters of each shard, from which a node detects counters without common units.
+"""Origins and marks of the counters of each shard, which show what counters of two members have in
+common.
 
-An origin is the start of a shard without counters, at one node and instant. It has a number, which
-moves with the counters in transfers. Counters that were merged have the origins of both sides.
+An origin is the start of a shard without counters, at one node and instant. A mark is a later
+instant in the history of counters: the start of a fallback log, or the transfer of one. Both have
+numbers, which move with the counters. Counters that were merged have the numbers of both sides.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import count
 
 from hashring import SHARDS, pick
+from node.context.round_timer import NEVER
 from ringfence.wire import MAX_ORIGINS
 
 __all__ = ["UNKNOWN", "ShardOrigins", "merge_origins"]
 
+_MARKS_KEPT_NS = 120_000_000_000
+"""Time for which marks are kept: longer than members keep unacknowledged transfers."""
 UNKNOWN = (0,)
 """Origins of counters that may have units of any other ones."""
 
 
 def merge_origins(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
-    """Return the origins of counters that were merged from two sides with the given ones."""
-    both = tuple(sorted({*one, *other}))
-    return UNKNOWN if 0 in both or len(both) > MAX_ORIGINS else both
+    """Return the origins of counters that were merged from two sides with the given ones.
+
+    If there are too many, the oldest marks are dropped. Origins that do not fit are unknown.
+    """
+    both = [*dict.fromkeys([*one, *other])]
+    excess = len(both) - MAX_ORIGINS
+    if excess <= 0:
+        return tuple(both)
+    old_marks = [number for number in both if number % 2][:excess]
+    return UNKNOWN if len(old_marks) < excess else tuple([n for n in both if n not in old_marks])
 
 
 class ShardOrigins:
@@ -27,17 +39,24 @@ class ShardOrigins:
 
     Two members that hold counters of one shard usually have a part of them in common: the counters
     with which the second member started. Merging counts this part once. Counters whose origins
-    differ have no common part, so all units of both sides count.
+    differ have no common part, so all units of both sides count. A mark of one side in the numbers
+    of the other shows that the other side has counters from after the mark.
     """
 
     def __init__(self, first: int) -> None:
         """Origins are numbered from `first`, which differs between nodes and between their runs."""
         self._origins: list[tuple[int, ...]] = [()] * SHARDS
         self._numbers = count(first)
+        self._marked_at: dict[int, int] = {}
+        """Last instant of a change of each shard with marks, in this order."""
 
     def new(self) -> tuple[int, ...]:
-        """Return a new origin, for shards that start without counters."""
-        return (next(self._numbers),)
+        """Return a new origin, for shards that start without counters; its number is even."""
+        return (2 * next(self._numbers),)
+
+    def new_mark(self) -> int:
+        """Return the number of a new mark, which is odd."""
+        return 2 * next(self._numbers) + 1
 
     def of(self, shard: int) -> tuple[int, ...]:
         """Return the origins of a shard's counters."""
@@ -52,6 +71,28 @@ class ShardOrigins:
         """Add the origins of counters that were merged into those of a shard."""
         self._origins[shard] = merge_origins(self._origins[shard], origins)
 
+    def touch(self, shard: int, now: int) -> None:
+        """Record that a shard with marks has changed, so that its marks are still needed."""
+        if any([number % 2 for number in self._origins[shard]]):
+            self._marked_at.pop(shard, None)
+            self._marked_at[shard] = now
+
+    @property
+    def next_expiry(self) -> int:
+        """First instant at which a shard may have marks that are not needed."""
+        return next(iter(self._marked_at.values()), NEVER - _MARKS_KEPT_NS) + _MARKS_KEPT_NS
+
+    def expire(self, now: int, kept: Container[int]) -> None:
+        """Remove the marks of shards that have not changed for a time, except `kept` ones."""
+        while now > self.next_expiry:
+            shard = next(iter(self._marked_at))
+            del self._marked_at[shard]
+            if shard in kept:
+                self._marked_at[shard] = now
+            else:
+                starts = [number for number in self._origins[shard] if not number % 2]
+                self._origins[shard] = tuple(starts)
+
     def of_keys(self, keys: Iterable[bytes]) -> list[tuple[int, ...]]:
         """Return the origins of the counters of each key."""
         return pick(keys, self._origins)
@@ -60,6 +101,10 @@ class ShardOrigins:
         """Return whether arriving counters have units in common with those of a shard; None if that
         is unknown."""
         mine = self._origins[shard]
-        if not mine or not origins or 0 in mine or 0 in origins:
-            return None
-        return not set(mine).isdisjoint(origins)
+        if not {*mine}.isdisjoint({*origins} - {*UNKNOWN}):
+            return True
+        return None if not mine or not origins or 0 in mine or 0 in origins else False
+
+    def have_all(self, shard: int, origins: Sequence[int]) -> bool:
+        """Return whether counters with the given origins have no units that a shard lacks."""
+        return bool(origins) and 0 not in origins and {*origins} <= {*self._origins[shard]}

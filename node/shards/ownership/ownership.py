@@ -20,18 +20,13 @@ from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
 from node.shards.counter_merge import CrossedTransfers
 from node.shards.ownership.accepted_transfers import AcceptedTransfers
+from node.shards.ownership.arrivals import event_of
+from node.shards.ownership.cover import Arrival, Cover, Released, others
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.origins import UNKNOWN, merge_origins
-from node.shards.ownership.ownership_table import BLIND, Event, arrival_of
-from node.shards.ownership.shard_states import (
-    Arrival,
-    Cover,
-    OnTransition,
-    Released,
-    ShardStates,
-    others,
-)
+from node.shards.ownership.ownership_table import BLIND, Event
+from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, append_row
 from ringfence.limiter import Code, Engine, Outcomes, PackedSnapshot, Snapshot
@@ -40,8 +35,6 @@ from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
 __all__ = ["ShardOwnership"]
 
-_OWN_KEPT_NS = 15_000_000_000
-"""Time after a start in which a member may still return a shard from before it."""
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 
@@ -102,12 +95,12 @@ class ShardOwnership:
             self.changed.notify()
         elif waiting >= MAX_FRAMES:
             self.changed.merge()
-        if self._covers:
+        if self._covers or self._states.ended:
             self._log(batch, outcomes, now)
 
     def _log(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         for at, key in enumerate(batch.keys):
-            cover = self._covers.get(shard_of(key))
+            cover = self._states.log_of(shard_of(key))
             if cover is not None:
                 cover.log_row(batch, outcomes, at, self._period_of, now)
 
@@ -134,25 +127,8 @@ class ShardOwnership:
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return members that may have counters of shards held in an owner's place, each with its
-        shards.
-
-        Only shards marked in `ours` are considered. Some shards belonged to this node before its
-        restart. When no member has returned such a shard for a time, this node becomes its owner.
-        """
-        by_member: dict[NodeId, list[int]] = {}
-        settled: list[int] = []
-        for shard, cover in self._covers.items():
-            if not ours[shard]:
-                continue
-            for name in cover.to_ask:
-                by_member.setdefault(name, []).append(shard)
-            if cover.owner != self._me:
-                by_member.setdefault(cover.owner, []).append(shard)
-            elif now - cover.arrived_at > _OWN_KEPT_NS:
-                settled.append(shard)
-        for shard in settled:
-            self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
-        return by_member
+        shards. Only shards marked in `ours` are considered."""
+        return self._states.members_to_ask(ours, now)
 
     # -- start and takeover --------------------------------------------------------------------
 
@@ -205,7 +181,8 @@ class ShardOwnership:
         taken = self._states.apply_to_all(shards, Event.TAKE_OVER_BLIND)
         to_ask = others(self._me, owner, *silent)
         for shard in taken:
-            self._covers[shard] = Cover(owner, now, to_ask=to_ask)
+            (mark,) = self.origins.of(shard)
+            self._covers[shard] = Cover(owner, now, mark=mark, to_ask=to_ask)
         if taken:
             self._on_started(taken)
             self._counters.add("shards_taken", len(taken))
@@ -251,21 +228,25 @@ class ShardOwnership:
         node and the sender (`decided`) have decided is counted once. Returns False when the shard
         cannot be accepted yet, see `_is_in_flight`; the sender then keeps its transfer.
         """
-        if group.taken_from and self._is_in_flight(shard, group, sender):
+        if self._is_in_flight(shard, group, sender):
             return False
         if not self._add_new([shard], group, sender):
             return True
-        crossed = None if group.taken_from else self._crossed.find(shard, sender, decided, now)
-        cover = self._covers.get(shard)
-        owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
         is_held = bool(self.held[shard])
+        if is_held and self.origins.have_all(shard, group.marks[:1]):
+            return True
+        crossed = self._crossed.find(shard, group, sender, decided, now)
+        had_before = not is_held and bool(self.origins.of(shard))
+        log = self._states.log_of(shard)
         are_shared = self.origins.are_shared(shard, group.origins) if is_held else None
         group = self.unasked.correct_group(shard, group, sender, are_shared=are_shared)
-        is_unrelated = are_shared is False or (cover is not None and not counts.keys)
-        event = arrival_of(group, sender, self._me, owner, base_of, is_unrelated=is_unrelated)
+        is_unrelated = are_shared is False or (shard in self._covers and not counts.keys)
+        event = event_of(self._states, shard, group, sender, is_unrelated=is_unrelated)
         is_restored = self._states.is_restored_by(shard, event)
+        if log is not None and is_restored:
+            log.find_sent(group.origins)
         logs = self._duplicates.remove(
-            cover, counts.keys, logs, decided, now, is_held=is_held, is_restored=is_restored
+            log, counts.keys, logs, decided, now, is_held=is_held, is_restored=is_restored
         )
         # The sender may not know that this node was the standby of the owner. But a replica that
         # the sender itself sent has the units that it has sent now.
@@ -277,9 +258,11 @@ class ShardOwnership:
         since = now - max([check.age_ns for check in decided], default=0)
         arrival = Arrival(now, [(now, counts)], logs, group, since=since, origins=group.origins)
         self._states.apply(shard, event, arrival)
-        received = self._covers.get(shard)
-        if received is not None:
+        if shard in self._covers:
+            received = self._covers[shard]
             received.add_sender(sender, group, self._me, is_blind=self.is_blind(shard))
+        elif had_before:
+            self._states.start_log(shard, now)
         if crossed is not None:
             self._crossed.charge(shard, crossed, decided, now)
             self.origins.add(shard, crossed.origins)
@@ -294,11 +277,13 @@ class ShardOwnership:
     def _is_in_flight(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
         """Return whether this node's own counters of a shard are in an unacknowledged transfer.
 
-        The receiver may not have all parts yet, so they must not be dropped for the counters of a
-        member that counted in this node's place. A repeated transfer drops nothing.
+        The receiver may not have all parts yet, so they must not be dropped for counters without
+        them. A repeated transfer drops nothing.
         """
         mine = self.transfers.get(shard)
         if mine is None or mine.taken_from or not any([part.counts.keys for part in mine.parts]):
+            return False
+        if not {*mine.marks[:1]}.isdisjoint(group.origins):
             return False
         return not self._accepted.has(shard, sender, group.transfer_id)
 
@@ -311,7 +296,7 @@ class ShardOwnership:
         """
         new = [shard for shard in shards if not self.held[shard]]
         arrived = self._add_new(new, group, sender)
-        crossed = self._crossed.find_all(arrived, sender, now)
+        crossed = self._crossed.find_all(arrived, group, sender, now)
         self._states.apply_to_all(arrived, Event.TRANSFER)
         for shard, transfer in crossed.items():
             self._crossed.charge(shard, transfer, (), now)
@@ -353,6 +338,8 @@ class ShardOwnership:
             return
         is_own = whose in ("", self._me) or self._left.has_stopped(whose)
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
+        if self.origins.have_all(shard, group.origins):
+            counts = Snapshot([], [], [], [], [])
         origins = group.origins or UNKNOWN
         arrival = Arrival(now, [(now, counts)], owner=NodeId(whose), origins=origins)
         self._states.apply(shard, event, arrival)
@@ -373,6 +360,8 @@ class ShardOwnership:
         whose = group.taken_from
         if cover is None and self.origins.are_shared(shard, group.origins):
             return
+        if self.origins.have_all(shard, group.origins):
+            counts = Snapshot([], [], [], [], [])
         if counts.keys and (cover is None or whose != cover.received_from):
             if cover is not None:
                 cover.base_of = whose
@@ -428,6 +417,8 @@ class ShardOwnership:
             cover = self._covers.get(shard)
             if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
+            if cover.mark in origins[min(at, len(origins) - 1)]:
+                continue
             cover.copied_at, cover.base_of = now, sender
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
@@ -455,7 +446,8 @@ class ShardOwnership:
     def release(self, shard: int, now: int) -> Released:
         """Stop holding a shard because it is being transferred; return its data."""
         regained = self._states.regained.get(shard, {})
-        released = Released(self._covers.pop(shard, None), self.is_blind(shard), regained)
+        cover = self._covers.pop(shard, None) or self._states.ended.pop(shard, None)
+        released = Released(cover, self.is_blind(shard), regained)
         self._states.apply(shard, Event.SEND, Arrival(now))
         return released
 
@@ -489,4 +481,4 @@ class ShardOwnership:
         self._states.apply_to_all(self.transfers.expire(now), Event.FORGET)
         self._crossed.expire(now)
         self.replicas.expire(now)
-        self._states.forget_regained(now)
+        self._states.expire(now)

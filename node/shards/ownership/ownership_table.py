@@ -10,9 +10,6 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
-from hashring import NodeId
-from ringfence.wire import ShardGroup
-
 __all__ = [
     "BLIND",
     "COUNTED",
@@ -22,7 +19,6 @@ __all__ = [
     "Event",
     "State",
     "Transition",
-    "arrival_of",
     "describe",
 ]
 
@@ -67,6 +63,8 @@ class Event(StrEnum):
     REPLICA_OF_OTHER = "replica_of_other"
     REPLICA_FOUND = "replica_found"
     TRANSFER = "transfer"
+    TRANSFER_OF_BASE = "transfer_of_base"
+    BRANCH = "branch"
     UNRELATED = "unrelated"
     UNRELATED_BY_THIRD = "unrelated_by_third"
     RETURN = "return"
@@ -98,6 +96,7 @@ class Action(StrEnum):
     COVER_SENDERS_OWNER = "cover_senders_owner"
     COVER_NEW_OWNER = "cover_new_owner"
     END_COVER = "end_cover"
+    SETTLE_COVER = "settle_cover"
     COUNT_HEALED = "count_healed"
 
 
@@ -129,6 +128,10 @@ EVENT_MEANINGS = {
     Event.REPLICA_OF_OTHER: "The owner has only a replica of a third member's counters.",
     Event.REPLICA_FOUND: "A member that could not be asked earlier sends its replica.",
     Event.TRANSFER: "Counters arrive that the sender owned.",
+    Event.TRANSFER_OF_BASE: (
+        "As `TRANSFER`. This node became the owner a moment ago, and still has its log."
+    ),
+    Event.BRANCH: "Counters arrive of which this node lacks only the sender's log.",
     Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",
     Event.UNRELATED_BY_THIRD: "As `UNRELATED`, while this node decides for a third member.",
     Event.RETURN: "Counters arrive with which the sender decided for this node.",
@@ -164,6 +167,10 @@ ACTION_MEANINGS = {
     Action.COVER_SENDERS_OWNER: "Decide for the member for which the sender decided.",
     Action.COVER_NEW_OWNER: "Decide for the member that has the shard now.",
     Action.END_COVER: "Delete the log: this node owns the shard now.",
+    Action.SETTLE_COVER: (
+        "Own the shard from now on. Keep the log for some seconds, because a member that did not "
+        "answer may own the shard, too."
+    ),
     Action.COUNT_HEALED: "Increment the counter `splits_healed`.",
 }
 
@@ -220,15 +227,15 @@ _ROWS: tuple[
     ((State.SENT,), (Event.ACKNOWLEDGE,), State.MOVED, ()),
     ((State.SENT, State.MOVED), (Event.FORGET,), State.ABSENT, ()),
     # Answers of the members that may have the counters of a covered shard.
-    (COVERING, (Event.OWNER_HAS_NOTHING,), State.OWNED, (_A.END_COVER,)),
+    (COVERING, (Event.OWNER_HAS_NOTHING,), State.OWNED, (_A.SETTLE_COVER,)),
     (COVERING, (Event.OWNER_MOVED,), _SAME, (_A.COVER_NEW_OWNER,)),
     (
         _SIGHTED,
         (Event.REPLICA_OF_OWN, Event.REPLICA_OF_OTHER),
         State.OWNED,
-        (_A.END_COVER,),
+        (_A.SETTLE_COVER,),
     ),
-    (BLIND, (Event.REPLICA_OF_OWN,), State.OWNED, (_A.RESTORE_BELOW_LOG, _A.END_COVER)),
+    (BLIND, (Event.REPLICA_OF_OWN,), State.OWNED, (_A.RESTORE_BELOW_LOG, _A.SETTLE_COVER)),
     (
         (State.COVERED_BLIND,),
         (Event.REPLICA_OF_OTHER,),
@@ -249,6 +256,13 @@ _ROWS: tuple[
     (_UNCOUNTED, (*_BLIND_RETURNS, *_BLIND_COVERS), State.COVERED_BLIND, _TAKE_LOG),
     # Arrivals while the shard is this node's own.
     ((State.OWNED, State.FRESH), (Event.TRANSFER,), State.OWNED, (_A.JOIN,)),
+    (
+        (State.OWNED, State.FRESH),
+        (Event.TRANSFER_OF_BASE,),
+        State.OWNED,
+        (_A.RESTORE_BELOW_LOG, _A.COUNT_HEALED),
+    ),
+    ((State.OWNED, State.FRESH), (Event.BRANCH,), State.OWNED, _ADD),
     ((State.OWNED,), _LOGGED, State.OWNED, _ADD),
     (
         (State.FRESH,),
@@ -273,6 +287,7 @@ _ROWS: tuple[
     ),
     # Arrivals while the shard is counted in place of its owner.
     (COVERING, (Event.TRANSFER,), State.OWNED, _BASE_OWNED),
+    (COVERING, (Event.BRANCH,), _SAME, _ADD_AND_LOG),
     (COVERING, (Event.UNRELATED,), State.OWNED, (_A.JOIN, _A.END_COVER, _A.COUNT_HEALED)),
     (
         COVERING,
@@ -284,7 +299,7 @@ _ROWS: tuple[
         (State.RETAKEN, State.RETAKEN_BLIND),
         (*_RETURNS, *_BLIND_RETURNS),
         State.OWNED,
-        (_A.END_COVER, *_ADD),
+        (*_ADD_AND_LOG, _A.SETTLE_COVER),
     ),
     (
         (State.COVERED,),
@@ -346,59 +361,6 @@ if len(TABLE) != len([*_expanded()]):
     raise AssertionError("two rows of the table have the same state and event")
 
 
-def arrival_of(
-    group: ShardGroup,
-    sender: NodeId,
-    me: NodeId,
-    owner: NodeId | None,
-    base_of: str = "",
-    *,
-    is_unrelated: bool = False,
-) -> Event:
-    """Return the event that describes the arrival of all counters of a shard from `sender`.
-
-    `owner` is the member in whose place this node holds the shard, if any. `base_of` is the member
-    whose counters this node started from, if they were a replica. They have the sender's log, as
-    when it is the owner. `is_unrelated` means that this node holds counters that have no unit in
-    common with those of the sender.
-    """
-    # Another member still has the base of a log, unless it was this node, or has restarted.
-    has_base = not group.replica_at and (group.taken_from == me or group.is_from_before)
-    if is_unrelated and (not group.taken_from or (has_base and owner is None)):
-        # The owner still has its counters, and this node returns the sender's units to it.
-        is_third = not group.taken_from and owner not in (None, me, sender)
-        return Event.UNRELATED_BY_THIRD if is_third else Event.UNRELATED
-    if not group.taken_from:
-        return Event.TRANSFER
-    is_base = owner is not None and sender == base_of
-    # Without a replica, the sender has only its log, which is not what it had replicated here.
-    by_owner = owner is not None and (sender == owner or (is_base and not group.replica_at))
-    if group.taken_from == me:
-        if group.replica_at and is_base:
-            return Event.RETURN_BLIND_BY_BASE
-        return _return(group, by_owner=by_owner, is_same=owner == me)
-    return _cover(group, by_owner=by_owner, is_same=group.taken_from == owner)
-
-
-def _return(group: ShardGroup, *, by_owner: bool, is_same: bool) -> Event:
-    if group.replica_at:
-        is_restarted = group.is_from_before
-        return Event.RETURN_BLIND_TO_RESTARTED if is_restarted else Event.RETURN_BLIND
-    if by_owner:
-        return Event.RETURN_BY_OWNER
-    if is_same:
-        return Event.RETURN_OF_SAME_OWNER
-    return Event.RETURN_TO_RESTARTED if group.is_from_before else Event.RETURN
-
-
-def _cover(group: ShardGroup, *, by_owner: bool, is_same: bool) -> Event:
-    if group.replica_at:
-        return Event.COVER_BLIND_BY_OWNER if by_owner else Event.COVER_BLIND
-    if by_owner:
-        return Event.COVER_BY_OWNER
-    return Event.COVER_OF_SAME_OWNER if is_same else Event.COVER
-
-
 def describe() -> str:
     """Format the states, events, actions and transitions as a page of the documentation."""
     lines = [
@@ -422,6 +384,11 @@ def describe() -> str:
         "The origins are enough to show whether a member has received counters, at any distance:",
         "they move with counters and replicas. Acknowledgements show it only to their",
         "receiver, and only if they arrive.",
+        "",
+        "A *mark* is a later instant in the history of counters: the start of a log, or a",
+        "transfer. Marks move with the counters as origins do. They show which member started from",
+        "the counters of the other, and which transfers its counters contain. An example is",
+        "`BRANCH`: the sender started from this node's counters, so only its log is new here.",
         "",
         "The page is generated from `ownership_table.py` in `node/shards/ownership/`. The module",
         "`ownership.py` in this folder applies the table.",

@@ -13,8 +13,9 @@ from node.requests.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import log_rows
+from node.shards.ownership.cover import Cover
+from node.shards.ownership.origins import merge_origins
 from node.shards.ownership.ownership import ShardOwnership
-from node.shards.ownership.shard_states import Cover
 from node.shards.transfers.unacknowledged_transfers import (
     BYTES_PER_PART,
     NOTHING,
@@ -27,7 +28,7 @@ from node.shards.transfers.unacknowledged_transfers import (
     cut,
 )
 from ringfence.limiter import Engine, PackedSnapshot, Snapshot
-from ringfence.wire import Pull, Pulled
+from ringfence.wire import MAX_ORIGINS, Pull, Pulled
 
 __all__ = ["ShardSender"]
 
@@ -260,7 +261,7 @@ class ShardSender:
         cover = released.cover
         if cover is None and released.regained:
             # A member that counted the shard all the time already has the recovered units.
-            cover = Cover(to, 0)
+            cover = Cover(to, 0, mark=self._ownership.origins.new_mark())
             cover.log = self._ownership.merge.admitted(counts, released.regained, now)
         if cover is not None:
             add_unused(counts, cover.log.slot_keys)
@@ -290,9 +291,14 @@ class ShardSender:
         parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
-        origins = self._ownership.origins.of(shard)
-        if cover is None:
-            return OutgoingTransfer(to, now, number, parts, "", origins=origins)
+        marks = [self._ownership.origins.new_mark()]
+        if cover is not None:
+            marks = [*marks, cover.mark, *sorted(cover.marks)][:MAX_ORIGINS]
+        origins = merge_origins(self._ownership.origins.of(shard), marks[:1])
+        if cover is None or cover.is_ended:
+            return OutgoingTransfer(
+                *(to, now, number, parts, ""), origins=origins, marks=tuple(marks)
+            )
         ask = ""
         if is_blind:
             ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
@@ -301,6 +307,7 @@ class ShardSender:
             copied_at=cover.copied_at,
             duplicates=cover.duplicates or None,
             origins=origins,
+            marks=tuple(marks),
         )
 
     def expire(self, now: int) -> None:

@@ -72,6 +72,7 @@ class _About(NamedTuple):
     transfer_id: int = 0
     is_from_before: bool = False
     origins: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
 
 
 class Part(Struct):
@@ -108,6 +109,8 @@ class OutgoingTransfer(Struct, frozen=True):
     """Most units of each key that both this replica and the log may have, if any."""
     origins: tuple[int, ...] = ()
     """Origins of the counters, see `ShardOrigins`; empty without counters."""
+    marks: tuple[int, ...] = ()
+    """Mark of this transfer, then those of its fallback log; empty without counters."""
 
     @property
     def last_request_at(self) -> int:
@@ -260,6 +263,7 @@ class Reply:
             transfer_id=transfer.number,
             is_from_before=transfer.is_from_before,
             origins=transfer.origins,
+            marks=transfer.marks,
         )
         self._add(about, shards, transfer.parts[part])
 

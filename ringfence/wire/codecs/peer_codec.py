@@ -99,7 +99,7 @@ _RECOVER_COUNTS_REPLY = 30
 _ASK_TAKEN_OVER = 36
 _TAKEN_OVER = 37
 
-_GROUP_FIELDS = 10
+_GROUP_FIELDS = 11
 _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
 _REFUND_MARK = (Code.UNCHARGED, 0)
@@ -134,7 +134,8 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
                     *(group.moved_to, group.replica_at, group.taken_from),
-                    *(group.transfer_id, group.is_from_before, [*group.origins]),
+                    *(group.transfer_id, group.is_from_before),
+                    *([*group.origins], [*group.marks]),
                 ]
                 for group in groups
             ]
@@ -256,7 +257,7 @@ def _read_group(wire: object) -> ShardGroup:
     fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
     if len(fields) != _GROUP_FIELDS:
         raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
-    shards, sizes, hold, parts, *names, transfer_id, is_from_before, origins = fields
+    shards, sizes, hold, parts, *names, transfer_id, is_from_before, origins, marks = fields
     moved_to, replica_at, taken_from = names
     read = _read_shards(shards, "Pulled.shards")
     return ShardGroup(
@@ -270,6 +271,7 @@ def _read_group(wire: object) -> ShardGroup:
         integer(transfer_id, "Pulled.transfer_id"),
         flag(is_from_before, "Pulled.is_from_before"),
         _read_origins(origins, "Pulled.origins"),
+        _read_origins(marks, "Pulled.marks"),
     )
 
 

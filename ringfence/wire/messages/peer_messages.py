@@ -114,8 +114,11 @@ class ShardGroup(Struct, frozen=True):
     is_from_before: bool = False
     """Whether the counters were taken over before the last start of `taken_from`."""
     origins: tuple[int, ...] = ()
-    """Numbers of the starts without counters from which the counters or the replica come; 0 is an
-    unknown one. Empty for a shard without counters."""
+    """Numbers of the starts without counters from which the counters or the replica come, and of
+    marks in their history; 0 is an unknown one. Empty for a shard without counters."""
+    marks: tuple[int, ...] = ()
+    """Mark of this transfer, then the mark of the start of the fallback counts, if there are any,
+    and marks of their parts from other members."""
 
 
 class Pulled(Struct, frozen=True):

@@ -1,14 +1,18 @@
 """Node without a network that owns shards, for tests of shard ownership."""
 
+import logging
 from itertools import count
 
 from msgspec.structs import replace
 
 from gossip import Record, Status
 from hashring import NodeId, shard_of
+from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.handoff import Handoff
+from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
@@ -27,11 +31,16 @@ def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> 
     return Record(name, "h", 1, "dc1", "z1", 1.0, generation, 0, status)
 
 
+async def _reach(name: NodeId) -> None:
+    """Reach every member at once."""
+
+
 class Host:
     """Shard ownership and engine of a node."""
 
     def __init__(self, name: str, limit: Limit | None = None) -> None:
         self.name = NodeId(name)
+        self.now = NOW
         self.started: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
@@ -53,6 +62,15 @@ class Host:
             Counters(),
             first_transfer=1,
         )
+        self.handoff = Handoff(
+            *(self.name, self.ownership, self.sender, self.engine, Counters()),
+            *(
+                lambda name: None,
+                _reach,
+                lambda: self.now,
+                Containment(logging.getLogger(), lambda: 0.0),
+            ),
+        )
 
     def start(self, units: int = 0) -> None:
         """Own the shard from the start, and admit units."""
@@ -64,10 +82,11 @@ class Host:
         self,
         units: int,
         *,
-        at: int = NOW,
+        at: int | None = None,
         check_id: CheckId | None = None,
         answered_at: int | None = None,
     ) -> None:
+        at = self.now if at is None else at
         batch = Batch(Op.CHECK, [KEY], [units])
         outcomes = decide_batch(self.engine, batch, at)
         self.ownership.record_decided(batch, outcomes, at)
@@ -75,26 +94,27 @@ class Host:
             row = Results(outcomes, [Source.OWNER]).row(0)
             self.checks.remember(check_id, KEY, units, row, answered_at or at)
 
-    def cover(self, owner: str, *silent: str, at: int = NOW) -> None:
+    def cover(self, owner: str, *silent: str, at: int | None = None) -> None:
+        at = self.now if at is None else at
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
         self.ownership.take_over(shard_of(KEY), NodeId(owner), copies, at, [*map(NodeId, silent)])
 
     def take_over_from_replica_at(self, standby: "Host", silent: str) -> None:
         """Take over from the replica of a third member while the owner in the ring is silent."""
         reply = self.ask(standby)
-        copies = [(NOW, as_snapshot(reply.counts))]
+        copies = [(self.now, as_snapshot(reply.counts))]
         owner = NodeId(silent)
-        self.ownership.take_over(shard_of(KEY), owner, copies, NOW, [owner], *reply.groups)
+        self.ownership.take_over(shard_of(KEY), owner, copies, self.now, [owner], *reply.groups)
 
     def copy_to(self, other: "Host") -> None:
-        counts, origins = self.ownership.snapshot([KEY], NOW), self.ownership.origins
-        other.ownership.keep_replica(self.name, counts, NOW, origins.of_keys([KEY]))
+        counts, origins = self.ownership.snapshot([KEY], self.now), self.ownership.origins
+        other.ownership.keep_replica(self.name, counts, self.now, origins.of_keys([KEY]))
 
     def ask(self, sender: "Host", *, is_standby: bool = False) -> Pulled:
         """Pull the shard; `is_standby` means that the sender becomes this host's standby."""
         sender.sender.index([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
-        return sender.sender.answer(self.name, pull, NOW, lambda shard: is_standby)
+        return sender.sender.answer(self.name, pull, self.now, lambda shard: is_standby)
 
     def pull(self, sender: "Host") -> None:
         """Pull the shard from a member, and apply its answer."""
@@ -107,30 +127,51 @@ class Host:
         counts = as_snapshot(reply.counts)
         logs = reply.fallback_counts or [[]]
         shard = shard_of(KEY)
-        self.ownership.accept(shard, about, sender.name, counts, logs, NOW, reply.decided)
+        self.ownership.accept(shard, about, sender.name, counts, logs, self.now, reply.decided)
 
     def ask_late(self, other: "Host") -> None:
         """Ask a node that was silent during the takeover for its replica."""
         reply = self.ask(other)
         (group,) = reply.groups
         counts = as_snapshot(reply.counts)
-        self.ownership.replica_answered(shard_of(KEY), other.name, counts, NOW, group)
+        self.ownership.replica_answered(shard_of(KEY), other.name, counts, self.now, group)
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.ownership.held[shard_of(KEY)])
+
+    def may_copy_to(self, other: "Host") -> bool:
+        """Return whether replication may send this host's counters to another member."""
+        shard = shard_of(KEY)
+        cover = self.ownership.covers.get(shard)
+        is_to_ask = self.ownership.unasked.is_to_ask(other.name, shard)
+        return not is_to_ask and (
+            cover is None or (other.name != cover.owner and other.name not in cover.to_ask)
+        )
+
+    def receive(self, sender: NodeId, reply: Pulled) -> bool:
+        """Apply the answer of any member, as a round of `Handoff` or a search does; return whether
+        to acknowledge it."""
+        (transfer,) = transfers_of(reply)
+        if not self.holds and transfer.about.hold is not Holding.HELD:
+            return False
+        return self.handoff._adopt(sender, transfer)
 
     def ask_for_replica(self, standby: "Host") -> None:
         """Ask a standby only for its replica from before this host's restart."""
         pull = Pull(1, [shard_of(KEY)], 0, is_for_replicas=True)
-        reply = standby.sender.answer(self.name, pull, NOW, lambda shard: True)
+        reply = standby.sender.answer(self.name, pull, self.now, lambda shard: True)
         for about in reply.groups:
             assert about.hold is not Holding.HELD
             counts = as_snapshot(reply.counts)
             group = replace(about, taken_from="")
-            self.ownership.replica_answered(*about.shards, standby.name, counts, NOW, group)
+            self.ownership.replica_answered(*about.shards, standby.name, counts, self.now, group)
 
     def continue_from(self, copy: Pulled) -> None:
         """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)
-        self.ownership.owner_has_replica(shard_of(KEY), counts, about, NOW)
+        self.ownership.owner_has_replica(shard_of(KEY), counts, about, self.now)
 
     @property
     def covered_owner(self) -> NodeId | None:
@@ -144,4 +185,4 @@ class Host:
 
     @property
     def used(self) -> int:
-        return self.engine.used(KEY, NOW)
+        return self.engine.used(KEY, self.now)

@@ -9,6 +9,8 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
+from node.shards.ownership.arrivals import arrival_of
+from node.shards.ownership.cover import Arrival, Cover
 from node.shards.ownership.ownership_table import (
     ACTION_MEANINGS,
     BLIND,
@@ -20,10 +22,9 @@ from node.shards.ownership.ownership_table import (
     Action,
     Event,
     State,
-    arrival_of,
     describe,
 )
-from node.shards.ownership.shard_states import Arrival, Cover, ShardStates
+from node.shards.ownership.shard_states import ShardStates
 from node.shards.replicas import Replicas
 from ringfence.limiter import Engine, EngineRule, Limit, Snapshot
 from ringfence.wire import Holding, ShardGroup
@@ -133,6 +134,7 @@ def test_every_state_accepts_every_arrival_of_counters(state: State) -> None:
     """Rejected counters would be lost, since their sender no longer counts them."""
     for args in every_arrival():
         assert (state, arrival_of(*args)) in TABLE
+        assert state < COUNTED or (state, arrival_of(*args, is_branch=True)) in TABLE
         assert state < COUNTED or (state, arrival_of(*args, is_unrelated=True)) in TABLE
 
 
@@ -150,9 +152,9 @@ def every_arrival() -> list[tuple[ShardGroup, NodeId, NodeId, NodeId | None, str
 
 def test_every_arrival_event_is_reached_by_some_transfer() -> None:
     reached = {
-        arrival_of(*args, is_unrelated=is_unrelated)
+        arrival_of(*args, is_unrelated=is_unrelated, is_branch=is_branch, has_log=has_log)
         for args in every_arrival()
-        for is_unrelated in (False, True)
+        for is_unrelated, is_branch, has_log in product((False, True), repeat=3)
     }
 
     start = [*Event].index(Event.TRANSFER)

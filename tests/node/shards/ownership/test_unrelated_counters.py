@@ -139,24 +139,30 @@ def test_origins_of_different_hosts_differ() -> None:
 def test_counters_with_an_unknown_origin_may_have_any_units() -> None:
     origins = ShardOrigins(7)
     origins.set([1], origins.new())
-    assert origins.are_shared(1, (3, 4)) is False
-    assert origins.are_shared(1, (3, 7))
+    assert origins.of(1) == (14,)
+    assert origins.are_shared(1, (6, 8)) is False
+    assert origins.are_shared(1, (6, 14))
     assert origins.are_shared(1, ()) is None
     assert origins.are_shared(1, UNKNOWN) is None
+    assert origins.are_shared(1, (*UNKNOWN, 14))
 
-    origins.add(1, (3, 4))
-    assert origins.of(1) == (3, 4, 7)
+    origins.add(1, (6, 8))
+    assert origins.of(1) == (14, 6, 8)
+    assert origins.have_all(1, (6, 14))
+    assert not origins.have_all(1, (6, 10))
+    assert not origins.have_all(1, ())
     origins.add(1, UNKNOWN)
 
-    assert origins.of(1) == UNKNOWN
-    assert origins.are_shared(1, (5,)) is None
+    assert origins.are_shared(1, (10,)) is None
+    assert origins.are_shared(1, (6,))
+    assert not origins.have_all(1, UNKNOWN)
 
 
 def test_more_origins_than_a_message_may_have_are_unknown() -> None:
     origins = ShardOrigins(1)
-    origins.set([1], tuple(range(1, MAX_ORIGINS + 1)))
+    origins.set([1], tuple(range(2, 2 * MAX_ORIGINS + 2, 2)))
 
-    origins.add(1, (MAX_ORIGINS + 1,))
+    origins.add(1, (2 * MAX_ORIGINS + 2,))
 
     assert origins.of(1) == UNKNOWN
 
@@ -183,3 +189,33 @@ def test_units_of_an_earlier_window_end_as_early_as_before_the_merge(
 
     counts = receiver.engine.snapshot([KEY], NOW).states[0][1:]
     assert counts[:2] == [6, 30]
+
+
+def test_the_oldest_marks_make_room_for_further_origins() -> None:
+    origins = ShardOrigins(1)
+    origins.set([1], (2, 5, 3, *range(101, 101 + 2 * (MAX_ORIGINS - 3), 2)))
+
+    origins.add(1, (4,))
+
+    assert origins.of(1)[:2] == (2, 3)
+    assert origins.of(1)[-1] == 4
+    assert len(origins.of(1)) == MAX_ORIGINS
+
+
+def test_marks_are_removed_some_minutes_after_the_last_change() -> None:
+    origins = ShardOrigins(1)
+    for shard in (1, 2):
+        origins.set([shard], (2, 5))
+        origins.touch(shard, shard)
+    origins.touch(3, 3)
+    first = origins.next_expiry
+    assert 10**11 < first < 10**12
+
+    origins.expire(first, ())
+    assert origins.of(1) == (2, 5)
+    origins.expire(first + 1, ())
+    assert (origins.of(1), origins.of(2)) == ((2,), (2, 5))
+    origins.expire(first + 10, [2])
+
+    assert origins.of(2) == (2, 5)
+    assert origins.next_expiry > first + 10

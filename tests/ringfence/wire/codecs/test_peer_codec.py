@@ -58,7 +58,7 @@ COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
 ROW = bytes((0, len(KEY), *KEY, 2, 0, 1, 2))
 PACKED = [ROW, 1, [WIRE_LIMIT], []]
 TWO_PACKED = [ROW + bytes((len(KEY), 0, 0)), 2, [WIRE_LIMIT], []]
-GROUP = [[1], [1], 2, 1, "", "", "", 0, False, []]
+GROUP = [[1], [1], 2, 1, "", "", "", 0, False, [], []]
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
 seqs = st.integers(1, MAX_U64)
@@ -131,6 +131,7 @@ def pulled(draw: st.DrawFn) -> Pulled:
                 draw(texts),
                 draw(u64),
                 draw(st.booleans()),
+                draw(st.lists(u64, max_size=MAX_ORIGINS).map(tuple)),
                 draw(st.lists(u64, max_size=MAX_ORIGINS).map(tuple)),
             )
         )
@@ -389,24 +390,26 @@ def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
     ("groups", "field"),
     [
         ({}, "Pulled.groups"),
-        ([GROUP[:9]], "Pulled.groups"),
-        ([[[], [], 2, 1, "", "", "", 0, False, []]], "Pulled.shards"),
-        ([[[2, 1], [1, 0], 2, 1, "", "", "", 0, False, []]], "Pulled.shards"),
-        ([[[1], [1, 0], 2, 1, "", "", "", 0, False, []]], "Pulled.sizes"),
-        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", "", 0, False, []]], "Pulled.sizes"),
-        ([[[1], [1], 3, 1, "", "", "", 0, False, []]], "Pulled.hold"),
-        ([[[1], [1], 2, 0, "", "", "", 0, False, []]], "Pulled.parts"),
-        ([[[1], [1], 2, MAX_PARTS + 1, "", "", "", 0, False, []]], "Pulled.parts"),
-        ([[[1], [1], 2, 1, None, "", "", 0, False, []]], "Pulled.moved_to"),
-        ([[[1], [1], 2, 1, "", None, "", 0, False, []]], "Pulled.replica_at"),
-        ([[[1], [1], 2, 1, "", "", "n" * (MAX_TEXT + 1), 0, False, []]], "Pulled.taken_from"),
-        ([[[1], [1], 2, 1, "", "", "", -1, False, []]], "Pulled.transfer_id"),
-        ([[[1], [1], 2, 1, "", "", "", 0, 1, []]], "Pulled.is_from_before"),
-        ([[[1], [1], 2, 1, "", "", "", 0, False, [-1]]], "Pulled.origins"),
-        ([[[1], [1], 2, 1, "", "", "", 0, False, [1] * (MAX_ORIGINS + 1)]], "Pulled.origins"),
-        ([[[1], [2], 2, 1, "", "", "", 0, False, []]], "Pulled.groups"),
+        ([GROUP[:10]], "Pulled.groups"),
+        ([[[], [], 2, 1, "", "", "", 0, False, [], []]], "Pulled.shards"),
+        ([[[2, 1], [1, 0], 2, 1, "", "", "", 0, False, [], []]], "Pulled.shards"),
+        ([[[1], [1, 0], 2, 1, "", "", "", 0, False, [], []]], "Pulled.sizes"),
+        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", "", 0, False, [], []]], "Pulled.sizes"),
+        ([[[1], [1], 3, 1, "", "", "", 0, False, [], []]], "Pulled.hold"),
+        ([[[1], [1], 2, 0, "", "", "", 0, False, [], []]], "Pulled.parts"),
+        ([[[1], [1], 2, MAX_PARTS + 1, "", "", "", 0, False, [], []]], "Pulled.parts"),
+        ([[[1], [1], 2, 1, None, "", "", 0, False, [], []]], "Pulled.moved_to"),
+        ([[[1], [1], 2, 1, "", None, "", 0, False, [], []]], "Pulled.replica_at"),
+        ([[[1], [1], 2, 1, "", "", "n" * (MAX_TEXT + 1), 0, False, [], []]], "Pulled.taken_from"),
+        ([[[1], [1], 2, 1, "", "", "", -1, False, [], []]], "Pulled.transfer_id"),
+        ([[[1], [1], 2, 1, "", "", "", 0, 1, [], []]], "Pulled.is_from_before"),
+        ([[[1], [1], 2, 1, "", "", "", 0, False, [-1], []]], "Pulled.origins"),
+        ([[[1], [1], 2, 1, "", "", "", 0, False, [1] * (MAX_ORIGINS + 1), []]], "Pulled.origins"),
+        ([[[1], [1], 2, 1, "", "", "", 0, False, [], [-1]]], "Pulled.marks"),
+        ([[[1], [1], 2, 1, "", "", "", 0, False, [], [1] * (MAX_ORIGINS + 1)]], "Pulled.marks"),
+        ([[[1], [2], 2, 1, "", "", "", 0, False, [], []]], "Pulled.groups"),
         ([], "Pulled.groups"),
-        ([GROUP, [[1], [0], 0, 1, "", "", "", 0, False, []]], "Pulled.groups"),
+        ([GROUP, [[1], [0], 0, 1, "", "", "", 0, False, [], []]], "Pulled.groups"),
     ],
 )
 def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
