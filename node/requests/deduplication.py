@@ -37,6 +37,8 @@ _REPEATED_WITHIN_NS = 120_000_000_000
 _MAX_MOVED = 2000
 """Most rows of one shard that are transferred with it: the newest."""
 _MAX_DIRECT_ROWS = 32_768
+_MAX_FORWARDED = 32_768
+"""Most requests whose forwarded rows are stored: the newest."""
 _Rows: TypeAlias = Sequence[int] | None
 _Request: TypeAlias = tuple[int, int, int, Sequence[bytes], Sequence[int], _Rows]
 """Until when it may be repeated, session, number, keys, costs, and rows or None for all. A plain
@@ -59,6 +61,8 @@ class DecidedChecks:
         self._by_shard: dict[int, dict[CheckId, tuple[DecidedCheck, int]]] = {}
         """The same checks, by shard and identity."""
         self._direct = DirectChecks()
+        self._forwarded: OrderedDict[tuple[int, int], set[int] | None] = OrderedDict()
+        """Rows of direct requests that other members decided; None means all rows."""
         self._charged_elsewhere: dict[int, tuple[int, set[CheckId]]] = {}
         """By shard, the instant up to which another member has the charges of this node's checks,
         and the checks whose charges have returned since."""
@@ -107,6 +111,18 @@ class DecidedChecks:
         deadline.
         """
         self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
+
+    def record_forwarded(self, session: int, seq: int, rows: Sequence[int] | None) -> None:
+        """Record rows of a client's request that other members decided; None means all rows.
+
+        This node stores their outcomes in its answers, but its counters have no charge of them.
+        """
+        before = self._forwarded.pop((session, seq), set())
+        self._forwarded[session, seq] = (
+            None if rows is None or before is None else before.union(rows)
+        )
+        if len(self._forwarded) > _MAX_FORWARDED:
+            self._forwarded.popitem(last=False)
 
     def remember(
         self,
@@ -222,7 +238,7 @@ class DecidedChecks:
         refunds: list[DecidedCheck] = []
         for check in checks:
             known = self.find([check.id]).get(0)
-            if known is None:
+            if known is None or self._was_forwarded(check.id):
                 decided_at = now - check.age_ns
                 self.remember(
                     *(check.id, check.key, check.cost, check.row, decided_at),
@@ -243,6 +259,15 @@ class DecidedChecks:
                 else:
                     theirs_first.append(replace(check, age_ns=age_ns, row=known[0]))
         return ours_first, theirs_first, refunds
+
+    def _was_forwarded(self, id_: CheckId) -> bool:
+        """Return whether another member decided a check for this node, which has not received the
+        charge since."""
+        session, seq, row = id_
+        if row in self._requests.get((session, seq), {}):
+            return False
+        rows = self._forwarded.get((session, seq), set())
+        return rows is None or row in rows
 
     def _removed_by(self, refund: CheckId) -> int:
         """Return the units that a refund removed at this node; 0 for an unknown refund."""

@@ -200,6 +200,8 @@ class RequestDispatcher:
     async def _decide_and_answer(
         self, sender: Sender[Caller], request: Request, part: Part
     ) -> None:
+        if part.results is None and sender.identity[1]:
+            self._decided_checks.record_forwarded(sender.identity[1], request.seq, part.rows)
         results = await self._handler.decide(request, part)
         if results is None:
             reply: Message = Refused(

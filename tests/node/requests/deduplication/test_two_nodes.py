@@ -255,3 +255,27 @@ def test_a_check_forwarded_before_a_takeover_takes_nothing_from_the_log() -> Non
     owner.give_to(standby, NOW + 3)
 
     assert len(standby.hits(NOW + 4)) == 2
+
+
+def test_a_check_forwarded_during_a_takeover_takes_nothing_from_the_log() -> None:
+    """A unit of the log was removed for the charge, although only the owner had it."""
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    standby.take_over_from(owner, NOW)
+    owner.decide((1, 5, 0), NOW + 1)
+    standby.answers[1, 5] = (answer(ALLOWED),), NOW + 1
+    standby.checks.record_forwarded(1, 5, None)
+    standby.decide((1, 6, 0), NOW + 2)
+
+    owner.give_to(standby, NOW + 3)
+
+    assert len(standby.hits(NOW + 4)) == 2
+
+
+def test_the_charge_of_a_forwarded_check_counts_once_after_it_has_arrived() -> None:
+    checks = memory(s1_5=([answer(ALLOWED)], NOW))
+    checks.record_forwarded(1, 5, [0])
+    arrived = moved()
+
+    assert checks.merge([arrived], NOW) == ([], [], [])
+    assert checks.merge([arrived], NOW) == ([arrived], [], [])
