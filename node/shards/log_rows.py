@@ -6,13 +6,13 @@ that are held; a changed slot that they lack was released. Older nodes write and
 units: they ignore pairs without units, and units without a slot are charged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
 
-__all__ = ["add_logs", "log_rows", "without_checks"]
+__all__ = ["add_logs", "log_rows", "without_checks", "without_units"]
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
@@ -60,6 +60,21 @@ def without_checks(
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)
     ]
+
+
+def without_units(
+    keys: Sequence[bytes], rows: Sequence[Sequence[int]], units: Mapping[bytes, int]
+) -> Sequence[Sequence[int]]:
+    """Subtract units that the receiver already has from another member's fallback log, the oldest
+    ones first. `units` has their number by key."""
+    if units.keys().isdisjoint(keys):
+        return rows
+    rest: list[list[int]] = []
+    for key, row in zip(keys, rows, strict=True):
+        left, slots = _split_row(row)
+        _take_units(left, max(left[::2], default=0), units.get(key, 0))
+        rest.append(_split_row(left)[0] + [number for slot in slots for number in (slot, 0)])
+    return rest
 
 
 def _has_slots(counts: Snapshot, at: int) -> bool:

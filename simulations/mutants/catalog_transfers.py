@@ -194,7 +194,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.ownership.shard_states:ShardStates._perform",
-                "merge.charge_arrived(counts, arrival.logs, now)",
+                "merge.charge_arrived(counts, logs, now)",
                 "pass",
             ),
         ),

@@ -12,7 +12,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, log_rows
+from node.shards.log_rows import add_logs, log_rows, without_units
 from node.shards.ownership.cover import Arrival, Cover, others
 from node.shards.ownership.origins import UNKNOWN, ShardOrigins
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
@@ -262,8 +262,10 @@ class ShardStates:
                 if shard in self.ended:
                     self._keep_units(self.ended[shard], arrival)
             case Action.CHARGE_SENDERS_LOG:
+                regained = self.regained.get(shard, {})
                 for _, counts in copies:
-                    merge.charge_arrived(counts, arrival.logs, now)
+                    logs = without_units(counts.keys, arrival.logs, regained)
+                    merge.charge_arrived(counts, logs, now)
                 if shard in self.ended:
                     self.ended[shard].add_log(arrival)
             case Action.KEEP_SENDERS_LOG:

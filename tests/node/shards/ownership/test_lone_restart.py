@@ -321,3 +321,17 @@ def test_a_restarted_owner_has_nothing_but_what_it_has_transferred() -> None:
 
     assert receiver.used == 3
     assert receiver.covered_owner is None
+
+
+def test_units_that_other_data_centers_returned_are_not_counted_again_with_a_log() -> None:
+    """The standby's log was counted twice: other data centers had received its units."""
+    owner, standby = Host("c"), Host("a")
+    owner.start(2)
+    standby.cover("c")
+    standby.spend(3)
+    owner.ownership.restore_lost({KEY: [0, 3]}, NOW)
+    standby.spend(1)
+
+    owner.pull(standby)
+
+    assert owner.used == 6
