@@ -173,9 +173,8 @@ class CrossDcCounts:
             if self._keys.has_work:
                 self._keys.rounds.add_work()
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
-            # Refunds cannot be sent, so each check waits for a refund that follows at once. The
-            # random part keeps nodes from sending at the same time.
-            await runtime.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
+            spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
+            await runtime.sleep(INTERVAL * spread)  # A refund may follow its check at once.
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

@@ -128,7 +128,7 @@ def _check_rows(
 
 
 def _bad_rows(at: int) -> ValueError:
-    return ValueError(f"there is no packed row at byte {at}")
+    return ValueError(f"the bytes from {at} on are not a packed row")
 
 
 check_rows: Callable[[bytes, int, int, int, int], None]
