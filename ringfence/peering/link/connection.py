@@ -110,17 +110,19 @@ class _Backoff:
         """Return to the minimum pause between attempts, because the member has answered."""
         self._attempts = 0
 
-    def next_pause(self, *, was_ready: bool, lasted: float) -> float:
-        """Return the seconds to wait before the next attempt, after a connection of `lasted`
-        seconds.
+    def next_pause(self, *, was_ready: bool, was_idle: bool, lasted: float) -> float:
+        """Return the seconds to wait before the next attempt, after the member was ready for
+        `lasted` seconds.
 
         After a working connection, the first attempt is made immediately, unless the member has
-        answered nothing since the last such attempt. An idle link has no answers: there, the
-        connection must have lasted longer than the pause.
+        answered nothing since the last such attempt. Then the connection must have lasted longer
+        than the pause. An idle connection has no answers, so it must only have lasted longer than
+        the minimum pause.
         """
         settings, attempts = self._settings, self._attempts
         pause = min(settings.max_backoff, settings.min_backoff * 2.0**attempts)
-        if was_ready and (attempts == 0 or lasted > pause):
+        least = settings.min_backoff if was_idle else pause
+        if was_ready and (attempts == 0 or lasted > least):
             self._attempts = 1
             return 0.0
         self._attempts = min(attempts + 1, _MAX_ATTEMPTS)
@@ -164,6 +166,7 @@ class LinkConnection:
         self._state = _State.IDLE
         self._connection: Connection | None = None
         self._hello_at = 0.0
+        self._ready_at = 0.0
         self._ping_seq = 0
         self._is_retired = False
         self._timer: Timer | None = None
@@ -263,6 +266,7 @@ class LinkConnection:
         self.name = welcome.name
         self.refusal = None
         self._state = _State.READY
+        self._ready_at = self.received_at
         self._in_flight.round_trips.sample(self.received_at - self._hello_at)
         assert self._connection is not None
         subscribe = self._subscription.request(self._queue.take_seq)
@@ -396,7 +400,11 @@ class LinkConnection:
             self._fail_requests()
         if self._reconnect_timer is None:
             now = self._transport.now()
-            pause = self._backoff.next_pause(was_ready=was_ready, lasted=now - self._hello_at)
+            pause = self._backoff.next_pause(
+                was_ready=was_ready,
+                was_idle=not self._in_flight.by_seq,
+                lasted=now - self._ready_at,
+            )
             self._reconnect_timer = self._transport.call_at(now + pause, self._reconnect)
 
     def _fail_requests(self) -> None:

@@ -41,6 +41,8 @@ class Peer:
     def __init__(self, network):
         self._network = network
         self.sends_welcome = True
+        self.hangs_up = False
+        """Whether it ends each connection after its welcome."""
         self.answers = True
         self.answers_pings = True
         self.refusal = None
@@ -113,6 +115,8 @@ class Talk:
                     self.connection.close(peer.refusal.code, peer.refusal.reason)
                 elif peer.sends_welcome:
                     self.connection.send(encode(Welcome("n1", 11, 22)))
+                    if peer.hangs_up:
+                        self.connection.close(ErrorCode.INTERNAL, "a hiccup")
             case Request() as request:
                 peer.requests.append(request)
                 if peer.answers:

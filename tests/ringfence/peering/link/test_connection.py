@@ -246,6 +246,35 @@ async def test_an_idle_link_reconnects_without_pause_after_each_break(autojump_c
             assert w.link.is_ready
 
 
+async def test_an_idle_link_reconnects_soon_although_earlier_connections_were_short(autojump_clock):
+    async with world() as w:
+        w.peer.hangs_up = True
+        w.link.open()
+        await trio.sleep(10)
+        w.peer.hangs_up = False
+        while not w.link.is_ready:  # noqa: ASYNC110 - a link has no event.
+            await trio.sleep(DELAY)
+        for _ in range(8):
+            await trio.sleep(30 * DELAY)
+            w.peer.hang_up()
+            await trio.sleep(7 * DELAY)
+
+            assert w.link.is_ready
+
+
+@pytest.mark.parametrize("delay", [DELAY, 20 * DELAY])
+async def test_a_member_that_always_hangs_up_after_its_welcome_causes_back_off(
+    autojump_clock, delay
+):
+    async with world() as w:
+        w.network.set_delay(HERE, THERE, delay)
+        w.peer.hangs_up = True
+        w.link.open()
+        await trio.sleep(60)
+
+        assert len(w.peer.hellos) <= 60
+
+
 async def test_a_member_that_welcomes_and_hangs_up_causes_back_off(autojump_clock):
     async with world() as w:
 
