@@ -6,6 +6,8 @@ direction of a link or to one host.
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ from ringfence import runtime
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
+from ringfence.transport.memory_connection import MemoryConnection
 from simulations.runtimes.virtual_time import open_timed_calls
 from simulations.scenarios.latency import Place, delay_s
 from simulations.scenarios.scenario import Network
@@ -45,8 +48,9 @@ class _DirectionFaults(Struct):
     """Probability of a replay of an old datagram, up to a minute late."""
     is_in_burst: bool = False
     past: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_FOR_REPLAY))
-    held: list[tuple[MemoryTransport, bytes]] | None = None
-    """Datagrams held until the clog ends; None without a clog."""
+    held: list[Callable[[], None]] | None = None
+    """Deliveries of datagrams and of new connections that wait until the clog ends; None without a
+    clog."""
 
 
 class SimulatedNetwork(MemoryNetwork):
@@ -124,13 +128,21 @@ class SimulatedNetwork(MemoryNetwork):
         self.heal(a, b)
         for direction in ((a, b), (b, a)):
             held, self._direction(*direction).held = self._direction(*direction).held or [], None
-            for sender, datagram in held:
-                self.deliver_sealed(sender, datagram, direction[1])
+            for deliver in held:
+                deliver()
 
     def reset(self, a: Address, b: Address) -> None:
         """Close the connections between two hosts, like a middlebox that loses its state."""
         for side in [side for side in self._sides if side.link == frozenset((a, b))]:
             side.abort(TransportCode.QUIC, "reset by the simulation")
+
+    def deliver_open(self, side: MemoryConnection) -> None:
+        """Deliver the first packet of a new connection, unless a clog holds it."""
+        direction = self._directions.get((side.transport.address, side.address))
+        if direction is not None and direction.held is not None:
+            direction.held.append(partial(self.deliver_open, side))
+        else:
+            super().deliver_open(side)
 
     def deliver_sealed(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
         """Deliver a datagram, as `MemoryNetwork.deliver_sealed` does, and apply the faults of its
@@ -142,7 +154,7 @@ class SimulatedNetwork(MemoryNetwork):
                 super().deliver_sealed(sender, datagram, address)
             return
         if direction.held is not None:
-            direction.held.append((sender, datagram))
+            direction.held.append(partial(self.deliver_sealed, sender, datagram, address))
             return
         if direction.burst_loss:
             chance = self._chance.random()

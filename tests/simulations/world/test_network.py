@@ -121,6 +121,22 @@ async def test_a_clogged_link_holds_messages_too_and_keeps_the_connection(
         assert not mine.is_closed
 
 
+async def test_a_clogged_link_holds_the_handshake_of_a_new_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as world:
+        world.network.clog(A, B)
+        mine = Log()
+        world.a.connect(B, mine)
+        await trio.sleep(2)
+        assert not mine.is_open
+
+        world.network.unclog(A, B)
+        await trio.sleep(0.1)
+
+        assert mine.is_open
+
+
 async def test_old_datagrams_are_replayed_within_a_minute_besides_new_ones(
     autojump_clock: MockClock,
 ) -> None:
