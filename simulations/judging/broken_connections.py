@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing.hedging import MIN_MARGIN
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY, Source
 from simulations.judging.ledger import Answered
 from simulations.scenarios.latency import delay_s
 
@@ -63,13 +63,14 @@ class BrokenConnections:
 
         For a standby, a connection between the owner and the client, or a node that forwards for
         the client, must have broken. So must one between the owner and the standby, which asks the
-        owner first. For the failure policy, the client or one such node must have lost both.
+        owner first. For the failure policy, the client or one such node must have lost both. A node
+        that waits for its connections counts as busy, so the source may also be `SHED`.
 
         With `may_borrow`, the owner may wait for units of another data center. Then the client asks
         the standby as well, without a break, when the answer takes longer than a hedging delay.
         """
         is_hedged = may_borrow and answer.answered_at - answer.asked_at >= MIN_MARGIN
-        if answer.source not in (Source.STANDBY, Source.POLICY, Source.LOCAL):
+        if answer.source not in (Source.STANDBY, Source.LOCAL, *BY_POLICY):
             return False
         nodes = {name for name, where in self.datacenters.items() if where == answer.datacenter}
         for deciders in self.deciders_of(answer.datacenter, rule, answer.key):

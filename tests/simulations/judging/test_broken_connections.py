@@ -69,7 +69,7 @@ def test_the_policy_must_not_decide_while_the_client_reaches_the_standby(source)
     assert violations(reset(5.0, CLIENT), reset(5.0, STANDBY), answer=answer) == ["outage"]
 
 
-@pytest.mark.parametrize("source", [Source.POLICY, Source.LOCAL])
+@pytest.mark.parametrize("source", [Source.POLICY, Source.LOCAL, Source.SHED])
 @pytest.mark.parametrize("asker", ["client-0", "n3"])
 def test_the_policy_may_decide_for_an_asker_that_has_lost_owner_and_standby(source, asker):
     answer = replace(ANSWER, source=source)
@@ -104,9 +104,12 @@ def test_a_connection_to_another_data_center_takes_two_round_trips_to_return(at,
     assert far_violations(long_ago, lost[1], monkeypatch=monkeypatch) == ["outage"]
 
 
+@pytest.mark.parametrize("source", [Source.POLICY, Source.SHED])
 @pytest.mark.parametrize(("asked_at", "expected"), [(0.44, []), (0.46, ["outage"])])
-def test_no_connection_to_another_data_center_exists_at_the_start(asked_at, expected, monkeypatch):
-    answer = replace(FAR, asked_at=asked_at, answered_at=0.9)
+def test_no_connection_to_another_data_center_exists_at_the_start(
+    asked_at, expected, source, monkeypatch
+):
+    answer = replace(FAR, asked_at=asked_at, answered_at=0.9, source=source)
     assert far_violations(monkeypatch=monkeypatch, answer=answer) == expected
     nearby = replace(FAR, asked_at=asked_at, answered_at=0.9)
     monkeypatch.undo()
