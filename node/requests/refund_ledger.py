@@ -5,7 +5,7 @@ other client. This module does no I/O, and its clock is injected.
 """
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple, TypeAlias
 
 from ringfence.limiter import CHARGED_CODES, Limit
@@ -86,8 +86,8 @@ class RefundLedger:
         self._drop_oldest()
 
     def _add_new_keys(self, batch: Batch, results: Results, now: int) -> bool:
-        """Add the charges of a batch of different keys of one rule, none of which has charges, for
-        one cost; return False for any other batch."""
+        """Add the charges of a batch of keys of one rule for one cost, if the first key has no
+        charges; return False for any other batch."""
         keys, costs, outcomes = batch.keys, batch.costs, results.outcomes
         known = self._charges
         if (
@@ -105,10 +105,15 @@ class RefundLedger:
         span = self._span(self._limit_of(keys[0]), now)
         if span is None:
             return True
-        new: dict[_Name, _Charges] = dict.fromkeys(keys, _Charges(span, costs[0], 0, now))
-        if len(new) != len(keys) or not known.keys().isdisjoint(new.keys()):
-            return False
-        known.update(new)
+        before, new = len(known), _Charges(span, costs[0], 0, now)
+        found = [*map(known.setdefault, keys, repeat(new))]
+        if len(known) - before < len(keys):
+            added: set[bytes] = set()
+            for key, charges in zip(keys, found, strict=True):
+                if charges is new and key not in added:
+                    added.add(key)
+                else:
+                    self._add(key, costs[0], span, now)
         return True
 
     def _add_rows(self, batch: Batch, results: Results, now: int) -> None:
