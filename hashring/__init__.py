@@ -20,12 +20,13 @@ from hashring.shards import SHARDS, shard_of, shards_of
 from hashring.view import View
 
 try:
-    from hashring._compiled import pick
+    from hashring._compiled import group_by, pick
 except ImportError:  # The compiled module exists only where a C compiler was available.
-    from hashring.shards import pick
+    from hashring.shards import group_by, pick
 
 __all__ = [
     "SHARDS",
+    "group_by",
     "pick",
     "shard_of",
     "shards_of",

@@ -4,3 +4,6 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 def pick(keys: Iterable[bytes], table: Sequence[Item]) -> list[Item]: ...
+def group_by(
+    keys: Iterable[bytes], table: Sequence[Item], marked: bytes | bytearray
+) -> dict[Item, list[bytes]]: ...

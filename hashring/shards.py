@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mmh3 import mmh3_32_uintdigest
 
-__all__ = ["SHARDS", "SHARD_BITS", "pick", "shard_of", "shards_of"]
+__all__ = ["SHARDS", "SHARD_BITS", "group_by", "pick", "shard_of", "shards_of"]
 
 Item = TypeVar("Item")
 
@@ -38,3 +38,18 @@ def pick(keys: Iterable[bytes], table: Sequence[Item]) -> list[Item]:
     version, which takes a tenth of the time.
     """
     return [table[digest >> _SHIFT] for digest in map(mmh3_32_uintdigest, keys)]
+
+
+def group_by(
+    keys: Iterable[bytes], table: Sequence[Item], marked: bytes | bytearray
+) -> dict[Item, list[bytes]]:
+    """Return the keys of marked shards by the item of `table` that belongs to their shard.
+
+    Tables have one item per shard, and `marked` one byte, which is 0 for shards to leave out. If
+    the compiled module was built, `hashring.group_by` is its version.
+    """
+    groups: dict[Item, list[bytes]] = {}
+    for key, shard in [(key, shard_of(key)) for key in keys]:
+        if marked[shard]:
+            groups.setdefault(table[shard], []).append(key)
+    return groups

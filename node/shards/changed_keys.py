@@ -1,7 +1,7 @@
 """Keys whose counters have changed since they were last sent to the standby."""
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from ringfence import runtime
 
@@ -48,6 +48,17 @@ class ChangedKeys:
         """Remove all changed keys, without sending their counters."""
         self.frames.clear()
         self._keys.clear()
+
+    def take(self, most: int) -> list[bytes]:
+        """Remove and return up to `most` keys, those first that have changed first."""
+        keys = self.keys
+        if len(keys) <= most:
+            self._keys = {}
+            return [*keys]
+        taken = [*islice(keys, most)]
+        for key in taken:
+            del keys[key]
+        return taken
 
     @property
     def keys(self) -> dict[bytes, None]:

@@ -7,9 +7,9 @@ no memory, and `backlog` shows that it is slow.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import compress, islice
+from itertools import compress
 
-from hashring import SHARDS, NodeId, Ring, pick, shard_of
+from hashring import SHARDS, NodeId, Ring, group_by, shard_of
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
@@ -105,38 +105,29 @@ class Replication:
             self._changed.clear()  # There is no standby.
             return
         busy = {standby for standby, frames in self._in_flight.items() if frames}
-        keys = iter([*self._changed.keys])
-        while step := list(islice(keys, _KEYS_PER_STEP)):
-            self._send_step(step, busy)
+        left = len(self._changed.keys)
+        while left > 0:
+            self._send_step(self._changed.take(min(left, _KEYS_PER_STEP)), busy)
+            left -= _KEYS_PER_STEP
             yield
 
     def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId]) -> None:
-        """Send those of `keys` that are still marked as changed, except those of busy standbys."""
-        ownership, ring = self._ownership, self._ring
+        """Send changed keys, except those of busy standbys, which remain changed."""
+        ownership = self._ownership
         by_standby: dict[NodeId, list[bytes]] = {}
         waiting: list[bytes] = []
-        changed = self._changed.keys
-        keys = [key for key in keys if key in changed]
-        for key in keys:
-            del changed[key]
-        ready: dict[NodeId | None, list[bytes]] = {}
-        """Keys by standby; empty while some shard needs more tests than for its standby."""
-        standbys = pick(keys, ring.standby_by_shard)
-        if not ownership.covers and not ownership.unasked.to_ask:
-            for name in sorted(set(standbys)):
-                if name != self._me and not self._is_busy(name, busy):
-                    ready[name] = by_standby[name] = []
-        for key, is_held, standby in zip(keys, pick(keys, ownership.held), standbys, strict=True):
-            if is_held and standby in ready:
-                ready[standby].append(key)
-            elif is_held:
-                self._route(key, busy, by_standby, waiting)
+        needs_tests = ownership.covers or ownership.unasked.to_ask
+        groups = group_by(keys, self._ring.standby_by_shard, ownership.held)
+        for standby in sorted(groups):
+            if needs_tests or standby == self._me or self._is_busy(standby, busy):
+                for key in groups[standby]:
+                    self._route(key, busy, by_standby, waiting)
+            else:
+                by_standby.setdefault(standby, []).extend(groups[standby])
         if waiting:
             self._changed.update(waiting)
         now = self._clock()
         for standby, of_standby in by_standby.items():
-            if not of_standby:
-                continue
             link = self._link_to(standby)
             if link is None:
                 self._changed.update(of_standby)
@@ -196,12 +187,18 @@ class Replication:
                 self._changed.update(keys)
                 self._counters.add("copies_lost")
 
-        of_keys = self._ownership.origins.of_keys(keys)
-        indexes = {each: index for index, each in enumerate(dict.fromkeys(of_keys))}
-        which = [indexes[each] for each in of_keys] if len(indexes) > 1 else []
-        link.call(lambda seq: Copy(seq, counts, [*indexes], which), on_reply)
+        origins, which = self._origins_of(keys)
+        link.call(lambda seq: Copy(seq, counts, origins, which), on_reply)
         self._counters.add("copies_sent")
         self._counters.add("keys_copied", len(keys))
+
+    def _origins_of(self, keys: Sequence[bytes]) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Return the origins of the keys' counters, and the index of each key's, if they differ."""
+        of_keys = self._ownership.origins.of_keys(keys)
+        if of_keys.count(of_keys[0]) == len(keys):  # Nearly always; it compares the same object.
+            return of_keys[:1], []
+        indexes = {each: index for index, each in enumerate(dict.fromkeys(of_keys))}
+        return [*indexes], [indexes[each] for each in of_keys]
 
     async def _mark_for_new_standbys(self) -> None:
         while True:

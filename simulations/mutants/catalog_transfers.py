@@ -24,8 +24,8 @@ MOVES = (
         (
             Edit(
                 "node.shards.replication:Replication.send_changes",
-                "keys = iter([*self._changed.keys])",
-                "keys = iter([b''][:0])",
+                "left = len(self._changed.keys)",
+                "left = 0",
             ),
         ),
         ("crash", "crash-for-good"),
@@ -105,8 +105,8 @@ MOVES = (
             ),
             Edit(
                 "node.shards.replication:Replication._send_step",
-                "standbys = pick(keys, ring.standby_by_shard)",
-                "standbys = pick(keys, ring.owner_by_shard)",
+                "groups = group_by(keys, self._ring.standby_by_shard, ownership.held)",
+                "groups = group_by(keys, self._ring.owner_by_shard, ownership.held)",
             ),
         ),
         ("crash", "crash-for-good"),

@@ -65,3 +65,30 @@ def test_invalid_keys_and_short_tables_are_rejected(pick):
         pick([b"key", 5], bytes(SHARDS))
     with pytest.raises(IndexError):
         pick([b"key"], b"")
+
+
+GROUP_BY = pytest.mark.parametrize("group_by", [hashring.group_by, shards.group_by])
+
+
+@GROUP_BY
+@given(keys=st.lists(st.binary(max_size=70)), every=st.integers(1, 4))
+def test_keys_are_grouped_by_the_items_of_their_marked_shards(group_by, keys, every):
+    marked = bytes([shard % every for shard in range(SHARDS)])
+    table = [shard % 3 + 1000 for shard in range(SHARDS)]
+    groups: dict[int, list[bytes]] = {}
+    for key in keys:
+        if marked[shard_of(key)]:
+            groups.setdefault(table[shard_of(key)], []).append(key)
+
+    assert [*group_by(keys, table, marked).items()] == [*groups.items()]
+    assert group_by(tuple(keys), table, bytearray(SHARDS)) == {}
+
+
+@GROUP_BY
+def test_grouping_rejects_invalid_keys_and_short_tables(group_by):
+    with pytest.raises(TypeError):
+        group_by([b"key", 5], bytes(SHARDS), bytes(SHARDS))
+    with pytest.raises(IndexError):
+        group_by([b"key"], b"", b"\1" * SHARDS)
+    with pytest.raises(IndexError):
+        group_by([b"key"], bytes(SHARDS), b"")

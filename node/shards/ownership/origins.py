@@ -1,7 +1,8 @@
 """Origins and marks of the counters of each shard, which show what counters of two members have in
 common.
 
-An origin is the start of a shard without counters, at one node and instant. A mark is a later
+An origin is the start of a shard without counters, at one node and instant. No two starts of a
+shard have the same number, but starts of different shards at one node may. A mark is a later
 instant in the history of counters: the start of a fallback log, or the transfer of one. Both have
 numbers, which move with the counters. Counters that were merged have the numbers of both sides.
 """
@@ -47,12 +48,23 @@ class ShardOrigins:
         """Origins are numbered from `first`, which differs between nodes and between their runs."""
         self._origins: list[tuple[int, ...]] = [()] * SHARDS
         self._numbers = count(first)
+        self._newest: tuple[int, ...] = ()
+        """Origin of the last start, and the shards that have got it in `_got_newest`."""
+        self._got_newest = bytearray(SHARDS)
         self._marked_at: dict[int, int] = {}
         """Last instant of a change of each shard with marks, in this order."""
 
-    def new(self) -> tuple[int, ...]:
-        """Return a new origin, for shards that start without counters; its number is even."""
-        return (2 * next(self._numbers),)
+    def start(self, shards: Sequence[int]) -> None:
+        """Set the origin of shards that start without counters; its number is even.
+
+        Later starts of other shards share it, so that replication frames have few origins. A shard
+        that starts again has a new one.
+        """
+        if not self._newest or any([self._got_newest[shard] for shard in shards]):
+            self._newest, self._got_newest = (2 * next(self._numbers),), bytearray(SHARDS)
+        for shard in shards:
+            self._got_newest[shard] = 1
+        self.set(shards, self._newest)
 
     def new_mark(self) -> int:
         """Return the number of a new mark, which is odd."""

@@ -120,9 +120,12 @@ class ShardStates:
     def _update_origins(self, shard: int, actions: Sequence[Action], arrival: Arrival) -> None:
         cover = self.covers.get(shard)
         if Action.HOLD in actions:
-            self.origins.set([shard], arrival.origins or self.origins.new())
-            if cover is not None and not arrival.origins:
-                (cover.mark,) = self.origins.of(shard)
+            if arrival.origins:
+                self.origins.set([shard], arrival.origins)
+            else:
+                self.origins.start([shard])
+                if cover is not None:
+                    (cover.mark,) = self.origins.of(shard)
         elif Action.CHARGE_SENDERS_LOG in actions:
             marks = () if arrival.group is None else arrival.group.marks
             self.origins.add(shard, marks or arrival.origins)
@@ -203,7 +206,7 @@ class ShardStates:
             if held[shard] and not is_held:
                 begun.append(shard)
         if begun:
-            self.origins.set(begun, self.origins.new())
+            self.origins.start(begun)
             replicas.drop([shard for shard in begun if shard in replicas])
         if changed and states[changed[0]] >= COUNTED:
             self.transfers.drop(changed)

@@ -133,12 +133,27 @@ def test_origins_of_different_hosts_differ() -> None:
         host.ownership.start([1])
         host.ownership.start([2])
 
-    assert len({host.ownership.origins.of(shard) for host in hosts for shard in (1, 2)}) == 4
+    one, other = ({host.ownership.origins.of(shard) for shard in (1, 2)} for host in hosts)
+    assert one.isdisjoint(other)
+
+
+def test_each_start_of_a_shard_has_another_origin() -> None:
+    origins = ShardOrigins(7)
+    origins.start([1, 2])
+    origins.start([3])
+    assert origins.of(1) == origins.of(2) == origins.of(3) == (14,)
+
+    origins.start([4, 2])
+    origins.start([1])
+    assert origins.of(4) == origins.of(2) == origins.of(1) == (16,)
+
+    origins.start([1])
+    assert origins.of(1) == (18,)
 
 
 def test_counters_with_an_unknown_origin_may_have_any_units() -> None:
     origins = ShardOrigins(7)
-    origins.set([1], origins.new())
+    origins.start([1])
     assert origins.of(1) == (14,)
     assert origins.are_shared(1, (6, 8)) is False
     assert origins.are_shared(1, (6, 14))
