@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 from math import ulp
 
 import pytest
-from aioquic.quic.connection import QuicConnection
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]
+from aioquic.quic.connection import QuicConnection, QuicReceiveContext
+from aioquic.tls import Epoch
 
 from ringfence.transport.quic.aioquic_connection import MAX_CRYPTO_AHEAD, AioquicConnection
 from ringfence.transport.quic.configuration import client_configuration, server_configuration
@@ -102,6 +104,27 @@ def test_handshake_bytes_far_ahead_end_the_connection() -> None:
     assert pair.server.closing.reason_phrase == "handshake data too far ahead"
     assert pair.server.closed_locally
     assert pair.client.closed_by_peer
+
+
+@pytest.mark.parametrize("payload", [b"\0", b"\0" * 900, b"\0\0\x01\0", b"\x01\0", b""])
+def test_padding_ends_where_aioquic_ends_it(payload: bytes) -> None:
+    client = Pair().client
+    context = QuicReceiveContext(
+        epoch=Epoch.ONE_RTT,
+        host_cid=client.host_cid,
+        network_path=client._network_paths[0],
+        quic_logger_frames=None,
+        time=10.0,
+        version=None,
+    )
+    ends = []
+    for handle in (client._handle_padding_frame, super(type(client), client)._handle_padding_frame):
+        buffer = Buffer(data=b"\0" + payload)
+        buffer.seek(1)
+        handle(context, 0, buffer)
+        ends.append(buffer.tell())
+
+    assert ends[0] == ends[1]
 
 
 def test_unacknowledged_bytes_are_known() -> None:
