@@ -22,9 +22,11 @@ _SAMPLE_OFFSET = 4
 """Bytes from the packet number to the sample of header protection (RFC 9001, 5.4.2)."""
 _SAMPLE_SIZE = 16
 _MIN_RTT = 0.001
-_LONE_ACK_DELAY = 0.004
-"""Seconds that the acknowledgement of a single packet waits for stream data to accompany it. After
-a second packet, aioquic's shorter delay applies."""
+_LONE_ACK_DELAY = 0.01
+"""Seconds that the acknowledgement of a single packet waits for stream data to accompany it.
+
+The announced maximum is 25 ms (RFC 9000, 13.2.1); the rest allows for late timers. After a second
+packet, aioquic's shorter delay applies."""
 _ACK = 0x02
 _WITH_OFFSET = 0x04
 

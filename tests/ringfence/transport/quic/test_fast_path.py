@@ -206,6 +206,36 @@ def test_questions_and_answers_take_the_short_way(is_compiled):
     assert all(taken)
 
 
+@BOTH_FORMS
+def test_the_next_question_acknowledges_an_answer(is_compiled):
+    world = World(is_compiled=is_compiled)
+    before = [len(side.sizes) for side in world.sides]
+    for _ in range(20):
+        world.client.say(b"question")
+        world.run(0.001)
+        world.server.say(b"answer")
+        world.run(0.007)
+
+    assert [len(side.sizes) - more for side, more in zip(world.sides, before, strict=True)] == [
+        20,
+        20,
+    ]
+
+
+@BOTH_FORMS
+def test_a_lone_message_is_acknowledged_before_its_sender_asks_again(is_compiled):
+    world = World(is_compiled=is_compiled)
+    before = [len(side.sizes) for side in world.sides]
+    world.client.say(b"no answer needed")
+    world.run(0.015)
+
+    assert world.client.quic._spaces[Epoch.ONE_RTT].ack_eliciting_in_flight == 0
+    assert [len(side.sizes) - more for side, more in zip(world.sides, before, strict=True)] == [
+        1,
+        1,
+    ]
+
+
 def test_a_ping_goes_aioquics_way_and_is_acknowledged():
     world = World()
     world.client.quic.send_ping(7)
