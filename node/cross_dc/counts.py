@@ -277,6 +277,8 @@ class CrossDcCounts:
         )
         self._counters.add("cells_received", sum(len(row) // 2 for row in message.cells))
         self._counters.add("cells_refused", refused)
+        # The standby needs the counts, too: a bucket drains them from their first arrival on.
+        self._ownership.changed.update(message.keys)
         for key, cells in zip(message.keys, message.cells, strict=True):
             if cells:
                 self._keys.on_received(message.writer, key, cells)

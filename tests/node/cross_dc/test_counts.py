@@ -370,6 +370,26 @@ async def test_a_global_count_survives_the_hand_over_of_its_shard(
         assert seen == [600 - sum(admitted)] * 2
 
 
+@pytest.mark.parametrize("key", ["fixed", "sliding", "token"])
+async def test_counts_of_another_data_center_survive_a_crash_of_the_node_that_received_them(
+    key: str, autojump_clock: MockClock
+) -> None:
+    values = [str(number) for number in range(20)]
+    async with two_datacenters() as (w, here, there):
+        for value in values:
+            await there.check("api", {key: value}, cost=300)
+        await trio.sleep(2)
+        cut(w, "cut")
+        await w.crash("e1")
+        await trio.sleep(1)
+
+        found = [await here.peek("api", {key: value}) for value in values]
+
+        assert {each.source for each in found} == {Source.OWNER, Source.STANDBY}
+        drained = 10 * 5 if key == "token" else 0
+        assert all(300 <= (each.remaining or 0) <= 300 + drained for each in found)
+
+
 async def test_a_data_center_that_lost_all_its_nodes_recalls_what_it_told(
     autojump_clock: MockClock,
 ) -> None:
