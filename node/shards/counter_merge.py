@@ -192,13 +192,14 @@ class CounterMerge:
         part that has not drained since, as by a refund of an application.
         """
         here = self._engine.snapshot([*dict.fromkeys(keys)], now)
-        found = zip(here.keys, here.which, strict=True)
-        limits = {key: here.limits[which] for key, which in found}
+        found = dict(zip(here.keys, here.which, strict=True))
         ages = [
-            _longest_age_ns(age_ns, limits.get(key))
+            _longest_age_ns(age_ns, here.limits[found[key]] if key in found else None)
             for key, age_ns in zip(keys, ages_ns, strict=True)
         ]
-        self._engine.refund(keys, units, ages, slots, (), (), now)
+        # The limit may have come with a request, so that no rule has it.
+        numbers = [found[key] + 1 if key in found else 0 for key in keys]
+        self._engine.refund(keys, units, ages, slots, here.limits, numbers, now)
 
     def admitted(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> FallbackLog:
         """Return a log of what this node admitted for each key: slots, and units.

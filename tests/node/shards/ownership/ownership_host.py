@@ -38,12 +38,17 @@ async def _reach(name: NodeId) -> None:
 class Host:
     """Shard ownership and engine of a node."""
 
-    def __init__(self, name: str, limit: Limit | None = None) -> None:
+    def __init__(
+        self, name: str, limit: Limit | None = None, *, carried: Limit | None = None
+    ) -> None:
+        """`carried`, when given, is a limit that each check contains, so that no rule has it."""
         self.name = NodeId(name)
+        self.carried = [carried] if carried else []
         self.now = NOW
         self.started: list[int] = []
         self.engine = Engine(max_keys=100)
-        self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
+        if carried is None:
+            self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
             self.name,
@@ -87,7 +92,8 @@ class Host:
         answered_at: int | None = None,
     ) -> None:
         at = self.now if at is None else at
-        batch = Batch(Op.CHECK, [KEY], [units])
+        which = [1] * len(self.carried)
+        batch = Batch(Op.CHECK, [KEY], [units], limits=self.carried, which=which)
         outcomes = decide_batch(self.engine, batch, at)
         self.ownership.record_decided(batch, outcomes, at)
         if check_id is not None:

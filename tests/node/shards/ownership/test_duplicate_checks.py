@@ -124,6 +124,24 @@ def test_units_of_a_crossed_transfer_leave_a_sliding_log_when_it_is_acknowledged
     assert standby.used == 3
 
 
+def test_units_of_a_crossed_transfer_leave_a_counter_whose_limit_is_in_no_rule() -> None:
+    """The units of a limit in requests were counted twice, because no rule had the limit."""
+    limit = Limit.of_ns(20, DAY, algorithm=Algorithm.FIXED_WINDOW)
+    owner, standby = Host("c", carried=limit), Host("a", carried=limit)
+    owner.start()
+    owner.spend(3, at=BEGIN)
+    owner.copy_to(standby)
+    standby.cover("c", at=BEGIN)
+    standby.spend(2, at=EARLIER)
+    number = owner.ask(standby).groups[0].transfer_id  # The owner has not received it yet.
+    standby.pull(owner)
+    assert standby.used == 5
+
+    standby.ownership.acknowledge(owner.name, [shard_of(KEY)], number, NOW)
+
+    assert standby.used == 3
+
+
 @ORDERS
 def test_a_crossed_transfer_is_charged_without_the_checks_that_its_owner_decided_too(
     first: int, second: int
