@@ -256,8 +256,7 @@ class CounterView:
             # A member that owns all rows of the group does not charge them at all.
             ages = 0.0 if self.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
             place, done = self.place_of(answer), answer.refund_done_at
-            is_late = self.excuses.has_loss or self.excuses.is_broken(place, answer, done)
-            least = 0 if is_late else least
+            least = 0 if self.excuses.is_broken(place, answer, done) else least
         return Refund(
             self._instant(first - self._skew_s),
             self._instant(last + self._skew_s),

@@ -56,14 +56,6 @@ standby's answer."""
 _MAX_FAILURES = 2
 """Simultaneous failures in a data center above which lost and double-counted hits are not checked.
 """
-_LOSSY_TRANSFER_S = 0.2
-"""Seconds by which transferred hits may seem too young. A transfer carries ages, and the loss of
-one or two datagrams delays it by this much."""
-_TRANSFER_S = 0.01
-"""The same without datagram loss: a few round trips for a shard in several parts."""
-_DRIFT_SHARE = 0.001
-"""Part by which a period may seem longer on a host with clock drift. Generated drifts are at
-most 500 ppm, and the correction towards the other clocks adds as much again."""
 
 
 @dataclass(slots=True)

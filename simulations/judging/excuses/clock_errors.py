@@ -10,18 +10,16 @@ from math import inf
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of, is_strong, members_of
 from simulations.judging.disturbance import Disturbances
-from simulations.judging.excuses.excuse import NEWS_S, Excuse, Place
+from simulations.judging.excuses.excuse import NEWS_S, Excuse, Place, until_of
 from simulations.judging.ledger import Answered
 from simulations.scenarios.fault_injection import held_up_s
 from simulations.scenarios.scenario import Scenario
 
 __all__ = ["ClockErrors"]
 
-_LOSSY_TRANSFER_S = 0.2
-"""Seconds by which transferred hits may seem too young. A transfer carries ages, and the loss of
-one or two datagrams delays it by this much."""
 _TRANSFER_S = 0.05
-"""The same without loss: a few round trips for a shard in several parts."""
+"""Seconds by which transferred hits may seem too young. A transfer carries ages, and takes a few
+round trips for a shard in several parts."""
 _DRIFT_SHARE = 0.001
 """Part by which a period may seem longer on a host with clock drift. Generated drifts are at
 most 500 ppm, and the correction towards the other clocks adds as much again."""
@@ -44,9 +42,10 @@ class ClockErrors:
         self._scenario = scenario
         self._disturbances = disturbances
         self._excuses = excuses
-        verbs = {fault.verb for fault in scenario.faults}
+        self._drifts = [
+            (fault.at, until_of(fault)) for fault in scenario.faults if fault.verb == "clock_drift"
+        ]
         has_moves = any(is_strong(fault) for fault in scenario.faults)
-        lossy = _LOSSY_TRANSFER_S if scenario.network.loss > 0 else 0.0
         self._delayed_from = min(
             [fault.at for fault in scenario.faults if fault.verb in _DELAYING], default=inf
         )
@@ -54,8 +53,7 @@ class ClockErrors:
                    for name in hosts_of(fault, scenario)]  # fmt: skip
         members = len(members_of(scenario))
         self._has_most_clocks_stepped = 2 < members <= 2 * len(set(stepped))
-        self._transfer_s = _TRANSFER_S + lossy if has_moves else 0.0
-        self._drift = _DRIFT_SHARE if "clock_drift" in verbs else 0.0
+        self._transfer_s = _TRANSFER_S if has_moves else 0.0
 
     def in_span(self, place: Place, begin: float, until: float) -> tuple[float, float]:
         """Return the error of each span that begins at an instant and ends before another one: by
@@ -68,7 +66,8 @@ class ClockErrors:
             by_s = float(step.fault.args["by_s"])
             if begin <= max(step.end, step.begin + max(0.0, -by_s)) + abs(by_s):
                 error += abs(by_s)
-        return error, self._drift + _SLEW
+        has_drift = any(at <= end for at, _ in self._drifts)
+        return error, _DRIFT_SHARE * has_drift + _SLEW
 
     def error_s(self, place: Place, answer: Answered, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
@@ -124,10 +123,19 @@ class ClockErrors:
         is_moved = self._disturbances.is_disturbed(
             place.datacenter, place.shard, begin - period_s, end
         )
-        drift = self._drift * min(period_s, self._scenario.read_at)
+        drift = self._drift_s(end, min(period_s, self._scenario.read_at))
         if not is_moved:
             return drift
         return drift + self._transfer_s + self._held_up_s(place, begin - period_s, end)
+
+    def _drift_s(self, end: float, lasts: float) -> float:
+        """Return by how many seconds drifting clocks, and clocks that follow them, may have
+        measured the `lasts` seconds before an instant wrongly.
+
+        A clock is not wrong before its drift. Afterwards it is corrected by what it drifted.
+        """
+        drifted = sum(min(until, end) - at for at, until in self._drifts if at <= end)
+        return _DRIFT_SHARE * min(lasts, drifted)
 
     def _held_up_s(self, place: Place, begin: float, end: float) -> float:
         """Return by how many seconds faults may have held up messages with the ages of hits between

@@ -69,8 +69,6 @@ class Excuses:
         self._broken = broken or BrokenConnections()
         self._holders = holders or Holders()
         self.datacenters = scenario.datacenters
-        self.has_loss = scenario.network.loss > 0
-        """Whether datagrams are lost without a fault."""
         self._by_datacenter: dict[str, list[Excuse]] = {}
         self._members = members_of(scenario)
         self._places: dict[tuple[str, int], Place] = {}

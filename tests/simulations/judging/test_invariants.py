@@ -310,6 +310,17 @@ def test_a_drifting_clock_lengthens_the_checked_period():
     assert violations(log, late, faults=drift) == ["wrong_denial"]
 
 
+@pytest.mark.parametrize(("begin", "end"), [(11.01, 20), (1, 3)])
+def test_a_clock_is_wrong_only_from_its_drift_on_and_by_at_most_what_it_drifted(begin, end):
+    log, drift = (
+        {"log": KNOWN["log"]},
+        Fault(begin, "clock_drift", end, {"node": "n1", "ppm": -500}),
+    )
+    denied = [*ALL, answered(11.005, allowed=False)]
+
+    assert violations(log, denied, faults=[drift]) == ["wrong_denial"]
+
+
 def test_the_failure_policy_may_decide_only_without_a_reachable_member():
     answers = [*ALL, answered(5.0, datacenter="dc2", source=Source.POLICY)]
     used = {"dc1": 3}
