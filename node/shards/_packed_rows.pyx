@@ -14,7 +14,7 @@ from collections import Counter
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -43,8 +43,7 @@ cdef extern from *:
     void ringfence_fetch(const void* place) nogil
 
 cdef extern from "Python.h":
-    PyObject* PyDict_GetItem(dict entries, PyObject* key)
-    PyObject* PyList_GET_ITEM(list items, Py_ssize_t at)
+    PyObject** PySequence_Fast_ITEMS(object sequence) nogil
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
 
 
@@ -63,7 +62,6 @@ cdef enum:
 
 ROW_BYTES = 40  # estimated bytes of a row with its key, without the numbers
 cdef int64_t _ROW_BYTES = ROW_BYTES
-cdef list _SHARDS = list(range(1 << 32 - SHARD_SHIFT))
 
 cdef struct Record:
     uint8_t* key  # behind the id
@@ -371,15 +369,17 @@ cdef class PackedRows:
 
 
 def keep_rows(
-    dict shards not None, bytes packed not None, list numbers not None, arrived_at, sender, origins,
+    list shards not None, bytes packed not None, list numbers not None, arrived_at, sender, origins,
     uint64_t first_update,
 ):
     """Store packed rows by shard, see `replica_rows.keep_rows`."""
     cdef PackedRow[BLOCK] block
-    cdef PyObject* by_shard[BLOCK]
+    cdef uint32_t by_shard[BLOCK]
     cdef _Keeper keeper = _Keeper()
     cdef int count, at
-    cdef PyObject* found
+    cdef PyObject** found = PySequence_Fast_ITEMS(shards)
+    if len(shards) <= UINT32_MAX >> SHARD_SHIFT:
+        raise ValueError("there must be an item for each shard")
     keeper.shards, keeper.numbers, keeper.sender, keeper.origins = shards, numbers, sender, origins
     keeper.added = [0] * len(numbers)
     keeper.instant = PyLong_AsUnsignedLongLong(arrived_at)
@@ -393,18 +393,15 @@ def keep_rows(
                 block[count] = block[count - 1]
             if not next_packed_row(&block[count]):
                 raise ValueError("replicas must be packed rows")
-            by_shard[count] = PyList_GET_ITEM(
-                _SHARDS, murmur3(block[count].key, block[count].key_size) >> SHARD_SHIFT
-            )
-            found = PyDict_GetItem(shards, by_shard[count])
-            if found != NULL:
-                ringfence_fetch(found)
-                ringfence_fetch(<char*>found + 64)
+            by_shard[count] = murmur3(block[count].key, block[count].key_size) >> SHARD_SHIFT
+            ringfence_fetch(found + by_shard[count])
             count += 1
         for at in range(count):
-            found = PyDict_GetItem(shards, by_shard[at])
-            if found != NULL:
-                (<PackedRows>found).prefetch()
+            ringfence_fetch(found[by_shard[at]])
+            ringfence_fetch(<char*>found[by_shard[at]] + CACHE_LINE)
+        for at in range(count):
+            if <object>found[by_shard[at]] is not None:
+                (<PackedRows>found[by_shard[at]]).prefetch()
         for at in range(count):
             keeper.keep(&block[at], by_shard[at])
         block[0] = block[count - 1]
@@ -415,7 +412,7 @@ def keep_rows(
 cdef class _Keeper:
     """One call of `keep_rows`."""
 
-    cdef dict shards
+    cdef list shards
     cdef list numbers
     cdef object sender
     cdef object origins
@@ -432,21 +429,19 @@ cdef class _Keeper:
     def __cinit__(self):
         self.dropped = Counter()
 
-    cdef int keep(self, const PackedRow* row, PyObject* shard) except -1:
+    cdef int keep(self, const PackedRow* row, uint32_t shard) except -1:
         cdef PackedRows rows
         cdef Record old
         cdef uint64_t old_limit
         cdef uint8_t[LONGEST_NUMBER + INSTANT] head
         cdef uint8_t* end
         cdef uint64_t place = self.place
-        cdef PyObject* found = PyDict_GetItem(self.shards, shard)
         self.place += 1
-        if found != NULL:
-            rows = <PackedRows>found
-        elif row.numbers:
-            rows = self.shards[<object>shard] = PackedRows()
-        else:
-            return 0
+        rows = self.shards[shard]
+        if rows is None:
+            if not row.numbers:
+                return 0
+            rows = self.shards[shard] = PackedRows()
         rows.sender = self.sender
         rows.updated = self.first_update + place
         of_row = self.origins[min(place, <uint64_t>len(self.origins) - 1)]
@@ -479,5 +474,5 @@ cdef class _Keeper:
         if at < rows.count:
             rows._delete(at)
         if not rows.count:
-            del self.shards[<object>shard]
+            self.shards[shard] = None
         return 0

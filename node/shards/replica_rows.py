@@ -73,7 +73,7 @@ class PlainRows(dict[bytes, bytes]):
 
 
 def keep_rows(
-    shards: dict[int, PlainRows],
+    shards: list[PlainRows | None],
     packed: bytes,
     numbers: list[int],
     arrived_at: int,
@@ -83,13 +83,16 @@ def keep_rows(
 ) -> Kept:
     """Store packed rows by shard; the updates are numbered from `first_update`.
 
-    `numbers` has the number of each limit, and `origins` the origins of each row, or of all rows. A
-    row with an empty state removes its key.
+    `shards` has an item for each shard, which is None when there are no rows. `numbers` has the
+    number of each limit, and `origins` the origins of each row, or of all rows. A row with an empty
+    state removes its key.
     """
     size, nbytes, added, dropped = 0, 0, [0] * len(numbers), Counter[int]()
     for place, (key, limit, state) in enumerate(rows_in(packed)):
         shard = shard_of(key)
-        rows = shards.setdefault(shard, PlainRows())
+        rows = shards[shard]
+        if rows is None:
+            rows = shards[shard] = PlainRows()
         rows.sender, rows.updated = sender, first_update + place
         of_row = origins[min(place, len(origins) - 1)]
         if rows.origins != of_row:
@@ -105,7 +108,7 @@ def keep_rows(
             nbytes += ROW_BYTES + len(row)
             added[limit] += 1
         elif not rows:
-            del shards[shard]
+            shards[shard] = None
     return size, nbytes, added, dropped
 
 

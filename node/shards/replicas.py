@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from hashring import NodeId
+from hashring import SHARDS, NodeId
 from node.context.round_timer import NEVER
 from node.requests.refund_ledger import charge_lifetime_ns
 from node.shards.ownership.origins import UNKNOWN
@@ -31,9 +31,7 @@ class _Rows(Protocol):
     def items(self) -> Iterable[tuple[bytes, bytes]]: ...
 
 
-_keep_rows: Callable[
-    [dict[int, Any], bytes, list[int], int, str, Sequence[tuple[int, ...]], int], Kept
-]
+_keep_rows: Callable[[list[Any], bytes, list[int], int, str, Sequence[tuple[int, ...]], int], Kept]
 try:
     from node.shards._packed_rows import ROW_BYTES, head_of, state_of
     from node.shards._packed_rows import keep_rows as _keep_rows
@@ -101,7 +99,7 @@ class Replicas:
         self._most = most
         self._most_bytes = most_bytes or max(MIN_BYTES, BYTES_PER_KEY * most)
         self._bytes = 0
-        self._shards: dict[int, _Rows] = {}
+        self._shards: list[_Rows | None] = [None] * SHARDS
         self._updates = 0
         """Number of rows that have arrived."""
         self._by_age: list[tuple[int, int]] = []
@@ -120,7 +118,7 @@ class Replicas:
         return self._size
 
     def __contains__(self, shard: int) -> bool:
-        return shard in self._shards
+        return self._shards[shard] is not None
 
     def keep(
         self,
@@ -166,7 +164,7 @@ class Replicas:
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
         """Return the counters in a shard's replica, grouped by their time of arrival."""
         by_instant: dict[int, Snapshot] = {}
-        rows = self._shards.get(shard)
+        rows = self._shards[shard]
         for key, row in () if rows is None else rows.items():
             number, arrived_at = head_of(row)
             limit = self._limits.by_number[number]
@@ -181,20 +179,21 @@ class Replicas:
 
     def sender_of(self, shard: int) -> NodeId | None:
         """Return the owner that sent the replica of a shard; None if there is no replica."""
-        rows = self._shards.get(shard)
+        rows = self._shards[shard]
         return None if rows is None else NodeId(rows.sender)
 
     def among(self, shards: Sequence[int]) -> list[int]:
         """Return those of `shards` that have a replica."""
-        return [shard for shard in shards if shard in self._shards] if self._shards else []
+        rows = self._shards
+        return [shard for shard in shards if rows[shard] is not None] if self._size else []
 
     def sent_by(self, name: NodeId, shards: Sequence[int]) -> list[int]:
         """Return those of `shards` whose replica `name` has sent."""
-        return [shard for shard in self.among(shards) if self._shards[shard].sender == name]
+        return [shard for shard in self.among(shards) if self.sender_of(shard) == name]
 
     def origins_of(self, shard: int) -> tuple[int, ...]:
         """Return the origins of the counters in the replica of a shard."""
-        rows = self._shards.get(shard)
+        rows = self._shards[shard]
         return () if rows is None else rows.origins
 
     def drop(self, shards: Iterable[int]) -> None:
@@ -204,7 +203,7 @@ class Replicas:
 
     def shards(self) -> list[int]:
         """Return the shards that have a replica."""
-        return list(self._shards)
+        return [shard for shard, rows in enumerate(self._shards) if rows is not None]
 
     @property
     def next_expiry(self) -> int:
@@ -216,10 +215,10 @@ class Replicas:
         if not self._to_scan:
             if now <= self._first_unused_at:
                 return
-            self._to_scan = [*reversed(self._shards)]
+            self._to_scan = [*reversed(self.shards())]
             self._first_unused_at = NEVER
         for shard in self._to_scan[-_MAX_SCANNED:]:
-            rows = self._shards.get(shard)
+            rows = self._shards[shard]
             if rows is None:
                 continue
             for key, row in self._unused_rows(rows, now):
@@ -246,15 +245,15 @@ class Replicas:
         """Return a shard. All shards are sorted once for many calls."""
         while True:
             if not self._by_age:
-                ages = [(rows.updated, shard) for shard, rows in self._shards.items()]
+                ages = [(each.updated, at) for at, each in enumerate(self._shards) if each]
                 self._by_age = sorted(ages, reverse=True)
             updated, shard = self._by_age.pop()
-            rows = self._shards.get(shard)
+            rows = self._shards[shard]
             if rows is not None and rows.updated == updated:
                 return shard
 
     def _forget(self, shard: int) -> None:
-        rows = self._shards.pop(shard, None)
+        rows, self._shards[shard] = self._shards[shard], None
         for key, row in () if rows is None else rows.items():
             self._dropped(key, row)
 
