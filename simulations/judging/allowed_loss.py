@@ -351,9 +351,8 @@ def hosts_of_shard(members: tuple[Member, ...], shard: int) -> tuple[str, ...]:
     for at, owner in enumerate(order):
         zone = zone_of[owner]
         has_zones = left[zone] < len(order) - at
-        standby = next(
-            (each for each in order[at + 1 :] if not has_zones or zone_of[each] != zone), owner
-        )
-        found |= dict.fromkeys([owner, standby])
+        others = order[at + 1 :] if has_zones else order[at + 1 : at + 2]
+        standby = next((each for each in others if not has_zones or zone_of[each] != zone), owner)
+        found[owner] = found[standby] = None
         left[zone] -= 1
     return tuple(found)

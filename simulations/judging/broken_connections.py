@@ -4,8 +4,10 @@ A standby decides when neither the asking side nor the standby itself reaches th
 policy decides when one asking member reaches neither the owner nor the standby.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from ringfence.peering.link import LinkSettings
@@ -49,6 +51,7 @@ class BrokenConnections:
     """Breaks of connections in a run, with the nodes that they may separate."""
 
     resets: list[Reset] = field(default_factory=list)
+    """In the order of their times."""
     datacenters: Mapping[str, str] = field(default_factory=dict)
     """Data center of each node, by the node's name."""
     deciders_of: Callable[[str, str, str], Iterable[Deciders]] = lambda *_: ()
@@ -100,10 +103,9 @@ class BrokenConnections:
     def is_near(self, hosts: Collection[str], begin: float, end: float) -> bool:
         """Return whether a connection between some hosts broke between two instants, or so shortly
         before that the link may still have been without a connection."""
-        return any(
-            begin - _RECONNECT_S <= reset.at <= end and reset.hosts.issubset(hosts)
-            for reset in self.resets
-        )
+        first = bisect_left(self.resets, begin - _RECONNECT_S, key=itemgetter(0))
+        last = bisect_right(self.resets, end, key=itemgetter(0))
+        return any(reset.hosts.issubset(hosts) for reset in self.resets[first:last])
 
     def _has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
         """Return whether the connection between a decider and another host broke during a check or

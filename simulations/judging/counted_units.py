@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
+from msgspec import Struct
+
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import REPLICATION_LAG_S
@@ -45,8 +47,7 @@ _LONGEST_S = 1e9
 """Seconds that stand for infinity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One answer with its excuses."""
 
     answer: Answered
@@ -116,11 +117,14 @@ class CounterView:
         place = self.place_of(answer)
         is_by_owner = answer.source is not Source.STANDBY
         deciders = self._deciders(place, begin, answer.answered_at) if is_by_owner else place.hosts
+        changed = [host for host in deciders if host in self.limits.by_host]
         found = {
             limit
-            for host in deciders
+            for host in changed
             for _, limit in self.limits.changes(host, begin, answer.answered_at)
         }
+        if len(changed) < len(deciders):
+            found.add(self.limit)
         return sorted(found, key=lambda limit: -limit.amount)
 
     def drains(self, rows: Sequence[Row], end: float) -> list[Drain]:
@@ -304,7 +308,7 @@ class CounterView:
         None if the answer does not state all units, or states a number that `bound` excludes.
         """
         answer, place = row.answer, self.place_of(row.answer)
-        if self.rounding or answer.remaining is None or answer.source is not Source.OWNER:
+        if answer.remaining is None or answer.source is not Source.OWNER or self.rounding:
             return None
         until = self.excuses.undisturbed_until(self.places.values(), answer.asked_at)
         if row.excuses or row.may_be_lost or until <= answer.answered_at:

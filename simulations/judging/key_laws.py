@@ -12,6 +12,8 @@ from itertools import chain, pairwise
 from math import inf
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row
@@ -35,8 +37,7 @@ _SAME_S = 0.05
 sent. Its owner decided it later, but before the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """Result of the exact laws for one decision."""
 
     answer: Answered
@@ -197,8 +198,7 @@ def _option(row: Row, limit: Limit, bound: Bound, after: Bound, exact: Bound) ->
     return _Option(limit, bound, exact)
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(Struct, frozen=True):
     """Bounds of the units in use at a decision, under one limit."""
 
     limit: Limit
@@ -213,8 +213,7 @@ Result: TypeAlias = tuple[frozenset[str], str]
 """Reasons of an excuse, and what is wrong with an answer; both may be empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(Struct, frozen=True):
     """One decision with the bounds of the units in use."""
 
     counter: CounterView

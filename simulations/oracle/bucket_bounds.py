@@ -121,19 +121,33 @@ class _Rate:
     """Rate at which a bucket drains: that of its limit, and another one in some intervals."""
 
     def __init__(self, terms: Terms, others: Sequence[tuple[int, int, int]]) -> None:
+        """`others` are begin, end and rate of each interval, in order and disjoint."""
         self._usual = terms.amount or 1
-        self._others = others
         rates = [self._usual, *(rate for _, _, rate in others)]
         self.least, self.most = min(rates), max(rates)
+        self._begins: list[int] = []
+        self._spans: list[tuple[int, int, int]] = []
+        """End of each interval, the rate above the usual one, and the ticks that the intervals
+        before it drain beyond the usual rate."""
+        more = 0
+        for begin, end, rate in others:
+            if begin < end:
+                self._begins.append(begin)
+                self._spans.append((end, rate - self._usual, more))
+                more += (rate - self._usual) * (end - begin)
 
     def drained(self, begin: int, end: int) -> int:
         """Return the ticks that drain between two instants."""
         ticks = self._usual * (end - begin)
-        for first, last, rate in self._others:
-            overlap = min(end, last) - max(begin, first)
-            if overlap > 0:
-                ticks += (rate - self._usual) * overlap
-        return ticks
+        return ticks + self._more(end) - self._more(begin) if self._begins else ticks
+
+    def _more(self, instant: int) -> int:
+        """Return the ticks beyond the usual rate that drain up to an instant."""
+        at = bisect_right(self._begins, instant)
+        if not at:
+            return 0
+        end, rate, before = self._spans[at - 1]
+        return before + rate * (min(instant, end) - self._begins[at - 1])
 
 
 class _Pours:
