@@ -121,6 +121,10 @@ class NodeQueries:
             },
         )
 
+    def staleness(self) -> dict[str, int]:
+        """Return the counters of `stats` about the age of counts for other data centers."""
+        return self._shards.cross_dc.stats()
+
     def throttled(self, seq: int, count: int) -> Throttled:
         """Return the keys and the rules that this node denied most."""
         measures = self.measure()

@@ -21,10 +21,10 @@ class Events:
 
     def add(self, at: float, who: str, what: str) -> None:
         """Add one event: virtual time, place and description."""
-        line = f"{at:.9f} {who} {what}\n"
-        self._hash.update(line.encode())
+        line = f"{at:.9f} {who} {what}"
+        self._hash.update(f"{line}\n".encode())
         self.count += 1
-        self.last.append(line.rstrip())
+        self.last.append(line)
 
     @property
     def digest(self) -> str:

@@ -129,8 +129,10 @@ class HostClock:
     def now(self) -> int:
         """Return nanoseconds since the Unix epoch on this host's clock."""
         now = self._now()
-        drifted = (now - self._since) * self._drift_ppm * 1000
-        return EPOCH_NS + round(now * 1e9 + drifted) + self._offset_ns
+        ns = now * 1e9
+        if self._drift_ppm:
+            ns += (now - self._since) * self._drift_ppm * 1000
+        return EPOCH_NS + round(ns) + self._offset_ns
 
     def step(self, seconds: float) -> None:
         """Change the clock by a number of seconds, forwards or backwards."""

@@ -183,7 +183,7 @@ class Hosts:
         if self.has_one_datacenter:
             return []
         return [
-            (host.datacenter, (host.name, host.lives), host.node.queries.stats(1).counters)
+            (host.datacenter, (host.name, host.lives), host.node.queries.staleness())
             for host in self.running()
             if host.node is not None
         ]

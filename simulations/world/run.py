@@ -5,13 +5,12 @@ The cluster starts, then the load, and faults begin and end. After a period with
 reads the counters and checks the invariants.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from time import perf_counter
 
-from hashring import Ring, View, shard_of
+from hashring import SHARDS, Ring, View, shard_of
 from ringfence import runtime
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import hosts_of
@@ -216,10 +215,10 @@ class _Run:
             for host in self._world.hosts.running()
             if host.datacenter == datacenter and host.node is not None
         ]
-        counts = Counter(map(sum, zip(*held, strict=True)))
-        missing = counts.pop(0, 0)
-        twice = counts.total() - counts[1]
-        if not counts:
+        holders = sum(int.from_bytes(each, "little") for each in held).to_bytes(SHARDS, "little")
+        missing = holders.count(0)
+        twice = SHARDS - missing - holders.count(1)
+        if missing == SHARDS:
             return []
         return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
             twice or missing

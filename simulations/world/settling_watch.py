@@ -7,7 +7,7 @@ has no node, and while a node has another owner or standby for it.
 
 from collections.abc import Sequence
 from functools import reduce
-from operator import or_
+from operator import ne, or_
 
 from msgspec import Struct
 
@@ -108,9 +108,9 @@ class SettlingWatch:
 
 def _by_member(names: Sequence[NodeId]) -> dict[NodeId, int]:
     """Return one byte per shard for each member, 1 for the shards at which it is named."""
-    found: dict[NodeId, bytearray] = {}
+    found = {name: bytearray(SHARDS) for name in dict.fromkeys(names)}
     for shard, name in enumerate(names):
-        found.setdefault(name, bytearray(SHARDS))[shard] = 1
+        found[name][shard] = 1
     return {name: int.from_bytes(shards, "little") for name, shards in found.items()}
 
 
@@ -118,6 +118,6 @@ def _changed(usual: Ring, ring: Ring) -> int:
     """Return one byte per shard, 1 where two rings have different owners or standbys."""
     if not ring.members:
         return int.from_bytes(bytes([1]) * SHARDS, "little")
-    sides = [list(zip(each.owner_by_shard, each.standby_by_shard or [None] * SHARDS, strict=True))
-             for each in (usual, ring)]  # fmt: skip
-    return int.from_bytes(bytes([a != b for a, b in zip(*sides, strict=True)]), "little")
+    owners = bytes(map(ne, usual.owner_by_shard, ring.owner_by_shard))
+    standbys = [each.standby_by_shard or [None] * SHARDS for each in (usual, ring)]
+    return int.from_bytes(owners, "little") | int.from_bytes(bytes(map(ne, *standbys)), "little")
