@@ -4,6 +4,8 @@ Addresses, health and incarnations are not included, because they do not affect 
 """
 
 from collections.abc import Iterable
+from itertools import islice
+from operator import lt
 from typing import NewType
 
 from msgspec import Struct
@@ -49,6 +51,10 @@ def by_name(members: Iterable[Member]) -> tuple[Member, ...]:
 
     Raises `ConflictingMembers` when two members share a name but differ otherwise.
     """
+    members = tuple(members)
+    names = [member.name for member in members]
+    if all(map(lt, names, islice(names, 1, None))):
+        return members  # In large clusters, most members come in this order.
     found: dict[NodeId, Member] = {}
     for member in members:
         if found.setdefault(member.name, member) != member:

@@ -63,13 +63,14 @@ class CountRecovery:
                 self._ask_owners(datacenter, ring, [shard for shard in wanted if held[shard]])
 
     def _ask_owners(self, datacenter: str, ring: Ring, shards: Iterable[int]) -> None:
-        owners = ring.owner_by_shard
+        owners, asked = ring.owner_by_shard, self._asked
         by_owner: defaultdict[NodeId, list[int]] = defaultdict(list)
         for shard in shards:
-            by_owner[owners[shard]].append(shard)
+            if owners[shard] not in asked:
+                by_owner[owners[shard]].append(shard)
         for owner, theirs in by_owner.items():
             link = self._link_to(owner)
-            if link is not None and owner not in self._asked:
+            if link is not None:
                 self._ask(link, datacenter, owner, theirs)
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
@@ -123,12 +124,12 @@ class CountRecovery:
         again.
         """
         held = self._ownership.held
-        shards: list[int] = []
+        shards = [shard for shard in message.shards if held[shard]]
         keys: list[bytes] = []
-        for shard in [shard for shard in message.shards if held[shard]]:
+        for at, shard in enumerate(shards):
             if len(keys) >= _KEYS_PER_ANSWER:
+                del shards[at:]
                 break
-            shards.append(shard)
             if shard in remote_keys:
                 keys += islice(remote_keys[shard], _KEYS_PER_ANSWER)
         cells = self._engine.remote_counts(writer, keys, self._clock())

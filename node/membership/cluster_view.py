@@ -243,9 +243,10 @@ class ClusterView:
         self._handler.set_remote_rules(
             elsewhere.keys(), cross_dc.split_rules(), cross_dc.other_rings()
         )
+        views = [self.view] if self.view is self._placement else [self.view, self._placement]
         self._handler.router.routes = NodeRoutes(
             self._local_ring(),
-            _Targets(self._target, self.view, self._placement),
+            _Targets(self._target, views),
             elsewhere,
             me=self._node.name,
             is_here=placement.is_here,
@@ -268,7 +269,7 @@ class _Targets(Mapping[NodeId, Target]):
     too, but its link is not stored, because its end does not change the views.
     """
 
-    def __init__(self, find: Callable[[NodeId], Target | None], *views: View) -> None:
+    def __init__(self, find: Callable[[NodeId], Target | None], views: Sequence[View]) -> None:
         self._find = find
         self._names = dict.fromkeys(member.name for view in views for member in view.members)
         self._found: dict[NodeId, Target] = {}

@@ -1,8 +1,6 @@
 """Members that may have the counters of shards that the ring assigns to this node."""
 
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
-from operator import eq, gt
 
 from hashring import SHARDS, NodeId, Ring
 
@@ -29,9 +27,14 @@ class ShardSources:
         `check_ring` is the ring by which checks are sent. It still contains members that are
         leaving. Such a member may have the only replica if an owner fails at that time.
         """
-        leaving = sorted({m.name for m in check_ring.members} - {m.name for m in new.members})
-        after = new.owner_by_shard
-        self.ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
+        leaving: list[NodeId] = []
+        if check_ring is not new:
+            staying = {member.name for member in new.members}
+            leaving = sorted([m.name for m in check_ring.members if m.name not in staying])
+        mine, ours = new.shards_of(self._me), bytearray(SHARDS)
+        for shard in mine:
+            ours[shard] = 1
+        self.ours = bytes(ours)
         for shard in [shard for shard in self.by_shard if not self.ours[shard]]:
             del self.by_shard[shard]
             self.standby_before.discard(shard)
@@ -42,7 +45,7 @@ class ShardSources:
         copied = old.standby_by_shard or no_owners
         standing_by = new.standby_by_shard or no_owners
         seen: dict[object, tuple[NodeId, ...]] = {}
-        for shard in compress(range(SHARDS), map(gt, self.ours, held)):
+        for shard in [shard for shard in mine if not held[shard]]:
             known = self.by_shard.get(shard, ())
             if copied[shard] == self._me and shard not in self.by_shard:
                 self.standby_before.add(shard)
