@@ -250,6 +250,8 @@ class MemoryTransport:
         self, network: MemoryNetwork, address: Address, on_bug: OnBug, accept: Accept | None
     ) -> None:
         self.network = network
+        self.now = network.now
+        """Function that returns the time of the runtime's clock."""
         self.accept = accept
         self.is_alive = False
         """Whether the transport runs and has not crashed."""
@@ -289,10 +291,6 @@ class MemoryTransport:
                 self.flush()
                 self.is_alive = False
             self.network.stop(self)
-
-    def now(self) -> float:
-        """Return the time of the runtime's clock."""
-        return self.network.now()
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
         """Start to connect; the first packet is sent at the next flush. There are no
@@ -370,7 +368,8 @@ class MemoryTransport:
                 call()
             except Exception as error:  # noqa: BLE001 - one caller's bug must not stop the others.
                 self.report(error)
-            self.flush()
+            if self._unsent:
+                self.flush()
 
     def report(self, error: Exception) -> None:
         """Pass an unexpected exception to the callback for internal errors."""

@@ -20,7 +20,7 @@ from simulations.runtimes.scheduler import Scheduler
 from simulations.scenarios.scenario import Level
 from simulations.scenarios.seeds import stream
 
-__all__ = ["EPOCH_NS", "HostClock", "open_timed_calls", "run_at_level"]
+__all__ = ["EPOCH_NS", "HostClock", "clock", "open_timed_calls", "run_at_level"]
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 """Start time of all runs, in nanoseconds since the Unix epoch; a full hour."""
@@ -86,11 +86,24 @@ class _Clock(trio.abc.Clock):
         return 0
 
 
+def clock() -> Callable[[], float]:
+    """Return the clock function of this run. At the level `node` it calls no function of trio,
+    because it is called very often."""
+    own = _own_clock()
+    return runtime.clock() if own is None else own.current_time
+
+
 def open_timed_calls() -> AbstractAsyncContextManager[runtime.TimedCalls]:
     """Return the scheduler of timed calls of this run: the clock at the level `node`, otherwise the
     runtime's own."""
-    clock = trio.lowlevel.current_clock() if runtime.in_trio_run() else None
-    return nullcontext(clock) if isinstance(clock, _Clock) else runtime.open_timed_calls()
+    own = _own_clock()
+    return runtime.open_timed_calls() if own is None else nullcontext(own)
+
+
+def _own_clock() -> _Clock | None:
+    """Return the clock of this run at the level `node`, otherwise None."""
+    found = trio.lowlevel.current_clock() if runtime.in_trio_run() else None
+    return found if isinstance(found, _Clock) else None
 
 
 def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:

@@ -13,12 +13,11 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from ringfence import runtime
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
 from ringfence.transport.memory_connection import MemoryConnection
-from simulations.runtimes.virtual_time import open_timed_calls
+from simulations.runtimes.virtual_time import clock, open_timed_calls
 from simulations.scenarios.latency import Place, delay_s
 from simulations.scenarios.scenario import Network
 
@@ -62,7 +61,7 @@ class SimulatedNetwork(MemoryNetwork):
             jitter=jitter,
             loss=links.loss,
             repeats=links.repeats,
-            clock=runtime.clock(),
+            clock=clock(),
             open_timed_calls=open_timed_calls,
         )
         self._preset = links.latency

@@ -26,7 +26,7 @@ from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role
 from simulations.reporting.events import Events
-from simulations.runtimes.virtual_time import HostClock
+from simulations.runtimes.virtual_time import HostClock, clock
 from simulations.scenarios.faulty_containment import FaultyContainment
 from simulations.scenarios.scenario import Scenario
 from simulations.scenarios.seeds import stream
@@ -67,11 +67,11 @@ class World:
         self._tasks = tasks
         self._datagrams = PlainDatagrams() if scenario.level == "core" else None
         self._network = SimulatedNetwork(stream(seed, "network"), scenario.network, jitter=_JITTER)
-        self.hosts = Hosts(scenario, events, runtime.clock())
+        self.hosts = Hosts(scenario, events, clock())
         for host in self.hosts.by_name.values():
             self._network.place(host.address, host.place)
         self.links = Links(self.hosts, self._network, scenario.network)
-        self.shard_watch = ShardWatch(runtime.clock())
+        self.shard_watch = ShardWatch(clock())
         self.watch = MembershipWatch(self.hosts, () if scenario.is_blind else scenario.faults)
         if scenario.network.resets:
             tasks.start_soon(
@@ -266,7 +266,7 @@ class World:
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
             ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_HEDGE_AFTER),
-            HostClock(runtime.clock()),
+            HostClock(clock()),
             random,
             None,
         )
