@@ -150,14 +150,17 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "far-restart",
-        "a node restarts before the other data center detects it, and receives the counts again",
+        "a node restarts after a cut from its standby, and receives counts from far away again",
         nodes=4,
         datacenters=2,
         seconds=4,
         calm=18,
         network=_NEAR,
         loads=(Load(rule="everywhere", per_second=40, keys=20),),
-        faults=(Fault(5, "crash", 5.3, {"node": "n4"}),),
+        faults=(
+            Fault(3, "cut", 4.4, {"node": "n4", "from": "n2"}),
+            Fault(4.3, "crash", 4.6, {"node": "n4"}),
+        ),
         wanted=("digest_repaired",),
     ),
     build_testbed(
