@@ -199,8 +199,8 @@ class Excuses:
         return min(begins, default=inf)
 
     def is_broken(self, place: Place, answer: Answered, end: float) -> bool:
-        """Return whether a connection of a check broke before `end`, so that its caller may have
-        asked again: one that the client or a member that forwards for it uses."""
+        """Return whether a connection of the client, or of a member that may forward its checks,
+        broke between a check and `end`. Then the check may have been sent again."""
         askers = self.place(answer.datacenter, place.shard).hosts
         return self._broken.is_near({answer.client, *place.hosts, *askers}, answer.asked_at, end)
 
