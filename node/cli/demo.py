@@ -97,9 +97,13 @@ def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
 
 async def _run_until_signal(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
     """Run the demo until it ends or a signal arrives; remove its nodes and keys, and return the
-    signal."""
+    signal.
+
+    SIGINT is received, too: a `KeyboardInterrupt` in the middle of a start would leave a node or a
+    folder behind.
+    """
     result: DemoResult | int = 0
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
 
             async def handle_signal() -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import trio
 from msgspec.structs import replace
 from rich.console import Console
 
 from node.cli import command
+from node.cli import demo as demo_command
 from node.cli.demo import picture, progress_line
 from node.demo import show
 from node.demo.shares import CLIENT, Share
@@ -146,6 +148,22 @@ def test_a_line_of_progress_says_what_the_picture_says() -> None:
     assert progress_line(halfway()) == (
         "5 s: 8000 of 10000 requests, 6500 allowed, 1500 denied; node a was killed"
     )
+
+
+def test_an_interrupt_in_the_middle_of_a_start_waits_until_it_can_be_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    async def start(seen: Demo, on_change: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        started.append(True)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(demo_command, "run_demo", start)
+
+    assert trio.run(demo_command._run_until_signal, Demo(1), lambda: None) == signal.SIGINT
+    assert started
 
 
 def heed_interrupts() -> None:
