@@ -49,7 +49,8 @@ def group_by(
     the compiled module was built, `hashring.group_by` is its version.
     """
     groups: dict[Item, list[bytes]] = {}
-    for key, shard in [(key, shard_of(key)) for key in keys]:
+    for key in keys:
+        shard = shard_of(key)
         if marked[shard]:
             groups.setdefault(table[shard], []).append(key)
     return groups

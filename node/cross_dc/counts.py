@@ -174,7 +174,8 @@ class CrossDcCounts:
                 self._keys.rounds.add_work()
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
-            await runtime.sleep(INTERVAL * spread)  # A refund may follow its check at once.
+            # Other data centers get no refunds: a count waits for the refund of its check.
+            await runtime.sleep(INTERVAL * spread)
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

@@ -131,7 +131,7 @@ class ClusterView:
         clock, name = self._node.clock, self._node.name
         while True:
             if clock.cluster.is_suspect or was_suspect:
-                await runtime.sleep(_CLOCK_EVERY)  # The end of a suspicion is no event.
+                await runtime.sleep(_CLOCK_EVERY)  # No event marks the end of a suspicion.
             else:
                 await clock.became_suspect.wait()
             # A node that is alone in its data center stays: it cannot forward.

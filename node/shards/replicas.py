@@ -245,7 +245,8 @@ class Replicas:
         """Return a shard. All shards are sorted once for many calls."""
         while True:
             if not self._by_age:
-                ages = [(each.updated, at) for at, each in enumerate(self._shards) if each]
+                shards = enumerate(self._shards)
+                ages = [(each.updated, at) for at, each in shards if each is not None]
                 self._by_age = sorted(ages, reverse=True)
             updated, shard = self._by_age.pop()
             rows = self._shards[shard]

@@ -67,7 +67,7 @@ class ClockErrors:
             if begin <= max(step.end, step.begin + max(0.0, -by_s)) + abs(by_s):
                 error += abs(by_s)
         has_drift = any(at <= end for at, _ in self._drifts)
-        return error, _DRIFT_SHARE * has_drift + _SLEW
+        return error, _SLEW + (_DRIFT_SHARE if has_drift else 0.0)
 
     def error_s(self, place: Place, answer: Answered, period_s: float) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
