@@ -150,7 +150,7 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "far-restart",
-        "a node restarts after a cut from its standby, and receives counts from far away again",
+        "a node with a slow link to its standby restarts, and receives counts from far away again",
         nodes=4,
         datacenters=2,
         seconds=4,
@@ -158,8 +158,8 @@ _ALL: tuple[Testbed, ...] = (
         network=_NEAR,
         loads=(Load(rule="everywhere", per_second=40, keys=20),),
         faults=(
-            Fault(3, "cut", 4.4, {"node": "n4", "from": "n2"}),
-            Fault(4.3, "crash", 4.6, {"node": "n4"}),
+            Fault(4.4, "slow", 5.2, {"node": "n4", "from": "n2", "extra_ms": 1000}),
+            Fault(5, "crash", 5.3, {"node": "n4"}),
         ),
         wanted=("digest_repaired",),
     ),
