@@ -5,6 +5,7 @@ its deadline, and a check passes at most two nodes.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -214,7 +215,7 @@ class RequestHandler:
                 if within <= 0:
                     return None
             if part.results is not None:
-                await self.borrowing.borrow(batch, part.results, within)
+                await self._borrow_and_remember(batch, part.results, within)
                 return part.results
             is_last = request.hops >= _MAX_HOPS
             if is_last or (request.as_standby and not self._is_elsewhere(batch)):
@@ -281,18 +282,22 @@ class RequestHandler:
 
     def _count_and_remember(self, batch: Batch, *, as_standby: bool) -> Results:
         """Count checks with identities, and store their outcomes for repeats of the checks."""
-        now, is_refund, costs = self._clock.now(), batch.op is Op.REFUND, batch.costs
-        if is_refund:
+        now, costs = self._clock.now(), batch.costs
+        if batch.op is Op.REFUND:
             results, costs = self._ownership.refunds.apply(
                 batch, partial(self._count, batch, as_standby=as_standby), now
             )
         else:
             results = self._count(batch, as_standby=as_standby)
+        self._remember(batch, results, costs, now)
+        return results
+
+    def _remember(self, batch: Batch, results: Results, costs: Sequence[int], now: int) -> None:
+        is_refund = batch.op is Op.REFUND
         for row, id_ in enumerate(batch.ids):
             self._decided_checks.remember(
                 *(id_, batch.keys[row], costs[row], results.row(row), now), is_refund=is_refund
             )
-        return results
 
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
@@ -312,8 +317,20 @@ class RequestHandler:
         return results
 
     async def _borrow(self, batch: Batch, results: Results, done: ResultCallback) -> None:
-        await self._containment.run("borrowing", self.borrowing.borrow, batch, results)
+        await self._containment.run("borrowing", self._borrow_and_remember, batch, results)
         done(results)
+
+    async def _borrow_and_remember(
+        self, batch: Batch, results: Results, within: float = math.inf
+    ) -> None:
+        """Ask other data centers to allow denied checks, and store the denials and the outcomes.
+
+        Meanwhile this node may have units again. A hedged request of the same check then finds the
+        denial, so it spends no unit here in addition to the borrowed one.
+        """
+        self._remember(batch, results, batch.costs, self._clock.now())
+        await self.borrowing.borrow(batch, results, within)
+        self._remember(batch, results, batch.costs, self._clock.now())
 
     async def _fetch_and_decide(self, batch: Batch, as_standby: bool, done: ResultCallback) -> None:
         found: list[Results] = []

@@ -31,7 +31,9 @@ descriptors:
 
 
 @asynccontextmanager
-async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
+async def far_apart(
+    only: str = "", standby_after: float | None = None
+) -> AsyncIterator[tuple[World, Limiter]]:
     """Run two data centers and a client of one; with `only`, that node receives every request."""
     async with world("e1", rules=RULES) as w:
         await w.stop("e1")
@@ -41,7 +43,9 @@ async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
             w.network.set_delay(address_of(name), address_of("u1"), DELAY)
         await w.settle()
         seeds = [only] if only else ["e1", "e2"]
-        async with w.client(*seeds, only=bool(only), denials=0, leases=False) as limiter:
+        async with w.client(
+            *seeds, only=bool(only), standby_after=standby_after, denials=0, leases=False
+        ) as limiter:
             await limiter.check("api", {"home": "warm"})
             yield w, limiter
 
@@ -102,6 +106,24 @@ async def test_an_exhausted_key_sent_to_another_data_center_delays_no_other(
         assert timed.took["split"][0] >= 2 * DELAY * 1000
         assert all(decision.allowed for decision in timed.decisions), "the other part has units"
         assert w.total("borrowed") == 1
+
+
+async def test_a_hedged_check_counts_once_if_its_own_part_has_units_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with far_apart(standby_after=DELAY / 2) as (w, limiter):
+        for _ in range(5):
+            assert (await limiter.check("api", {"split": "x"})).allowed
+        timed = Timed(limiter)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timed.check, "split", "x")
+            await trio.sleep(DELAY / 4)
+            await limiter.refund("api", {"split": "x"})
+        await trio.sleep(1)
+
+        assert timed.decisions[0].allowed
+        key = counter(w.rules, "split", "x")
+        assert sum(w.nodes[name].queries.used(key) or 0 for name in NODES) == 5
 
 
 async def test_a_key_with_all_parts_exhausted_is_denied_immediately(
