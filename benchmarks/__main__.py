@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -39,6 +40,8 @@ NAMES = tuple(FOLDERS)
 
 def main(arguments: list[str]) -> int:
     """Run the named benchmarks, or list all names when none is given. Return the exit code."""
+    # Without a cache, each process that a benchmark starts would compile our modules again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     parser = _parser()
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]

@@ -122,7 +122,6 @@ class FarNodes:
         self.starts += (self._home / f"{name}.log").exists()
         join = [f"--join=127.0.0.1:{self._door(each)}" for each in _PLACES if each != name]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As an installed package is.
         with self._log(name).open("wb") as file:
             self._processes[name] = subprocess.Popen(
                 [
