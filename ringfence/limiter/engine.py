@@ -115,6 +115,7 @@ class Engine:
                 if self._tables.room < 0:
                     self._tables.evict_to_bounds(0, now)
                 return outcomes
+        _check_costs(costs)
         if len(keys) == 1 and not which:
             return self._decide_one(keys, costs, now)
         if groups and (sum(groups) != len(keys) or min(groups) < 1):
@@ -237,8 +238,7 @@ class Engine:
         unknown rule, nothing is counted and the code is `UNKNOWN_RULE`.
         Raises `ValueError` when a cost is negative.
         """
-        if costs and min(costs) < 0:
-            raise ValueError(f"cost must not be negative, got {min(costs)}; use refund instead")
+        _check_costs(costs)
         members = self._members(keys, costs, limits, which)
         rows = [
             UNKNOWN
@@ -472,6 +472,11 @@ class Engine:
             self._tables.member(key, cost, carried(limits, which, at))
             for at, (key, cost) in enumerate(zip(keys, costs, strict=True))
         ]
+
+
+def _check_costs(costs: Sequence[int]) -> None:
+    if costs and min(costs) < 0:
+        raise ValueError(f"cost must not be negative, got {min(costs)}; use refund instead")
 
 
 def _is_concurrency(limit: Limit) -> bool:

@@ -79,7 +79,7 @@ def runs(
         last = first + 1
         while (
             last < end
-            and keys[last].startswith(prefix)
+            and keys[last][:ID_BYTES] == prefix
             and (not which or which[last] == which[first])
         ):
             last += 1

@@ -13,6 +13,8 @@ from ringfence.limiter import (
     Limit,
     Outcomes,
     Table,
+    compiled_tables,
+    why_not_compiled,
 )
 
 SECOND = NS_PER_SECOND
@@ -371,3 +373,33 @@ def test_sizes_are_reported_by_rule_and_without_rule() -> None:
     engine.decide([key(9)], [1], [], [FIVE], [1], 0)
 
     assert engine.sizes() == ({0: 2, 1: 1}, 1)
+
+
+def both_engines() -> list[Engine]:
+    """Return an engine in Python, and a compiled one if there is one."""
+    engines = [Engine(max_keys=10)]
+    if why_not_compiled() is None:
+        engines.append(Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=True)))
+    return engines
+
+
+@pytest.mark.parametrize("engine", both_engines())
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_invalid_costs_and_keys_of_unknown_rules_are_refused(engine: Engine, others: int) -> None:
+    keys, costs = [b"12345678"] * others, [1] * others
+
+    with pytest.raises(ValueError, match="negative"):
+        engine.decide([*keys, b"12345678"], [*costs, -1], [], [], [], 5)
+    with pytest.raises(TypeError):
+        engine.decide([*keys, b"12345678"], [*costs, None], [], [], [], 5)  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        engine.decide([*keys, 5], [*costs, 1], [], [], [], 5)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("engine", both_engines())
+def test_a_key_without_a_whole_rule_id_leaves_the_next_key_alone(engine: Engine) -> None:
+    engine.set_rules({0: EngineRule(Limit.of_ns(3, 10**9))})
+
+    decided = engine.decide([bytes(2), bytes(8) + b"key"], [1, 1], [], [], [], 5)
+
+    assert decided.codes == [Code.UNKNOWN_RULE, Code.ALLOWED]
