@@ -168,7 +168,7 @@ class Table:
         Denied when the key has no such slot; nothing changes then.
         """
         counter = self._find(key)
-        if isinstance(counter, Concurrency):
+        if isinstance(counter, Concurrency) and counter.used(now):
             return counter.renew(slot_id, now)
         _, remaining, _, reset_after, _, _ = self.verdicts((key,), (0,), now)[0]
         return DENIED, remaining, 0, reset_after, 0, 0

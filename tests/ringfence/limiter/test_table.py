@@ -174,3 +174,10 @@ def test_a_denied_renewal_of_an_unused_key_returns_all_slots_as_remaining() -> N
     table = Table(Limit.of_ns(3, NS_PER_SECOND, Algorithm.CONCURRENCY), max_keys=10)
 
     assert table.renew(b"key", 7, 0) == (Code.DENIED, 3, 0, 0, 0, 0)
+
+
+def test_a_denied_renewal_of_an_expired_counter_is_by_the_limit_of_the_table() -> None:
+    table = Table(Limit.of_ns(4, 100, Algorithm.LEAKY_BUCKET), max_keys=9)
+    table.verdicts((b"key",), (1,), 0, Limit.of_ns(3, 40, Algorithm.CONCURRENCY))
+
+    assert table.renew(b"key", 7, 50) == (Code.DENIED, 4, 0, 0, 0, 0)
