@@ -11,13 +11,15 @@ from tests.ringfence.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS
 __all__ = ["run"]
 
 RULES, NUMBERS = 4, 6
+# The last one is near the end of what compiled tables express.
+STARTS = (DAY_NS, 1_700_000_000 * 10**9, 2**62 - DAY_NS)
 KEYS = [key_of(rule, number) for rule in range(RULES) for number in range(NUMBERS)]
 
 
 def run(data: bytes) -> int:
     """Live through the history that `data` spells; return the number of steps."""
     read = Choices(data)
-    start = (DAY_NS, 1_700_000_000 * 10**9, 4 * 10**18)[read.below(3)]
+    start = STARTS[read.below(len(STARTS))]
     pair = Pair([read.below(len(LIMITS)) for _ in range(3)], start)
     steps = 0
     while read:
@@ -28,7 +30,7 @@ def run(data: bytes) -> int:
 
 def _step(pair: Pair, read: Choices) -> int:
     """Do one thing; return how many checks it stands for."""
-    kind = read.below(32)
+    kind = read.below(36)
     pair.now += GAPS_NS[read.below(len(GAPS_NS))] if kind % 2 else read.below(20)
     where = read.below(RULES), read.below(NUMBERS)
     if kind < 18:
@@ -58,10 +60,52 @@ def _step(pair: Pair, read: Choices) -> int:
             pair.set_rules([read.below(len(LIMITS)) for _ in range(read.below(5))], sorted(shared))
         case 30:
             pair.move(KEYS[read.below(9) : 9 + read.below(9)], GAPS_NS[read.below(6)])
+        case 31:
+            pair.renew(*where, read.below(9))
+        case 32:
+            pair.refund(*where, 1, 0, slot_id=read.below(9))
+        case 33:
+            groups = [
+                (
+                    GAPS_NS[read.below(len(GAPS_NS))],
+                    [_row(read, with_carried=False)[:3] for _ in range(1 + read.below(3))],
+                )
+                for _ in range(read.below(9))
+            ]
+            pair.decide_each(groups)
+            return sum([len(group) for _, group in groups])
+        case 34:
+            _reject(read, pair.now)
         case _:
             pair.compare(KEYS)
             pair.peek(KEYS)
     return 1
+
+
+def _reject(read: Choices, now: int) -> None:
+    """Decide a frame with an error at one place."""
+    pair = Pair([read.below(len(LIMITS)) for _ in range(3)], now)
+    pair.decide([_row(read, with_carried=False) for _ in range(5)])
+    count = (1, 2, 5, 300)[read.below(4)]
+    rows = [_row(read, with_carried=False) for _ in range(count)]
+    keys: list[object] = [key_of(rule, number) for rule, number, _, _ in rows]
+    costs: list[object] = [cost for _, _, cost, _ in rows]
+    groups: list[object] = []
+    at = read.below(256) % count
+    match read.below(6):
+        case 0:
+            costs[at] = (-1, -(2**70), None, "1")[read.below(4)]
+        case 1:
+            keys[at] = (None, 5, [])[read.below(3)]
+        case 2:
+            del costs[at]
+        case 3:
+            groups = [count, 0]
+        case 4:
+            groups = [2**70, count - 2**70]
+        case _:
+            groups = [1 + count // 2] * 2
+    pair.reject(keys, costs, groups)
 
 
 def _row(read: Choices, *, with_carried: bool) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 """The reference and the compiled engine side by side: whatever one is asked, so is the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ringfence.limiter import (
     Algorithm,
@@ -12,6 +13,7 @@ from ringfence.limiter import (
     Snapshot,
     compiled_tables,
 )
+from ringfence.limiter.packed_snapshot import check_rows
 
 __all__ = ["COSTS", "DAY_NS", "GAPS_NS", "LIMITS", "Pair", "key_of"]
 
@@ -102,6 +104,14 @@ class Pair:
         )
         assert found == expected
 
+    def reject(self, keys: Sequence[Any], costs: Sequence[Any], groups: Sequence[Any]) -> None:
+        """Check a frame with errors. What is charged before an error may differ afterwards."""
+        expected, found = (
+            _result_of(lambda engine=engine: engine.decide(keys, costs, groups, [], [], self.now))
+            for engine in self.engines
+        )
+        assert found == expected
+
     def refund(self, rule: int, number: int, cost: int, age_ns: int, slot_id: int = 0) -> None:
         """Give back."""
         key = [key_of(rule, number)]
@@ -169,7 +179,7 @@ class Pair:
 
         Counts that weigh nothing any more may be written down or not, so that states may differ.
         """
-        expected, found = (engine.snapshot(keys, self.now) for engine in self.engines)
+        expected, found = (self._packed(engine, keys) for engine in self.engines)
         assert found.keys == expected.keys
         assert found.remote_counts == expected.remote_counts
         assert limits_in(found) == limits_in(expected)
@@ -179,6 +189,18 @@ class Pair:
         in_use = {key for key in keys if self.reference.used(key, self.now)}
         assert in_use <= set(self.compiled.keys())
         return expected, found
+
+    def _packed(self, engine: Engine, keys: Sequence[bytes]) -> Snapshot:
+        """Return the counters in use; their packed form must be equal."""
+        counts, packed = engine.snapshot(keys, self.now), engine.pack(keys, self.now)
+        check_rows(packed.rows, len(keys), len(packed.limits), 8, 255)
+        rows = packed.unpack()
+        used = [at for at, state in enumerate(rows.states) if state]
+        assert [keys[at] for at in used] == counts.keys
+        assert [rows.states[at] for at in used] == counts.states
+        assert [rows.limits[rows.which[at]] for at in used] == limits_in(counts)
+        assert [rows.remote_counts[at] for at in used if rows.remote_counts] == counts.remote_counts
+        return counts
 
     def peek(self, keys: Sequence[bytes]) -> None:
         """Ask how keys stand, and what of them would be told."""
@@ -195,3 +217,11 @@ class Pair:
 def limits_in(snapshot: Snapshot) -> list[Limit]:
     """Per key, the limit it was counted by."""
     return [snapshot.limits[which] for which in snapshot.which]
+
+
+def _result_of(decide: Callable[[], Outcomes]) -> Outcomes | type[Exception]:
+    """Return the result, or the class of the error."""
+    try:
+        return decide()
+    except (TypeError, ValueError) as error:
+        return type(error)
