@@ -20,7 +20,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from hashring._murmur cimport SHARD_SHIFT, murmur3
 from ringfence.limiter.compiled._states cimport (
-    PackedRow, first_packed_row, next_packed_row, put_packed_number,
+    PackedRow, first_packed_row, next_packed_row, packed_number, put_packed_number,
 )
 
 from node.shards.replica_rows import merged
@@ -71,17 +71,6 @@ cdef struct Record:
     uint8_t id
 
 
-cdef inline const uint8_t* _get(const uint8_t* place, uint64_t* number) noexcept:
-    cdef int shift = 0
-    number[0] = 0
-    while place[0] >= 128:
-        number[0] |= <uint64_t>(place[0] & 127) << shift
-        shift += 7
-        place += 1
-    number[0] |= <uint64_t>place[0] << shift
-    return place + 1
-
-
 def pack_row(limit, arrived_at, list state not None) -> bytes:
     """Return a row with the number of a limit, the instant of its arrival, and a state.
 
@@ -109,23 +98,32 @@ def pack_row(limit, arrived_at, list state not None) -> bytes:
             free(begin)
 
 
+cdef const uint8_t* _read_head(bytes row, uint64_t* limit, uint64_t* instant) except NULL:
+    """Read the number of the limit and the instant of arrival; return the place behind them."""
+    cdef const uint8_t* place = <const uint8_t*><char*>row
+    cdef const uint8_t* end = place + len(row)
+    if not packed_number(&place, end, limit) or end - place < INSTANT:
+        raise ValueError("a row must begin with a limit and an instant")
+    memcpy(instant, place, INSTANT)
+    return place + INSTANT
+
+
 def head_of(bytes row not None) -> tuple[int, int]:
     """Return the number of the limit and the instant of arrival in a row."""
     cdef uint64_t limit, instant
-    cdef const uint8_t* place = _get(<const uint8_t*><char*>row, &limit)
-    memcpy(&instant, place, INSTANT)
+    _read_head(row, &limit, &instant)
     return limit, instant
 
 
 def state_of(bytes row not None) -> list[int]:
     """Return the state in a row."""
-    cdef const uint8_t* place = <const uint8_t*><char*>row
-    cdef const uint8_t* end = place + len(row)
-    cdef uint64_t number
+    cdef uint64_t limit, number
+    cdef const uint8_t* place = _read_head(row, &limit, &number)
+    cdef const uint8_t* end = <const uint8_t*><char*>row + len(row)
     cdef list state = []
-    place = _get(place, &number) + INSTANT
     while place < end:
-        place = _get(place, &number)
+        if not packed_number(&place, end, &number):
+            raise ValueError("a row must end with whole numbers")
         state.append(number)
     return state
 
@@ -400,7 +398,7 @@ def keep_rows(
             ringfence_fetch(found[by_shard[at]])
             ringfence_fetch(<char*>found[by_shard[at]] + CACHE_LINE)
         for at in range(count):
-            if <object>found[by_shard[at]] is not None:
+            if isinstance(<object>found[by_shard[at]], PackedRows):
                 (<PackedRows>found[by_shard[at]]).prefetch()
         for at in range(count):
             keeper.keep(&block[at], by_shard[at])
@@ -429,11 +427,13 @@ cdef class _Keeper:
     def __cinit__(self):
         self.dropped = Counter()
 
+    @cython.boundscheck(True)
     cdef int keep(self, const PackedRow* row, uint32_t shard) except -1:
         cdef PackedRows rows
         cdef Record old
         cdef uint64_t old_limit
         cdef uint8_t[LONGEST_NUMBER + INSTANT] head
+        cdef const uint8_t* first
         cdef uint8_t* end
         cdef uint64_t place = self.place
         self.place += 1
@@ -452,7 +452,8 @@ cdef class _Keeper:
             old = rows._record(at)
             self.size -= 1
             self.nbytes -= _ROW_BYTES + old.row_size
-            _get(old.row, &old_limit)
+            first = old.row
+            packed_number(&first, old.row + old.row_size, &old_limit)
             if old_limit != self.last_dropped:
                 self.dropped[self.last_dropped] += self.in_turn
                 self.last_dropped, self.in_turn = old_limit, 0

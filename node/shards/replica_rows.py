@@ -7,8 +7,6 @@ count, and the numbers of the state, 8 bytes each.
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
-from struct import Struct
 from typing import TypeAlias
 
 from hashring import shard_of
@@ -32,30 +30,25 @@ their limit, and number of replaced rows by number of their limit."""
 
 ROW_BYTES = 190
 """Estimated bytes of a row with its key, without the numbers."""
-_HEAD = Struct("=IQ")
 _NUMBERS = "Q"
-
-
-@lru_cache(maxsize=64)
-def _row_of(numbers: int) -> Struct:
-    """Return the layout of a row whose state has so many numbers."""
-    return Struct(f"{_HEAD.format}{numbers}{_NUMBERS}")
+_HEAD = 16
+"""Bytes of the number of the limit and the instant."""
 
 
 def pack_row(limit: int, arrived_at: int, state: list[int]) -> bytes:
     """Return a row with the number of a limit, the instant of its arrival, and a state."""
-    return _row_of(len(state)).pack(limit, arrived_at, *state)
+    return array(_NUMBERS, (limit, arrived_at, *state)).tobytes()
 
 
 def head_of(row: bytes) -> tuple[int, int]:
     """Return the number of the limit and the instant of arrival in a row."""
-    limit, arrived_at = _HEAD.unpack_from(row)
+    limit, arrived_at = array(_NUMBERS, row[:_HEAD])
     return limit, arrived_at
 
 
 def state_of(row: bytes) -> list[int]:
     """Return the state in a row."""
-    return array(_NUMBERS, row[_HEAD.size :]).tolist()
+    return array(_NUMBERS, row[_HEAD:]).tolist()
 
 
 class PlainRows(dict[bytes, bytes]):
@@ -103,6 +96,8 @@ def keep_rows(
             nbytes -= ROW_BYTES + len(old)
             dropped[head_of(old)[0]] += 1
         if state:
+            if limit >= len(numbers):
+                raise ValueError("packed rows must have known limits")
             rows[key] = row = pack_row(numbers[limit], arrived_at, state)
             size += 1
             nbytes += ROW_BYTES + len(row)

@@ -1,6 +1,6 @@
 """Compiled dictionary of replicas, compared with a Python dictionary."""
 
-import struct
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ packed_rows = pytest.importorskip(
     "node.shards._packed_rows", reason="the compiled modules were not built"
 )
 
+FORMS = [packed_rows, replica_rows]
 KEYS = (
     st.binary(max_size=3)
     | st.integers(0, 400).map(lambda number: b"key-%d" % number)
@@ -97,7 +98,7 @@ def test_the_id_of_a_rule_is_stored_once_for_its_keys() -> None:
     assert others.nbytes > rows.nbytes + 7 * 200
 
 
-@given(NUMBERS.map(lambda number: number % 2**32), NUMBERS, st.lists(NUMBERS, max_size=40))
+@given(NUMBERS, NUMBERS, st.lists(NUMBERS, max_size=40))
 def test_compiled_rows_have_the_contents_of_plain_ones(
     limit: int, arrived_at: int, state: list[int]
 ) -> None:
@@ -112,12 +113,21 @@ def test_a_row_of_a_short_state_is_short() -> None:
     assert len(packed_rows.pack_row(3, 1_700_000_000 * 10**9, [1, 5_000, 0])) <= 13
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", [-1, 2**64])
-def test_numbers_outside_64_bits_are_refused(number: int) -> None:
+def test_numbers_outside_64_bits_are_refused(form: ModuleType, number: int) -> None:
     with pytest.raises(OverflowError):
-        packed_rows.pack_row(1, 1, [number])
-    with pytest.raises(struct.error):
-        replica_rows.pack_row(1, 1, [number])
+        form.pack_row(1, 1, [number])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_ends_too_soon_is_refused(form: ModuleType) -> None:
+    row = form.pack_row(300, 1, [300])
+
+    with pytest.raises(ValueError, match=r"row must|multiple of item size"):
+        form.head_of(row[:7])
+    with pytest.raises(ValueError, match=r"row must|multiple of item size"):
+        form.state_of(row[:-1])
 
 
 rows_of_frames = st.lists(
@@ -169,8 +179,25 @@ def test_compiled_code_keeps_the_same_replicas(
     assert total == sum([packed_rows.ROW_BYTES + len(row) for row in stored])
 
 
-def test_rows_that_are_not_packed_rows_are_refused() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_that_are_not_packed_rows_are_refused(form: ModuleType) -> None:
     packed = pack_rows([(b"rule-onekey-1", 1, [5])])
     for rows, numbers in ((packed, [1]), (packed[:-1], [1, 2]), (b"\1" + packed[1:], [1, 2])):
-        with pytest.raises(ValueError, match="packed rows"):
-            packed_rows.keep_rows([None] * SHARDS, rows, numbers, 1, "a", [(0,)], 1)
+        with pytest.raises(ValueError, match="packed row"):
+            form.keep_rows([None] * SHARDS, rows, numbers, 1, "a", [(0,)], 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("origins", [[], ()])
+def test_rows_without_origins_are_refused(
+    form: ModuleType, origins: list[tuple[int, ...]] | tuple[()]
+) -> None:
+    packed = pack_rows([(b"rule-onekey-1", 0, [5])])
+    with pytest.raises(IndexError):
+        form.keep_rows([None] * SHARDS, packed, [1], 1, "a", origins, 1)
+
+
+def test_only_packed_rows_can_be_the_rows_of_a_shard() -> None:
+    packed = pack_rows([(b"rule-onekey-1", 0, [5])])
+    with pytest.raises(TypeError):
+        packed_rows.keep_rows([5] * SHARDS, packed, [1], 1, "a", [(0,)], 1)
