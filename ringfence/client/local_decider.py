@@ -76,18 +76,12 @@ class LocalDecider:
     async def ask(self, key: bytes, cost: int, timeout: float | None) -> OutcomeRow:  # noqa: ASYNC109
         """Decide a single check immediately."""
         await self._checkpoints.take()
-        return self.decide_lone(key, cost)
+        return self.ask_now(key, cost)
 
-    def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
+    def ask_now(self, key: bytes, cost: int) -> OutcomeRow:
         """Decide a single check without creating a batch, which would double the time."""
         with self._lock:
-            amount, verdict = self._engine.decide_lone(key, cost, self._clock.now())
-        code, remaining, retry_after, reset_after, delay, slot_id = verdict
-        return code, amount, remaining, retry_after, reset_after, delay, slot_id, _LOCAL
-
-    def ask_now(self, key: bytes, cost: int) -> OutcomeRow | None:
-        """Decide a single check; the result is never None."""
-        return self.decide_lone(key, cost)
+            return (*self._engine.decide_lone(key, cost, self._clock.now()), _LOCAL)
 
     def decide_now(self, batch: Batch) -> Results:
         """Decide every check of a batch synchronously."""

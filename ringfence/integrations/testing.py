@@ -171,7 +171,7 @@ class _Decider(LocalDecider):
         """Decide a batch of checks by the counters that all limiters of the fake cluster share."""
         return self._cluster.decide(batch)
 
-    def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
+    def ask_now(self, key: bytes, cost: int) -> OutcomeRow:
         """Decide a single check by the counters that all limiters of the fake cluster share."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 

@@ -38,6 +38,11 @@ class Frames(Protocol):
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
 
+    def decide_lone(
+        self, key: bytes, cost: int, now: int
+    ) -> tuple[int, int, int, int, int, int, int]:
+        """Decide a single check as `Engine.decide_lone` does."""
+
     def pack(self, keys: Sequence[bytes], now: int) -> tuple[bytes, list[Limit]] | None:
         """Return packed rows with the states of keys, and their limits, as `Engine.pack` does;
         None when only the engine can pack them."""

@@ -184,19 +184,27 @@ class Engine:
         self._tables.evict_to_bounds(1, now)
         return outcomes
 
-    def decide_lone(self, key: bytes, cost: int, now: int) -> tuple[int, Verdict]:
-        """Decide a single check by the limit of its rule; return the limit's amount and the result
-        as a row, which costs less than `decide`.
+    def decide_lone(
+        self, key: bytes, cost: int, now: int
+    ) -> tuple[int, int, int, int, int, int, int]:
+        """Decide a single check by the limit of its rule, which costs less than `decide`; return
+        the fields of its `Outcome`.
 
         Raises `ValueError` when the cost is negative.
         """
-        rule = self._rules.get(key[:ID_BYTES])
-        if rule is None:
-            return 0, UNKNOWN
-        table = rule.table
-        [verdict] = table.verdicts((key,), (cost,), now)
+        if self._frames is not None:
+            fields = self._frames.decide_lone(key, cost, now)
+        else:
+            _check_costs((cost,))
+            amount, verdict = 0, UNKNOWN
+            rule = self._rules.get(key[:ID_BYTES])
+            if rule is not None:
+                amount = rule.table.limit.amount
+                [verdict] = rule.table.verdicts((key,), (cost,), now)
+            code, remaining, retry_after, reset_after, delay, slot_id = verdict
+            fields = code, amount, remaining, retry_after, reset_after, delay, slot_id
         self._tables.evict_to_bounds(1, now)
-        return table.limit.amount, verdict
+        return fields
 
     def _decide_group(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> list[Verdict]:
         return decide_group(self._members(keys, costs, (), ()), now)

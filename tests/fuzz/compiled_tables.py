@@ -30,7 +30,7 @@ def run(data: bytes) -> int:
 
 def _step(pair: Pair, read: Choices) -> int:
     """Do one thing; return how many checks it stands for."""
-    kind = read.below(36)
+    kind = read.below(37)
     pair.now += GAPS_NS[read.below(len(GAPS_NS))] if kind % 2 else read.below(20)
     where = read.below(RULES), read.below(NUMBERS)
     if kind < 18:
@@ -76,6 +76,8 @@ def _step(pair: Pair, read: Choices) -> int:
             return sum([len(group) for _, group in groups])
         case 34:
             _reject(read, pair.now)
+        case 35:
+            pair.decide_lone(*where, COSTS[read.below(len(COSTS))])
         case _:
             pair.compare(KEYS)
             pair.peek(KEYS)

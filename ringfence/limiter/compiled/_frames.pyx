@@ -229,6 +229,27 @@ cdef class Frames:
             self._slot_ids,
         )
 
+    def decide_lone(self, key, cost, now):
+        """Decide a check that carries no limit; return the fields of its `Outcome`.
+
+        Raises `ValueError` when the cost is negative.
+        """
+        cdef PyObject* name = <PyObject*>key
+        cdef PyObject* units = <PyObject*>cost
+        cdef Asked* asked = &self._asked[0]
+        self._frame += 1
+        self._read(&name, &units, 1, now)
+        amount = ZERO if asked.table == NULL else (<HotTable>asked.table).own_amount
+        if not self._charge(asked, asked.units, now):
+            code, remaining, retry_after, reset_after, delay, slot_id = self._decide_by_reference(
+                asked, now
+            )
+            return code, amount, remaining, retry_after, reset_after, delay, slot_id
+        return (
+            asked.answer.code, amount, asked.answer.remaining, asked.answer.retry_after,
+            asked.answer.reset_after, asked.answer.delay, 0,
+        )
+
     def pack(self, keys, now):
         """Return packed rows with the states of keys, and their limits; None if it cannot.
 

@@ -3,6 +3,7 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from ringfence.limiter import (
     NS_PER_SECOND,
@@ -394,6 +395,32 @@ def test_invalid_costs_and_keys_of_unknown_rules_are_refused(engine: Engine, oth
         engine.decide([*keys, b"12345678"], [*costs, None], [], [], [], 5)  # type: ignore[list-item]
     with pytest.raises(TypeError):
         engine.decide([*keys, 5], [*costs, 1], [], [], [], 5)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("engine", both_engines())
+def test_a_lone_check_gets_the_outcome_of_a_message_with_one_check(engine: Engine) -> None:
+    soft = Limit.of_ns(4, 100, soft_permille=500)
+    engine.set_rules({0: EngineRule(soft), 1: EngineRule(Limit.of_ns(2, 50, slots=5))})
+    other = Engine(max_keys=10)
+    other.set_rules({0: EngineRule(soft), 1: EngineRule(Limit.of_ns(2, 50, slots=5))})
+
+    for now, (rule, cost) in enumerate([(0, 3), (0, 2), (0, 9), (1, 1), (1, 2), (7, 1), (0, 1)]):
+        alone = engine.decide_lone(key(rule), cost, now)
+        assert alone == astuple(other.decide([key(rule)], [cost], [], [], [], now).row(0))
+    with pytest.raises(ValueError, match="negative"):
+        engine.decide_lone(key(0), -1, 9)
+    with pytest.raises(TypeError):
+        engine.decide_lone(key(0), None, 9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", both_engines())
+def test_lone_checks_keep_the_bound_of_keys(engine: Engine) -> None:
+    engine.set_rules({0: EngineRule(FIVE)})
+
+    for number in range(100):
+        engine.decide_lone(key(0, b"%d" % number), 1, 0)
+
+    assert len(engine) <= 10
 
 
 @pytest.mark.parametrize("engine", both_engines())

@@ -89,6 +89,12 @@ class Pair:
         assert found == expected
         return found
 
+    def decide_lone(self, rule: int, number: int, cost: int) -> None:
+        """Check one key by the limit of its rule."""
+        key = key_of(rule, number)
+        expected, found = (engine.decide_lone(key, cost, self.now) for engine in self.engines)
+        assert found == expected
+
     def decide_each(self, groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> None:
         """Check groups of rows of rule, number and cost, each so many ns after the one before."""
         rows = [row for _, group in groups for row in group]

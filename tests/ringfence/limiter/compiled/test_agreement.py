@@ -28,6 +28,11 @@ class Agreement(RuleBasedStateMachine):
     def begin(self, known: list[int], now: int) -> None:
         self.pair = Pair(known, now)
 
+    @rule(where=st.tuples(rules, numbers), cost=costs, gap=gaps)
+    def a_lone_check(self, where: tuple[int, int], cost: int, gap: int) -> None:
+        self.pair.now += gap
+        self.pair.decide_lone(*where, cost)
+
     @rule(asked=st.lists(rows, max_size=12), gap=gaps)
     def lone_checks(self, asked: list[tuple[int, int, int, int]], gap: int) -> None:
         self.pair.now += gap
