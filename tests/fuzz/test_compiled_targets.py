@@ -9,10 +9,10 @@ from tests.programs import require_compiled
 
 require_compiled()
 
-from tests.fuzz import compiled_tables, packed_rows  # noqa: E402 - only where the modules were built
+from tests.fuzz import batches, compiled_tables, packed_rows  # noqa: E402 - only where the modules were built
 
 
-@pytest.mark.parametrize("target", [compiled_tables, packed_rows])
+@pytest.mark.parametrize("target", [batches, compiled_tables, packed_rows])
 def test_the_compiled_and_the_plain_form_of_a_module_agree(target: ModuleType) -> None:
     random = Random(1)
 

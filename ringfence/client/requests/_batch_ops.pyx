@@ -1,5 +1,6 @@
 """Compiled steps of `check_many` for each request; `batch_ops_plain` defines them."""
 
+cimport cython
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
@@ -66,12 +67,13 @@ def find_lone(dict known not None, name, requests):
         match = PyDict_GetItemWithError(known, <object>value)
         if match == NULL:
             return None
-        rule, key = <tuple>match
+        rule, key = <tuple?>match
         rules.append(rule)
         keys.append(key)
     return rules, keys
 
 
+@cython.boundscheck(True)
 def decisions(list rules not None, list rows not None):
     """See `batch_ops_plain.decisions`."""
     cdef Py_ssize_t n = len(rows)
@@ -83,8 +85,8 @@ def decisions(list rules not None, list rows not None):
     cdef list made = PyList_New(n)
     values[2] = <PyObject*>None
     for at in range(n):
-        rule, row = rules[at], <tuple>rows[at]
-        code = (<tuple>row)[CODE]
+        rule, row = rules[at], rows[at]
+        code = row[CODE]
         allowed = True if code != _DENIED and code != _NEVER else rule.shadow
         values[0] = <PyObject*>rule
         values[1] = <PyObject*>row

@@ -73,6 +73,14 @@ def test_as_many_rules_as_rows_are_needed(rows):
         rows.decisions([RULE, OTHER], [(0, 5, 3, 0, 10**9, 0, 0, 0)])
 
 
+@pytest.mark.parametrize(
+    ("row", "error"), [((), IndexError), ([], IndexError), (None, TypeError), (5, TypeError)]
+)
+def test_a_row_without_a_code_is_an_error(rows, row, error):
+    with pytest.raises(error):
+        rows.decisions([RULE], [row])
+
+
 @pytest.mark.parametrize("code", range(6))
 @pytest.mark.parametrize("rule", [RULE, SHADOW])
 def test_compiled_and_plain_decisions_of_a_row_are_equal(rows, rule, code):
