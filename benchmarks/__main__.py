@@ -24,6 +24,7 @@ BENCHMARKS = {
         "denial",
         "lease",
         "restarts",
+        "crash",
         "capacity",
         "far",
         "stall",

@@ -32,7 +32,7 @@ _EVENTS = {
     "copies": (
         "copy",
         "Messages with changed counters, from owners to their standbys.",
-        ("sent", "received", "lost"),
+        ("sent", "received", "lost", "late"),
     ),
     "cells": (
         "cell",
@@ -52,7 +52,7 @@ _EVENTS = {
     "keys": (
         "key",
         "Counters that moved with their shards, or were replicated to a standby.",
-        ("given", "pulled", "copied"),
+        ("given", "pulled", "copied", "not_copied"),
     ),
 }
 """Events of moved counters, as in the names of the node's counters, such as `copies_sent`."""
@@ -234,6 +234,11 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
         "Changed counters that have not been sent to their standby yet.",
         counters,
         "keys_to_copy",
+    )
+    yield _gauge(
+        "ringfence_copy_age_seconds",
+        "Time since the oldest change that its standby has not acknowledged.",
+        counters["copy_age_ms"] / 1000,
     )
     yield _gauge(
         "ringfence_evicted_keys",

@@ -110,6 +110,7 @@ class NodeQueries:
                 "slot_waiters_refused": self._handler.slots.refused,
                 "copied_keys": len(self._shards.ownership.replicas),
                 "keys_to_copy": self._shards.replication.backlog,
+                "copy_age_ms": self._shards.replication.age_ms,
                 "evicted": self._shards.engine.evicted,
                 "gossip_health": self._membership.health,
                 "keys": len(self._shards.engine),

@@ -1,13 +1,14 @@
 """Replication of changed counters to the standby of each shard.
 
 Decides when to send, to which member, and how much at a time. A round sends all counters that have
-changed, in steps between which other tasks run. While a standby has not acknowledged the frames of
-the round before, changes accumulate and are sent after the acknowledgement. So a slow standby costs
-no memory, and `backlog` shows that it is slow.
+changed, in steps between which other tasks run. While a standby has not acknowledged several
+frames, changes accumulate and are sent after its next acknowledgement. So a slow standby costs
+little memory, and `backlog` and `age_ms` show that it is slow. When more keys wait than a node
+stores, the oldest ones are dropped and counted.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import compress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import compress, count
 
 from hashring import SHARDS, NodeId, Ring, group_by, shard_of
 from node.context.containment import Containment
@@ -22,12 +23,17 @@ from ringfence.wire import Copy, Done
 
 __all__ = ["INTERVAL", "Replication"]
 
-INTERVAL = 0.1
-"""Seconds from the first change to a round: a crash loses at most the counts of this time."""
+INTERVAL = 0.05
+"""Seconds from the first change to a round: half of the time whose counts a crash may lose. The
+other half is for the wait for a busy event loop and for the way to the standby."""
+_MAX_AGE_NS = 100_000_000
+"""Time whose counts a crash may lose."""
 _KEYS_PER_STEP = 2000
 """Changed keys that one step sends; it takes about 2 ms."""
 _FRAMES_PER_STANDBY = 64
 """Most unacknowledged frames of a standby; they bound the memory of its connection."""
+_FRAMES_OF_OTHER_ROUNDS = 4
+"""Unacknowledged frames from which on a standby gets none in the next round."""
 _SLICE = 2000
 _ALL = range(SHARDS)
 _NO_STANDBYS = (None,) * SHARDS
@@ -46,7 +52,9 @@ class Replication:
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
         containment: Containment,
+        max_keys: int,
     ) -> None:
+        """`max_keys` is the highest number of keys that may wait until they are sent."""
         self._me = me
         self._ownership = ownership
         self._changed = ownership.changed
@@ -56,9 +64,19 @@ class Replication:
         self._link_to = link_to
         self._clock = clock
         self._containment = containment
+        self._max_keys = max_keys
         self._ring = Ring.of(())
         self._in_flight: dict[NodeId, int] = {}
         """Frames in flight by standby."""
+        self._frames = count()
+        self._unacknowledged: dict[int, int] = {}
+        """Instant of the oldest change in each frame in flight, by the number of the frame."""
+        self._changed_since: int | None = None
+        """Instant of the oldest change that was not sent; None if all changes were sent."""
+        self._held_back: set[NodeId] = set()
+        """Standbys whose keys wait for an acknowledgement."""
+        self._has_room = runtime.Event()
+        """Set when one of these standbys can get frames again."""
         self._ring_changes: list[tuple[Ring, Ring]] = []
         self._restarted_members: dict[NodeId, None] = {}
         """Members that were restarted, and have lost their replicas."""
@@ -79,7 +97,7 @@ class Replication:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send changed counters within `INTERVAL` of their change, until cancelled."""
+        """Send changed counters after `INTERVAL`, until cancelled."""
         async with runtime.open_task_group() as nursery:
             contained = self._containment.supervise
             nursery.start_soon(contained, "replication", self._mark_for_new_standbys)
@@ -88,7 +106,10 @@ class Replication:
     async def _send_rounds(self) -> None:
         while True:
             await self._changed.wait()  # An idle node does not wake.
-            await runtime.sleep(INTERVAL)  # Changes of one interval leave together.
+            if self._changed_since is None:
+                self._changed_since = self._clock()
+            with runtime.move_on_after(INTERVAL):  # Changes of one interval leave together.
+                await self._has_room.wait()
             for _ in self.send_changes():
                 await runtime.checkpoint()
 
@@ -97,21 +118,49 @@ class Replication:
         """Return the number of changed keys that wait until they are sent to a standby."""
         return len(self._changed.keys)
 
+    @property
+    def age_ms(self) -> int:
+        """Return the milliseconds since the oldest change that its standby has not acknowledged."""
+        since = [*self._unacknowledged.values()]
+        if self._changed_since is not None and self.backlog:
+            since.append(self._changed_since)
+        return (self._clock() - min(since)) // 1_000_000 if since else 0
+
     def send_changes(self) -> Iterator[None]:
         """Send the counters that have changed since the last round, a part of them at each
         step."""
         if len(self._ring.members) < 2:
-            self._sender.index_unchanged([*self._changed.keys])
-            self._changed.clear()  # There is no standby.
+            self._drop(len(self._changed.keys))  # There is no standby.
             return
-        busy = {standby for standby, frames in self._in_flight.items() if frames}
+        self._counters.add("keys_not_copied", self._drop(self.backlog - self._max_keys))
+        self._held_back.clear()
+        self._has_room = runtime.Event()
+        now = self._clock()
+        since, self._changed_since = self._changed_since or now, now
+        in_flight = self._in_flight.items()
+        busy = {standby for standby, frames in in_flight if frames >= _FRAMES_OF_OTHER_ROUNDS}
         left = len(self._changed.keys)
         while left > 0:
-            self._send_step(self._changed.take(min(left, _KEYS_PER_STEP)), busy)
+            self._send_step(self._changed.take(min(left, _KEYS_PER_STEP)), busy, since)
             left -= _KEYS_PER_STEP
             yield
+        if not self.backlog:
+            self._changed_since = None
 
-    def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId]) -> None:
+    def _drop(self, excess: int) -> int:
+        """Send nothing about the keys that have waited longest; return their number."""
+        if excess <= 0:
+            return 0
+        dropped = self._changed.take(excess)
+        self._sender.index_unchanged(dropped)
+        return len(dropped)
+
+    def _hold_back(self, keys: Iterable[bytes], since: int) -> None:
+        """Send keys in a later round; `since` is the instant of their oldest change."""
+        self._changed.update(keys)
+        self._changed_since = min(since, self._changed_since or since)
+
+    def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId], since: int) -> None:
         """Send changed keys, except those of busy standbys, which remain changed."""
         ownership = self._ownership
         by_standby: dict[NodeId, list[bytes]] = {}
@@ -125,14 +174,14 @@ class Replication:
             else:
                 by_standby.setdefault(standby, []).extend(groups[standby])
         if waiting:
-            self._changed.update(waiting)
+            self._hold_back(waiting, since)
         now = self._clock()
         for standby, of_standby in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                self._changed.update(of_standby)
+                self._hold_back(of_standby, since)
             else:
-                self._send(standby, link, of_standby, now)
+                self._send(standby, link, of_standby, now, since)
 
     def _route(
         self,
@@ -168,24 +217,39 @@ class Replication:
             by_standby.setdefault(standby, []).append(key)
 
     def _is_busy(self, standby: NodeId, busy: Collection[NodeId]) -> bool:
-        return standby in busy or self._in_flight.get(standby, 0) >= _FRAMES_PER_STANDBY
+        frames = self._in_flight.get(standby, 0)
+        is_busy = standby in busy or frames >= _FRAMES_PER_STANDBY
+        if is_busy:
+            self._held_back.add(standby)
+        return is_busy
 
-    def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
+    def _send(
+        self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int, since: int
+    ) -> None:
         self._sender.index_unchanged(keys)
         counts = self._ownership.snapshot(keys, now)
         size = len(counts.rows) + size_of_remote(counts.remote_counts)
         if len(keys) > 1 and size > BYTES_PER_PART:
             half = len(keys) // 2
-            self._send(standby, link, keys[:half], now)
-            self._send(standby, link, keys[half:], now)
+            self._send(standby, link, keys[:half], now, since)
+            self._send(standby, link, keys[half:], now, since)
             return
         self._in_flight[standby] = self._in_flight.get(standby, 0) + 1
+        number = next(self._frames)
+        self._unacknowledged[number] = since
 
         def on_reply(reply: object) -> None:
             self._in_flight[standby] -= 1
+            del self._unacknowledged[number]
             if not isinstance(reply, Done):
-                self._changed.update(keys)
+                self._hold_back(keys, since)
                 self._counters.add("copies_lost")
+                return
+            if self._clock() - since > _MAX_AGE_NS:
+                self._counters.add("copies_late")
+            has_room = self._in_flight[standby] < _FRAMES_OF_OTHER_ROUNDS
+            if has_room and standby in self._held_back:
+                self._has_room.set()
 
         origins, which = self._origins_of(keys)
         link.call(lambda seq: Copy(seq, counts, origins, which), on_reply)

@@ -87,7 +87,7 @@ def build_shard_counters(
     )
     shared = node.name, ownership, sender, engine, counters, links.bulk
     handoff = Handoff(*shared, links.connect_joining, now, node.containment)
-    replication = Replication(*shared, now, node.containment)
+    replication = Replication(*shared, now, node.containment, settings.max_keys)
     cross_dc = CrossDcCounts(
         *(settings.datacenter, engine, ownership, counters, links.link, global_keys, now),
         *(node.running.uptime, node.random, node.containment),

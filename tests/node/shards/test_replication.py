@@ -42,7 +42,12 @@ class Standby:
 
 
 def replicating(
-    owner: Peer, link_to: Callable[[NodeId], Link | None] | None = None
+    owner: Peer,
+    link_to: Callable[[NodeId], Link | None] | None = None,
+    *,
+    clock: Callable[[], int] = lambda: NOW,
+    counters: Counters | None = None,
+    max_keys: int = 1_000_000,
 ) -> tuple[Replication, Standby]:
     standby = Standby()
     replication = Replication(
@@ -50,10 +55,11 @@ def replicating(
         owner.ownership,
         owner.sender,
         owner.engine,
-        Counters(),
+        counters or Counters(),
         link_to or (lambda name: cast(Link, standby)),
-        lambda: NOW,
+        clock,
         CONTAINMENT,
+        max_keys,
     )
     replication.on_ring_change(ring(), ring(A, B))
     return replication, standby
@@ -179,18 +185,103 @@ def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> No
     assert standby.answer(Done(1)) == [keys[0]]
 
 
-def test_frames_without_acknowledgement_hold_back_the_next_round() -> None:
+def test_four_frames_without_acknowledgement_hold_back_the_next_round() -> None:
     owner = Peer(A)
     owner.ownership.start([SHARD])
     replication, standby = replicating(owner)
-    owner.spend(KEYS[0])
-    list(replication.send_changes())
-    owner.spend(KEYS[1])
+    for key in (*KEYS, KEYS[0]):
+        owner.spend(key)
+        list(replication.send_changes())
 
-    list(replication.send_changes())
-
-    assert len(standby.frames) == 1
+    assert len(standby.frames) == 4
     assert replication.backlog == 1
+
+
+async def test_keys_that_were_held_back_leave_after_the_acknowledgement_and_not_a_round_later(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replication.run)
+        for key in (*KEYS, KEYS[0]):
+            owner.spend(key)
+            await trio.sleep(1.01 * INTERVAL)
+        assert len(standby.frames) == 4
+
+        standby.answer(Done(1))
+        await trio.sleep(0.01 * INTERVAL)
+
+        assert [frame.counts.unpack().keys for frame, _ in standby.frames][-1] == KEYS[:1]
+        assert not replication.backlog
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_leaves_early_enough_that_half_of_the_promised_time_remains_for_its_way(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replication.run)
+        await trio.sleep(1)
+        owner.spend(KEYS[0])
+        await trio.sleep(0.051)
+
+        assert standby.answer(Done(1)) == KEYS[:1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_age_is_that_of_the_oldest_change_without_an_acknowledgement(
+    autojump_clock: MockClock,
+) -> None:
+    owner, counters = Peer(A), Counters()
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(
+        owner, clock=lambda: NOW + round(trio.current_time() * 1e9), counters=counters
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replication.run)
+        for key in KEYS[:2]:
+            owner.spend(key)
+            await trio.sleep(0.06)
+        assert replication.age_ms == 120
+
+        standby.answer(None)  # The first key is sent again, and keeps its age.
+        await trio.sleep(0.06)
+        assert replication.age_ms == 180
+        standby.answer(Done(1))
+        assert replication.age_ms == 180
+        standby.answer(Done(1))
+        assert replication.age_ms == 0
+        assert counters.as_dict()["copies_late"] == 2
+
+        await trio.sleep(60)
+        owner.spend(KEYS[0])
+        await trio.sleep(0.06)
+        standby.answer(Done(1))
+        assert counters.as_dict()["copies_late"] == 2
+        nursery.cancel_scope.cancel()
+
+
+def test_no_more_keys_wait_for_a_slow_standby_than_a_node_stores() -> None:
+    owner, counters = Peer(A), Counters()
+    owner.ownership.start([SHARD])
+    links: list[Link] = []
+    replication, standby = replicating(
+        owner, lambda name: links[0] if links else None, counters=counters, max_keys=2
+    )
+    for key in KEYS[:3]:
+        owner.spend(key)
+        list(replication.send_changes())
+
+    assert replication.backlog == 2
+    assert counters.as_dict()["keys_not_copied"] == 1
+    links.append(cast(Link, standby))
+    list(replication.send_changes())
+    assert sorted(standby.answer(Done(1))) == sorted(KEYS[1:3])
 
 
 # Admissions of a standby

@@ -168,7 +168,7 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
 
     replication = Replication(
         *(owner.name, owner.ownership, owner.sender, owner.engine, Counters()),
-        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT),
+        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT, 1000),
     )
     replication.on_ring_change(Ring.of(()), ring)
 

@@ -47,6 +47,7 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         lambda name: cast(Link, Way()) if name == standby.name else None,
         lambda: NOW,
         CONTAINMENT,
+        1000,
     )
     replication.on_ring_change(Ring.of(()), Ring.of([Member(standby.name), Member(third.name)]))
     list(replication.send_changes())
@@ -70,7 +71,7 @@ def test_a_takeover_without_a_replica_is_not_replicated_to_the_next_owner() -> N
 
     replication = Replication(
         *(host.name, host.ownership, host.sender, host.engine, Counters()),
-        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT),
+        *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT, 1000),
     )
     replication.on_ring_change(Ring.of(()), ring)
     host.cover("a")
