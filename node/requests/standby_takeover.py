@@ -110,8 +110,10 @@ class StandbyTakeover:
         a moment, until it knows the new owner.
         """
         if await self._are_unreachable(shards):
-            self._take_over(shards)
-            return True
+            ownership = self._ownership
+            return await ownership.takeover_steps.run(
+                shards, ownership.replicas.size_of, self._take_over_some
+            )
         await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)
         return False
 
@@ -125,13 +127,11 @@ class StandbyTakeover:
         return all([await self._is_unreachable(owner) for owner in owners if owner is not None])
 
     async def _is_unreachable(self, owner: NodeId) -> bool:
-        link = self._link_to(owner)
-        if link is None:
-            return True
-        if link.is_lost or self._is_suspect(owner):
-            return self._back_for_ns(owner) >= _RETURNED_NS
-        if not self._is_silent(owner, link):
+        if not self._seems_unreachable(owner):
             return False
+        link = self._link_to(owner)
+        if link is None or link.is_lost or self._is_suspect(owner):
+            return True
         is_pinged = self._ping(owner, link)
         if self._lag_ns() < _CURRENT_NS and not is_pinged:
             return True
@@ -139,6 +139,15 @@ class StandbyTakeover:
         # meanwhile before it judges.
         await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)
         return link.is_lost or self._is_silent(owner, link)
+
+    def _seems_unreachable(self, owner: NodeId) -> bool:
+        """Return whether an owner is out of reach, or was silent until now."""
+        link = self._link_to(owner)
+        if link is None:
+            return True
+        if link.is_lost or self._is_suspect(owner):
+            return self._back_for_ns(owner) >= _RETURNED_NS
+        return self._is_silent(owner, link)
 
     def _ping(self, owner: NodeId, link: Link) -> bool:
         """Ping a silent owner, unless it was already pinged in this silence; return whether it was
@@ -164,6 +173,14 @@ class StandbyTakeover:
         with runtime.move_on_after(within):
             await reply.event.wait()
         return reply.event.is_set()
+
+    def _take_over_some(self, shards: Sequence[int]) -> bool:
+        """Take over a part of the shards, unless an owner has been heard of meanwhile."""
+        owners = dict.fromkeys([self._placement.holder_of(shard) for shard in shards])
+        if not all([self._seems_unreachable(owner) for owner in owners if owner is not None]):
+            return False
+        self._take_over(shards)
+        return True
 
     def _take_over(self, shards: Sequence[int]) -> None:
         """Take over shards from their unreachable owners."""

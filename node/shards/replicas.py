@@ -177,6 +177,11 @@ class Replicas:
             counts.remote_counts.append(self._remote_counts.get(key, {}))
         return iter(by_instant.items())
 
+    def size_of(self, shard: int) -> int:
+        """Return the number of keys in the replica of a shard."""
+        rows = self._shards[shard]
+        return 0 if rows is None else len(rows)
+
     def sender_of(self, shard: int) -> NodeId | None:
         """Return the owner that sent the replica of a shard; None if there is no replica."""
         rows = self._shards[shard]

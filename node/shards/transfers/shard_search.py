@@ -66,12 +66,12 @@ class ShardSearch:
     async def run(self) -> None:
         """Ask members until this node holds each shard, or no member is left to ask."""
         while self._left:
-            by_name = self._next_to_ask()
+            by_name = await self._next_to_ask()
             async with runtime.open_task_group() as nursery:
                 for name, shards in by_name.items():
                     nursery.start_soon(self._ask, name, shards)
 
-    def _next_to_ask(self) -> dict[NodeId, list[int]]:
+    async def _next_to_ask(self) -> dict[NodeId, list[int]]:
         """Return the next members to ask, with their shards; end the search for shards with no
         member left."""
         by_names: dict[tuple[NodeId, ...], list[int]] = {}
@@ -79,7 +79,7 @@ class ShardSearch:
             by_names.setdefault(names, []).append(shard)
         left = by_names.pop((), [])
         by_names.update(self._receivers_to_ask_again(left))
-        self._give_up([shard for shard in left if not self._left[shard]])
+        await self._give_up([shard for shard in left if not self._left[shard]])
         by_name: dict[NodeId, list[int]] = {}
         for (name, *_), shards in by_names.items():
             by_name.setdefault(name, []).extend(shards)
@@ -167,10 +167,33 @@ class ShardSearch:
             self._moves[shard] = moves + 1
             self._left[shard] = (moved_to, *self._left[shard])
 
-    def _give_up(self, shards: Sequence[int]) -> None:
-        """Start to hold shards that no member has, from a replica or without counters."""
+    async def _give_up(self, shards: Sequence[int]) -> None:
+        """Start to hold shards that no member has, from a replica or without counters.
+
+        Shards without counters, of which there are thousands, start together. Others are taken over
+        in steps.
+        """
         if not shards:
             return
+        found = self._found_among(shards)
+        self._start_or_take([shard for shard in shards if shard not in found])
+        left = [shard for shard in shards if shard in found]
+        await self._ownership.takeover_steps.run(left, self._size_of, self._start_or_take)
+
+    def _found_among(self, shards: Sequence[int]) -> set[int]:
+        """Return the shards of which this node has or found counters, or may not have found all."""
+        silent, copies, ownership = self._silent, self._copies, self._ownership
+        found = {shard for shard in shards if shard in silent or shard in copies}
+        found.update(ownership.replicas.among(shards))
+        found.update(ownership.transfers.unconfirmed_among(shards))
+        return found
+
+    def _size_of(self, shard: int) -> int:
+        copy = self._copies.get(shard)
+        return self._ownership.replicas.size_of(shard) + (0 if copy is None else len(copy[1].keys))
+
+    def _start_or_take(self, shards: Sequence[int]) -> bool:
+        """Start shards, or take them over; return True, so that `TakeoverSteps` continues."""
         ownership, sources = self._ownership, self._sources
         now = self._clock()
         blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}
@@ -179,8 +202,7 @@ class ShardSearch:
         for shard in shards:
             del self._left[shard]
         missing = [shard for shard in shards if ours[shard] and not held[shard]]
-        found_somewhere = {*self._silent, *self._copies, *replicas.among(missing)}
-        found_somewhere.update(ownership.transfers.unconfirmed_among(missing))
+        found_somewhere = self._found_among(missing)
         unknown = [shard for shard in missing if shard not in found_somewhere]
         for shard in [shard for shard in missing if shard in found_somewhere]:
             silent = self._silent.get(shard, [])
@@ -205,3 +227,4 @@ class ShardSearch:
         ownership.unasked.add(unknown, sources.by_shard)
         # Without shards that another member owns: an offer of them must not start a second search.
         self._on_received(unknown + taken_over)
+        return True

@@ -11,6 +11,8 @@ from hashring import NodeId
 from node.requests.placement import ShardPlacement
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.replicas import Replicas
+from node.shards.takeover_steps import TakeoverSteps
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
@@ -64,6 +66,12 @@ class Placement:
         return OWNER
 
 
+class Ownership:
+    def __init__(self) -> None:
+        self.takeover_steps = TakeoverSteps()
+        self.replicas = Replicas(1)
+
+
 def standby(way: Way, *, lag_ns: int = 0) -> tuple[StandbyTakeover, list[int]]:
     """A standby's takeover, and the shards that it has taken over."""
     taken: list[int] = []
@@ -73,7 +81,7 @@ def standby(way: Way, *, lag_ns: int = 0) -> tuple[StandbyTakeover, list[int]]:
             taken.extend(shards)
 
     made = Takeover(
-        *(cast(ShardPlacement, Placement()), cast(ShardOwnership, None)),
+        *(cast(ShardPlacement, Placement()), cast(ShardOwnership, Ownership())),
         *(lambda name: cast(Link, way), lambda: round(trio.current_time() * 1e9)),
         *(lambda name: False, lambda: lag_ns),
     )
