@@ -9,27 +9,22 @@ count both.
 
 import gc
 import tempfile
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import trio
 from msgspec import Struct
 
+from benchmarks.cluster.admissions import Admissions, Loss, counted, owned_by
 from benchmarks.reporting.figure import Figure, figure
-from hashring import NodeId
 from node.demo.cluster import DemoCluster, running_cluster
-from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
-from ringfence.client.requests.descriptors import described
 from ringfence.client.url import parse_url
-from ringfence.wire import Source
 
-__all__ = ["Admissions", "Loss", "run"]
+__all__ = ["run"]
 
 _RULES = """\
 domain: bench
@@ -47,81 +42,6 @@ _TASKS = 64
 _BEFORE_S = 4.0
 _AFTER_S = 2.0
 _CALM_S = 2.0
-_MAY_LOSE_S = 0.1
-_KEPT_S = 1.0
-"""Time before the kill of which answers are recorded."""
-_MAX_KEPT = 1_000_000
-"""Most recorded answers."""
-
-
-class _Answer(NamedTuple):
-    """Admission by an owner."""
-
-    key: str
-    asked_at: float
-    received_at: float
-
-
-class Loss(NamedTuple):
-    """Units that were lost in a crash."""
-
-    lost: int
-    may_lose: int
-    """Units that the killed node was asked for in its last 100 ms, and admitted. It admitted at
-    least so many in this time."""
-    oldest_s: float
-    """Time between the oldest lost answer and the crash; `_KEPT_S` if that is not recorded."""
-    counted_twice: int
-
-
-class Admissions:
-    """Units that nodes admitted by key, and the last answers of the owners with their times."""
-
-    def __init__(self) -> None:
-        self.by_key: Counter[str] = Counter()
-        self.slowest_s = 0.0
-        self.undecided = 0
-        self._last: deque[_Answer] = deque(maxlen=_MAX_KEPT)
-        self._crashed_at: float | None = None
-
-    def add(
-        self, key: str, source: Source, asked_at: float, now: float, *, is_allowed: bool
-    ) -> None:
-        """Record the decision for one key."""
-        self.slowest_s = max(self.slowest_s, now - asked_at)
-        if source in (Source.POLICY, Source.LOCAL):  # No node answered in time.
-            self.undecided += 1
-        elif is_allowed:
-            self.by_key[key] += 1
-            is_before = self._crashed_at is None or asked_at < self._crashed_at
-            if is_before and source is Source.OWNER:
-                self._last.append(_Answer(key, asked_at, now))
-        while self._crashed_at is None and self._last and self._last[0].received_at < now - _KEPT_S:
-            self._last.popleft()
-
-    def crash(self, now: float) -> None:
-        """Record the instant of the crash. Later questions are not to the killed node."""
-        self._crashed_at = now
-
-    def compare(self, counted: Counter[str], owned: Callable[[str], bool]) -> Loss:
-        """Compare the admitted units with the counters.
-
-        `owned` returns whether a key belonged to the killed node.
-        """
-        assert self._crashed_at is not None
-        left = self.by_key - counted
-        lost, may_lose, oldest = left.total(), 0, 0.0
-        for answer in reversed(self._last):  # The last units of a key are the lost ones.
-            age = self._crashed_at - answer.received_at
-            is_recent = answer.asked_at >= self._crashed_at - _MAY_LOSE_S
-            if is_recent and owned(answer.key):
-                may_lose += 1
-            if left[answer.key] > 0:
-                left[answer.key] -= 1
-                oldest = max(oldest, age)
-        if left.total() > 0:
-            oldest = _KEPT_S
-        return Loss(lost, may_lose, oldest, (counted - self.by_key).total())
 
 
 class _Run(Struct, frozen=True):
@@ -189,7 +109,7 @@ async def _crash(nodes: DemoCluster, ask: _Ask, tasks: int) -> _Run:
 
     async with open_cluster(parse_url(nodes.url), denial_cache_size=0, use_leases=False) as cluster:
         limiter = Limiter(cluster)
-        owned = _owned_by(cluster, _KILLED)
+        owned = owned_by(cluster, _KILLED, "user")
 
         is_over = False
 
@@ -208,34 +128,5 @@ async def _crash(nodes: DemoCluster, ask: _Ask, tasks: int) -> _Run:
             await trio.sleep(_AFTER_S)
             is_over = True
         await trio.sleep(_CALM_S)
-        counted = await _counted(limiter, [*found.by_key])
-    return _Run(found.compare(counted, owned), checks, found.slowest_s, found.undecided)
-
-
-def _owned_by(cluster: Cluster, name: str) -> Callable[[str], bool]:
-    routes, rules = cluster.routes, cluster.rules
-    assert routes is not None
-
-    def is_owned(key: str) -> bool:
-        [match] = rules.match("bench", described({"user": key}))
-        assert match is not None
-        return routes.owner(match.key) == NodeId(name)
-
-    return is_owned
-
-
-async def _counted(limiter: Limiter, keys: list[str]) -> Counter[str]:
-    """Read the counters of all keys."""
-    counted: Counter[str] = Counter()
-    left = iter(keys)
-
-    async def work() -> None:
-        for key in left:
-            decision = await limiter.peek("bench", {"user": key})
-            assert decision.remaining is not None
-            counted[key] = _LIMIT - decision.remaining
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(_TASKS):
-            nursery.start_soon(work)
-    return counted
+        used = await counted(limiter, "user", _LIMIT, [*found.by_key])
+    return _Run(found.compare(used, owned), checks, found.slowest_s, found.undecided)

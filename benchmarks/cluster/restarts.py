@@ -22,10 +22,11 @@ from time import monotonic, sleep
 import trio
 from msgspec import Struct, field
 
+from benchmarks.cluster.admissions import Admissions, counted, owned_by
 from benchmarks.reporting.figure import Figure
-from ringfence.client.connect import connect
+from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
-from ringfence.wire import Source
+from ringfence.client.url import parse_url
 
 __all__ = ["run"]
 
@@ -39,6 +40,7 @@ descriptors:
     rate_limit: {requests_per_unit: 1000, unit: hour, algorithm: sliding_window_log}
 """
 _LIMITS = {"graceful": 10, "crash": 1000}
+_KILLED = "c"
 _KEYS = 10_000
 _PER_SECOND = 2000
 _SETTLED = 4.0
@@ -124,9 +126,7 @@ class _Nodes:
 class _Ledger(Struct):
     """Record of the decisions that one client received."""
 
-    admitted: Counter[str] = field(default_factory=Counter)
-    errors: int = 0
-    slowest: float = 0.0
+    admissions: Admissions = field(default_factory=Admissions)
     by_source: Counter[str] = field(default_factory=Counter)
     checks: int = 0
     wrongly_denied: int = 0
@@ -136,15 +136,19 @@ async def _measure(nodes: _Nodes) -> list[Figure]:
     figures: list[Figure] = []
     gc.collect()
     gc.freeze()  # A pause of the load generator does not count.
-    async with connect(nodes.url) as limiter:
+    async with open_cluster(parse_url(nodes.url)) as cluster:
+        limiter = Limiter(cluster)
         graceful = _Ledger()
         await _under_load(limiter, "graceful", graceful, lambda: _rolling(nodes))
         figures += await _audit(limiter, "graceful", graceful)
         crash = _Ledger()
-        await _under_load(limiter, "crash", crash, lambda: _crash(nodes))
+        owned = owned_by(cluster, _KILLED, "crash")
+        await _under_load(limiter, "crash", crash, lambda: _crash(nodes, crash))
         figures += await _audit(limiter, "crash", crash)
-    interval = _PER_SECOND / len(_NAMES) * 0.1
-    figures.append(_figure("restarts.crash_may_lose", interval + 256, "hits"))
+        used = await counted(limiter, "crash", _LIMITS["crash"], [*crash.admissions.by_key])
+    loss = crash.admissions.compare(used, owned)
+    figures.append(_figure("restarts.crash_may_lose", loss.may_lose, "hits"))
+    figures.append(_figure("restarts.crash_oldest_lost_ms", loss.oldest_s * 1000, "ms"))
     return figures
 
 
@@ -158,9 +162,10 @@ async def _rolling(nodes: _Nodes) -> None:
     await trio.sleep(_SETTLED)
 
 
-async def _crash(nodes: _Nodes) -> None:
+async def _crash(nodes: _Nodes, ledger: _Ledger) -> None:
     await trio.sleep(_SETTLED)
-    await trio.to_thread.run_sync(nodes.stop, "c", signal.SIGKILL)
+    ledger.admissions.crash(trio.current_time())
+    nodes.stop(_KILLED, signal.SIGKILL)
     await trio.sleep(3 * _SETTLED)
 
 
@@ -191,34 +196,28 @@ async def _under_load(
 async def _check(limiter: Limiter, rule: str, key: str, ledger: _Ledger) -> None:
     started_at = trio.current_time()
     decision = await limiter.check("bench", {rule: key})
-    ledger.slowest = max(ledger.slowest, trio.current_time() - started_at)
+    now, admissions = trio.current_time(), ledger.admissions
+    admissions.add(key, decision.source, started_at, now, is_allowed=decision.allowed)
     ledger.checks += 1
     ledger.by_source[decision.source.name.lower()] += 1
-    if decision.source in (Source.POLICY, Source.LOCAL):  # No member answered in time.
-        ledger.errors += 1
-    elif decision.allowed:
-        ledger.admitted[key] += 1
-    elif ledger.admitted[key] < _LIMITS[rule] - 20:
+    if not decision.allowed and admissions.by_key[key] < _LIMITS[rule] - 20:
         ledger.wrongly_denied += 1
 
 
 async def _audit(limiter: Limiter, rule: str, ledger: _Ledger) -> list[Figure]:
-    limit = _LIMITS[rule]
-    lost = counted_twice = 0
-    for key, admitted in ledger.admitted.items():
-        decision = await limiter.peek("bench", {rule: key})
-        used = limit - (decision.remaining or 0)
-        lost += max(0, min(admitted, limit) - used)
-        counted_twice += max(0, used - admitted)
-    over = sum(max(0, admitted - limit) for admitted in ledger.admitted.values())
+    limit, by_key = _LIMITS[rule], ledger.admissions.by_key
+    used = await counted(limiter, rule, limit, [*by_key])
+    lost = sum(max(0, min(admitted, limit) - used[key]) for key, admitted in by_key.items())
+    counted_twice = (used - by_key).total()
+    over = sum(max(0, admitted - limit) for admitted in by_key.values())
     rows = {
         "checks": (ledger.checks, "checks"),
-        "errors": (ledger.errors, "checks"),
+        "errors": (ledger.admissions.undecided, "checks"),
         "lost": (lost, "hits"),
         "counted_twice": (counted_twice, "hits"),
         "over_admitted": (over, "hits"),
         "wrongly_denied": (ledger.wrongly_denied, "checks"),
-        "slowest_ms": (ledger.slowest * 1000, "ms"),
+        "slowest_ms": (ledger.admissions.slowest_s * 1000, "ms"),
         "by_standby": (ledger.by_source["standby"], "checks"),
     }
     return [_figure(f"restarts.{rule}_{name}", value, unit) for name, (value, unit) in rows.items()]

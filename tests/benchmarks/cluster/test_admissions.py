@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from benchmarks.cluster.crash import Admissions, Loss
+from benchmarks.cluster.admissions import Admissions, Loss
 from ringfence.wire import Source
 
 CRASH = 10.0
