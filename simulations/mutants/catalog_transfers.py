@@ -63,7 +63,7 @@ MOVES = (
         "a node that restarted alone does not request its replicas from before the restart",
         (
             Edit(
-                "node.shards.transfers.shard_search:ShardSearch._give_up",
+                "node.shards.transfers.shard_search:ShardSearch._start_or_take",
                 "ownership.unasked.add(unknown, sources.by_shard)",
                 "pass",
             ),
@@ -128,7 +128,7 @@ MOVES = (
         "a restarted node does not fetch the replicas from its standby",
         (
             Edit(
-                "node.shards.transfers.shard_search:ShardSearch._give_up",
+                "node.shards.transfers.shard_search:ShardSearch._start_or_take",
                 "copies.append((now, found))",
                 "pass",
             ),
