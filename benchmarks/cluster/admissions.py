@@ -10,11 +10,13 @@ from hashring import NodeId
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import described
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY, Source
 
 __all__ = ["Admissions", "Loss", "counted", "owned_by"]
 
 _MAY_LOSE_S = 0.1
+_UNDECIDED = (*BY_POLICY, Source.LOCAL)
+"""Sources of decisions that no node made, so that no counter has their units."""
 _KEPT_S = 1.0
 """Time before the kill of which answers are recorded."""
 _MAX_KEPT = 1_000_000
@@ -58,7 +60,7 @@ class Admissions:
     ) -> None:
         """Record the decision for one key."""
         self.slowest_s = max(self.slowest_s, now - asked_at)
-        if source in (Source.POLICY, Source.LOCAL):  # No node answered in time.
+        if source in _UNDECIDED:
             self.undecided += 1
         elif is_allowed:
             self.by_key[key] += 1

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from benchmarks.cluster.admissions import Admissions, Loss
 from ringfence.wire import Source
 
@@ -32,3 +34,12 @@ def test_a_lost_unit_that_was_admitted_long_before_the_crash_has_the_longest_rec
     loss = found.compare(Counter({"b": 2}), lambda key: True)
 
     assert (loss.lost, loss.oldest_s, loss.counted_twice) == (1, 1.0, 1)
+
+
+@pytest.mark.parametrize("source", [Source.POLICY, Source.SHED, Source.LOCAL])
+def test_a_check_that_no_node_decided_is_not_admitted_by_a_node(source: Source) -> None:
+    found = Admissions()
+
+    found.add("a", source, 9.9, 9.9, is_allowed=True)
+
+    assert (found.undecided, found.by_key.total()) == (1, 0)
