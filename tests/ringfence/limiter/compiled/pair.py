@@ -112,8 +112,13 @@ class Pair:
 
     def reject(self, keys: Sequence[Any], costs: Sequence[Any], groups: Sequence[Any]) -> None:
         """Check a frame with errors. What is charged before an error may differ afterwards."""
+        for key, cost in zip(keys[:1], costs[:1], strict=False):
+            expected, found = (
+                _result_of(engine.decide_lone, key, cost, self.now) for engine in self.engines
+            )
+            assert found == expected
         expected, found = (
-            _result_of(lambda engine=engine: engine.decide(keys, costs, groups, [], [], self.now))
+            _result_of(engine.decide, keys, costs, groups, [], [], self.now)
             for engine in self.engines
         )
         assert found == expected
@@ -225,9 +230,9 @@ def limits_in(snapshot: Snapshot) -> list[Limit]:
     return [snapshot.limits[which] for which in snapshot.which]
 
 
-def _result_of(decide: Callable[[], Outcomes]) -> Outcomes | type[Exception]:
+def _result_of(decide: Callable[..., object], *arguments: object) -> object:
     """Return the result, or the class of the error."""
     try:
-        return decide()
+        return decide(*arguments)
     except (TypeError, ValueError) as error:
         return type(error)
