@@ -43,8 +43,8 @@ class Cover(Struct):
     """Members, without the owner, that may have a replica and have not answered yet."""
     base_of: str = ""
     """Member whose counters were the base, when it was a replica."""
-    received_from: NodeId | None = None
-    """Member that has transferred the shard to this node last."""
+    received_from: set[NodeId] = field(default_factory=set)
+    """Members that have transferred the shard to this node."""
     next_owner: NodeId | None = None
     """Member that is asked next, if the owner has no counters of the shard."""
     copied_at: int | None = None
@@ -96,7 +96,7 @@ class Cover(Struct):
 
         `is_blind` means that the owner's counters are still missing.
         """
-        self.received_from = sender
+        self.received_from.add(sender)
         if is_blind and group.replica_at:
             asked = dict.fromkeys([*self.to_ask, group.replica_at])
             self.to_ask = others(me, self.owner, *asked)

@@ -335,7 +335,7 @@ class ShardOwnership:
         if self._states.ask_next_owner(shard, now):
             return
         cover = self._covers.get(shard)
-        if cover is not None and cover.received_from == cover.owner and whose in ("", self._me):
+        if cover is not None and cover.owner in cover.received_from and whose in ("", self._me):
             self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
             return
         is_own = whose in ("", self._me) or self._left.has_stopped(whose)
@@ -364,7 +364,7 @@ class ShardOwnership:
             return
         if self.origins.have_all(shard, group.origins):
             counts = Snapshot([], [], [], [], [])
-        if counts.keys and (cover is None or whose != cover.received_from):
+        if counts.keys and (cover is None or whose not in cover.received_from):
             if cover is not None:
                 cover.base_of = whose
             arrival = Arrival(now, [(now, counts)], origins=group.origins or UNKNOWN)

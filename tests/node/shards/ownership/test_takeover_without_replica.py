@@ -131,6 +131,24 @@ def test_a_late_replica_of_a_member_that_returned_the_shard_adds_nothing() -> No
     assert (restarted.used, restarted.to_ask) == (1, [])
 
 
+def test_recalled_units_of_a_member_that_returned_the_shard_are_not_counted_again() -> None:
+    restarted, third, other = Host("a"), Host("c"), Host("b")
+    restarted.cover("c")
+    restarted.spend(7)
+    third.cover("a")
+    third.spend(1)
+    third.ownership.restore_lost({KEY: [0, 7]}, NOW)  # Another data center has the same 7 units.
+    other.cover("a")
+    other.spend(3)
+
+    restarted.take(third, restarted.ask(third, is_standby=True))  # It keeps a replica.
+    restarted.pull(other)
+    restarted.continue_from(restarted.ask(third))
+
+    assert restarted.used == 11
+    assert restarted.covered_owner is None
+
+
 def test_units_that_a_standby_received_as_a_replica_are_counted_once_when_it_returns() -> None:
     restarted, third = Host("a"), Host("c")
     restarted.cover("d")  # A silent member may have counters from before the restart.
