@@ -2,11 +2,8 @@
 
 from dataclasses import replace
 
-from gossip import (
-    Conflict,
-    Status,
-)
-from tests.gossip.membership_calls import NS, changes, deliver, run
+from gossip import Conflict, Gossip, Status
+from tests.gossip.membership_calls import NS, changes, deliver, run, sent
 
 
 def test_a_suspected_member_refutes_with_a_higher_incarnation(core, record):
@@ -34,6 +31,27 @@ def test_a_suspicion_of_a_later_generation_is_refuted(core, record):
     deliver(member, record("a", generation=99, status=Status.DEAD, accuser="b"))
 
     assert member.me.generation == 100
+
+
+def test_a_record_from_before_a_restart_makes_the_member_send_its_own_record(core, record):
+    member = core("a", generation=5)
+    deliver(member, record("b"))
+    run(member, 0.5)
+
+    deliver(member, record("a", generation=4, incarnation=9, status=Status.DEAD), now=NS // 2)
+
+    assert own_records(run(member, 1)) == {member.me}
+
+
+def test_a_member_sends_nothing_about_a_record_that_it_already_refuted(core, record):
+    member = core("a")
+    deliver(member, record("b"))
+    deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"))
+    run(member, 0.5)
+
+    deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"), now=NS // 2)
+
+    assert own_records(run(member, 1)) == set()
 
 
 def test_with_two_nodes_of_one_name_the_smaller_address_stops(core, record):
@@ -113,3 +131,10 @@ def test_forward_only_by_setting_outlasts_the_damping(core, record):
 
     member.set_forward_only(False, 100 * NS)
     assert not member.me.forward_only
+
+
+def own_records(effects):
+    """Return the records of member a in the gossip messages."""
+    return {
+        each for message in sent(effects, Gossip) for each in message.updates if each.name == "a"
+    }

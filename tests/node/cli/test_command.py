@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from node.cli.command import ringfence
 from tests.invocation import Run
 from tests.node.cli.cluster_rules import RULES
 
@@ -29,6 +32,28 @@ def test_help_and_version_are_no_errors(run: Run) -> None:
         "why",
     ):
         assert run(verb, "--help").status == 0
+
+
+def test_the_help_states_the_defaults_of_all_options() -> None:
+    hidden = [
+        (context.command_path, option.name)
+        for context in commands(click.Context(ringfence, info_name="ringfence"))
+        for option in context.command.params
+        if isinstance(option, click.Option) and type(option.default) in (int, float, str)
+        if f"default: {option.default}" not in " ".join(context.get_help().split())
+    ]
+
+    assert hidden == []
+
+
+def commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield the contexts of a command and of all its subcommands."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            inner = context.command.get_command(context, name)
+            assert inner is not None
+            yield from commands(click.Context(inner, parent=context, info_name=name))
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:

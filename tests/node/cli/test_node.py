@@ -40,6 +40,11 @@ def test_a_missing_settings_file_is_named(run: Run) -> None:
     assert "nowhere.toml: no such file" in refused(run("node", "--config", "nowhere.toml"))
 
 
+@pytest.mark.parametrize("option", ["--config", "--gateway-config"])
+def test_a_settings_file_must_not_be_a_directory(run: Run, tmp_path: Path, option: str) -> None:
+    assert "is a directory" in refused(run("node", option, tmp_path))
+
+
 def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: Path) -> None:
     keys = KeyDir(tmp_path / "keys")
     write_keys(keys.path, [], [], ["app:check"], 2)

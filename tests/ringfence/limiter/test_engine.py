@@ -176,6 +176,19 @@ def test_refunds_and_resets_are_answered_like_peeks() -> None:
     assert (reset.remaining, reset.limits) == ([5, 3], [5, 3])
 
 
+def test_a_refund_without_slot_numbers_releases_the_slots_that_expire_first() -> None:
+    engine = engine_of(Limit.of_ns(3, MINUTE, Algorithm.CONCURRENCY))
+    first, second = (ask(engine, [key(0)], now=now).slot_ids[0] for now in (0, SECOND))
+
+    by_number_of_units = engine.refund([key(0)], [1], [0], [], [], [], SECOND)
+    after_the_first = engine.refund([key(0)], [1], [0], [first], [], [], SECOND)
+    after_the_second = engine.refund([key(0)], [1], [0], [second], [], [], SECOND)
+
+    assert by_number_of_units.remaining == [2]
+    assert after_the_first.remaining == [2]
+    assert after_the_second.remaining == [3]
+
+
 def test_all_tables_together_hold_no_more_keys_than_allowed() -> None:
     engine = Engine(max_keys=50)
     engine.set_rules({number: EngineRule(FIVE) for number in range(3)})
