@@ -143,6 +143,7 @@ async def test_any_node_can_show_a_key_of_any_owner(
     assert reported["counter"] == [["client", value]]
     state = reported["state"]
     assert (state["decided_by"], state["limit"], state["remaining"]) == ("owner", 5, 2)
+    assert (state["retry_after"], state["reset_after"]) == (0, 30)  # in the middle of a minute
 
 
 async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None:

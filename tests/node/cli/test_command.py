@@ -1,5 +1,6 @@
 """The command itself: help, version, and output that cannot be written."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import click
 import pytest
 
 from node.cli.command import ringfence
-from tests.invocation import Run
+from node.cli.common import log_to_stderr
+from tests.invocation import Run, refused
 from tests.node.cli.cluster_rules import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -94,3 +96,23 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[s
 
     assert ended.returncode == 2
     assert ended.stderr == (b"ringfence: the output cannot be written: No space left on device\n")
+
+
+def test_log_lines_show_letters_of_all_languages_and_escape_line_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with log_to_stderr("info"):
+        logging.getLogger("ringfence.node").info("node größe\nis up")
+
+    assert capsys.readouterr().err.endswith(
+        ' level=INFO logger=ringfence.node msg="node größe\\nis up"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_valid"), [("0", False), ("1", True), ("64", True), ("65", False)]
+)
+def test_a_gateway_has_1_to_64_workers(run: Run, workers: str, is_valid: bool) -> None:
+    message = refused(run("gateway", "--workers", workers, "--config", "nowhere.toml"))
+
+    assert ("nowhere.toml" in message) is is_valid

@@ -22,10 +22,12 @@ from node.cli import demo as demo_command
 from node.cli.demo import picture, progress_line
 from node.demo import show
 from node.demo.shares import CLIENT, Share
-from node.demo.show import Demo
+from node.demo.show import Demo, DemoResult
 from node.replay.logs import read_log
+from node.replay.tally import Tally
 from ringfence.errors import PeerUnavailable
 from ringfence.limiter import NS_PER_SECOND, Limit
+from tests.invocation import invoke
 
 LINES = 3000
 """Of the log's ten thousand: the check of the installed command replays them all."""
@@ -81,6 +83,20 @@ def test_the_first_frame_comes_before_any_node_is_started(
     assert first == "Three nodes on this host limit the log of a real web server."
     assert rule == "Rule: each client may make 20 requests in any 10 s."
     assert last == "starting nodes: 0 of 3 are up"
+
+
+def test_a_machine_reads_latencies_in_milliseconds_to_the_microsecond(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run_demo(seen: Demo, on_change: object) -> DemoResult:
+        return DemoResult(10, 0, Tally(), 0, 1, {}, {}, "a", [], 0.0012346, 0.0123456)
+
+    monkeypatch.setattr(demo_command, "run_demo", run_demo)
+
+    assert invoke(monkeypatch, capsys, "demo", "--json").row["latency_ms"] == {
+        "p50": 1.235,
+        "p99": 12.346,
+    }
 
 
 def halfway(**more: Any) -> Demo:

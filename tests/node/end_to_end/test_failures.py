@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.wire import Results, Source
-from tests.node.cluster import NAMES, address_of, of, owned, world
+from tests.node.cluster import NAMES, HandClock, address_of, of, owned, world
 from tests.node.keys_by_owner import key_owned_by, race
 
 
@@ -210,3 +210,20 @@ async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
         assert w.count("a", "internal_errors_forwarding") == 1
         assert [str(bug) for bug in w.bugs] == ["the router is broken"]
         w.bugs.clear()
+
+
+async def test_a_node_with_a_wrong_clock_leaves_the_ring_once_and_returns_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(joins=True) as made:
+        ahead = HandClock()
+        ahead.time = made.clock.time + 3600 * 10**9
+        made.nodes["c"].clock.host = ahead
+        rings = []
+        for _ in range(60):
+            await trio.sleep(0.5)
+            rings.append(len(made.nodes["a"].cluster.ring.members))
+
+        assert rings[0] == rings[-1] == 3
+        assert 2 in rings
+        assert (made.count("c", "clock_suspect"), made.count("c", "clock_trusted")) == (1, 1)

@@ -128,3 +128,12 @@ def test_the_memory_estimate_is_within_a_third_of_what_is_measured(limit: Limit,
     tracemalloc.stop()
 
     assert bytes_per_key(limit) == pytest.approx(used, rel=1 / 3)
+
+
+def test_each_further_slot_of_a_window_needs_eight_bytes() -> None:
+    fixed = Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW)
+    sliding = [Limit.of_ns(100, MINUTE, slots=slots) for slots in (1, 2, 6)]
+
+    more = [bytes_per_key(limit) - bytes_per_key(fixed) for limit in sliding]
+
+    assert more == [0, 8, 40]
