@@ -11,7 +11,9 @@ from math import inf
 
 from msgspec import Struct
 
+from node.config.settings import NodeSettings
 from ringfence.limiter import Algorithm, Limit
+from ringfence.peering.link import LinkSettings
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import REPLICATION_LAG_S
 from simulations.judging.excuses import Excuse, Excuses, Place
@@ -33,6 +35,9 @@ _NEAR_S = 1.0
 """Seconds before and after a disturbance of a shard in which its owner may not be alone."""
 RETRY_ERROR_NS = 2_000_000
 """Largest error of a retry time: it passes the wire in milliseconds, rounded up."""
+_LATE_S = LinkSettings().slow_timeout + 2 * NodeSettings().forward_timeout
+"""Seconds after an answer in which a second member may still count the check: the deadline of the
+client's request, and that of a node which forwards it."""
 _MERGE_S = 1.0
 """Seconds until the owner has the units that a second member counted for a check."""
 _MOST_DECIDERS = 3
@@ -217,9 +222,11 @@ class CounterView:
         is_broken = self.excuses.is_broken(place, answer, answer.answered_at)
         is_asked_again = bool(row.excuses) or is_broken or has_second
         if is_asked_again and not answer.is_uncounted and not _is_by_owner(answer):
-            until = max([last, *(each.end for each in row.excuses)])
+            late = replace(answer, answered_at=answer.answered_at + _LATE_S)
+            until = max([last, late.answered_at, *(each.end for each in row.excuses)])
+            if self.limit.is_bucket:
+                until = max(until, self._shared_at(late))
             more = answer.cost * (_MOST_DECIDERS - 1)
-            until = max(until, answer.answered_at)
             yield self._spend(answer.asked_at, until, 0, more, until + _MERGE_S)
 
     def refunded(self, answer: Answered) -> Spend:

@@ -30,6 +30,12 @@ descriptors:
     rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
+  - key: home_log
+    rate_limit:
+      period: 5s
+      requests_per_unit: 5
+      algorithm: sliding_window_log
+      global: {mode: home, home: dc1}
 """
 KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
 KNOWN["opened"] = adhoc_rule(parse_limit("10/5s first_hit"))  # No rule file has such limits.
@@ -439,6 +445,15 @@ def test_the_home_may_count_a_check_that_the_policy_decided_while_nodes_connect(
 
     answers = [*first, *rows(399, 1, 2), denied]
     assert violated("home", answers, datacenters=2) - {"retry_after", "outage"} == found
+
+
+@pytest.mark.parametrize(("counted_at", "found"), [(1.9, set()), (2.2, {"retry_after"})])
+def test_a_check_that_the_policy_decided_may_count_until_its_deadline(counted_at, found) -> None:
+    by_policy = rows(1, 0.1, 0.2, "dc2", source=Source.POLICY)
+    denied = Answered(4.0, 4.001, "dc1", "k", 1, False, Source.OWNER, counted_at + 5.0 - 4.0)
+
+    answers = [*by_policy, *rows(4, 3, 4), denied]
+    assert violated("home_log", answers, datacenters=2) - {"outage"} == found
 
 
 CUT = Fault(1.0, "cut", 20.0, {"node": "n1"})
