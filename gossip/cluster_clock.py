@@ -10,17 +10,18 @@ Source: NTP's offset estimate, (receive - (send + arrive) / 2), wrong by at most
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 
+from gossip.settings import NS_PER_SECOND
+
 __all__ = ["ClusterClock"]
 
-_NS = 1_000_000_000
 _SLEW_NS_PER_S = 5_000_000
 """Maximum adjustment rate: 5 ms per second."""
-_STEP_NS = 10 * _NS
+_STEP_NS = 10 * NS_PER_SECOND
 """Difference to the majority above which a clock that is behind jumps forward."""
-_SUSPECT_NS = _NS
-_TRUST_NS = _NS // 2
+_SUSPECT_NS = NS_PER_SECOND
+_TRUST_NS = NS_PER_SECOND // 2
 """Difference to the majority below which a suspect clock is trusted again."""
-_SAMPLES_HOLD_NS = 60 * _NS
+_SAMPLES_HOLD_NS = 60 * NS_PER_SECOND
 _MAX_MEMBERS = 1024
 _SHARE = 2
 """The target is half of the difference, so that two members do not overshoot."""
@@ -123,7 +124,7 @@ class ClusterClock:
         """Move the clock towards the target time at the bounded rate."""
         passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
         self._moved_at = now
-        most = passed * _SLEW_NS_PER_S // _NS
+        most = passed * _SLEW_NS_PER_S // NS_PER_SECOND
         self._offset += max(-most, min(most, self._target - self._offset))
 
 

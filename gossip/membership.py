@@ -23,12 +23,11 @@ from gossip.local_member import LocalMember
 from gossip.member_states import MemberStates
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Address, Record, Status
-from gossip.settings import Settings
+from gossip.settings import NS_PER_SECOND, Settings
 from gossip.timers import Due, Timer, Timers
 
 __all__ = ["Membership"]
 
-_NS = 1_000_000_000
 _FAR_FUTURE = (1 << 62) - 1
 
 
@@ -60,7 +59,7 @@ class Membership:
         others = self._prober, self._exchanges, self._local_member
         self._states = MemberStates(*parts, *others, settings, random, counters)
         self._late_until = now
-        self._lag_ns = round(settings.lag * _NS)
+        self._lag_ns = round(settings.lag * NS_PER_SECOND)
         self._start_timers(now)
 
     # -- state ---------------------------------------------------------------------------------
@@ -266,7 +265,9 @@ class Membership:
 
     def _announce(self, now: int) -> None:
         """Contact dead members: they may be alive after a partition, and then they will answer."""
-        self._timers.set((Due.ANNOUNCE, ""), now + round(self._settings.announce_every * _NS))
+        self._timers.set(
+            (Due.ANNOUNCE, ""), now + round(self._settings.announce_every * NS_PER_SECOND)
+        )
         for name in self._table.dead.draw(self._settings.announce_to, self._random):
             record = self._table.records[name]
             self._outbox.send_records(record.address, record, self.me)
@@ -286,7 +287,7 @@ class Membership:
         if not self._settings.own_pauses:
             return
         self._prober.abandon()
-        interval = round(self._settings.local_dc.interval * _NS)
+        interval = round(self._settings.local_dc.interval * NS_PER_SECOND)
         if lag > 2 * interval:
             self.counters["own_pauses"] += 1
             self._states.suspicion_timers.restart(now + interval)
@@ -311,4 +312,4 @@ def _require_encodable(me: Record) -> None:
 
 def _phase(interval: float, random: Random) -> int:
     """Draw a random start for a periodic task, so that members do not act together."""
-    return round(random.random() * interval * _NS)
+    return round(random.random() * interval * NS_PER_SECOND)

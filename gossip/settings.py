@@ -7,7 +7,9 @@ Source of the structure: Das, Gupta, Motivala, "SWIM" (2002), and Dadgar, Philli
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-__all__ = ["ProbeSettings", "Settings"]
+__all__ = ["NS_PER_SECOND", "ProbeSettings", "Settings"]
+
+NS_PER_SECOND = 1_000_000_000
 
 
 class ProbeSettings(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Timers with equal times fire in the order in which they were set. `ringfence.run
 calls; this core has no callbacks and imports nothing from `ringfence`, so its timers are values.
 """
 
-from enum import IntEnum
+from enum import IntEnum, auto
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -14,18 +14,18 @@ __all__ = ["Due", "Timer", "Timers"]
 class Due(IntEnum):
     """Kinds of timers of the membership state machine."""
 
-    PROBE = 1
-    INDIRECT_PROBE = 2
-    PROBE_TIMEOUT = 3
-    NACK = 4
-    RELAY_END = 5
-    GOSSIP = 6
-    SUSPICION = 7
-    FORGET = 8
-    ANNOUNCE = 9
-    EXCHANGE = 10
-    JOIN = 11
-    DAMPING = 12
+    PROBE = auto()
+    INDIRECT_PROBE = auto()
+    PROBE_TIMEOUT = auto()
+    NACK = auto()
+    RELAY_END = auto()
+    GOSSIP = auto()
+    SUSPICION = auto()
+    FORGET = auto()
+    ANNOUNCE = auto()
+    EXCHANGE = auto()
+    JOIN = auto()
+    DAMPING = auto()
 
 
 Timer: TypeAlias = tuple[Due, str | int]

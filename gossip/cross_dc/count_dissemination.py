@@ -12,10 +12,11 @@ from itertools import islice
 
 from msgspec import Struct
 
+from gossip.settings import NS_PER_SECOND
+
 __all__ = ["KeyCounts", "CountDissemination", "cells_sum"]
 
-_NS = 1_000_000_000
-_MAX_AGE_NS = _NS
+_MAX_AGE_NS = NS_PER_SECOND
 """Maximum time before a changed count is sent, even when the change is small."""
 _SHARE = 100
 """A change by 1 / 100 of the limit is sent in the next round."""

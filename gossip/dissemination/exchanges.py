@@ -11,12 +11,11 @@ from random import Random
 from gossip.dissemination.outbox import Outbox
 from gossip.members.member_table import MemberTable, Pool
 from gossip.members.record import Address
-from gossip.settings import Settings
+from gossip.settings import NS_PER_SECOND, Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["Exchanges"]
 
-_NS = 1_000_000_000
 _UNSCALED = 8
 """Up to this number of members, periodic exchanges keep their interval."""
 
@@ -97,7 +96,9 @@ class Exchanges:
         since = min(self._differs_since.setdefault(sender, now), self._no_match_since)
         which = "local_dc" if self._table.is_in_local_dc(record) else "remote_dc"
         limit_ns = round(
-            self._settings.mismatch_rounds * self._settings.probing(which).gossip_interval * _NS
+            self._settings.mismatch_rounds
+            * self._settings.probing(which).gossip_interval
+            * NS_PER_SECOND
         )
         if now - since >= limit_ns and self._may_ask(now):
             self._differs_since.clear()
@@ -125,7 +126,7 @@ class Exchanges:
         self._outbox.exchange(address)
 
     def _may_ask(self, now: int) -> bool:
-        pause = round(self._settings.exchange_pause * _NS)
+        pause = round(self._settings.exchange_pause * NS_PER_SECOND)
         return self._last_at is None or now - self._last_at >= pause
 
     def _regular_pause(self, which: str) -> int:
@@ -136,4 +137,4 @@ class Exchanges:
         return self._table.local_dc if which == "local_dc" else self._table.remote_dc
 
     def _jittered(self, seconds: float) -> int:
-        return round(seconds * (0.75 + 0.5 * self._random.random()) * _NS)
+        return round(seconds * (0.75 + 0.5 * self._random.random()) * NS_PER_SECOND)

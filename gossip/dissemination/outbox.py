@@ -15,12 +15,10 @@ from gossip.dissemination.updates import Updates, transmissions
 from gossip.effects import Changed, Conflict, Effect, Exchange, Send
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Address, Record, Status
-from gossip.settings import ProbeSettings, Settings
+from gossip.settings import NS_PER_SECOND, ProbeSettings, Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["Outbox"]
-
-_NS = 1_000_000_000
 
 
 class Outbox:
@@ -65,7 +63,7 @@ class Outbox:
         """Send queued membership updates to the named members; schedule another round if updates
         are left."""
         queue = self.local_dc if which == "local_dc" else self.remote_dc
-        self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
+        self._quiet_until[which] = now + round(probing.gossip_interval * NS_PER_SECOND)
         me = self._table.me
         is_sent = False
         for name in names:

@@ -6,11 +6,9 @@ different decisions of other members would give them different rings.
 
 from collections import deque
 
-from gossip.settings import Settings
+from gossip.settings import NS_PER_SECOND, Settings
 
 __all__ = ["FlapDamping"]
-
-_NS = 1_000_000_000
 
 
 class FlapDamping:
@@ -20,9 +18,9 @@ class FlapDamping:
     def __init__(self, settings: Settings) -> None:
         self.ends_at: int | None = None
         """Time when the member may return; None while it is in the ring."""
-        self._memory = round(settings.flap_memory * _NS)
-        self._shortest = round(settings.flap_pause * _NS)
-        self._longest = round(settings.max_flap_pause * _NS)
+        self._memory = round(settings.flap_memory * NS_PER_SECOND)
+        self._shortest = round(settings.flap_pause * NS_PER_SECOND)
+        self._longest = round(settings.max_flap_pause * NS_PER_SECOND)
         self._accusations: deque[tuple[int, str]] = deque(maxlen=settings.flaps)
         self._pause = self._shortest
         self._calm_at = 0

@@ -15,12 +15,11 @@ from gossip.dissemination.outbox import Outbox
 from gossip.effects import ProbeClock
 from gossip.members.member_table import MemberTable, Pool
 from gossip.members.record import Address, Record, Status
-from gossip.settings import ProbeSettings, Settings
+from gossip.settings import NS_PER_SECOND, ProbeSettings, Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["LocalHealth", "Prober", "Rounds"]
 
-_NS = 1_000_000_000
 _MAX_RELAYS = 256
 _MAX_PROBES = 16
 _SMOOTHING = 8
@@ -138,7 +137,7 @@ class Prober:
         for which, at in [*self._paused_at.items()]:
             if pools[which]:
                 del self._paused_at[which]
-                interval = round(self._settings.probing(which).interval * _NS)
+                interval = round(self._settings.probing(which).interval * NS_PER_SECOND)
                 # As if the timer had continued: new members are not probed at the same time.
                 self._timers.set((Due.PROBE, which), at + ((now - at) // interval + 1) * interval)
 
@@ -149,7 +148,7 @@ class Prober:
         if name is None:
             self._paused_at[which] = now  # `resume` sets the timer when there is a member.
             return
-        interval = round(self._settings.probing(which).interval * _NS)
+        interval = round(self._settings.probing(which).interval * NS_PER_SECOND)
         self._timers.set((Due.PROBE, which), now + self._health.scaled(interval))
         self.begin(name, now)
 
@@ -164,7 +163,7 @@ class Prober:
         self._running[name] = seq
         self._counters["probes"] += 1
         timeout = self._health.scaled(self._timeout(name, probing))
-        interval = self._health.scaled(round(probing.interval * _NS))
+        interval = self._health.scaled(round(probing.interval * NS_PER_SECOND))
         self._timers.set((Due.INDIRECT_PROBE, seq), now + timeout)
         self._timers.set((Due.PROBE_TIMEOUT, seq), now + interval)
         self._ping(target, seq)
@@ -244,9 +243,9 @@ class Prober:
         probing = self._settings.local_dc if target is None else self._probing(target)
         seq = self._next_seq()
         self._relays[seq] = _Relay(source, request.sender, request.seq, request.target)
-        waits = round(self._settings.nack_share * probing.timeout * _NS)
+        waits = round(self._settings.nack_share * probing.timeout * NS_PER_SECOND)
         self._timers.set((Due.NACK, seq), now + waits)
-        self._timers.set((Due.RELAY_END, seq), now + round(probing.interval * _NS))
+        self._timers.set((Due.RELAY_END, seq), now + round(probing.interval * NS_PER_SECOND))
         me = self._table.me
         ping = Ping(me.name, me.generation, seq, request.target, self._table.digest)
         self._outbox.send(request.address, target, ping)
@@ -298,11 +297,11 @@ class Prober:
         return candidates
 
     def _timeout(self, name: str, probing: ProbeSettings) -> int:
-        most = round(probing.timeout * _NS)
+        most = round(probing.timeout * NS_PER_SECOND)
         rtt = self.rtts.get(name)
         if rtt is None:
             return most
-        return min(most, max(3 * rtt, round(probing.min_timeout * _NS)))
+        return min(most, max(3 * rtt, round(probing.min_timeout * NS_PER_SECOND)))
 
     def _ping(self, target: Record, seq: int) -> None:
         me = self._table.me

@@ -10,12 +10,10 @@ from msgspec import Struct, field
 
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Record, Status
-from gossip.settings import ProbeSettings, Settings
+from gossip.settings import NS_PER_SECOND, ProbeSettings, Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["Suspicion", "SuspicionTimers"]
-
-_NS = 1_000_000_000
 
 
 class SuspicionTimers:
@@ -89,13 +87,13 @@ class Suspicion(Struct):
         suspect."""
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
         if not settings.dynamic_suspicion:
-            return cls(now, round(least * _NS), round(least * _NS), 0)
+            return cls(now, round(least * NS_PER_SECOND), round(least * NS_PER_SECOND), 0)
         wanted = max(0, min(settings.confirmations, members - 2))
         if wanted == 0:
             # No other member can confirm it, so the time-out is doubled.
-            return cls(now, round(2 * least * _NS), round(2 * least * _NS), 0)
+            return cls(now, round(2 * least * NS_PER_SECOND), round(2 * least * NS_PER_SECOND), 0)
         most = probing.suspicion_max_factor * least
-        return cls(now, round(least * _NS), round(most * _NS), wanted)
+        return cls(now, round(least * NS_PER_SECOND), round(most * NS_PER_SECOND), wanted)
 
     @property
     def deadline(self) -> int:

@@ -4,12 +4,11 @@ from random import Random
 
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Status
-from gossip.settings import Settings
+from gossip.settings import NS_PER_SECOND, Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["Tombstones"]
 
-_NS = 1_000_000_000
 _MAX_SCANNED = 16
 
 
@@ -31,7 +30,7 @@ class Tombstones:
         if is_quiet:
             self.quiet[name] = None
         lasts = self._settings.forget_seeds_after if is_seed else self._settings.forget_after
-        self._timers.set((Due.FORGET, name), now + round(lasts * _NS))
+        self._timers.set((Due.FORGET, name), now + round(lasts * NS_PER_SECOND))
 
     def drop(self, name: str) -> None:
         """Remove a tombstone, because the member is back or no longer remembered."""
@@ -42,7 +41,7 @@ class Tombstones:
     def recent(self, now: int, table: MemberTable, random: Random) -> list[str]:
         """Return one member that was declared dead recently, if any; it may be alive and refute its
         death."""
-        oldest = now - round(self._settings.gossip_to_dead * _NS)
+        oldest = now - round(self._settings.gossip_to_dead * NS_PER_SECOND)
         names: list[str] = []
         for name in reversed(self._since):
             if self._since[name] < oldest or len(names) == _MAX_SCANNED:

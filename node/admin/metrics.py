@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from node.admin.views import is_ready
 from node.metrics.detailed import NO_RULE, TIMED_EVERY, Metrics, Span
 from node.node import Node
-from ringfence.limiter import bytes_per_key
+from ringfence.limiter import NS_PER_SECOND, bytes_per_key
 
 __all__ = ["families", "render"]
 
@@ -194,7 +194,7 @@ def _decisions(measures: Metrics, counters: _Figures) -> Iterator[Metric]:
         ("here", measures.decided_ns, _BOUNDS_NS),
         ("forwarded", measures.forwarded_ns, _WAITED_NS),
     ):
-        seconds.add_metric([hop], _buckets(span, bounds, 1e-9), span.sum / 1e9)
+        seconds.add_metric([hop], _buckets(span, bounds, 1e-9), span.sum / NS_PER_SECOND)
     yield seconds
     frames = HistogramMetricFamily("ringfence_frame_checks", "Checks in frames decided here.")
     span = measures.frame_checks

@@ -15,7 +15,7 @@ from node.admin.http_messages import HttpProblem
 from node.metrics.denied_keys import joined, values_of
 from node.metrics.throttled_keys import PERIOD
 from node.node import Node
-from ringfence.limiter import Code
+from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit
 from ringfence.rules.descriptor_tree import place
 from ringfence.rules.keys import decode_key
@@ -191,8 +191,8 @@ def key_view(node: Node, match: Match, results: Results | None) -> Json:
             "known": is_known,
             "limit": outcome.limit,
             "remaining": outcome.remaining,
-            "retry_after": outcome.retry_after_ns / 1e9,
-            "reset_after": outcome.reset_after_ns / 1e9,
+            "retry_after": outcome.retry_after_ns / NS_PER_SECOND,
+            "reset_after": outcome.reset_after_ns / NS_PER_SECOND,
         }
     return found
 

@@ -12,6 +12,7 @@ from node.membership.clock import ClusterTime
 from node.metrics.counters import Counters
 from node.requests.rules_in_force import RulesInForce
 from ringfence import runtime
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.transport.interface import Transport
 
 __all__ = ["NodeContext", "RunningNode"]
@@ -35,7 +36,7 @@ class RunningNode:
         """Return the time since the start in ns, which the timers of membership use."""
         if self.transport is None:
             return 0
-        return round((self.transport.now() - self._began) * 1e9)
+        return round((self.transport.now() - self._began) * NS_PER_SECOND)
 
     def held_up_ns(self) -> int:
         """Return the time in ns for which the datagram that is being processed waited in the

@@ -10,7 +10,7 @@ from gossip.cross_dc.count_dissemination import CountDissemination
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import shard_of
 from node.context.round_timer import RoundTimer
-from ringfence.limiter import CHARGED_CODES, Engine, Limit
+from ringfence.limiter import CHARGED_CODES, NS_PER_SECOND, Engine, Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Batch, Op, Results
 
@@ -123,5 +123,5 @@ class GlobalKeys:
         if limit is None:
             return True
         if limit.calendar is not None:
-            return (number * 1_000_000_000) + 2 * limit.period_ns < now
+            return (number * NS_PER_SECOND) + 2 * limit.period_ns < now
         return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now

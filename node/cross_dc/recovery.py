@@ -11,7 +11,7 @@ from itertools import islice
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import NodeId, Ring, shard_of
 from node.shards.ownership.ownership import ShardOwnership
-from ringfence.limiter import Engine, Limit
+from ringfence.limiter import NS_PER_SECOND, Engine, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import RecoverCounts, RecoverCountsReply
 
@@ -142,5 +142,5 @@ class CountRecovery:
 def _age_ns(limit: Limit, number: int, now: int) -> int:
     """Return the time since the end of a window, or since the start of a calendar window."""
     if limit.calendar is not None:
-        return max(0, now - number * 1_000_000_000)
+        return max(0, now - number * NS_PER_SECOND)
     return max(0, now - (number + 1) * (limit.period_ns // limit.slots) + 1)

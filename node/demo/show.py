@@ -23,7 +23,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url
 from ringfence.errors import PeerUnavailable
-from ringfence.limiter import Limit
+from ringfence.limiter import NS_PER_SECOND, Limit
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_path
 from ringfence.wire import MemberRow, Source
@@ -176,8 +176,8 @@ async def _replay(
             Recorded(
                 key,
                 1,
-                round(sent * 1e9),
-                round(received * 1e9),
+                round(sent * NS_PER_SECOND),
+                round(received * NS_PER_SECOND),
                 decision.allowed and decision.source in _COUNTED,
                 ring.owner(shard_of(key)),
             )

@@ -26,6 +26,7 @@ from gossip import (
 from gossip.datagrams.seal import Rejected, Seal
 from node.context.containment import Containment
 from node.membership.peer_links import PeerLinks
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage
 from ringfence.wire import Exchanged
@@ -188,7 +189,7 @@ class GossipDriver:
         if not self._containment.call("gossip", self._advance) and self._timer is None:
             # Probes must continue even after an internal error.
             self._planned = self._now() + _AGAIN_NS
-            again = self._transport.now() + _AGAIN_NS / 1e9
+            again = self._transport.now() + _AGAIN_NS / NS_PER_SECOND
             self._timer = self._transport.call_at(again, self._tick)
 
     def _advance(self) -> None:
@@ -242,5 +243,5 @@ class GossipDriver:
                 return
             self._timer.cancel()
         self._planned = deadline
-        seconds = max(0, deadline - self._now()) / 1e9
+        seconds = max(0, deadline - self._now()) / NS_PER_SECOND
         self._timer = self._transport.call_at(self._transport.now() + seconds, self._tick)

@@ -11,6 +11,7 @@ from node.metrics.detailed import Metrics, MetricsSwitch
 from node.requests.handler import RequestHandler
 from node.requests.sessions.open_sessions import OpenSessions
 from node.shards.shard_counters import ShardCounters
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.peering.link.calls import fetch_counters, fetch_throttled
 from ringfence.wire import MemberRow, Members, Stats, Throttled
 from ringfence.wire import Peers as PeersMessage
@@ -74,7 +75,7 @@ class NodeQueries:
                     "zone": record.zone,
                     "weight": record.weight,
                     "state": state_of(record),
-                    "state_for_s": (uptime - self._cluster.changed_at.get(name, 0)) / 1e9,
+                    "state_for_s": (uptime - self._cluster.changed_at.get(name, 0)) / NS_PER_SECOND,
                     "generation": record.generation,
                     "incarnation": record.incarnation,
                     "version": record.version,

@@ -9,6 +9,7 @@ from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape, Tally
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.wire import BY_POLICY, Source
 
 __all__ = ["replay_online"]
@@ -52,7 +53,7 @@ async def replay_online(
             if first is None:
                 first = entry.time_ns
             if not math.isinf(speed):
-                await trio.sleep_until(started_at + (entry.time_ns - first) / 1e9 / speed)
+                await trio.sleep_until(started_at + (entry.time_ns - first) / NS_PER_SECOND / speed)
             await slots.acquire()
             nursery.start_soon(check, entry)
     on_progress(tally.checks)

@@ -8,7 +8,7 @@ from node.context.containment import Containment
 from node.requests.sessions.caller import Caller
 from node.requests.sessions.sent_answers import Sender
 from ringfence import runtime
-from ringfence.limiter import Outcomes
+from ringfence.limiter import NS_PER_SECOND, Outcomes
 from ringfence.peering.slot_queue import MAX_PER_CONNECTION, MAX_WAITERS, SlotQueue
 from ringfence.rules import Rule
 from ringfence.wire import Batch
@@ -53,7 +53,7 @@ class SlotWaiters:
             self.queue.tick(self._now())
 
     def _seconds_until(self, instant: int) -> float:
-        return (instant - self._now()) / 1e9
+        return (instant - self._now()) / NS_PER_SECOND
 
     def _wake(self) -> None:
         self._earlier.set()

@@ -13,6 +13,7 @@ from node.requests.placement import ShardPlacement
 from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
 from ringfence.errors import AccessDenied
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.peering.link import Link
 from ringfence.peering.target import Shed
 from ringfence.wire import Batch, Ping, Results
@@ -160,7 +161,7 @@ class StandbyTakeover:
         return True
 
     def _is_silent(self, owner: NodeId, link: Link) -> bool:
-        return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
+        return min(link.silent_s, self._back_for_ns(owner) / NS_PER_SECOND) >= _OWNER_SILENT_S
 
     def _back_for_ns(self, owner: NodeId) -> float:
         """Return the time since a member, after a stall, asked which shards were taken over;

@@ -18,6 +18,7 @@ from node.requests.sessions.permissions import Permissions
 from node.requests.sessions.request_scheduler import DIRECT_COST, steps_of
 from node.requests.sessions.sent_answers import Sender
 from ringfence.errors import LocalProtocolError
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Transport
 from ringfence.wire import (
@@ -131,7 +132,7 @@ class RequestIntake:
         self.wait_turn(seq, self._send_rules(seq), 1)
 
     def _arrived(self) -> float:
-        return self._transport.now() - self._transport.held_up_ns / 1e9
+        return self._transport.now() - self._transport.held_up_ns / NS_PER_SECOND
 
     def _is_accepted(self, request: Request) -> bool:
         """Return whether a request is permitted and new.
@@ -213,7 +214,7 @@ class RequestIntake:
         for step in steps_of(batch.groups, len(batch), cost):
             if step.start:
                 yield
-            waited_ns = round((self._transport.now() - arrived) * 1e9)
+            waited_ns = round((self._transport.now() - arrived) * NS_PER_SECOND)
             is_late = may_be_late and waited_ns > deadline_ns
             rows = range(step.start, len(batch)) if is_late else step
             refused: list[Refused] = []

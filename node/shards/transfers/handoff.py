@@ -21,7 +21,7 @@ from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.shard_sources import ShardSources, has_more
 from ringfence import runtime
-from ringfence.limiter import Engine
+from ringfence.limiter import NS_PER_SECOND, Engine
 from ringfence.peering.link import Link
 from ringfence.wire import Holding, Pull, Pulled, TransferOffer
 
@@ -39,7 +39,6 @@ _ROUND = 0.5
 """Seconds between two rounds, which look for shards in the wrong place, while there are any."""
 _SLICE = 2000
 """Keys that are sorted by shard before other tasks run."""
-_NS = 1_000_000_000
 _INDEX_KEPT = 5.0
 
 
@@ -101,7 +100,7 @@ class Handoff:
             self._nursery = nursery
             while True:
                 idle_ns = self._ownership.next_expiry - self._clock()
-                await self._rounds.wait(_ROUND, idle_ns / _NS)
+                await self._rounds.wait(_ROUND, idle_ns / NS_PER_SECOND)
                 # An internal error in one step does not end the other steps.
                 if not self._is_settled:
                     await self._containment.run("handoff", self._fetch_missing_shards)

@@ -6,6 +6,7 @@ is read from its slot, changed, and written back.
 
 from typing import TypeAlias
 
+from ringfence.limiter.limit import NS_PER_SECOND
 from ringfence.limiter.reference import Counter, Scheme
 from ringfence.limiter.reference.bucket import Bucket, BucketScheme
 from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
@@ -101,7 +102,7 @@ def _bucket_params(scheme: BucketScheme) -> Params | None:
 
 def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
     """Divide a 64-bit word into one part for the window number and one for its count."""
-    unit_ns = period_ns or 10**9
+    unit_ns = period_ns or NS_PER_SECOND
     count_bits = 64 - (_LATEST // unit_ns + 1).bit_length()
     if scheme.ceiling >> count_bits:
         return None

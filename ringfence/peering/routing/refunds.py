@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ringfence import runtime
 from ringfence.errors import AccessDenied
-from ringfence.limiter import Code, Outcome
+from ringfence.limiter import NS_PER_SECOND, Code, Outcome
 from ringfence.peering.routing.pending_request import BY_MEMBER, MemberRequest, PendingRequest
 from ringfence.peering.routing.routes import Routes, split_by_member
 from ringfence.peering.target import Shed
@@ -166,7 +166,7 @@ def age_ns_of(asked_at: float, now: float) -> int:
     The owner subtracts it from the time when the refund arrives. The result includes an allowance,
     so that a refund that takes a little longer than its check still finds the charge.
     """
-    passed_ns = max(0, round((now - asked_at) * 1e9))
+    passed_ns = max(0, round((now - asked_at) * NS_PER_SECOND))
     return passed_ns + min(passed_ns, _LATER_NS)
 
 
