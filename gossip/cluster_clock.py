@@ -38,7 +38,7 @@ class ClusterClock:
         """Whether this clock is far from the majority."""
         self._offset = 0
         self._target = 0
-        self._moved_at: int | None = None
+        self._moved_at = 0
         self._last = 0
         self._samples: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         """Sample of each member: offset from the host's clock, error, and time of the sample."""
@@ -122,7 +122,7 @@ class ClusterClock:
 
     def _move(self, now: int) -> None:
         """Move the clock towards the target time at the bounded rate."""
-        passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
+        passed = max(0, now - self._moved_at)
         self._moved_at = now
         most = passed * _SLEW_NS_PER_S // NS_PER_SECOND
         self._offset += max(-most, min(most, self._target - self._offset))

@@ -86,12 +86,11 @@ class Suspicion(Struct):
         """Create a suspicion in a group of `members` members, including this member and the
         suspect."""
         least = probing.suspicion_factor * max(1.0, log10(max(1, members))) * probing.interval
-        if not settings.dynamic_suspicion:
-            return cls(now, round(least * NS_PER_SECOND), round(least * NS_PER_SECOND), 0)
-        wanted = max(0, min(settings.confirmations, members - 2))
-        if wanted == 0:
-            # No other member can confirm it, so the time-out is doubled.
-            return cls(now, round(2 * least * NS_PER_SECOND), round(2 * least * NS_PER_SECOND), 0)
+        wanted = 0
+        if settings.dynamic_suspicion:
+            wanted = max(0, min(settings.confirmations, members - 2))
+            if wanted == 0:
+                least *= 2  # No other member can confirm it.
         most = probing.suspicion_max_factor * least
         return cls(now, round(least * NS_PER_SECOND), round(most * NS_PER_SECOND), wanted)
 

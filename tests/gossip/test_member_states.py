@@ -34,6 +34,18 @@ def test_a_confirmed_suspicion_times_out_sooner(core, record):
     assert 1.5 < seconds_to_death("c", "d") < 9.0
 
 
+@pytest.mark.parametrize(("drawn", "probes"), [(0.0599, ["b"]), (0.0601, [])])
+def test_a_share_of_a_large_data_center_probes_a_suspect(core, record, drawn, probes):
+    """Twice the wanted confirmations: 2 * 3 of 100 members."""
+    member = core("a")
+    deliver(member, *[record(f"n{number}") for number in range(99)], record("b"))
+    member._states._random.random = lambda: drawn
+
+    effects = deliver(member, record("b", status=Status.SUSPECT, accuser="c"), now=1)
+
+    assert [ping.target for ping in sent(effects, Ping)] == probes
+
+
 def test_a_refutation_ends_the_suspicion(core, record):
     member = core("a")
     deliver(member, record("b", status=Status.SUSPECT, accuser="c"))

@@ -8,6 +8,7 @@ from gossip import (
     Gossip,
     Ping,
     Send,
+    Settings,
     Status,
     encode,
 )
@@ -158,6 +159,17 @@ def test_a_short_lag_extends_suspicions(core, record):
     member.tick(member.next_deadline() + round(0.9 * NS))
 
     assert member.records["b"].status is Status.SUSPECT
+
+
+@pytest.mark.parametrize(("intervals", "pauses"), [(2, 0), (2.01, 1)])
+def test_a_lag_above_two_intervals_counts_as_a_pause(core, record, intervals, pauses):
+    member = core("a")
+    deliver(member, record("b"))
+    run(member, 3)
+
+    member.tick(member.next_deadline() + round(intervals * Settings.lan().local_dc.interval * NS))
+
+    assert member.counters["own_pauses"] == pauses
 
 
 def test_a_suspicion_that_a_confirmation_ends_in_the_past_is_no_pause(core, record):

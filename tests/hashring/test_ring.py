@@ -152,6 +152,20 @@ def test_an_updated_ring_with_more_vnodes_than_shards_equals_a_new_ring(zones):
         assert not shards_that_differ(ring, Ring.of(changed))
 
 
+def test_rings_of_equal_members_are_equal_after_one_listed_its_shards():
+    ring = Ring.of(nodes(3))
+    ring.shards_of(NodeId("node-1"))
+
+    assert ring == Ring.of(nodes(3))
+
+
+def test_the_text_of_a_ring_shows_only_its_members():
+    ring = Ring.of(nodes(3))
+    ring.shards_of(NodeId("node-1"))
+
+    assert repr(ring) == f"Ring(members={ring.members!r})"
+
+
 def test_rings_of_different_members_differ():
     assert Ring.of(nodes(3)) != Ring.of(nodes(2))
     assert Ring.of([Member(NodeId("a"))]) != Ring.of([Member(NodeId("a"), weight=2.0)])

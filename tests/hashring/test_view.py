@@ -1,3 +1,5 @@
+from dataclasses import FrozenInstanceError
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +47,19 @@ def test_the_hash_separates_fields_with_any_boundaries():
     views = [view("ab", "c"), view("a", "bc"), view("a", "b", "c"), view("abc", "b")]
 
     assert len({view.hash for view in views}) == len(views)
+
+
+def test_a_view_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        View.of([]).members = ()
+
+
+def test_the_text_of_a_view_shows_its_members_and_hash():
+    view = View.of([Member(NodeId("a"))])
+    View.of([*view.members, Member(NodeId("b"))], like=view).ring("")
+    view.ring("")
+
+    assert repr(view) == f"View(members={view.members!r}, hash={view.hash})"
 
 
 def test_the_hash_is_the_same_in_every_release():

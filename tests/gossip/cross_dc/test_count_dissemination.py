@@ -47,6 +47,29 @@ def test_a_small_change_is_sent_after_a_second() -> None:
     assert len(spread) == 0
 
 
+def test_a_change_is_sent_at_once_from_a_hundredth_of_the_limit_or_above_four_fifths() -> None:
+    def is_sent_at_once(count: int, acknowledged: int) -> bool:
+        counts, spread = Counts(1000), CountDissemination()
+        counts.counts[b"k"] = count
+        spread.on_acknowledged(b"k", [7, acknowledged])
+        spread.mark_changed(b"k", 0)
+        return spread.take_due(counts.read, 10, 0) != []
+
+    assert [is_sent_at_once(count, 500) for count in (509, 510)] == [False, True]
+    assert [is_sent_at_once(count, count - 1) for count in (799, 800)] == [False, True]
+
+
+def test_acknowledged_units_of_several_windows_count() -> None:
+    spread = CountDissemination()
+    spread.on_acknowledged(b"k", [5, 30, 6, 40, 7, 20])
+    spread.mark_changed(b"k", 0)
+
+    for last, is_sent in ((29, False), (30, True)):
+        counts = [KeyCounts([6, 40, 7, last], 40 + last, 1000)]
+        sent = spread.take_due(lambda keys, counts=counts: counts, 10, 0)
+        assert sent == ([(b"k", [6, 40, 7, last], 0)] if is_sent else [])
+
+
 def test_only_what_the_other_side_has_not_confirmed_weighs() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 500
@@ -123,6 +146,11 @@ def test_expired_windows_are_forgotten() -> None:
     spread.forget(lambda key, number: number < 7)
 
     assert list(spread.acknowledged()) == [b"new"]
+
+
+def test_sums_are_the_same_in_every_release() -> None:
+    """During an upgrade, data centers of two releases compare them."""
+    assert f"{cells_sum(b'12345678k', [5, 20]):016x}" == "b3c46eead873d45d"
 
 
 @given(st.dictionaries(st.binary(min_size=8, max_size=20), st.integers(0, 2**53), max_size=8))

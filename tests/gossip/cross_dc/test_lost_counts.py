@@ -55,6 +55,10 @@ def test_what_was_admitted_since_comes_on_top_of_what_is_remembered() -> None:
     assert recall.missing(KEY, [5, 3], [4, 10, 5, 20]) == [(4, 10), (5, 20)]
 
 
+def test_a_single_lost_unit_is_added() -> None:
+    assert LostCounts().missing(KEY, [], [4, 1]) == [(4, 1)]
+
+
 def test_of_several_memories_only_the_largest_counts() -> None:
     recall = LostCounts()
     assert recall.missing(KEY, [5, 3], [5, 20]) == [(5, 20)]

@@ -55,6 +55,31 @@ def test_a_message_is_read_as_it_was_written(message):
     assert decode(encode(message)) == message
 
 
+RECORD = Record("a", "h", 7600, "dc1", "z", 1.5, 3, 2, Status.SUSPECT, True, "1.2", "b")
+RECORD_BYTES = "9ca161a168cd1db0a3646331a17acb3ff8000000000000030203c3a3312e32a162"
+
+
+@pytest.mark.parametrize(
+    ("message", "hexadecimal"),
+    [
+        (Ping("s", 1, 2, "t", 3, (RECORD,)), "929601a1730102a17403" + RECORD_BYTES),
+        (Ack("s", 1, 2, 3, 4, 5), "919702a1730102030405"),
+        (PingReq("s", 1, 2, "t", ("h", 6)), "919703a1730102a174a16806"),
+        (Nack("s", 1, 2), "919404a1730102"),
+        (Gossip("s", 1, (RECORD,)), "929305a17301" + RECORD_BYTES),
+    ],
+)
+def test_the_bytes_of_a_message_are_the_same_in_every_release(message, hexadecimal):
+    """During an upgrade, members of two releases exchange messages."""
+    assert encode(message) == bytes.fromhex(hexadecimal)
+    assert decode(bytes.fromhex(hexadecimal)) == message
+
+
+def test_records_without_a_member_take_one_byte():
+    assert pack_records([]) == b"\x90"
+    assert pack_records([RECORD]) == bytes.fromhex("91" + RECORD_BYTES)
+
+
 @given(st.lists(records, max_size=20))
 def test_records_are_read_as_they_were_packed(listed):
     assert unpack_records(pack_records(listed)) == listed

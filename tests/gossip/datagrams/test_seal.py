@@ -33,6 +33,16 @@ def test_the_largest_message_fits_into_a_datagram_and_is_no_quic_packet() -> Non
     assert not datagram[0] & 0x40
 
 
+def test_the_bytes_of_datagrams_are_the_same_in_every_release() -> None:
+    """During an upgrade, members of two releases exchange datagrams."""
+    sender = Seal([b"k" * 70], "c", 258)
+
+    assert [sender.seal(b"hello").hex() for _ in range(2)] == [
+        "01c422229e00000000000001020000000000000001d1387d03bac3a16a38bf217a22cf53f67b0a2d75f3",
+        "01c422229e00000000000001020000000000000002485d67d3e935c23983704a7d5f0a8eb912fb329d3a",
+    ]
+
+
 def test_a_bit_that_is_flipped_anywhere_is_noticed_and_changes_nothing() -> None:
     datagram = Seal([KEY], "c", 1).seal(b"hello")
     receiver = Seal([KEY], "c", 2)
@@ -78,6 +88,17 @@ def test_a_datagram_overtaken_by_a_thousand_others_is_rejected() -> None:
         receiver.open(datagram)
 
     assert cause_of(receiver, first) == "replayed"
+
+
+def test_a_datagram_is_accepted_after_at_most_1023_later_ones() -> None:
+    sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+    too_late, late, *others = [sender.seal(b"") for _ in range(1025)]
+    for datagram in others:
+        receiver.open(datagram)
+
+    assert receiver.open(late) == b""
+    assert cause_of(receiver, late) == "replayed"
+    assert cause_of(receiver, too_late) == "replayed"
 
 
 def test_a_key_change_in_three_steps_loses_no_datagram() -> None:

@@ -141,6 +141,55 @@ def test_nacks_of_helpers_keep_the_local_health_good(core, record):
     assert health_after_a_failed_probe(nacks=False) == 3
 
 
+def test_the_counters_state_how_many_probes_were_sent_and_failed(core, record):
+    member = core("a")
+    deliver(member, *[record(name) for name in "bcdef"])
+    effects = []
+    while member.counters["probes_failed"] == 0:
+        effects += member.tick(member.next_deadline())
+        for request in sent(effects, PingReq)[-1:]:
+            member.receive(Nack("c", 1, request.seq), HOME, member.next_deadline() - 1)
+
+    assert member.counters["probes"] == len({ping.seq for ping in sent(effects, Ping)})
+    assert member.counters["indirect_probes"] == len(sent(effects, PingReq))
+    assert member.counters["probes_failed"] == 1
+    assert member.counters["nacks"] == 3  # One for each helper, although more were received.
+
+
+def test_an_ack_improves_the_local_health_by_one(core, record):
+    member = core("a")
+    deliver(member, record("b"))
+    member._health.change(2)
+    _, ping = first_ping(member)
+
+    member.receive(Ack("b", 1, ping.seq, member.digest, 0), HOME, member.next_deadline() - 1)
+
+    assert member.health == 1
+
+
+def test_a_member_runs_at_most_16_probes(core, record):
+    member = core("a")
+    names = [f"n{number}" for number in range(20)]
+    deliver(member, *[record(name) for name in names])
+
+    probed = [sent(member.report_unreachable(name, 1), Ping) for name in names]
+
+    assert [len(pings) for pings in probed] == [1] * 16 + [0] * 4
+
+
+def test_a_helper_refuses_more_than_256_requests_at_a_time(core, record):
+    helper = core("c")
+    deliver(helper, record("a"), record("b"))
+
+    relayed = [
+        len(sent(helper.receive(PingReq("a", 1, seq, "b", HOME), HOME, 0), Ping))
+        for seq in range(258)
+    ]
+
+    assert relayed == [1] * 256 + [0] * 2
+    assert helper.counters["refused_relays"] == 2
+
+
 def test_a_helper_relays_an_ack_or_sends_a_nack(core, record):
     helper = core("c")
     deliver(helper, record("a"), record("b"))

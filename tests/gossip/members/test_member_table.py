@@ -43,6 +43,16 @@ def test_equal_members_have_equal_digests_in_whatever_order_they_came(puts, rand
     assert one.digest == other.digest
 
 
+def test_the_digest_is_the_same_in_every_release():
+    """During an upgrade, members of two releases compare it."""
+    table = MemberTable(ME)
+    one = table.digest
+    table.put(replace(ME, name="other"))
+
+    assert f"{one:016x}" == "ec40d7eccb8e15e0"
+    assert f"{table.digest:016x}" == "8a5d719ea957adb3"
+
+
 @given(others)
 def test_a_forgotten_member_leaves_no_trace(record):
     table = MemberTable(ME)
