@@ -88,7 +88,6 @@ class _Nodes:
         join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
         log = self._home / f"{name}.log"
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As an installed package is.
         with log.open("wb") as file:
             self._processes[name] = subprocess.Popen(
                 [

@@ -176,7 +176,7 @@ class StandbyTakeover:
         return reply.event.is_set()
 
     def _take_over_some(self, shards: Sequence[int]) -> bool:
-        """Take over a part of the shards, unless an owner has been heard of meanwhile."""
+        """Take over a part of the shards, unless an owner has sent something meanwhile."""
         owners = dict.fromkeys([self._placement.holder_of(shard) for shard in shards])
         if not all([self._seems_unreachable(owner) for owner in owners if owner is not None]):
             return False

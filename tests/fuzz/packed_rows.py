@@ -138,7 +138,7 @@ def _damaged(packed: bytes, read: Choices) -> bytes:
 
 
 def _refuse(read: Choices) -> int:
-    """Store rows that nobody has checked, or with wrong arguments, in empty tables."""
+    """Store unvalidated rows, or call with wrong arguments, on empty tables."""
     packed, count = _frame(read)
     about: list[object] = [packed, [7, 300, 2**33], 10**18, "n1", [(1,)], 5]
     match read.below(10):

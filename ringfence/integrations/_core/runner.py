@@ -234,7 +234,7 @@ def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | No
         case Release(decision):
             limiter.release(decision)
         case Pause(seconds):
-            time.sleep(seconds)
+            time.sleep(seconds)  # The delay that the limit requires.
         case _:
             assert_never(effect)
     return None
