@@ -112,7 +112,7 @@ class StandbyTakeover:
         """
         if await self._are_unreachable(shards):
             ownership = self._ownership
-            return await ownership.takeover_steps.run(
+            return await ownership.steps.run(
                 shards, ownership.replicas.size_of, self._take_over_some
             )
         await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)

@@ -8,7 +8,7 @@ stores, the oldest ones are dropped and counted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import compress, count
+from itertools import compress
 
 from hashring import SHARDS, NodeId, Ring, group_by, shard_of
 from node.context.containment import Containment
@@ -29,8 +29,10 @@ other half is for the wait for a busy event loop and for the way to the standby.
 _MAX_AGE_NS = 100_000_000
 """Time whose counts a crash may lose."""
 _KEYS_PER_STEP = 2000
-"""Changed keys that one step sends; it takes about 2 ms."""
-_FRAMES_PER_STANDBY = 64
+"""Most changed keys that one step sends."""
+_BYTES_PER_STEP = 16_000
+"""Bytes of counters that one step should send; it takes about 2 ms when these are logs of hits."""
+_FRAMES_PER_STANDBY = 256
 """Most unacknowledged frames of a standby; they bound the memory of its connection."""
 _FRAMES_OF_OTHER_ROUNDS = 4
 """Unacknowledged frames from which on a standby gets none in the next round."""
@@ -68,9 +70,10 @@ class Replication:
         self._ring = Ring.of(())
         self._in_flight: dict[NodeId, int] = {}
         """Frames in flight by standby."""
-        self._frames = count()
-        self._unacknowledged: dict[int, int] = {}
-        """Instant of the oldest change in each frame in flight, by the number of the frame."""
+        self._keys_per_step = 500
+        """Changed keys that the next step sends, by the size of those in the last frame."""
+        self._unacknowledged: dict[Callable[[object], None], int] = {}
+        """Instant of the oldest change in each frame in flight, by the callback for its reply."""
         self._changed_since: int | None = None
         """Instant of the oldest change that was not sent; None if all changes were sent."""
         self._held_back: set[NodeId] = set()
@@ -141,8 +144,9 @@ class Replication:
         busy = {standby for standby, frames in in_flight if frames >= _FRAMES_OF_OTHER_ROUNDS}
         left = len(self._changed.keys)
         while left > 0:
-            self._send_step(self._changed.take(min(left, _KEYS_PER_STEP)), busy, since)
-            left -= _KEYS_PER_STEP
+            most = min(left, self._keys_per_step)
+            self._send_step(self._changed.take(most), busy, since)
+            left -= most
             yield
         if not self.backlog:
             self._changed_since = None
@@ -234,13 +238,12 @@ class Replication:
             self._send(standby, link, keys[:half], now, since)
             self._send(standby, link, keys[half:], now, since)
             return
+        self._keys_per_step = min(_KEYS_PER_STEP, max(1, _BYTES_PER_STEP * len(keys) // size))
         self._in_flight[standby] = self._in_flight.get(standby, 0) + 1
-        number = next(self._frames)
-        self._unacknowledged[number] = since
 
         def on_reply(reply: object) -> None:
             self._in_flight[standby] -= 1
-            del self._unacknowledged[number]
+            del self._unacknowledged[on_reply]
             if not isinstance(reply, Done):
                 self._hold_back(keys, since)
                 self._counters.add("copies_lost")
@@ -251,6 +254,7 @@ class Replication:
             if has_room and standby in self._held_back:
                 self._has_room.set()
 
+        self._unacknowledged[on_reply] = since
         origins, which = self._origins_of(keys)
         link.call(lambda seq: Copy(seq, counts, origins, which), on_reply)
         self._counters.add("copies_sent")

@@ -28,7 +28,7 @@ from node.shards.ownership.origins import UNKNOWN, merge_origins
 from node.shards.ownership.ownership_table import BLIND, Event
 from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
-from node.shards.takeover_steps import TakeoverSteps
+from node.shards.shard_steps import ShardSteps
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, append_row
 from ringfence.limiter import Code, Engine, Outcomes, PackedSnapshot, Snapshot
 from ringfence.peering.engine_choice import first_slot
@@ -62,7 +62,7 @@ class ShardOwnership:
         """`period_of` returns the period in ns of a key's limit, `first_id` numbers origins. For
         `on_arrived` see `ShardStates`; `on_started` gets shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
-        self.takeover_steps = TakeoverSteps()
+        self.steps = ShardSteps()
         self.changed = ChangedKeys() if changed is None else changed
         self.decided_checks = checks = DecidedChecks() if decided_checks is None else decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""

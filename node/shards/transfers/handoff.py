@@ -16,6 +16,7 @@ from hashring import SHARDS, NodeId, Ring
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.shard_steps import FEW_SHARDS
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sender import ShardSender
@@ -30,7 +31,7 @@ __all__ = ["Handoff"]
 logger = logging.getLogger("ringfence.node")
 
 _SHARDS_PER_PULL = 256
-"""Shards in one pull; the sender needs about 8 ms for so many with counters."""
+"""Shards in one pull; the sender answers at most some of them at a time."""
 _SHARDS_PER_REPLICA_PULL = 4096
 """Shards in one pull of replicas: nearly always, the sender has none of them."""
 _PULL_PAUSE = 0.02
@@ -71,7 +72,7 @@ class Handoff:
         self._containment = containment
         self._ring = Ring.of(())
         self._sources = ShardSources(me)
-        self._receiver = ShardReceiver(counters, link_to)
+        self._receiver = ShardReceiver(counters, link_to, ownership.steps)
         self._pulling: set[int] = set()
         self._arrivals: dict[int, runtime.Event] = {}
         self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
@@ -295,7 +296,7 @@ class Handoff:
             done()
             return
         self._reclaims.append((set(shards), done))
-        self._start_pull([shard for shard in shards if shard not in self._pulling], name)
+        self._start_pulls([shard for shard in shards if shard not in self._pulling], name)
 
     def _end_reclaims(self, shards: Iterable[int]) -> None:
         """Call `done` of each `reclaim` call whose shards have all arrived or cannot arrive."""
@@ -312,9 +313,11 @@ class Handoff:
         held, known = self._ownership.held, self._sources.by_shard
         missing = [shard for shard in shards if shard in known and not held[shard]]
         self._sources.prefer(missing, sender)
-        free = sorted({*shards}.difference(missing, self._pulling))
-        for start in range(0, len(free), _SHARDS_PER_PULL):
-            self._start_pull(free[start : start + _SHARDS_PER_PULL], sender)
+        self._start_pulls(sorted({*shards}.difference(missing, self._pulling)), sender)
+
+    def _start_pulls(self, shards: Sequence[int], first: NodeId) -> None:
+        for start in range(0, len(shards), _SHARDS_PER_PULL):
+            self._start_pull(shards[start : start + _SHARDS_PER_PULL], first)
 
     async def answer(self, requester: NodeId, pull: Pull) -> Pulled:
         """Answer a peer that requests shards."""
@@ -322,6 +325,8 @@ class Handoff:
         if any([held[shard] for shard in pull.shards]):
             await self._reach(requester)
             await self._index()
+        if len(pull.shards) > FEW_SHARDS:
+            await self._ownership.steps.turn()
         ring = self._ring
         self._rounds.add_work()
         return self._sender.answer(

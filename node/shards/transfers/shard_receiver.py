@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
+from node.shards.shard_steps import FEW_SHARDS, ShardSteps
 from ringfence import runtime
 from ringfence.limiter import Snapshot
 from ringfence.peering.link import Link
@@ -75,9 +76,12 @@ class IncomingTransfer:
 class ShardReceiver:
     """Requests shards from other members, and collects the parts of each transfer."""
 
-    def __init__(self, counters: Counters, link_to: Callable[[NodeId], Link | None]) -> None:
+    def __init__(
+        self, counters: Counters, link_to: Callable[[NodeId], Link | None], steps: ShardSteps
+    ) -> None:
         self._counters = counters
         self._link_to = link_to
+        self._steps = steps
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not answer, and when they are asked again."""
 
@@ -142,6 +146,7 @@ class ShardReceiver:
     ) -> Pulled | None:
         """Request shards from a member; return None when it does not answer in time.
 
+        After an answer with many shards, the caller has a step of `ShardSteps` to process them.
         For a later `part`, `transfer_id` is the number of the transfer. With `is_for_replicas`, the
         member sends only replicas of this node's earlier counters.
         """
@@ -163,6 +168,8 @@ class ShardReceiver:
             logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))
             self._silent_until[name] = runtime.current_time() + _SILENCE
             return None
+        if len(shards) > FEW_SHARDS:
+            await self._steps.turn()
         return replies[0]
 
 

@@ -178,7 +178,7 @@ class ShardSearch:
         found = self._found_among(shards)
         self._start_or_take([shard for shard in shards if shard not in found])
         left = [shard for shard in shards if shard in found]
-        await self._ownership.takeover_steps.run(left, self._size_of, self._start_or_take)
+        await self._ownership.steps.run(left, self._size_of, self._start_or_take)
 
     def _found_among(self, shards: Sequence[int]) -> set[int]:
         """Return the shards of which this node has or found counters, or may not have found all."""
@@ -193,7 +193,7 @@ class ShardSearch:
         return self._ownership.replicas.size_of(shard) + (0 if copy is None else len(copy[1].keys))
 
     def _start_or_take(self, shards: Sequence[int]) -> bool:
-        """Start shards, or take them over; return True, so that `TakeoverSteps` continues."""
+        """Start shards, or take them over; return True, so that `ShardSteps` continues."""
         ownership, sources = self._ownership, self._sources
         now = self._clock()
         blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}

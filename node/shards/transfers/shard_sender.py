@@ -32,10 +32,10 @@ from ringfence.wire import MAX_ORIGINS, Pull, Pulled
 
 __all__ = ["ShardSender"]
 
-_KEYS_PER_ANSWER = 4000
-"""Keys in an answer above which no further shard is added; the receiver asks again for those."""
-_COPIES_PER_ANSWER = 256
-"""Most replicas in an answer, which needs about 8 ms for so many."""
+_KEYS_PER_ANSWER = 250
+_SHARDS_PER_ANSWER = 32
+"""Keys in an answer, and shards with counters, above which no further shard is added. The receiver
+asks again for those. Sender and receiver each need less than 2 ms for one answer."""
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""
@@ -131,11 +131,12 @@ class ShardSender:
             self._transfers.add(empty, nothing)
             reply.add_transfer(empty, nothing, 0)
         done = {*empty, *again}
+        mark = self._ownership.origins.new_mark()
         for shard in [shard for shard in pull.shards if shard not in done]:
-            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
+            if _is_full(reply):
                 break
             if held[shard]:
-                self._send(shard, requester, number, now, is_standby_for)
+                self._send(shard, requester, number, mark, now, is_standby_for)
             self._add_first_part(reply, shard, requester, now)
         self._counters.add("shards_given", before - self._ownership.count)
         return reply.pulled(pull.seq)
@@ -206,8 +207,8 @@ class ShardSender:
         copied = self._ownership.replicas.sent_by(requester, asked)
         without = sorted({*asked}.difference(copied))
         reply.add_nothing(without, "")  # Most shards of most clusters, so they are one group.
-        for shard in copied[:_COPIES_PER_ANSWER]:
-            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
+        for shard in copied:
+            if _is_full(reply):
                 break
             self._add_copy(reply, requester, shard, "", now)
 
@@ -244,9 +245,18 @@ class ShardSender:
         return [shard for shard in shards if held[shard] and shard not in self._index]
 
     def _send(
-        self, shard: int, to: NodeId, number: int, now: int, is_standby_for: Callable[[int], bool]
+        self,
+        shard: int,
+        to: NodeId,
+        number: int,
+        mark: int,
+        now: int,
+        is_standby_for: Callable[[int], bool],
     ) -> None:
-        """Stop holding a shard, and store its counters as parts of a transfer."""
+        """Stop holding a shard, and store its counters as parts of a transfer.
+
+        All transfers of one answer have the same `number` and `mark`.
+        """
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         if self._lender is not None and len(self._lender):
@@ -265,7 +275,7 @@ class ShardSender:
             cover.log = self._ownership.merge.admitted(counts, released.regained, now)
         if cover is not None:
             add_unused(counts, cover.log.slot_keys)
-        transfer = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
+        transfer = self._transfer(shard, to, number, mark, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
             origins = [self._ownership.origins.of(shard)]
             self._ownership.replicas.keep(to, PackedSnapshot.of(counts), now, origins)
@@ -280,6 +290,7 @@ class ShardSender:
         shard: int,
         to: NodeId,
         number: int,
+        mark: int,
         counts: Snapshot,
         cover: Cover | None,
         is_blind: bool,
@@ -291,7 +302,7 @@ class ShardSender:
         parts = cut(counts, log_rows(log, counts, now), self._least_parts)
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
-        marks = [self._ownership.origins.new_mark()]
+        marks = [mark]
         if cover is not None:
             marks = [*marks, cover.mark, *sorted(cover.marks)][:MAX_ORIGINS]
         origins = merge_origins(self._ownership.origins.of(shard), marks[:1])
@@ -313,3 +324,8 @@ class ShardSender:
     def expire(self, now: int) -> None:
         """Forget replicas whose receiver has not requested a part for a long time."""
         self._sent.expire(now)
+
+
+def _is_full(reply: Reply) -> bool:
+    is_long = reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART
+    return is_long or reply.shards >= _SHARDS_PER_ANSWER

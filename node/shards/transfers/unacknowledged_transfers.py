@@ -249,6 +249,8 @@ class Reply:
 
     def __init__(self) -> None:
         self.keys = 0
+        self.shards = 0
+        """Shards with counters."""
         self.size = 0
         """Estimated bytes of the answer."""
         self._groups: dict[_About, list[tuple[Sequence[int], Part]]] = {}
@@ -308,6 +310,7 @@ class Reply:
         self._groups.setdefault(about, []).append((shards, part))
         if part is NOTHING:
             return
+        self.shards += len(shards)
         self.keys += len(part.counts.keys)
         self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.fallback_counts))
         self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])

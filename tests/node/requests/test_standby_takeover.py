@@ -12,7 +12,7 @@ from node.requests.placement import ShardPlacement
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replicas import Replicas
-from node.shards.takeover_steps import TakeoverSteps
+from node.shards.shard_steps import ShardSteps
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
@@ -68,7 +68,7 @@ class Placement:
 
 class Ownership:
     def __init__(self) -> None:
-        self.takeover_steps = TakeoverSteps()
+        self.steps = ShardSteps()
         self.replicas = Replicas(1)
 
 

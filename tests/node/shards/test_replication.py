@@ -326,3 +326,23 @@ def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
     assert owner.used(key) == [hits_before + 5]
     [taken] = owner.engine.snapshot([key], NOW).limits
     assert taken == limit
+
+
+def test_a_step_sends_fewer_keys_when_their_counters_are_long() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(600)]
+    owner.fill(*keys, hits=100)
+    replication, standby = replicating(owner)
+
+    def steps_of_a_round() -> int:
+        owner.ownership.changed.update(keys)
+        steps = sum(1 for _ in replication.send_changes())
+        while standby.frames:
+            standby.answer(Done(1))
+        return steps
+
+    steps_of_a_round()
+    assert steps_of_a_round() > 5
+    owner.engine.forget(keys)
+    steps_of_a_round()
+    assert steps_of_a_round() == 1

@@ -20,7 +20,7 @@ class _SlowReceiver(ShardReceiver):
     nothing."""
 
     def __init__(self, host: Host, other: Host, transfer: Pulled) -> None:
-        super().__init__(Counters(), lambda name: None)
+        super().__init__(Counters(), lambda name: None, host.ownership.steps)
         self._host = host
         self._other = other
         self._transfer = transfer

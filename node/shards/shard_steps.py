@@ -1,0 +1,81 @@
+"""Steps in which a node takes over, sends and receives many shards, so that checks never wait long
+for the event loop.
+
+All steps of a node share the event loop: one step runs in each of its turns, however many tasks
+have steps to run.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ringfence import runtime
+
+__all__ = ["FEW_SHARDS", "MAX_COST", "ShardSteps", "cost_of"]
+
+MAX_COST = 500
+"""Cost of a step of a takeover, which takes about a millisecond. A step with one shard may cost
+more."""
+FEW_SHARDS = 4
+"""Most shards that are sent or received without a step: checks wait for them."""
+_COST_OF_KEY = 2
+_COST_OF_REPLICA = 6
+"""Cost of a shard with counters, in addition to that of its keys. A shard without costs 1."""
+
+
+def cost_of(keys: int) -> int:
+    """Return the cost of taking over one shard with this number of keys."""
+    return _COST_OF_REPLICA + keys * _COST_OF_KEY if keys else 1
+
+
+class ShardSteps:
+    """Order of the steps of all tasks of a node that move shards."""
+
+    def __init__(self) -> None:
+        self._last: runtime.Event | None = None
+        """Set when the last step that was asked for may run; None when no step waits."""
+
+    async def turn(self) -> None:
+        """Wait for a turn of the event loop in which no other step runs.
+
+        The caller must run its step before it waits for anything else. Steps run in the order in
+        which they were asked for.
+        """
+        before, mine = self._last, runtime.Event()
+        self._last = mine
+        try:
+            if before is None:
+                await runtime.checkpoint()
+            else:
+                await before.wait()  # Tasks that this event resumes run in the next turn.
+        finally:
+            mine.set()
+            if self._last is mine:
+                self._last = None
+
+    async def run(
+        self,
+        shards: Sequence[int],
+        keys_of: Callable[[int], int],
+        take: Callable[[Sequence[int]], bool],
+    ) -> bool:
+        """Call `take` with a part of the shards in each step; stop when it returns False.
+
+        `keys_of` returns the number of keys of a shard. Other tasks run before each step, so `take`
+        must check again whether the shards are to be taken over. Returns whether all were.
+        """
+        start = 0
+        while start < len(shards):
+            await self.turn()
+            stop = _end_of_step(shards, start, keys_of)
+            if not take(shards[start:stop]):
+                return False
+            start = stop
+        return True
+
+
+def _end_of_step(shards: Sequence[int], start: int, keys_of: Callable[[int], int]) -> int:
+    cost = 0
+    for stop in range(start, len(shards)):
+        cost += cost_of(keys_of(shards[stop]))
+        if cost > MAX_COST:
+            return max(stop, start + 1)
+    return len(shards)

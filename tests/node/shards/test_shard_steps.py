@@ -1,0 +1,209 @@
+"""Work of one turn of the event loop while a node takes over, sends or receives many shards."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from hashring import Member, Ring, shard_of
+from node.metrics.counters import Counters
+from node.shards.ownership.ownership import ShardOwnership
+from node.shards.shard_steps import MAX_COST, ShardSteps, cost_of
+from node.shards.transfers.shard_receiver import ShardReceiver
+from node.shards.transfers.shard_search import ShardSearch
+from node.shards.transfers.shard_sources import ShardSources
+from ringfence.limiter import Algorithm, EngineRule, Limit
+from ringfence.peering.engine_choice import new_engine
+from tests.node.shards.transfer_peers import DAY, NOW, RULE, A, B, C, Peers, ring
+
+KEYS = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(20_000)]
+
+MOST_SHARDS = MAX_COST // cost_of(1)
+"""Most shards with a replica in one step."""
+
+
+def standby_with_replicas() -> ShardOwnership:
+    engines = [
+        new_engine(
+            max_keys=100_000, max_bytes=None, first_slot_id=1, secret=bytes(16), keeps_keys=True
+        )
+        for _ in "ab"
+    ]
+    for engine in engines:
+        limit = Limit.of_ns(100, DAY, algorithm=Algorithm.FIXED_WINDOW)
+        engine.set_rules({RULE: EngineRule(limit)})
+    engines[0].charge(KEYS, [1] * len(KEYS), [0] * len(KEYS), NOW)
+    ownership = ShardOwnership(
+        *(B, engines[1], Counters(), lambda key: DAY, lambda keys: None, lambda shards: None),
+        max_keys=100_000,
+    )
+    ownership.keep_replica(A, engines[0].pack(KEYS, NOW), NOW, [(5,)])
+    return ownership
+
+
+class Turns(trio.abc.Instrument):
+    """Number of shards, keys or tasks after each turn of the event loop."""
+
+    def __init__(self, size: Callable[[], int]) -> None:
+        self.sizes = [size()]
+        self._size = size
+        trio.lowlevel.add_instrument(self)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.sizes.append(self._size())
+
+    @property
+    def most(self) -> int:
+        return max(
+            [abs(after - before) for before, after in zip(self.sizes, self.sizes[1:], strict=False)]
+        )
+
+
+@pytest.mark.trio
+async def test_a_search_takes_over_a_killed_owners_shards_in_steps_of_bounded_work() -> None:
+    ownership, killed, alone = standby_with_replicas(), Ring.of([Member(A)]), Ring.of([Member(B)])
+    sources = ShardSources(B)
+    sources.on_ring_change(killed, alone, alone, ownership.held)
+    shards, received, turns = (
+        ownership.replicas.shards(),
+        list[int](),
+        Turns(lambda: ownership.count),
+    )
+    search = ShardSearch(
+        *(
+            B,
+            ownership,
+            sources,
+            ShardReceiver(Counters(), lambda name: None, ownership.steps),
+            lambda: NOW,
+        ),
+        *(received.extend, shards, None),
+    )
+
+    await search.run()
+
+    assert all([ownership.held[shard] for shard in shards])
+    assert sorted(received) == shards
+    assert turns.most <= MOST_SHARDS
+
+
+@pytest.mark.trio
+async def test_takeovers_of_many_requests_share_the_steps() -> None:
+    ownership, steps = standby_with_replicas(), ShardSteps()
+    shards, turns = ownership.replicas.shards(), Turns(lambda: ownership.count)
+
+    def take(some: Sequence[int]) -> bool:
+        for shard in some:
+            ownership.take_over(shard, A, [*ownership.replicas.of(shard)], NOW)
+        return True
+
+    async with trio.open_nursery() as requests:
+        for start in range(0, len(shards), 200):
+            part = shards[start : start + 200]
+            requests.start_soon(steps.run, part, ownership.replicas.size_of, take)
+
+    assert all([ownership.held[shard] for shard in shards])
+    assert turns.most <= MOST_SHARDS
+
+
+@pytest.mark.trio
+async def test_a_takeover_ends_when_its_reason_ends_between_two_steps() -> None:
+    taken: list[int] = []
+
+    def take(some: Sequence[int]) -> bool:
+        taken.extend(some)
+        return len(taken) < 100
+
+    is_done = await ShardSteps().run(range(1000), lambda shard: 20, take)
+
+    assert not is_done
+    assert 100 <= len(taken) < 200
+
+
+@pytest.mark.trio
+async def test_a_shard_with_more_keys_than_one_step_has_a_step_of_its_own() -> None:
+    parts: list[list[int]] = []
+
+    def take(some: Sequence[int]) -> bool:
+        parts.append([*some])
+        return True
+
+    sizes = [1, 100_000, 1, 1]
+    await ShardSteps().run(range(4), sizes.__getitem__, take)
+
+    assert parts == [[0], [1], [2, 3]]
+
+
+async def test_two_owners_send_shards_to_a_new_member_in_steps_of_bounded_work(
+    autojump_clock: MockClock,
+) -> None:
+    keys = KEYS[:6000]
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        owners, new, before = [peers.add(A), peers.add(C)], peers.add(B), ring(A, C)
+        for peer in owners:
+            peer.fill(*[key for key in keys if before.owner(shard_of(key)) == peer.name], hits=2)
+        sent = [Turns(lambda peer=peer: peer.ownership.count) for peer in owners]
+        received = Turns(lambda: len(new.engine))
+
+        new.handoff.on_ring_change(before, ring(B), ring(B))
+        await new.handoff.wait_all_fetched()
+        nursery.cancel_scope.cancel()
+
+    assert sum(new.used(*keys)) == 2 * len(keys)
+    assert min(turns.sizes[0] for turns in sent) > 1000
+    assert max(turns.most for turns in sent) <= 32
+    assert received.most <= 50  # Keys of 32 shards.
+
+
+async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.fill(*KEYS[:6000], hits=2)
+        shards = [shard for shard, is_held in enumerate(standby.ownership.held) if is_held]
+        turns = Turns(lambda: standby.ownership.count)
+        await trio.sleep(0.1)
+
+        owner.handoff.reclaim(A, shards, is_done.set)
+        await is_done.wait()
+        nursery.cancel_scope.cancel()
+
+    assert sum(owner.used(*KEYS[:6000])) == 12_000
+    assert turns.most <= 32
+
+
+async def test_steps_run_one_in_a_turn_in_the_order_in_which_they_were_asked_for(
+    autojump_clock: MockClock,
+) -> None:
+    steps, asked, ran = ShardSteps(), list[int](), list[int]()
+
+    async def step(number: int) -> None:
+        asked.append(number)
+        await steps.turn()
+        ran.append(number)
+
+    turns = Turns(lambda: len(ran))
+    async with trio.open_nursery() as tasks:
+        for number in range(20):
+            tasks.start_soon(step, number)
+
+    assert ran == asked
+    assert turns.most == 1
+
+
+async def test_a_step_whose_task_is_cancelled_does_not_hold_up_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    steps = ShardSteps()
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as first:
+            nursery.start_soon(steps.turn)
+            await wait_all_tasks_blocked()
+            first.cancel()
+            await steps.turn()
+        with trio.fail_after(1):
+            await steps.turn()
