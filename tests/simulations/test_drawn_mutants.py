@@ -259,6 +259,16 @@ def test_the_tests_of_a_mutant_run_its_line(
     assert line_map.tests_for(mutant) == tests
 
 
+def test_the_tests_of_the_head_of_a_class_run_a_line_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "box").mkdir()
+    code = "class Box(Struct, frozen=True):\n    size: int\n\n\ndef pack():\n    return Box(1)\n"
+    (tmp_path / PATH).write_text(code, "utf-8")
+    found = LineMap(tmp_path)
+    found.add(SECONDS, {PATH: {"6": [CLIPPED], "5": [NONE]}}, [TEST_FILE])
+
+    assert found.tests_for(mutant_at(tmp_path, "True", "ReplaceTrueWithFalse")) == [CLIPPED]
+
+
 def test_a_line_that_no_exact_test_runs_has_no_tests(line_map: LineMap, root: Path) -> None:
     mutant = mutant_at(root, "1\n        steps", "NumberReplacer")
 

@@ -186,8 +186,9 @@ def _names_defined_at(tree: ast.Module, line: int) -> set[str]:
                 found[last - first] |= names
             case ast.AnnAssign(target=ast.Name(id=name)) if first <= line <= last:
                 found[last - first].add(name)
-            case ast.ClassDef(name=name, decorator_list=decorators):
-                if any(each.lineno <= line <= (each.end_lineno or 0) for each in decorators):
+            case ast.ClassDef(name=name, decorator_list=decorators, body=[inner, *_]):
+                first = min([first, *(each.lineno for each in decorators)])
+                if first <= line < inner.lineno:  # Its decorators, bases and keywords.
                     found[0].add(name)
             case _:
                 pass
