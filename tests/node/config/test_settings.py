@@ -1,7 +1,10 @@
+import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from node.config.discovery import parse_seed
@@ -10,6 +13,7 @@ from node.serve import _transport_settings
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "node-settings.md").read_text("utf-8")
 WHOLE = """
 name = "b"
 listen = "127.0.0.1:7102"
@@ -56,6 +60,22 @@ def test_one_node_on_loopback_needs_no_settings() -> None:
     assert settings.cluster == "ringfence"
     assert (settings.member.datacenter, settings.member.zone) == ("dc1", "")
     assert not settings.is_beyond_loopback
+
+
+def test_the_page_of_node_settings_states_the_defaults() -> None:
+    def text(value: object) -> str:
+        if isinstance(value, float) and value.is_integer():
+            return str(int(value))
+        return "none" if value in ("", []) else json.dumps(value).strip('"')
+
+    stated = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE, re.MULTILINE))
+    defaults = msgspec.structs.asdict(load_settings(None, {}))
+    computed = {"name", "advertise", "max_bytes"}
+
+    assert stated.keys() == defaults.keys()
+    assert {name: each.strip("`") for name, each in stated.items() if name not in computed} == {
+        name: text(value) for name, value in defaults.items() if name not in computed
+    }
 
 
 def test_two_nodes_on_one_host_are_called_differently_by_themselves() -> None:
@@ -228,6 +248,49 @@ def test_an_error_names_the_invalid_environment_variable(
     tmp_path: Path, environment: dict[str, str], said: str
 ) -> None:
     assert said in refusal(tmp_path, WHOLE, environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("forward_timeout", 0.001, 60),
+        ("drain_timeout", 0.001, 60),
+        ("reload_interval", 0, 3600),
+        ("processes", 1, 256),
+        ("max_connections", 16, None),
+        ("max_connections_per_address", 1, None),
+        ("max_connections_per_token", 1, None),
+        ("max_keys", 1, None),
+        ("max_bytes", 0, None),
+    ],
+)
+def test_a_setting_has_a_smallest_and_a_largest_value(
+    tmp_path: Path, name: str, least: float, most: float | None
+) -> None:
+    kept = [line for line in WHOLE.splitlines() if not line.startswith(name)]
+
+    def text(value: float) -> str:
+        return "\n".join([*kept, f"{name} = {value}"])
+
+    step = 1 if isinstance(least, int) else 0.0001
+    assert getattr(load(tmp_path, text(least)), name) == least
+    assert name in refusal(tmp_path, text(least - step))
+    if most is not None:
+        assert getattr(load(tmp_path, text(most)), name) == most
+        assert f"from {least} to {most}" in refusal(tmp_path, text(most + step))
+
+
+def test_the_texts_of_a_member_have_at_most_500_bytes(tmp_path: Path) -> None:
+    def text(length: int) -> str:
+        return WHOLE + f'datacenter = "{"d" * 240}"\nadvertise = "{"h" * length}:1"'
+
+    assert load(tmp_path, text(500 - 240 - len("bnorth"))).datacenter == "d" * 240
+    assert "got 501" in refusal(tmp_path, text(501 - 240 - len("bnorth")))
+
+
+def test_settings_cannot_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError):
+        load(tmp_path).name = "other"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
