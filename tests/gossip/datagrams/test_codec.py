@@ -73,6 +73,8 @@ def test_the_bytes_of_a_message_are_the_same_in_every_release(message, hexadecim
     """During an upgrade, members of two releases exchange messages."""
     assert encode(message) == bytes.fromhex(hexadecimal)
     assert decode(bytes.fromhex(hexadecimal)) == message
+    with pytest.raises(AttributeError):
+        message.sender = "other"
 
 
 def test_records_without_a_member_take_one_byte():

@@ -133,6 +133,20 @@ def test_a_silent_waiter_is_dropped():
     assert owner.called == [12]
 
 
+def test_waiters_are_dropped_six_seconds_after_their_last_check_even_if_the_tick_is_late():
+    owner, _, _ = full()
+    owner.check(11)
+    owner.later(6 * SECOND - 1)
+    assert len(owner.queue) == 1
+    owner.check(12)
+    owner.later(2)
+    assert len(owner.queue) == 1
+
+    owner.later(6 * SECOND)
+
+    assert len(owner.queue) == 0
+
+
 def test_a_waiter_that_gives_up_makes_room_for_the_next():
     owner, first, _ = full()
     owner.check(11)
@@ -213,6 +227,42 @@ def test_only_limits_with_slots_that_can_deny_have_waiters():
     assert len(owner.queue) == 0
 
 
+def test_a_batch_queues_its_denied_checks_whatever_the_order():
+    owner = Owner()
+    owner.check()
+
+    owner.ask(Batch(Op.CHECK, [USER, KEY, KEY], [1, 1, 1], slot_ids=[10, 11, 12]))
+
+    assert len(owner.queue) == 1
+
+
+def test_a_check_can_wait_if_the_limit_that_it_carries_has_slots():
+    owner = Owner()
+    rate, slots = RULES[RATE].limit, Limit.of_ns(1, 60 * SECOND, Algorithm.CONCURRENCY)
+    for which in (1, 2):
+        for ticket in (11, 12):
+            batch = Batch(
+                Op.CHECK,
+                [USER + bytes([which])],
+                [1],
+                slot_ids=[ticket],
+                limits=[rate, slots],
+                which=[which],
+            )
+            owner.ask(batch)
+
+    assert len(owner.queue) == 1
+
+
+def test_at_most_1024_checks_of_a_connection_wait():
+    owner, _, _ = full()
+    for ticket in range(1, 1026):
+        owner.check(ticket)
+
+    assert len(owner.queue) == 1024
+    assert owner.queue.refused == 1
+
+
 def test_waiters_are_bounded_in_all_and_by_connection():
     owner = Owner(most=3, most_of=lambda _: 2)
     owner.check()
@@ -250,6 +300,24 @@ def test_a_denial_estimates_when_a_slot_will_be_free():
     assert owner.retry_after_ns() == SECOND, "then the second one's time has ended"
     owner.release(second)
     owner.release(third)
+
+
+def test_the_time_until_a_slot_is_free_follows_the_last_releases_slowly():
+    owner, first, second = full()
+    owner.release(first, age_ns=8 * SECOND)
+    owner.release(second, age_ns=24 * SECOND)
+    full_again = owner.check(), owner.check()
+
+    assert all(full_again)
+    assert owner.retry_after_ns() == 5 * SECOND, "(8 + (24 - 8) / 8) / 2"
+
+
+def test_a_denied_check_is_repeated_after_a_millisecond_at_the_earliest():
+    owner, first, _ = full()
+    owner.release(first, age_ns=1)
+    owner.check()
+
+    assert owner.retry_after_ns() == SECOND // 1000
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,6 +32,14 @@ def test_an_example_is_the_bytes_of_its_value(hexadecimal, value):
     assert encode(message) == payload
 
 
+@pytest.mark.parametrize("hexadecimal", [each for each, _ in EXAMPLES])
+def test_a_decoded_message_cannot_be_changed(hexadecimal):
+    message = decode(bytes.fromhex(hexadecimal))
+
+    with pytest.raises(AttributeError):
+        setattr(message, message.__struct_fields__[0], None)
+
+
 def test_every_message_has_an_example():
     shown = {type(decode(bytes.fromhex(hexadecimal))) for hexadecimal, _ in EXAMPLES}
 
