@@ -41,6 +41,7 @@ def test_one_cause_is_logged_with_its_traceback_once_a_minute(caplog):
     assert "raise kind" in caplog.text
     assert "session" in first.getMessage()
     assert "59 more" in second.getMessage()
+    assert (first.internal_error, second.internal_error) == (True, True)
 
 
 def test_another_place_or_class_is_another_cause(caplog):

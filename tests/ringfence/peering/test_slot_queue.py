@@ -97,6 +97,25 @@ def test_waiters_are_called_in_order_and_take_their_slot():
     assert len(owner.queue) == 0
 
 
+def test_a_called_waiter_that_gets_no_slot_remains_the_first():
+    owner, first, _ = full()
+    owner.check(11)
+    owner.check(12)
+    owner.release(first)
+
+    assert not owner.check(11, cost=2), "only one slot is free"
+
+    assert owner.called == [11, 11]
+
+
+def test_a_check_that_would_overtake_is_told_that_no_slot_is_left():
+    owner, first, _ = full()
+    owner.check(11)
+    owner.release(first)
+
+    assert owner.ask(Batch(Op.CHECK, [KEY], [1])).remaining == [0]
+
+
 def test_a_called_waiter_that_does_not_ask_loses_its_slot():
     owner, first, _ = full()
     owner.check(11)

@@ -9,7 +9,7 @@ import ringfence.wire
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.packed_snapshot import PackedSnapshot
-from ringfence.wire import Cause, ErrorCode, Message, decode, encode
+from ringfence.wire import Answer, Cause, ErrorCode, Message, Request, decode, encode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "wire-protocol.md").read_text(
     encoding="utf-8"
@@ -32,12 +32,12 @@ def test_an_example_is_the_bytes_of_its_value(hexadecimal, value):
     assert encode(message) == payload
 
 
-@pytest.mark.parametrize("hexadecimal", [each for each, _ in EXAMPLES])
-def test_a_decoded_message_cannot_be_changed(hexadecimal):
-    message = decode(bytes.fromhex(hexadecimal))
-
-    with pytest.raises(AttributeError):
-        setattr(message, message.__struct_fields__[0], None)
+def test_decoded_messages_cannot_be_changed_except_requests_and_answers():
+    for hexadecimal, _ in EXAMPLES:
+        message = decode(bytes.fromhex(hexadecimal))
+        if not isinstance(message, Request | Answer):
+            with pytest.raises(AttributeError):
+                setattr(message, message.__struct_fields__[0], None)
 
 
 def test_every_message_has_an_example():

@@ -71,6 +71,18 @@ def test_only_messages_that_cannot_be_encoded_fail():
     assert good == fine == []
 
 
+def test_an_unsent_call_expires_at_the_end_of_its_time_out():
+    sender = Sender()
+    call = sender.call(now=0.0, timeout=2.0)
+
+    sender.queue.expire(1.99, -1.0)
+    assert call == []
+    sender.queue.expire(2.0, -1.0)
+
+    assert call == [None]
+    assert sender.flush() == []
+
+
 def test_each_batch_and_call_expires_after_its_own_time_out():
     sender = Sender()
     flying, patient = sender.ask("a", now=0.0), sender.call(now=0.0, timeout=2.0)

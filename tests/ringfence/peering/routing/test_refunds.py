@@ -93,6 +93,17 @@ async def test_two_refunds_of_the_same_group_have_one_identity():
     assert not {*first} & {*checks}  # Else the owner would answer with the outcome of the check.
 
 
+async def test_refunds_of_different_clients_have_different_identities():
+    cluster = Cluster()
+    for session in (7, 8):
+        checks = [(session, 1, 0), (session, 1, 1)]
+        batch = Batch(Op.CHECK, [key_of("a"), key_of("b")], [1, 4], [2], ids=checks)
+        await cluster.router.decide(batch, denies_group(batch))
+
+    asked = [asked.ids for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND]
+    assert len({identity for ids in asked for identity in ids}) == 2
+
+
 async def test_a_client_refunds_with_the_identity_that_its_check_had_on_the_way():
     """A member that forwarded the check refunds late charges with the same identity."""
     cluster = Cluster()

@@ -186,6 +186,16 @@ def test_a_message_of_no_bytes_is_refused():
     assert_refused(b"", "empty")
 
 
+def test_a_message_has_at_most_a_mebibyte():
+    head = len(encode(Rules(1, 1, "r" * (1 << 17)))) - (1 << 17)
+    largest = Rules(1, 1, "r" * ((1 << 20) - head))
+
+    assert len(encode(largest)) == 1 << 20
+    assert decode(encode(largest)) == largest
+    with pytest.raises(LocalProtocolError):
+        encode(Rules(1, 1, "r" * ((1 << 20) - head + 1)))
+
+
 def test_a_message_above_the_largest_is_refused_unread():
     assert_refused(bytes(MAX_MESSAGE + 1), "oversized")
 

@@ -82,6 +82,11 @@ def test_a_list_of_denied_keys_is_read_as_it_was_written(
         ([42, 1, MAX_THROTTLED + 1], "AskThrottled.count"),
         ([43, 1, 1, [KEY], [1], [], [], []], "Throttled.errors"),
         ([43, 1, 1, [], [], [], ["api"], [1, 2]], "Throttled.results"),
+        ([43, 1, 1, [], [], [], ["api"], [1, 2, -1]], "Throttled.results"),
+        ([43, 1, 1, [KEY], [-1], [0], [], []], "Throttled.counts"),
+        ([43, 0, 1, [], [], [], [], []], "Throttled.seq"),
+        ([43, 1, -1, [], [], [], [], []], "Throttled.denied"),
+        ([42, 0, 1], "AskThrottled.seq"),
         ([43, 1, 1, [KEY] * (MAX_THROTTLED + 1), [], [], [], []], "Throttled.keys"),
     ],
 )
