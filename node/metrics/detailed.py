@@ -184,8 +184,8 @@ class Metrics:
             self._odd[key[:8], code, source] += count
             if at < named:
                 self._count_metrics([key], [code], count)
-            elif key[:8] in self._detailed_rules:
-                rule = self._rule_of(int.from_bytes(key[:8], "big"))
+            elif key in self._detailed_rules:
+                rule = self._rule_of(int.from_bytes(key, "big"))
                 self._by_metric[OTHER_VALUES, _result_of(rule, code)] += count
             if code in _DENIALS and at < named:
                 denied[key] += count

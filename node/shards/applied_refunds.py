@@ -55,7 +55,7 @@ class AppliedRefunds:
         left = {key: max(0, units - self._units(key, now)) for key, units in before.items()}
         removed: list[int] = []
         for row, (key, cost) in enumerate(zip(batch.keys, batch.costs, strict=True)):
-            is_slot = bool(batch.slot_ids) and batch.slot_ids[row] > 0
+            is_slot = batch.slot_ids and batch.slot_ids[row]
             removed.append(0 if is_slot else min(cost, left[key]))
             left[key] -= removed[row]
         return results, removed

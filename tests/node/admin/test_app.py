@@ -195,6 +195,15 @@ async def test_an_invalid_request_is_answered_with_reason_and_remedy(
     assert answer.json["detail"]
 
 
+async def test_a_request_for_an_unknown_domain_is_answered_with_the_known_ones(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as made:
+        answer = await ask(app_of(made.nodes["a"]), "/v1/keys/shop?client=x")
+
+    assert answer.json["detail"] == "known are api"
+
+
 async def test_the_throttled_view_names_the_denied_keys(autojump_clock: MockClock) -> None:
     async with world("a") as made, made.client("a", denials=0) as limiter:
         app = app_of(made.nodes["a"])

@@ -80,3 +80,21 @@ def test_wrong_wishes_for_keys_are_named(
 ) -> None:
     assert said in refused(run("keys", "new", tmp_path / "keys", *words))
     assert not (tmp_path / "keys").exists()
+
+
+def test_each_step_of_a_rotation_names_the_next_one(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    run("keys", "new", directory)
+
+    last_lines = {
+        step: run("keys", "rotate", directory, step).out.splitlines()[-1]
+        for step in ("add", "use", "drop")
+    }
+
+    copy = "copy it to every node and send each a SIGHUP"
+    assert last_lines == {
+        "add": f"{copy}; then: ringfence keys rotate {directory} use",
+        "use": f"{copy}; then: ringfence keys rotate {directory} drop",
+        "drop": copy,
+    }
+    assert run("keys", "rotate", directory, "add", "--json").row["next"] == "use"

@@ -1,6 +1,7 @@
 """Seeds from settings and from Kubernetes."""
 
 import pytest
+import trio
 
 from node.config.discovery import Discovery, from_environment, parse_seed
 from ringfence.errors import ConfigError
@@ -36,6 +37,19 @@ async def test_addresses_are_found_each_once_in_order() -> None:
     assert found[0] == ("127.0.0.1", 7101)
     assert ("127.0.0.1", 7102) in found
     assert len(found) == len(set(found))
+
+
+async def test_of_the_addresses_of_a_name_the_ipv6_loopback_address_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def getaddrinfo(host: str, port: int, **kind: int) -> list[object]:
+        return [(0, 0, 0, "", (address, port)) for address in ("::1", "127.0.0.1", "::1")]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+
+    found = await Discovery(["localhost:7101"]).resolve()
+
+    assert found == [("127.0.0.1", 7101), ("::1", 7101)]
 
 
 def test_a_pod_reads_name_and_address_from_its_environment() -> None:

@@ -1,6 +1,8 @@
 """Refund ledger: the charges of each token, which limit its refunds."""
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,12 +16,33 @@ KEYS = [bytes([number]) * 8 for number in range(5)]
 OF_ONE_RULE = [KEYS[0] + bytes([number]) for number in range(12)]
 
 
+def limit_of(key: bytes) -> Limit | None:
+    """Return the limit of a key's rule."""
+    return None if key == UNKNOWN else LIMIT
+
+
+UNKNOWN = b"unknown." + b"k"
+CARRIED = [Limit.of_ns(100, 7 * NS_PER_SECOND), Limit.of_ns(5, 90 * NS_PER_SECOND)]
+
+
+class Row(NamedTuple):
+    """One check of a batch, and its result."""
+
+    key: bytes
+    cost: int = 2
+    code: Code = Code.ALLOWED
+    source: Source = Source.OWNER
+    slot_id: int = 0
+    limit: int = 0
+    """Number of the carried limit; 0 for the limit of the rule."""
+
+
 class World:
     """Ledger of at most three keys by default, with a clock."""
 
     def __init__(self, most_keys: int = 3) -> None:
         self.now = 1000 * WEIGHS_NS
-        self.ledger = RefundLedger(lambda: self.now, lambda key: LIMIT, most_keys=most_keys)
+        self.ledger = RefundLedger(lambda: self.now, limit_of, most_keys=most_keys)
 
     def charge(
         self,
@@ -29,14 +52,21 @@ class World:
         source: Source = Source.OWNER,
         slot_id: int = 0,
     ) -> None:
-        codes, zeros = [code.value] * len(keys), [0] * len(keys)
-        slot_ids = [slot_id] * len(keys)
-        outcomes = Outcomes(codes, zeros, zeros, zeros, zeros, zeros, slot_ids)
-        batch = Batch(Op.CHECK, list(keys), [cost] * len(keys))
-        self.ledger.charged(batch, Results(outcomes, [source] * len(keys)))
+        self.charge_rows([Row(key, cost, code, source, slot_id) for key in keys])
 
-    def refund(self, key: bytes, cost: int, slot_id: int = 0) -> Batch:
+    def charge_rows(self, rows: Sequence[Row]) -> None:
+        zeros = [0] * len(rows)
+        codes, slot_ids = [row.code.value for row in rows], [row.slot_id for row in rows]
+        outcomes = Outcomes(codes, zeros, zeros, zeros, zeros, zeros, slot_ids)
+        batch = Batch(Op.CHECK, [row.key for row in rows], [row.cost for row in rows])
+        if any(row.limit for row in rows):
+            batch.limits, batch.which = CARRIED, [row.limit for row in rows]
+        self.ledger.charged(batch, Results(outcomes, [row.source for row in rows]))
+
+    def refund(self, key: bytes, cost: int, slot_id: int = 0, limit: int = 0) -> Batch:
         batch = Batch(Op.REFUND, [key], [cost], slot_ids=[slot_id])
+        if limit:
+            batch.limits, batch.which = CARRIED, [limit]
         cut = self.ledger.bound(batch)
         assert batch.costs[0] + cut == cost
         return batch
@@ -118,6 +148,40 @@ def test_a_batch_is_charged_like_its_rows_one_by_one(seed: int) -> None:
 
     refunds = [[world.refund(key, 99) for key in OF_ONE_RULE] for world in (together, apart)]
     assert refunds[0] == refunds[1]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_batch_of_different_rows_is_charged_like_its_rows_one_by_one(seed: int) -> None:
+    random = Random(seed)
+    together, apart = World(1000), World(1000)
+    keys = [KEYS[0] + bytes([number]) for number in range(60)]
+    different: list[dict[str, Any]] = [
+        {"key": KEYS[1]},
+        {"key": UNKNOWN},
+        {"cost": 0},
+        {"cost": 5},
+        {"code": Code.DENIED},
+        {"code": Code.OVER_SOFT},
+        {"source": Source.POLICY},
+        {"source": Source.STANDBY},
+        {"slot_id": 9},
+        {"limit": 1},
+        {"limit": 2},
+    ]
+    for _ in range(20):
+        rows = [Row(key) for key in random.choices(keys, k=random.randint(1, 8))]
+        for _ in range(random.randint(0, 2)):
+            at = random.randrange(len(rows))
+            rows[at] = rows[at]._replace(**random.choice(different))
+        together.charge_rows(rows)
+        for row in rows:
+            apart.charge_rows([row])
+        together.now = apart.now = together.now + random.choice((1, 1, WEIGHS_NS // 9))
+
+    for key in (*keys, KEYS[1], UNKNOWN):
+        for slot_id, limit in ((0, 0), (9, 0), (0, 1), (0, 2)):
+            refunds = [world.refund(key, 9, slot_id, limit) for world in (together, apart)]
+            assert refunds[0] == refunds[1]
 
 
 def test_a_batch_above_the_bound_keeps_its_newest_keys() -> None:

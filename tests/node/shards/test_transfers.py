@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
+from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.unacknowledged_transfers import SentCopies, SentCopy, cut
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import NS_PER_SECOND, Limit, Snapshot
@@ -390,3 +391,20 @@ def test_at_most_64_replicas_in_parts_are_kept() -> None:
 
     assert len(copies) == 64
     assert copies.get(NodeId("b"), 0, 1, now=0) is None
+
+
+@pytest.mark.parametrize(("moved_to", "owner"), [(C, C), (B, A)])
+async def test_a_standby_that_took_over_follows_a_shard_that_its_owner_has_transferred(
+    moved_to: NodeId, owner: NodeId
+) -> None:
+    async with trio.open_nursery() as nursery:
+        standby = Peers(nursery).add(B)
+        standby.ownership.take_over(SHARD, A, [], NOW)
+        group = ShardGroup([SHARD], [0], Holding.NOTHING, 1, moved_to, "", "", 0)
+        [transfer] = transfers_of(Pulled(1, [group], Counts([], [], [], [], []), []))
+
+        standby.handoff._adopt(A, transfer)
+        nursery.cancel_scope.cancel()
+
+    cover = standby.ownership.covers.get(SHARD)
+    assert (A if cover is None else cover.owner) == owner

@@ -49,6 +49,15 @@ def test_at_least_the_frames_that_a_link_has_in_flight_are_remembered() -> None:
     assert not sender.has_asked(1)
 
 
+def test_the_answers_of_8192_senders_are_remembered() -> None:
+    senders = Kept()
+    for session in range(8193):
+        senders.of(Role.CLIENT, "app", session).remember(1, b"")
+
+    assert len(senders) == 8192
+    assert [senders.find(session, 1)[0] for session in (0, 1)] == [(), (b"",)]
+
+
 def test_large_answers_are_stored_up_to_a_bound_in_bytes() -> None:
     sender = Kept().of(Role.CLIENT, "app", 1)
 
