@@ -1,13 +1,203 @@
 """Leases of an owner: how it counts lent units and when it recalls them."""
 
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
 from node.requests.lease_grants import Lender
-from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.rules import adhoc_rule, encode_key
-from ringfence.wire import Batch, LeaseRequest, Op
+from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
 
 LIMIT = Limit.of_ns(1000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
 RULE = adhoc_rule(LIMIT)
 KEY, OTHER = encode_key(RULE.id, ("hot",)), encode_key(RULE.id, ("other",))
+
+
+class Lending:
+    """Lender of one rule, with a record of its callbacks."""
+
+    def __init__(self, limit: Limit = LIMIT, /, **changes: Any) -> None:
+        self.rule = replace(adhoc_rule(limit), **changes)
+        self.key = encode_key(self.rule.id, ("hot",))
+        self.engine = Engine(max_keys=100)
+        self.engine.set_rules({self.rule.id: EngineRule(limit)})
+        self.recalled: list[tuple[str, list[bytes]]] = []
+        self.freed: list[bytes] = []
+        self.changed: list[bytes] = []
+        self.settled: list[tuple[str, int]] = []
+        self.lender: Lender[str] = Lender(
+            self.engine,
+            lambda number: self.rule if number == self.rule.id else None,
+            lambda client, keys: self.recalled.append((client, keys)),
+            first_lease=7,
+            on_freed=self.freed.extend,
+            on_changed=self.changed.append,
+            on_settled=lambda client, key, units: self.settled.append((client, units)),
+        )
+
+    def lend(self, want: int = 1000, client: str = "one", now: int = 0, **ended: int) -> LeaseGrant:
+        """Request a lease; `ended` has the units spent from leases by name, such as `lease_7`."""
+        numbers = [int(name.removeprefix("lease_")) for name in ended]
+        request = LeaseRequest(5, self.key, want, numbers, list(ended.values()))
+        return self.lender.lend(client, request, now)
+
+    def ask(self, op: Op, cost: int = 0, now: int = 0) -> Outcomes:
+        return self.lender.decide(Batch(op, [self.key], [cost]), now)
+
+    def used(self, now: int = 0) -> int:
+        return self.engine.used(self.key, now)
+
+
+def test_a_lease_has_half_of_the_rest_divided_by_the_borrowers() -> None:
+    w = Lending()
+
+    first, second = w.lend(), w.lend(client="other")
+
+    assert first == LeaseGrant(5, 7, 500, NS_PER_SECOND, 1000, 500, 0)
+    assert (second.lease, second.units, second.remaining) == (8, 125, 375)
+    assert w.lender.lent_units(w.key) == 625
+    assert w.lender.lent_units(b"another key") == 0
+    assert (len(w.lender), w.used()) == (2, 0)
+
+
+@pytest.mark.parametrize(("left", "units"), [(127, 0), (128, 64), (200, 100)])
+def test_a_lease_has_at_least_64_units(left: int, units: int) -> None:
+    w = Lending()
+    w.ask(Op.CHECK, 1000 - left)
+
+    grant = w.lend()
+
+    assert grant.units == units
+    assert grant.for_ns == (NS_PER_SECOND if units else NS_PER_SECOND // 10)
+
+
+def test_a_client_gets_no_more_than_it_wants() -> None:
+    w = Lending()
+
+    assert (w.lend(want=64).units, w.lend(want=63).units, w.lend(want=0).units) == (64, 0, 0)
+
+
+def test_a_client_has_at_most_three_leases_of_a_key() -> None:
+    w = Lending()
+
+    assert [w.lend(want=64).units for _ in range(4)] == [64, 64, 64, 0]
+    assert w.lend(want=64, client="other").units == 64
+
+
+@pytest.mark.parametrize(
+    ("period_ns", "for_ns"),
+    [
+        (10**8, 20_000_000),
+        (10**9, 50_000_000),
+        (10 * 10**9, 500_000_000),
+        (60 * 10**9, 10**9),
+    ],
+)
+def test_a_lease_lasts_a_twentieth_of_the_period_from_20_ms_to_a_second(
+    period_ns: int, for_ns: int
+) -> None:
+    assert Lending(Limit.of_ns(1000, period_ns, Algorithm.FIXED_WINDOW)).lend().for_ns == for_ns
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes"),
+    [
+        (Limit.of_ns(127, NS_PER_SECOND), {}),
+        (Limit.of_ns(1000, NS_PER_SECOND, Algorithm.CONCURRENCY), {}),
+        (Limit(1000, 1.0, soft=0.1), {}),
+        (LIMIT, {"shadow": True}),
+        (LIMIT, {"quota": True}),
+        (LIMIT, {"leases": False}),
+        (LIMIT, {"scope": "global"}),
+        (LIMIT, {"limit": None}),
+    ],
+)
+def test_units_that_are_counted_for_each_check_are_not_lent(
+    limit: Limit, changes: dict[str, Any]
+) -> None:
+    grant = Lending(limit, **changes).lend()
+
+    assert (grant.units, grant.for_ns) == (0, 60 * NS_PER_SECOND)
+
+
+def test_the_smallest_limit_that_is_lent_has_128_units() -> None:
+    assert Lending(Limit.of_ns(128, NS_PER_SECOND)).lend().units == 64
+
+
+def test_a_key_of_another_owner_or_an_unknown_rule_is_not_lent() -> None:
+    w = Lending()
+    unknown = LeaseRequest(5, b"unknown.k", 1000, [], [])
+
+    elsewhere = w.lender.lend("one", LeaseRequest(5, w.key, 1000, [], []), 0, is_ours=False)
+
+    assert (elsewhere.units, elsewhere.for_ns) == (0, NS_PER_SECOND // 10)
+    assert w.lender.lend("one", unknown, 0).for_ns == 60 * NS_PER_SECOND
+
+
+def test_a_client_is_charged_what_it_spent_of_its_own_leases() -> None:
+    w = Lending()
+    for client in ("one", "one", "other"):
+        w.lend(want=100, client=client)
+
+    w.lend(want=0, lease_7=30, lease_8=101, lease_9=100)
+
+    assert w.settled == [("one", 30), ("one", 100)]
+    assert (w.used(), w.lender.lent_units(w.key)) == (130, 100)
+    assert w.freed == [w.key]
+    assert len(w.changed) == 5
+
+
+def test_a_lease_without_a_report_is_charged_at_its_end() -> None:
+    w = Lending()
+    w.lend(want=100)
+
+    w.lender.expire(NS_PER_SECOND - 1)
+    assert w.used() == 0
+    w.lender.expire(NS_PER_SECOND)
+
+    assert (w.used(NS_PER_SECOND), len(w.lender)) == (100, 0)
+    assert w.freed == []
+    w.lend(want=0, lease_7=50, now=NS_PER_SECOND)
+    assert w.used(NS_PER_SECOND) == 100
+
+
+def test_lent_units_are_not_shown_as_remaining_and_a_reset_recalls_them() -> None:
+    w = Lending()
+    w.lend(want=400)
+    w.ask(Op.CHECK, 500)
+
+    assert w.ask(Op.REFUND, 100).remaining == [200]
+    w.engine.charge([w.key], [400], [0], 0)
+    assert w.ask(Op.REFUND, 1).remaining == [0]
+    assert w.recalled == []
+    w.ask(Op.RESET)
+    assert w.recalled == [("one", [w.key])]
+
+
+def test_no_units_are_lent_until_all_recalled_leases_have_ended() -> None:
+    w = Lending()
+    w.lend(want=100)
+    w.lend(want=100, client="other")
+
+    w.lender.recall_all()
+    w.lender.recall([w.key])
+
+    assert w.recalled == [("one", [w.key]), ("other", [w.key])]
+    assert w.lend(want=100, lease_7=0).units == 0
+    assert w.lend(want=100, client="other", lease_8=0).units == 100
+
+
+def test_lent_units_of_a_transferred_key_are_charged() -> None:
+    w = Lending()
+    w.lend(want=100)
+
+    assert w.lender.charge_transferred(lambda key: key != w.key, 0) == []
+    assert w.lender.charge_transferred(lambda key: key == w.key, 0) == [w.key]
+
+    assert (w.used(), len(w.lender), w.lender.lent_units(w.key)) == (100, 0, 0)
+    assert w.recalled == [("one", [w.key])]
 
 
 def test_the_first_denial_of_a_key_recalls_exactly_its_leases() -> None:
