@@ -62,6 +62,22 @@ def test_a_lease_has_half_of_the_rest_divided_by_the_borrowers() -> None:
     assert (len(w.lender), w.used()) == (2, 0)
 
 
+def test_each_further_borrower_gets_a_smaller_share_in_whole_units() -> None:
+    w = Lending(Limit.of_ns(10_001, 60 * NS_PER_SECOND))
+
+    assert [w.lend(want=9999, client=client).units for client in "abc"] == [5000, 1250, 625]
+
+
+@pytest.mark.parametrize(("lent_at_ms", "used"), [(58_900, 0), (59_500, 100)])
+def test_a_lease_is_charged_in_the_window_in_which_it_ended(lent_at_ms: int, used: int) -> None:
+    w = Lending()
+    w.lend(want=100, now=lent_at_ms * 10**6)
+
+    w.lender.expire(61 * NS_PER_SECOND)
+
+    assert w.used(61 * NS_PER_SECOND) == used
+
+
 @pytest.mark.parametrize(("left", "units"), [(127, 0), (128, 64), (200, 100)])
 def test_a_lease_has_at_least_64_units(left: int, units: int) -> None:
     w = Lending()
