@@ -60,6 +60,40 @@ def test_only_denials_of_subscribed_clients_are_recorded():
     assert len(w.subscriptions) == 0
 
 
+def test_denials_of_other_clients_remain_after_a_client_has_left():
+    w = World()
+    w.deny("one", b"k1")
+    w.deny("two", b"k1", b"k2")
+    w.subscriptions.on_client_left("two")
+
+    w.subscriptions.end_denials([b"k1", b"k2"])
+
+    assert w.reported == [("one", [b"k1"])]
+
+
+def test_only_the_denied_checks_of_a_batch_are_recorded():
+    w = World()
+    batch, results = answer(b"k1", b"k2", b"k3")
+    results.outcomes.codes[:2] = [Code.ALLOWED.value, Code.NEVER.value]
+
+    w.subscriptions.on_denied("one", batch, results, 0)
+    w.subscriptions.on_denied_elsewhere("two", batch, results)
+
+    assert len(w.subscriptions) == 1
+    assert w.reported == [("two", [b"k3"])]
+
+
+def test_a_denial_is_recorded_until_its_retry_time():
+    w = World()
+    w.deny("one", b"k1", now=3 * SECOND)
+    sizes = []
+    for now in (13 * SECOND - 1, 13 * SECOND):
+        w.deny("two", b"k2", now=now)
+        sizes.append(len(w.subscriptions))
+
+    assert sizes == [2, 1]
+
+
 def test_full_subscriptions_revoke_the_oldest_denial():
     w = World(most=2)
     w.deny("one", b"k1")

@@ -7,6 +7,7 @@ import pytest
 from hashring import NodeId, shard_of
 from node.shards.replicas import Replicas
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot
+from tests.node.shards.transfer_peers import keys_of_shards
 
 OWNER = NodeId("a")
 LIMIT = Limit.of_ns(10, 60 * 10**9)
@@ -170,3 +171,66 @@ def test_states_of_any_length_are_returned_as_they_came(length: int) -> None:
     copies.keep(OWNER, snapshot((b"key-one-", state)), S)
 
     assert kept(copies, b"key-one-") == [(S, state)]
+
+
+def test_a_replica_states_its_size_sender_and_origins() -> None:
+    copies = Replicas(10)
+    one, two = (shard_of(key) for key in (b"key-one-", b"key-two-"))
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), S, [(7, 8)])
+    copies.keep(NodeId("b"), snapshot((b"key-two-", [1, 2, 0])), S)
+
+    assert [copies.size_of(shard) for shard in (one, two, 5)] == [1, 1, 0]
+    assert [copies.sender_of(shard) for shard in (one, two, 5)] == ["a", "b", None]
+    assert [copies.origins_of(shard) for shard in (one, 5)] == [(7, 8), ()]
+    assert copies.among([5, two, one]) == [two, one]
+    assert copies.sent_by(OWNER, [5, two, one]) == [one]
+    assert (one in copies, 5 in copies) == (True, False)
+    assert Replicas(10).among([one]) == []
+
+
+def test_dropped_and_replaced_replicas_free_their_bytes() -> None:
+    copies = Replicas(1000, most_bytes=10_000)
+
+    def most_kept(*, has_remote_counts: bool) -> int:
+        for number in range(200):
+            for state in ([1, 2, 0], [1, 2, 0, 4, 5]):
+                counts = snapshot((b"key-%04d" % number, state))
+                if has_remote_counts:
+                    counts.remote_counts.append({"eu": [1, 5, 2, 6], "us": [1, 5]})
+                copies.keep(OWNER, counts, S)
+        size = len(copies)
+        copies.drop(copies.shards())
+        return size
+
+    without, including = (most_kept(has_remote_counts=has) for has in (False, True))
+
+    assert 0 < including < without < 200
+    for _ in range(3):
+        assert most_kept(has_remote_counts=True) == including
+        assert most_kept(has_remote_counts=False) == without
+
+
+def test_a_replica_that_is_dropped_during_a_search_does_not_end_it() -> None:
+    copies = Replicas(1000)
+    for number in range(200):
+        copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), S)
+    copies.expire(122 * S)
+
+    copies.drop(copies.shards()[::2])
+    while not copies.next_expiry:
+        copies.expire(122 * S)
+
+    assert len(copies) == 0
+
+
+def test_keys_of_one_shard_keep_their_limits() -> None:
+    [[one, two, three]] = keys_of_shards(1, 3)
+    other = Limit.of_ns(99, S)
+    copies = Replicas(10)
+
+    snapshots = Snapshot([one, two, three], [[1, 2, 0]] * 3, [LIMIT, other], [0, 1, 0], [])
+    copies.keep(OWNER, PackedSnapshot.of(snapshots), S)
+
+    [(_, found)] = copies.of(shard_of(one))
+    limits = [found.limits[which] for which in found.which]
+    assert dict(zip(found.keys, limits, strict=True)) == {one: LIMIT, two: other, three: LIMIT}
