@@ -4,10 +4,10 @@ Decides what is sent of a shard, and in how many parts. When the answer is built
 longer holds a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, count
 
-from hashring import NodeId, shard_of
+from hashring import SHARDS, NodeId, pick, shard_of
 from node.metrics.counters import Counters
 from node.requests.lease_grants import Lender
 from node.requests.sessions.caller import Caller
@@ -73,7 +73,7 @@ class ShardSender:
 
     # -- keys by shard -------------------------------------------------------------------------
 
-    def index(self, keys: Sequence[bytes] | None = None) -> None:
+    def index(self, keys: Iterable[bytes] | None = None) -> None:
         """Index keys by shard before many shards are sent; None removes the index.
 
         Call it with `Engine.key_slices`. Keys that are counted meanwhile are added from the
@@ -113,7 +113,11 @@ class ShardSender:
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
         if self._index is not None:
-            self.index([*self._changed.keys])
+            is_asked = bytearray(SHARDS)
+            for shard in pull.shards:
+                is_asked[shard] = 1
+            keys = self._changed.keys
+            self.index(compress(keys, pick(keys, is_asked)))
         reply = Reply()
         if pull.part:
             self._add_part(reply, requester, pull, now)
