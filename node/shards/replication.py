@@ -68,12 +68,11 @@ class Replication:
         self._containment = containment
         self._max_keys = max_keys
         self._ring = Ring.of(())
-        self._in_flight: dict[NodeId, int] = {}
-        """Frames in flight by standby."""
+        self._in_flight: dict[NodeId, dict[int, int]] = {}
+        """Unacknowledged frames by standby and number, each with the instant of its oldest
+        change."""
         self._keys_per_step = 500
         """Changed keys that the next step sends, by the size of those in the last frame."""
-        self._unacknowledged: dict[Callable[[object], None], int] = {}
-        """Instant of the oldest change in each frame in flight, by the callback for its reply."""
         self._changed_since: int | None = None
         """Instant of the oldest change that was not sent; None if all changes were sent."""
         self._held_back: set[NodeId] = set()
@@ -124,7 +123,7 @@ class Replication:
     @property
     def age_ms(self) -> int:
         """Return the milliseconds since the oldest change that its standby has not acknowledged."""
-        since = [*self._unacknowledged.values()]
+        since = [at for frames in self._in_flight.values() for at in frames.values()]
         if self._changed_since is not None and self.backlog:
             since.append(self._changed_since)
         return (self._clock() - min(since)) // 1_000_000 if since else 0
@@ -141,7 +140,7 @@ class Replication:
         now = self._clock()
         since, self._changed_since = self._changed_since or now, now
         in_flight = self._in_flight.items()
-        busy = {standby for standby, frames in in_flight if frames >= _FRAMES_OF_OTHER_ROUNDS}
+        busy = {standby for standby, frames in in_flight if len(frames) >= _FRAMES_OF_OTHER_ROUNDS}
         left = len(self._changed.keys)
         while left > 0:
             most = min(left, self._keys_per_step)
@@ -221,8 +220,8 @@ class Replication:
             by_standby.setdefault(standby, []).append(key)
 
     def _is_busy(self, standby: NodeId, busy: Collection[NodeId]) -> bool:
-        frames = self._in_flight.get(standby, 0)
-        is_busy = standby in busy or frames >= _FRAMES_PER_STANDBY
+        frames = self._in_flight.get(standby, ())
+        is_busy = standby in busy or len(frames) >= _FRAMES_PER_STANDBY
         if is_busy:
             self._held_back.add(standby)
         return is_busy
@@ -239,22 +238,22 @@ class Replication:
             self._send(standby, link, keys[half:], now, since)
             return
         self._keys_per_step = min(_KEYS_PER_STEP, max(1, _BYTES_PER_STEP * len(keys) // size))
-        self._in_flight[standby] = self._in_flight.get(standby, 0) + 1
+        frames = self._in_flight.setdefault(standby, {})
+        number = next(reversed(frames), 0) + 1
+        frames[number] = since
 
         def on_reply(reply: object) -> None:
-            self._in_flight[standby] -= 1
-            del self._unacknowledged[on_reply]
+            del frames[number]
             if not isinstance(reply, Done):
                 self._hold_back(keys, since)
                 self._counters.add("copies_lost")
                 return
             if self._clock() - since > _MAX_AGE_NS:
                 self._counters.add("copies_late")
-            has_room = self._in_flight[standby] < _FRAMES_OF_OTHER_ROUNDS
+            has_room = len(frames) < _FRAMES_OF_OTHER_ROUNDS
             if has_room and standby in self._held_back:
                 self._has_room.set()
 
-        self._unacknowledged[on_reply] = since
         origins, which = self._origins_of(keys)
         link.call(lambda seq: Copy(seq, counts, origins, which), on_reply)
         self._counters.add("copies_sent")

@@ -1,5 +1,7 @@
 """Replication of changed counters to the standby, and charges of the standby's admissions."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import cast
 
@@ -346,3 +348,22 @@ def test_a_step_sends_fewer_keys_when_their_counters_are_long() -> None:
     owner.engine.forget(keys)
     steps_of_a_round()
     assert steps_of_a_round() == 1
+
+
+def test_an_acknowledged_frame_needs_no_garbage_collector() -> None:
+    owner = Peer(A)
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    owner.spend(KEYS[0])
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        list(replication.send_changes())
+        callback = weakref.ref(standby.frames[0][1])
+
+        standby.answer(Done(1))
+
+        assert callback() is None
+    finally:
+        if was_enabled:
+            gc.enable()
