@@ -57,6 +57,38 @@ def test_keys_share_their_first_bytes_with_the_key_before() -> None:
     assert packed == b"\x00\x0b12345678ann\x00" + b"\x0a\x03ton\x00"
 
 
+def test_numbers_are_packed_in_groups_of_seven_bits_the_lowest_first() -> None:
+    numbers = [0, 127, 128, 300, 2**64 - 1]
+    packed = pack_rows([(b"k", 1, numbers)])
+
+    assert packed == b"\x00\x01k\x05\x01" + b"\x00\x7f\x80\x01\xac\x02" + b"\xff" * 9 + b"\x01"
+    assert list(rows_in(packed)) == [(b"k", 1, numbers)]
+
+
+def test_a_key_has_at_most_255_bytes() -> None:
+    rows = [(b"a" * 255, 0, [1]), (b"a" * 254 + b"b", 0, [2])]
+
+    assert list(rows_in(pack_rows(rows))) == rows
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"\x00",
+        b"\x00\x02k",
+        b"\x01\x01k\x00",  # It shares a byte with a key that does not exist.
+        b"\x00\x01k",
+        b"\x00\x01k\x01\x00\x80",
+        b"\x00\x01k\x01\x00" + b"\xff" * 9 + b"\x02",  # The number is 2**64 or more.
+        b"\x00\x01k\x01\x00" + b"\x80" * 10 + b"\x00",
+        b"\x00\xff" + b"k" * 255 + b"\x00" + b"\xff\x01k\x00",  # A key of 256 bytes.
+    ],
+)
+def test_bytes_that_are_no_rows_are_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="row"):
+        list(rows_in(packed))
+
+
 @pytest.mark.parametrize("row", [(bytes(256), 0, []), (b"key", 0, [-1]), (b"key", 0, [2**64])])
 def test_what_does_not_fit_is_not_packed(row: tuple[bytes, int, list[int]]) -> None:
     with pytest.raises((ValueError, OverflowError)):

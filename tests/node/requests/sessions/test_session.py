@@ -158,13 +158,15 @@ async def test_only_a_client_that_does_not_read_its_answers_is_disconnected(
     autojump_clock: object,
 ) -> None:
     async with running_node(rules=large_rules()) as world:
-        good, greedy = await world.call(APP), await world.call(APP)
+        good, greedy, slow = [await world.call(APP) for _ in range(3)]
 
         await greedy.say(*[AskRules(seq) for seq in range(1, 11)])
+        await slow.say(*[AskRules(seq) for seq in range(1, 5)])
 
+        assert slow.closed == []  # Four answers of 0.9 MB are below 4 MiB.
         assert greedy.closed[0][0] == ErrorCode.OVERLOADED
         assert world.count("refused_slow_reader") == 1
-        assert world.count("connections") == 1
+        assert world.count("connections") == 2
         assert [type(message) for message in await good.say(AskRules(1))] == [Rules]
 
 
