@@ -82,6 +82,43 @@ def test_one_token_fills_half_of_the_places() -> None:
     assert scheduler.has_room(flooding, 50)
 
 
+def test_one_token_fills_half_of_the_bytes() -> None:
+    scheduler: RequestScheduler[object] = RequestScheduler(most_bytes=100)
+    flooding, app = sender("attacker"), sender("app")
+    scheduler.add(flooding, steps([], "", 1), 1, 20)
+    scheduler.add(flooding, steps([], "", 1), 1, 30)
+
+    assert scheduler.has_room(flooding, 1)
+    assert not scheduler.has_room(flooding, 1, 1)
+    assert scheduler.has_room(app, 1, 50)
+    assert not scheduler.has_room(app, 1, 51)
+    scheduler.add(app, steps([], "", 1), 1, 45)
+    assert scheduler.has_room(sender("third"), 1, 5)
+    assert not scheduler.has_room(sender("third"), 1, 6)
+
+    all_steps(scheduler)
+
+    assert scheduler.size == 0
+    assert scheduler.has_room(flooding, 1, 50)
+
+
+def test_the_places_of_three_tokens_are_no_more_than_those_of_all() -> None:
+    scheduler: RequestScheduler[object] = RequestScheduler(most=100)
+    for name, rows in (("one", 50), ("two", 45)):
+        scheduler.add(sender(name), steps([], "", 1), rows)
+
+    assert scheduler.has_room(sender("three"), 5)
+    assert not scheduler.has_room(sender("three"), 6)
+
+
+def test_16384_checks_and_16_mib_of_requests_may_wait() -> None:
+    scheduler: RequestScheduler[object] = RequestScheduler()
+    app = sender("app")
+
+    assert [scheduler.has_room(app, rows) for rows in (8192, 8193)] == [True, False]
+    assert [scheduler.has_room(app, 1, size) for size in (8 << 20, (8 << 20) + 1)] == [True, False]
+
+
 @pytest.mark.parametrize("rows", [1, 64, 65, 4096])
 def test_steps_cover_all_rows_and_cost_no_more_than_one_step_may(rows: int) -> None:
     each = 16
