@@ -1,16 +1,18 @@
 """The text of `/metrics`, read by Prometheus' own parsers."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 import pytest
 import trio
+from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from trio.testing import MockClock
 
 from node.admin.metrics import render
-from node.metrics.detailed import MAX_LABELS, OTHER_RULES
+from node.metrics.detailed import MAX_LABELS, NO_RULE, OTHER_RULES
 from node.node import Node
 from ringfence.rules.loading.yaml_files import load_text
 from tests.node.admin.asking import LOCAL, app_of, ask
@@ -81,6 +83,53 @@ async def test_decision_metrics_have_rule_result_and_source_labels(
     assert value(found, "ringfence_key_bytes", rule="api > client") == 276
     assert value(found, "ringfence_ready") == 1
     assert value(found, "ringfence_held_shards") == 16384
+
+
+async def test_events_that_have_not_occurred_count_zero(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        found = await scrape(made.nodes["a"])
+
+    for name in ("forwarded", "undecided", "refunds", "repeated", "hits_merged"):
+        assert value(found, f"ringfence_{name}_total") == 0
+    assert value(found, "ringfence_rule_reloads_total", result="in_force") == 0
+    assert value(found, "ringfence_rule_reloads_total", result="refused") == 0
+    events = [each for (name, _), each in found.items() if name == "ringfence_shard_events_total"]
+    assert events
+    assert set(events) == {0}
+    assert value(found, "ringfence_keys", rule=NO_RULE) == 0
+    assert value(found, "ringfence_cells_waiting") == 0
+
+
+async def test_times_are_in_seconds(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world("a") as made:
+        node = made.nodes["a"]
+        stats = node.queries.stats(1)
+        late = replace(stats, counters={**stats.counters, "copy_age_ms": 1500})
+        monkeypatch.setattr(node.queries, "stats", lambda seq: late)
+        found = await scrape(node)
+
+    assert value(found, "ringfence_copy_age_seconds") == 1.5
+
+
+async def test_histograms_have_powers_of_two_as_bounds(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        await spend(made, 1)
+        found = await scrape(made.nodes["a"])
+
+    def bounds(name: str, **labels: str) -> list[float]:
+        return sorted(
+            float(dict(reported)["le"])
+            for sample, reported in found
+            if sample == f"{name}_bucket" and labels.items() <= dict(reported).items()
+        )
+
+    here = bounds("ringfence_frame_seconds", hop="here")
+    assert here == [*(2**n * 1e-9 for n in range(10, 32)), inf]
+    forwarded = bounds("ringfence_frame_seconds", hop="forwarded")
+    assert forwarded == [*(2**n * 1e-9 for n in range(16, 37)), inf]
+    assert bounds("ringfence_frame_checks") == [*(2.0**n - 1 for n in range(1, 14)), inf]
 
 
 async def test_a_forwarded_check_counts_at_the_deciding_node(autojump_clock: MockClock) -> None:

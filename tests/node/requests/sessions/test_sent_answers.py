@@ -58,6 +58,17 @@ def test_the_answers_of_8192_senders_are_remembered() -> None:
     assert [senders.find(session, 1)[0] for session in (0, 1)] == [(), (b"",)]
 
 
+def test_an_answer_is_found_by_session_and_number_with_its_time() -> None:
+    senders: SentAnswers[str] = SentAnswers(clock=lambda: 5)
+    sender = senders.of(Role.CLIENT, "app", 1)
+    sender.remember(7, None)
+    sender.remember(7, b"yes")
+
+    assert senders.find(1, 7) == ((b"yes",), 5)
+    assert senders.find(1, 8) == ((), 0)
+    assert senders.find(2, 7) == ((), 0)
+
+
 def test_large_answers_are_stored_up_to_a_bound_in_bytes() -> None:
     sender = Kept().of(Role.CLIENT, "app", 1)
 
