@@ -10,9 +10,9 @@ from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
 from node.shards.transfers.shard_receiver import transfers_of
-from node.shards.transfers.unacknowledged_transfers import SentCopies, SentCopy, cut
+from node.shards.transfers.unacknowledged_transfers import cut
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import NS_PER_SECOND, Limit, Snapshot
+from ringfence.limiter import Limit, Snapshot
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
     Counts,
@@ -368,29 +368,6 @@ async def test_a_node_requests_earlier_replicas_of_all_shards_in_a_few_messages(
     # Of 16,384 shards that may have replicas, some hundred have one: four pulls for all shards, and
     # one more for each 32 replicas.
     assert len(pulls) <= 4 + 1 + len(replicated) // 32
-
-
-def test_a_replica_in_parts_is_kept_for_five_seconds_after_the_last_request() -> None:
-    copies = SentCopies()
-    copies.add(NodeId("b"), 1, SentCopy(7, [], "", "", asked_at=100 * NS_PER_SECOND))
-    copies.add(NodeId("b"), 2, SentCopy(8, [], "", "", asked_at=100 * NS_PER_SECOND))
-
-    copies.expire(105 * NS_PER_SECOND)
-    assert copies.get(NodeId("b"), 1, 7, now=105 * NS_PER_SECOND) is not None
-    assert copies.get(NodeId("b"), 1, 8, now=105 * NS_PER_SECOND) is None
-    copies.expire(105 * NS_PER_SECOND + 1)
-
-    assert copies.get(NodeId("b"), 2, 8, now=105 * NS_PER_SECOND) is None
-    assert len(copies) == 1
-
-
-def test_at_most_64_replicas_in_parts_are_kept() -> None:
-    copies = SentCopies()
-    for shard in range(65):
-        copies.add(NodeId("b"), shard, SentCopy(1, [], "", "", asked_at=0))
-
-    assert len(copies) == 64
-    assert copies.get(NodeId("b"), 0, 1, now=0) is None
 
 
 @pytest.mark.parametrize(("moved_to", "owner"), [(C, C), (B, A)])
