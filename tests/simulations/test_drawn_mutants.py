@@ -139,6 +139,7 @@ def test_all_drawn_mutants_are_valid_python_and_none_is_in_a_type(root: Path) ->
         "Either: object = list[int | str]\n",
         "def f(a: int | str, *b: int | str) -> int | None: pass\n",
         "class A:\n    x: int | None\n",
+        "class A(B, Protocol):\n    @property\n    def x(self, *, y: bool = True) -> int: ...\n",
     ],
 )
 def test_unions_of_types_are_not_drawn(code: str, tmp_path: Path) -> None:

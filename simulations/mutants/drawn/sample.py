@@ -126,7 +126,7 @@ def _places_of(source: str) -> list[Place]:
 
 
 def _types(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the ranges of type annotations, of unions of types and of alternatives in patterns."""
+    """Return the ranges of types: annotations, protocols, unions, and alternatives in patterns."""
     nodes: list[ast.AST | None] = []
     for node in ast.walk(tree):
         match node:
@@ -134,6 +134,8 @@ def _types(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
                 nodes.append(annotation)
             case ast.FunctionDef(returns=returns) | ast.AsyncFunctionDef(returns=returns):
                 nodes.append(returns)
+            case ast.ClassDef(bases=bases) if any(_is_protocol(base) for base in bases):
+                nodes.append(node)
             case ast.MatchOr():
                 nodes.append(node)
     nodes += [
@@ -149,6 +151,10 @@ def _types(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         for each in nodes
         if each is not None
     ]
+
+
+def _is_protocol(base: ast.expr) -> bool:
+    return isinstance(base, ast.Name) and base.id == "Protocol"
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,6 +1,7 @@
 """Limits on connections: which are accepted, and which are closed for a new one."""
 
 import pytest
+from msgspec.structs import replace
 
 from node.requests.sessions.connection_places import ConnectionPlaces, Limits, group_of
 
@@ -13,6 +14,8 @@ def test_three_quarters_are_for_clients_and_an_eighth_for_members_alone() -> Non
 
     assert (limits.clients, limits.strangers, limits.strangers_per_address) == (3072, 256, 64)
     assert Limits.of(16, 9, 9) == Limits(12, 9, 9, 2, 1)
+    assert Limits.of(8, 9, 9) == Limits(6, 9, 9, 1, 1)
+    assert Limits.of(56, 9, 9) == Limits(42, 9, 9, 7, 3)
 
 
 def test_too_many_unauthenticated_connections_close_the_oldest() -> None:
@@ -65,7 +68,23 @@ def test_clients_are_bounded_in_total_by_address_and_by_token(
     assert places.take_client(99, callers[-1][1]) is None, "a place that was left is free again"
 
 
+def test_a_closed_connection_frees_one_place_of_its_address_and_token() -> None:
+    def taken(host: str, tokens: list[str]) -> list[bool]:
+        places: ConnectionPlaces[int] = ConnectionPlaces(replace(LIMITS, clients=9, per_token=3))
+        answers = []
+        for each, token in enumerate(tokens):
+            places.arrived(each, host if len({*tokens}) > 1 else f"192.0.2.{each}")
+            answers.append(places.take_client(each, token) is None)
+            if each == 2:
+                places.left(0)
+        return answers
+
+    assert taken(A, ["a", "b", "c", "d", "e"]) == [True, True, True, True, False]
+    assert taken(A, ["a"] * 5) == [True, True, True, True, False]
+
+
 def test_an_ipv6_subscriber_is_counted_as_one() -> None:
     assert group_of("2001:db8::1") == group_of("2001:db8::ffff") == "2001:db8::/64"
     assert group_of("fe80::1%eth0") == "fe80::/64"
     assert group_of(A) == A
+    assert group_of("no:address") == "no:address"

@@ -53,6 +53,46 @@ def test_the_session_without_progress_for_longest_is_closed_first() -> None:
     assert w.account.total == slow.unsent == 700
 
 
+def test_a_session_that_sends_much_is_not_taken_for_one_that_makes_progress() -> None:
+    w = World()
+    slow, stuck = Reader(), Reader()
+    w.send(slow, 196)
+    w.send(stuck, 196)
+    slow.unsent -= 100
+    w.send(slow, 96)
+    w.send(stuck, 196)
+
+    w.send(slow, 496)
+
+    assert w.given_up == [stuck]
+
+
+def test_bytes_that_were_acknowledged_meanwhile_make_room() -> None:
+    w = World()
+    first, second = Reader(), Reader()
+    w.send(first, 996)
+    assert w.given_up == [], "the total is at the bound"
+    first.unsent = 400
+
+    w.send(second, 596)
+
+    assert w.given_up == []
+    assert w.account.total == 1000
+
+
+def test_all_sessions_may_leave_32_mib_unacknowledged() -> None:
+    given_up: list[Reader] = []
+    account: UnacknowledgedBytes[Reader] = UnacknowledgedBytes(given_up.append)
+    reader = Reader(32 << 20)
+
+    account.sent(reader, 1)
+    assert given_up == []
+    reader.unsent += 1
+    account.sent(reader, 1)
+
+    assert given_up == [reader]
+
+
 def test_clients_are_disconnected_before_members() -> None:
     w = World()
     member, client = Reader(is_member=True), Reader()
