@@ -237,12 +237,17 @@ class Node:
         assert self._running.transport is not None
         if gossip is not None:
             gossip.leave()
-            with runtime.move_on_after(self.settings.drain_timeout):
+            with runtime.move_on_after(self.settings.drain_timeout) as wait:
                 if cluster.ring.members:
                     await self.shards.handoff.wait_all_transferred()
                 gossip.left()
                 if cluster.ring.members:
                     await runtime.sleep(_LINGER)  # Clients with an older view still ask here.
+            if wait.cancelled_caught and (keys := len(self.shards.engine)):
+                logger.warning(
+                    "node %s stops although no member has taken over its counters: keys=%d",
+                    *(self.name, keys),
+                )
         await self._drain()
 
     async def _drain(self) -> None:

@@ -1,5 +1,6 @@
 """Nodes that leave the ring: clients are redirected, and no answer is lost."""
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -58,6 +59,22 @@ async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: Mock
 
         with trio.fail_after(10.1):  # to transfer shards, and then to answer requests in flight
             await w.stop("b")
+
+
+async def test_the_last_of_the_nodes_that_stop_at_once_says_that_its_counters_are_lost(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as w:
+        async with w.client("a") as limiter:
+            for number in range(100):
+                await limiter.check("api", {"tenant": str(number)})
+        async with trio.open_nursery() as nursery:
+            for name in [*w.nodes]:
+                nursery.start_soon(w.stop, name)
+
+    lost = [line for line in caplog.messages if "no member has taken over its counters" in line]
+    assert lost
+    assert all(int(line.rpartition("keys=")[2]) > 0 for line in lost)
 
 
 async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock) -> None:
