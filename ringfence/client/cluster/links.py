@@ -16,6 +16,8 @@ from ringfence.wire import Hello, MemberRow, Members, Message, Rules
 __all__ = ["Links"]
 
 _Reply = TypeVar("_Reply", Members, Rules)
+_MOST_ELSEWHERE = 3
+"""Members of other data centers that a client asks when it reaches no node."""
 
 
 class Links:
@@ -65,6 +67,13 @@ class Links:
         """Connect to the nodes at all seed addresses."""
         for seed in self.seeds:
             self.link_to(seed).open()
+
+    def open_some(self, rows: Sequence[MemberRow]) -> None:
+        """Connect to a few of the given members, at random; more calls open no more links."""
+        new = [row for row in rows if (row.host, row.port) not in self._links]
+        count = min(len(new), _MOST_ELSEWHERE - (len(rows) - len(new)))
+        for row in self._random.sample(new, max(0, count)):
+            self.link_to((row.host, row.port)).open()
 
     def link_to(self, address: Address) -> Link:
         """Return the link to an address; create it if needed."""

@@ -111,7 +111,9 @@ class ViewRefresher:
     async def refresh(self) -> None:
         """Fetch the members, and the rules if they may have changed."""
         if not self._links.ready:
-            self._links.open_seeds()  # All known members may be gone; the seeds may know others.
+            # All known members may be gone or moved; the seeds and other data centers know others.
+            self._links.open_seeds()
+            self._links.open_some([row for row in self.rows if row.datacenter != self._datacenter])
             return
         # Without checks no answer names versions, so the rules are fetched in any case.
         had_versions, self._has_versions = self._has_versions, False

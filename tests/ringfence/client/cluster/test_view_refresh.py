@@ -223,6 +223,24 @@ async def test_a_member_that_moved_is_asked_where_it_is(autojump_clock):
         assert await sources(limiter) == {Source.OWNER}
 
 
+async def test_when_all_members_nearby_have_moved_another_data_center_names_them(autojump_clock):
+    far = [row(f"far-{number}", "dc2") for number in range(9)]
+    async with town(row("a"), row("b"), *far) as t:
+        limiter = Limiter(await t.joined("a", "b", datacenter="dc1"))
+        assert [t.nodes[each.name].hellos for each in far] == [[]] * 9
+        t.crash("a", "b")
+        for name in "ab":
+            t.nodes[name].at = (f"{name}-new", 7101)
+        t.change_members(*[replace(row(name), host=f"{name}-new") for name in "ab"], *far)
+        await t.serve("a", "b")
+        await sources(limiter)
+        await trio.sleep(15)
+
+        assert await sources(limiter) == {Source.OWNER}
+        assert sum(len(t.nodes[each.name].hellos) for each in far) == 3
+        assert not any(t.nodes[each.name].connections for each in far)
+
+
 async def test_members_that_make_no_ring_change_nothing(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined())
