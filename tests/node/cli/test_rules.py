@@ -26,6 +26,59 @@ def test_rules_are_shown_as_a_tree_with_what_is_to_be_known_of_each(
     assert ran.out.endswith("5 rules are good\n")
 
 
+TREE = """\
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, name: each client}
+    descriptors:
+      - key: plan
+        value: free
+        rate_limit: {unit: second, requests_per_unit: 2, algorithm: token_bucket, burst: 4}
+  - key: job
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: concurrency}
+  - key: bot
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 10, algorithm: fixed_window}
+  - key: friend
+    rate_limit: {unlimited: true}
+  - key: exact
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: sliding_window_log}
+"""
+PRINTED = """\
+api
+  client  5/minute  (each client)
+      identity e57cca24e90a77ba, sliding_window, 276 bytes per key, on_failure allow
+      usually at most 5 in any one period, in the worst case 10
+    plan=free  2/second burst 4
+        identity 1ebd9465a74f704f, token_bucket, 224 bytes per key, on_failure allow
+        usually at most 2 in any one period, in the worst case 5
+  job  2 concurrent ttl 1 minute
+      identity 60d58353f8960108, concurrency, 925 bytes per key, on_failure allow
+      at most 2 at any instant
+  bot  10/hour fixed_window
+      identity 200c73bbca33fc2e, fixed_window, 276 bytes per key, shadow, on_failure allow
+      usually at most 10 in any one period, in the worst case 20
+  friend  unlimited
+      identity e64754dc9d925c2d
+  exact  3/minute sliding_window_log
+      identity 2fa31086db5d284e, sliding_window_log, 488 bytes per key, on_failure allow
+      at most 3 in any one period
+6 rules are good
+"""
+
+
+def test_the_printed_tree_has_limits_names_flags_and_bounds_of_all_rules(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(TREE, "utf-8")
+
+    ran = run("rules", "check", path)
+
+    assert [line.partition(". ")[0] for line in ran.out.splitlines()] == PRINTED.splitlines()
+
+
 def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")

@@ -13,8 +13,10 @@ from ringfence.wire import (
     Batch,
     Done,
     Op,
+    Ping,
     Request,
     TransferOffer,
+    decode,
 )
 from tests.ringfence.peering.link.queue_sender import (
     SESSION,
@@ -153,6 +155,75 @@ def test_an_unsent_batch_is_withdrawn_when_its_identity_is_asked_for():
     assert ask.identify() is None
     assert (received, sender.flush(), sender.queue.is_empty) == ([None], [], True)
     assert ask.identify() is None
+
+
+def test_a_queue_is_empty_when_nothing_waits_or_is_in_flight():
+    sender = Sender()
+    assert (sender.queue.is_empty, sender.queue.has_batches) == (True, False)
+    sender.call()
+    assert (sender.queue.is_empty, sender.queue.has_batches) == (False, False)
+    sender.flush()
+    assert sender.queue.is_empty is False, "the call is in flight"
+    sender.in_flight.reply(Done(1))
+    assert sender.queue.is_empty
+    sender.ask("a")
+    assert (sender.queue.is_empty, sender.queue.has_batches) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "slow_timeout", "due"), [(None, 1.0, 2.0), (None, 3.0, 3.5), (0.25, 3.0, 2.0)]
+)
+def test_a_ping_expires_after_two_time_outs_or_when_no_caller_waits(deadline, slow_timeout, due):
+    sender = Sender(deadline=deadline, slow_timeout=slow_timeout)
+
+    assert sender.queue.ping(1.0, sender.sent.append) == 1
+
+    assert decode(sender.sent[0]) == Ping(1)
+    assert sender.queue.first_due() == due
+
+
+def test_a_queue_is_busy_after_it_sent_more_than_one_check():
+    sender = Sender()
+    busy = [sender.queue.is_busy]
+    for names in ("a", "ab", "a"):
+        for name in names:
+            sender.ask(name)
+        sender.flush()
+        busy.append(sender.queue.is_busy)
+    for keys in (1, 2):
+        pending = sender.queue.open_pending_batch(0.0)
+        for number in range(keys):
+            pending.join(b"%08d" % number, 1)
+        sender.flush()
+        busy.append(sender.queue.is_busy)
+    sender.flush()
+
+    assert busy == [False, False, True, False, False, True]
+    assert sender.queue.is_busy, "nothing was sent since"
+
+
+def test_a_batch_that_single_checks_join_takes_all_room_until_it_is_closed():
+    sender = Sender(max_waiting=5)
+    sender.ask("a", "b")
+    pending = sender.queue.open_pending_batch(0.0)
+    assert pending.room == 3
+    assert not sender.queue.has_room(1)
+    pending.join(b"12345678", 1)
+
+    assert sender.queue.open_pending_batch(0.0).room == 2
+    sender.flush()
+
+    assert sender.queue.has_room(2)
+    assert not sender.queue.has_room(3)
+
+
+def test_no_check_joins_a_full_queue():
+    sender = Sender(max_waiting=2)
+    sender.ask("a")
+    assert sender.queue.open_pending_batch(0.0).room == 1
+    sender.ask("b", "c")
+
+    assert sender.queue.open_pending_batch(0.0) is None
 
 
 def test_silence_begins_with_the_first_unanswered_frame():
