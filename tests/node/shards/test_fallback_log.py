@@ -4,9 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import without_checks, without_units
+from ringfence.wire import DecidedCheck
 
 S = 10**9
 MINUTE = 60 * S
+MAX = 4000
+"""Most slots of one key."""
 
 
 def units(row: list[int]) -> int:
@@ -74,3 +78,92 @@ def test_a_transfer_changes_no_units_window(period: int, events: list[tuple[int,
     for age, cost in zip(row[::2], row[1::2], strict=True):
         found[(now - age) // period] = found.get((now - age) // period, 0) + cost
     assert found == by_window
+
+
+def test_a_slot_that_only_this_log_knows_is_forgotten_at_its_release() -> None:
+    log = FallbackLog()
+    log.grant(b"k", 7, 1, MINUTE, 100 * S)
+    log.grant(b"k", 8, 1, MINUTE, 100 * S)
+    assert log.add_slot(b"k", 9)
+    assert list(log.slots(b"k")) == [7, 8, 9]
+
+    log.release(b"k", 7, 1)
+    log.release(b"k", 9, 1)
+    log.release(b"k", 10, 1)
+
+    assert list(log.slots(b"k")) == [8, 9, 10]
+    assert log.row(b"k", 100 * S) == []
+    assert log.keys == log.slot_keys == [b"k"]
+    log.remove_slots(b"k", [8, 9, 10, 11])
+    log.remove_slots(b"other", [8])
+    assert log.keys == log.slot_keys == []
+    assert list(log.slots(b"k")) == []
+
+
+def test_slots_of_a_key_that_do_not_fit_are_logged_as_units() -> None:
+    log = FallbackLog()
+    for slot in range(MAX):
+        log.grant(b"k", slot, 2, MINUTE, 100 * S)
+    assert log.row(b"k", 100 * S) == []
+
+    log.grant(b"k", MAX, 2, MINUTE, 100 * S)
+    log.grant(b"k", 0, 2, MINUTE, 100 * S)
+
+    assert len(log.slots(b"k")) == MAX
+    assert not log.add_slot(b"k", MAX)
+    assert units(log.row(b"k", 100 * S)) == 2
+    log.release(b"k", MAX, 1)
+    assert units(log.row(b"k", 100 * S)) == 1
+
+
+def test_units_and_slots_of_another_log_are_subtracted_in_each_part_of_the_period() -> None:
+    log, other = FallbackLog(), FallbackLog()
+    for each, cost in ((log, 5), (other, 3)):
+        each.add(b"k", cost, MINUTE, 100 * S)
+    log.add(b"k", 2, MINUTE, 130 * S)
+    other.add(b"k", 9, MINUTE, 150 * S)
+    for key in (b"gone", b"kept"):
+        log.add(key, 2, MINUTE, 100 * S)
+    other.add(b"gone", 4, MINUTE, 100 * S)
+    other.add(b"unknown", 4, MINUTE, 100 * S)
+    log.add_slot(b"s", 1)
+    log.add_slot(b"s", 2)
+    other.add_slot(b"s", 1)
+
+    log.subtract(other)
+
+    assert log.row(b"k", 150 * S)[1::2] == [2, 2]
+    assert log.row(b"gone", 150 * S) == []
+    assert log.keys == [b"k", b"kept", b"s"]
+    assert list(log.slots(b"s")) == [2]
+    assert units(other.row(b"k", 150 * S)) == 12
+
+
+def test_units_have_the_age_of_the_end_of_their_part_of_the_period() -> None:
+    log = FallbackLog()
+    log.add(b"k", 1, 128 * S, 256 * S)
+    first = log.row(b"k", 300 * S)
+    log.restore(b"k", [44 * S, 2], 128 * S, 300 * S)
+
+    assert first == [43 * S + 1, 1]
+    assert log.row(b"k", 300 * S) == [first[0], 3]
+    assert log.row(b"k", 256 * S) == [0, 3]
+
+
+def test_units_that_the_receiver_has_are_subtracted_from_a_row_the_oldest_first() -> None:
+    keys, rows = [b"k", b"s"], [[30, 3, 20, 2, 10, 4], [7, 0, 5, 1]]
+
+    assert without_units(keys, rows, {b"x": 1}) is rows
+    assert without_units(keys, rows, {b"k": 4}) == [[20, 1, 10, 4], [5, 1, 7, 0]]
+    assert without_units(keys, rows, {b"k": 99, b"s": 1}) == [[], [7, 0]]
+
+
+def test_checks_that_both_members_admitted_are_subtracted_from_a_row() -> None:
+    def check(key: bytes, cost: int, age_ns: int, slot: int = 0) -> DecidedCheck:
+        return DecidedCheck((1, 1, 0), key, cost, age_ns, (0, 0, 0, 0, 0, 0, slot, 0))
+
+    keys, rows = [b"k", b"s"], [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
+    checks = [check(b"k", 3, 21), check(b"s", 1, 5, slot=8), check(b"unknown", 1, 5)]
+
+    assert without_checks(keys, rows, checks) == [[30, 2, 10, 4], [7, 0]]
+    assert without_checks(keys, rows, []) == [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
