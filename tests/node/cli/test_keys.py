@@ -98,3 +98,53 @@ def test_each_step_of_a_rotation_names_the_next_one(run: Run, tmp_path: Path) ->
         "drop": copy,
     }
     assert run("keys", "rotate", directory, "add", "--json").row["next"] == "use"
+
+
+def test_all_written_files_and_the_next_steps_are_printed(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    ran = run("keys", "new", directory)
+
+    *wrote, nodes, clients = ran.out.splitlines()
+
+    assert sorted(wrote) == sorted(f"wrote {path}" for path in directory.iterdir())
+    assert nodes == f'nodes: set keys = "{directory}"'
+    secret = f"$(cat {directory}/app.token)"
+    assert clients == f"clients: ringfence://{secret}@HOST:PORT?ca={directory}/ca.pem"
+
+
+def test_a_key_directory_must_not_be_a_file(run: Run, tmp_path: Path) -> None:
+    directory, file = tmp_path / "keys", tmp_path / "file"
+    file.touch()
+    for verb, *words in (
+        *(["new"], ["add-node", "b"], ["renew"], ["add-token", "x:check"], ["revoke-token", "x"]),
+        *(["show"], ["rotate", "add"]),
+    ):
+        assert run("keys", verb, directory, *words).status == 0
+        assert "is a file" in refused(run("keys", verb, file, *words))
+
+
+def test_certificates_are_valid_for_1_to_3650_days_and_825_by_default(
+    run: Run, tmp_path: Path
+) -> None:
+    def days_left(*words: object) -> int:
+        directory = tmp_path / f"keys{len(words)}{words[-1:]}"
+        assert run("keys", "new", directory, "--node", "a", *words).status == 0
+        certificates = run("keys", "show", directory, "--json").row["certificates"]
+        return int(certificates[1]["days_left"]) + 1
+
+    assert [days_left(), days_left("--days", 1), days_left("--days", 3650)] == [825, 1, 3650]
+    assert "--days" in refused(run("keys", "new", tmp_path / "long", "--days", 3651))
+
+
+def test_the_certificates_of_several_named_nodes_are_renewed(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    run("keys", "new", directory, *("--node", "a"), *("--node", "b"), *("--node", "c"))
+
+    assert run("keys", "renew", directory, "a", "c", "--json").row["files"] == [
+        *("nodes/a.pem", "nodes/a.key", "nodes/c.pem", "nodes/c.key")
+    ]
+    assert run("keys", "renew", directory, "b").out.splitlines() == [
+        f"wrote {directory}/nodes/b.pem",
+        f"wrote {directory}/nodes/b.key",
+        "copy each pair to its node and send the node a SIGHUP",
+    ]
