@@ -36,6 +36,13 @@ def test_a_node_with_wrong_settings_does_not_start_and_says_why(
     assert said in refused(ran)
 
 
+def test_a_host_runs_1_to_256_processes(run: Run) -> None:
+    def status(processes: int) -> int:
+        return run("node", "--check", "--processes", processes).status
+
+    assert [status(processes) for processes in (0, 1, 256, 257)] == [2, 0, 0, 2]
+
+
 def test_a_missing_settings_file_is_named(run: Run) -> None:
     assert "nowhere.toml: no such file" in refused(run("node", "--config", "nowhere.toml"))
 

@@ -141,5 +141,22 @@ def test_options_that_make_no_sense_are_refused(check: Run, options: list[str], 
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("option", "least", "most"),
+    [("--datacenters", 1, 1000), ("--rtt", 0, 10_000), ("--demand", 0, 1_000_000)],
+)
+def test_the_numbers_of_a_forecast_have_bounds(
+    check: Run, option: str, least: int, most: int
+) -> None:
+    usual = {"--datacenters": 3, "--rtt": 80, "--demand": 2}
+    of_one_datacenter = RULES.partition("  - key: told")[0]
+
+    def status(value: int) -> int:
+        words = [str(word) for pair in (usual | {option: value}).items() for word in pair]
+        return check([of_one_datacenter], *words)[0]
+
+    assert [status(value) for value in (least - 1, least, most, most + 1)] == [2, 0, 0, 2]
+
+
 def test_the_forecast_counts_on_the_rounds_that_nodes_make() -> None:
     assert round(INTERVAL * 1e9) == ROUND_NS

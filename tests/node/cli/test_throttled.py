@@ -113,6 +113,21 @@ def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path
     assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
 
 
+def test_20_keys_are_shown_by_default_and_at_most_256(serve: Serve) -> None:
+    seen: list[str] = []
+    url = serve(reported("a"), seen=seen)
+
+    run(url)
+    run(url, "--count", "1")
+    run(url, "--count", "256")
+
+    assert [each.split()[0] for each in seen] == [
+        f"/v1/throttled?count={count}" for count in (20, 1, 256)
+    ]
+    for count in ("0", "257"):
+        assert "--count" in run(url, "--count", count).output
+
+
 def test_a_refusal_is_shown_with_the_text_of_the_node(serve: Serve) -> None:
     body = json.dumps({"status": 401, "title": "this needs a token", "detail": "send one"})
 

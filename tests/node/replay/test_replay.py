@@ -292,6 +292,23 @@ def test_ipv6_clients_of_one_network_are_one_client_when_asked_for(
     assert run(*how, "--ipv6-prefix", "64").last["allowed"] == 10
 
 
+@pytest.mark.parametrize(
+    ("option", "wrong", "right"),
+    [("--ipv6-prefix", ["0", "129"], ["1", "128"]), ("--max-keys", ["0"], ["1"])],
+)
+def test_options_of_a_local_replay_have_bounds(
+    run: Run, rules: Path, tmp_path: Path, option: str, wrong: list[str], right: list[str]
+) -> None:
+    log = tmp_path / "trace.tsv"
+    log.write_text("1\t2001:db8::1\tGET\t/\t200\n", "utf-8")
+
+    def status(value: str) -> int:
+        return run("replay", log, "--rules", rules, "--local", "--json", option, value).status
+
+    assert [status(value) for value in wrong] == [2] * len(wrong)
+    assert [status(value) for value in right] == [0] * len(right)
+
+
 def test_lines_that_cannot_be_read_are_counted_and_the_first_of_them_named(
     run: Run, rules: Path, tmp_path: Path
 ) -> None:
