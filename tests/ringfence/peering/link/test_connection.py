@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.peering.link import LinkSettings
+from ringfence.peering.link.connection import _Backoff
 from ringfence.peering.target import SHED
 from ringfence.wire import (
     Batch,
@@ -233,6 +235,39 @@ async def test_reconnection_backs_off(autojump_clock):
 
         assert 2 <= early <= 8
         assert 25 <= late <= 62
+
+
+class Drawn(Random):
+    """Random numbers that are all equal."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def random(self):
+        return self.number
+
+
+@pytest.mark.parametrize(("number", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+def test_pauses_between_attempts_double_up_to_the_maximum_with_jitter(number, share):
+    backoff = _Backoff(LinkSettings(min_backoff=1.0, max_backoff=6.0), Drawn(number))
+
+    def pause():
+        return backoff.next_pause(was_ready=False, was_idle=False, lasted=0.0)
+
+    assert [pause() for _ in range(5)] == [share * each for each in (1, 2, 4, 6, 6)]
+    backoff.reset()
+    assert pause() == share
+
+
+def test_an_attempt_has_no_pause_after_a_connection_that_lasted_longer_than_the_pause():
+    backoff = _Backoff(LinkSettings(min_backoff=1.0, max_backoff=6.0), Drawn(1.0))
+
+    def pause(lasted, *, was_idle=False):
+        return backoff.next_pause(was_ready=True, was_idle=was_idle, lasted=lasted)
+
+    assert [pause(0.0), pause(2.0), pause(3.9), pause(1.0, was_idle=True)] == [0.0, 2.0, 4.0, 6.0]
+    assert [pause(1.1, was_idle=True), pause(2.1)] == [0.0, 0.0]
 
 
 async def test_an_idle_link_reconnects_without_pause_after_each_break(autojump_clock):
