@@ -322,11 +322,14 @@ class Handoff:
     async def answer(self, requester: NodeId, pull: Pull) -> Pulled:
         """Answer a peer that requests shards."""
         held = self._ownership.held
-        if any([held[shard] for shard in pull.shards]):
+        is_to_send = any([held[shard] for shard in pull.shards])
+        if is_to_send:
             await self._reach(requester)
             await self._index()
         if len(pull.shards) > FEW_SHARDS:
             await self._ownership.steps.turn()
+            if is_to_send:
+                await self._index()  # After a long wait, there may be no index any more.
         ring = self._ring
         self._rounds.add_work()
         return self._sender.answer(

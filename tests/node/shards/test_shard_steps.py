@@ -1,6 +1,7 @@
 """Work of one turn of the event loop while a node takes over, sends or receives many shards."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import trio
@@ -174,6 +175,23 @@ async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
 
     assert sum(owner.used(*KEYS[:6000])) == 12_000
     assert turns.most <= 32
+
+
+async def test_a_member_that_waited_long_for_its_step_answers_a_request_for_shards(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.fill(*KEYS[:100], hits=2)
+        await trio.sleep(0.1)
+        monkeypatch.setattr(standby.ownership.steps, "turn", partial(trio.sleep, 60))
+
+        owner.handoff.reclaim(A, [*{*map(shard_of, KEYS[:100])}], is_done.set)
+        await is_done.wait()
+        nursery.cancel_scope.cancel()
+
+    assert sum(owner.used(*KEYS[:100])) == 200
 
 
 async def test_steps_run_one_in_a_turn_in_the_order_in_which_they_were_asked_for(
