@@ -1,11 +1,19 @@
 """Assembly of the parts of a shard, in order and only from one transfer."""
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
+from trio.testing import MockClock
 
-from node.shards.transfers.shard_receiver import IncomingTransfer, transfers_of
+from hashring import NodeId
+from node.metrics.counters import Counters
+from node.shards.shard_steps import ShardSteps
+from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver, transfers_of
 from ringfence.limiter import Limit
-from ringfence.wire import Counts, Holding, Pulled, ShardGroup
+from ringfence.peering.link import Link
+from ringfence.wire import Counts, Holding, Message, Pull, Pulled, ShardGroup, TransferAck
 
 ONE, OTHER = Limit.of_ns(1, 10), Limit.of_ns(2, 10)
 ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "", "n2", 12)
@@ -85,3 +93,47 @@ def test_shards_that_were_not_requested_are_skipped() -> None:
     [transfer] = transfers_of(reply, {6})
 
     assert (transfer.shard, transfer.counts.keys, transfer.counts.states) == (6, [b"b"], [[2]])
+
+
+class Sender:
+    """Link to a member that sends the missing parts of a transfer, unless one is lost."""
+
+    def __init__(self, parts: dict[int, Pulled]) -> None:
+        self.parts = parts
+        self.acknowledged: list[tuple[int, list[int]]] = []
+
+    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+        match make(1):
+            case Pull(_, [shard], part):
+                assert part == 1
+                on_reply(self.parts.get(shard))
+            case TransferAck(_, shards, transfer_id):
+                self.acknowledged.append((transfer_id, [*shards]))
+
+
+async def test_whole_shards_of_a_reply_are_taken_before_the_parts_of_others_are_requested(
+    autojump_clock: MockClock,
+) -> None:
+    groups = [
+        replace(ABOUT, shards=[shard], sizes=[1], parts=parts, transfer_id=shard)
+        for shard, parts in ((1, 1), (2, 2), (3, 1), (4, 2), (5, 2))
+    ]
+    counts = Counts([b"a", b"b", b"c", b"d", b"e"], [[1]] * 5, [ONE], [0] * 5, [])
+    sender = Sender({shard: part(b"x", about=groups[shard - 1]) for shard in (2, 4)})
+    taken: list[int] = []
+
+    def take(name: NodeId, transfer: IncomingTransfer) -> bool:
+        assert (name, transfer.is_whole) == ("b", True)
+        taken.append(transfer.shard)
+        return transfer.shard != 3
+
+    counters = Counters()
+    receiver = ShardReceiver(counters, lambda name: cast(Link, sender), ShardSteps())
+    broken = await receiver.receive(
+        NodeId("b"), Pulled(1, groups, counts, []), {1, 2, 3, 4, 5}, take
+    )
+
+    assert taken == [1, 3, 2, 4]
+    assert sender.acknowledged == [(1, [1]), (2, [2]), (4, [4])]
+    assert broken == [5]
+    assert await receiver.receive(NodeId("b"), Pulled(1, groups, counts, []), set(), take) == []
