@@ -353,8 +353,8 @@ class CounterView:
         """Return the question of a reading of the counter between two instants."""
         skew = self._skew_s + max(
             self.excuses.clocks.offset_s(place, begin, end)
-            if self._is_aligned
-            else self.excuses.clocks.at_reading_s(place, begin, self._memory_s)
+            if self.is_aligned
+            else self.excuses.clocks.at_reading_s(place, begin, self.memory_s)
             for place in self.places.values()
         )
         return Question(self._instant(begin - skew), self._instant(end + skew), 0)
@@ -364,15 +364,15 @@ class CounterView:
 
         The units of an aligned window have the number of their window instead of an age.
         """
-        if self._is_aligned:
+        if self.is_aligned:
             return self._window_shift_s(answer)
-        error = self.excuses.clocks.error_s(self.place_of(answer), answer, self._memory_s)
+        error = self.excuses.clocks.error_s(self.place_of(answer), answer, self.memory_s)
         if self.limit.is_bucket:
             return error
-        return error + self.excuses.clocks.mismeasured_s(answer.answered_at, self._memory_s)
+        return error + self.excuses.clocks.mismeasured_s(answer.answered_at, self.memory_s)
 
     @property
-    def _memory_s(self) -> float:
+    def memory_s(self) -> float:
         """Return the seconds for which an admission has an effect. A wrong level of a bucket may
         last until the bucket is empty."""
         return _LONGEST_S if self.limit.is_bucket else self.limit.period_ns / 1e9
@@ -384,7 +384,7 @@ class CounterView:
         """
         if self.limit.first_hit:
             return 0.0 if self._keeps_all else self.clock_error_s(answer)
-        if not self._is_aligned:
+        if not self.is_aligned:
             return 0.0
         return self.excuses.clocks.offset_s(
             self.place_of(answer), answer.asked_at, answer.answered_at
@@ -395,10 +395,10 @@ class CounterView:
         """Return whether no hit expires during the run, so that its age matters for retry times
         alone."""
         is_log = self.limit.algorithm is Algorithm.SLIDING_WINDOW_LOG or self.limit.first_hit
-        return is_log and self._memory_s > self.excuses.read_at
+        return is_log and self.memory_s > self.excuses.read_at
 
     @property
-    def _is_aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """Return whether windows begin at instants of the clock."""
         return self.limit.algorithm in _ALIGNED and not self.limit.first_hit
 

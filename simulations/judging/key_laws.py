@@ -284,8 +284,12 @@ class _Decision(Struct, frozen=True):
         )
         error = RETRY_ERROR_NS + round(clock_s * 1e9)
         error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
+        held = 0  # By how many ns a retry time may be too long.
+        if not self.counter.is_aligned:
+            held_s = excuses.clocks.held_by_cuts_s(place, answer, self.counter.memory_s)
+            held = round(held_s * 1e9)
         if wait > 0 and any(
-            each.shortest_wait - error <= wait <= each.longest_wait + error
+            each.shortest_wait - error <= wait <= each.longest_wait + error + held
             for each in (bound, option.exact)
         ):
             return frozenset(), ""

@@ -117,6 +117,25 @@ class ClockErrors:
             if fault.verb == "clock_step" and fault.at <= end and fault not in near
         )
 
+    def held_by_cuts_s(self, place: Place, answer: Answered, period_s: float) -> float:
+        """Return by how many seconds hits may seem younger at a check because cuts held transfers.
+
+        After a cut, a connection sends again what was lost, with the same content.
+        """
+        begin = answer.asked_at - period_s
+        if not self._disturbances.is_disturbed(
+            place.datacenter, place.shard, begin, answer.answered_at
+        ):
+            return 0.0
+        return sum(
+            until_of(each.fault) - each.fault.at
+            for each in self._excuses.get(place.datacenter, ())
+            if each.fault.verb == "cut"
+            and each.begin <= answer.answered_at
+            and begin <= each.end
+            and each.concerns(place)
+        )
+
     def _age_error_s(self, place: Place, begin: float, end: float, period_s: float) -> float:
         """Return by how many seconds a transfer of the shard, or clock drift, changes the age of a
         hit. No hit is older than the run."""

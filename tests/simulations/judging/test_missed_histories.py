@@ -350,6 +350,8 @@ def test_a_retry_time_is_the_time_until_a_unit_is_free(retry_after, found) -> No
     [
         ("clog", 86_346.0, set()),
         ("clog", 86_349.0, {"retry_after"}),
+        ("cut", 86_346.0, set()),
+        ("cut", 86_349.0, {"retry_after"}),
         (None, 86_346.0, {"retry_after"}),
     ],
 )
