@@ -245,7 +245,8 @@ class Node:
                     await runtime.sleep(_LINGER)  # Clients with an older view still ask here.
             if wait.cancelled_caught and (keys := len(self.shards.engine)):
                 logger.warning(
-                    "node %s stops although no member has taken over its counters: keys=%d",
+                    "node %s stops before other members have fetched its counters: keys=%d; "
+                    "standbys use their replicas",
                     *(self.name, keys),
                 )
         await self._drain()

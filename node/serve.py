@@ -82,6 +82,12 @@ async def serve(
                 "keys from " + settings.keys if keys else "no keys: loopback only",
                 "operators look at " + port.url if port else "no admin port",
             )
+            if settings.join and not rules.rules():
+                logger.warning(
+                    "node %s joins other nodes without rules, so clients that connect to it are "
+                    "not limited: start every node with the same --rules",
+                    settings.name,
+                )
             if port is not None:
                 nursery.start_soon(port.run)
             request_reload, asked = trio.open_memory_channel[None](1)

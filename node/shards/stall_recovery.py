@@ -33,6 +33,8 @@ _LAG_NS = 1_000_000_000
 _MAX_ROUNDS = 3
 """Recoveries that may follow each other without an end. A node that is stopped again and again, as
 by a CPU quota, then decides without the other members' answers."""
+_LOGGED_AGAIN_NS = 10_000_000_000
+"""Time after a logged stall in which further ones are only counted."""
 _ASK_AGAIN_S = 0.02
 """Pause before a member whose connection ended is asked again."""
 
@@ -139,6 +141,7 @@ class StallWatch:
         self._node = node
         self._running = node.running
         self._recovery = recovery
+        self._logged_at = -_LOGGED_AGAIN_NS
 
     def notice(self) -> int:
         """Start a recovery if the datagram that is being processed waited too long; return its wait
@@ -146,12 +149,15 @@ class StallWatch:
         transport = self._running.transport
         assert transport is not None
         held_up_ns = transport.held_up_ns
-        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._running.uptime()):
-            logger.warning(
+        now = self._running.uptime()
+        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, now):
+            self._node.counters.add("stalls")
+            is_new = now - self._logged_at >= _LOGGED_AGAIN_NS
+            self._logged_at = now if is_new else self._logged_at
+            logger.log(
+                logging.WARNING if is_new else logging.DEBUG,
                 "process was stopped or overloaded: node=%s datagram_waited_ms=%d; "
                 "asking the other members which shards they took over",
-                self._node.name,
-                held_up_ns // 1_000_000,
+                *(self._node.name, held_up_ns // 1_000_000),
             )
-            self._node.counters.add("stalls")
         return held_up_ns

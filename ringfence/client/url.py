@@ -130,6 +130,8 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     Raises `ConfigError`.
     """
     host, port = text.strip(), str(default_port)
+    if "://" in host:
+        raise ConfigError(f"address must have no scheme, got {text!r}; write HOST:PORT")
     if _PORT_ALONE.fullmatch(host):
         host, port = _LOOPBACK, host
     elif host.startswith("["):

@@ -29,8 +29,8 @@ def unknown_domain(rules: RuleSet, domain: str) -> str | None:
     known = ", ".join(rules.domains)
     if not known:
         return (
-            f"domain {_cut(domain)!r} has no rules, so its checks are never limited: the cluster "
-            "has no rules at all; start the nodes with --rules"
+            f"domain {_cut(domain)!r} has no rules, so its checks are never limited: the node that "
+            "this client reached has no rules at all; start every node with the same --rules"
         )
     near = get_close_matches(domain[:_LONGEST], rules.domains, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""

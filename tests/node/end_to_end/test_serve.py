@@ -251,6 +251,16 @@ def test_members_see_the_settings_of_each_others_flags(tmp_path: Path) -> None:
     assert rows["b"]["owned_shards"] > rows["a"]["owned_shards"]
 
 
+def test_a_node_that_joins_others_without_rules_warns(tmp_path: Path) -> None:
+    rules = tmp_path / "api.yaml"
+    rules.write_text(rules_of(5), "utf-8")
+    flags = {"a": ["--name", "a", "--rules", str(rules)], "b": ["--name", "b"]}
+
+    with started(tmp_path, flags) as running:
+        assert "without rules" in running["b"].log
+        assert "without rules" not in running["a"].log
+
+
 def test_nodes_of_clusters_with_different_names_do_not_join(tmp_path: Path) -> None:
     flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "theirs"]}
     with started(tmp_path, {"a": flags["a"]}) as running:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from hashring import NodeId
-from node.shards.stall_recovery import STALLED_NS, StallRecovery
+from node.context.node_context import NodeContext
+from node.metrics.counters import Counters
+from node.shards.stall_recovery import STALLED_NS, StallRecovery, StallWatch
 from ringfence.client.decision import Decision
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import AskTakenOver, Message, Source, TakenOver
@@ -384,3 +388,22 @@ async def test_a_resumed_node_admits_only_after_it_received_its_standbys_admissi
             w.network.resume(address_of("b"))
 
         assert [(each.allowed, each.source) for each in decisions] == [(False, Source.OWNER)]
+
+
+def test_a_node_that_stalls_again_and_again_logs_it_once_in_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now, counters = 0, Counters()
+    transport = SimpleNamespace(held_up_ns=100 * MS)
+    running = SimpleNamespace(transport=transport, uptime=lambda: now)
+    context = SimpleNamespace(running=running, name=A, counters=counters)
+    recovery = SimpleNamespace(notice=lambda held_up_ns, at: True)
+    watch = StallWatch(cast(NodeContext, context), cast(StallRecovery, recovery))
+
+    with caplog.at_level("INFO"):
+        for now in range(0, 25_000 * MS, 500 * MS):  # noqa: B007 - the node reads it
+            watch.notice()
+
+    assert len(caplog.messages) == 3
+    assert all("datagram_waited_ms=100" in line for line in caplog.messages)
+    assert counters.as_dict()["stalls"] == 50

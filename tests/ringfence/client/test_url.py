@@ -141,3 +141,8 @@ def test_a_seed_may_be_a_port_alone():
 def test_a_host_alone_has_the_port_of_what_it_is_for():
     assert parse_address("a", 7190) == ("a", 7190)
     assert parse_address("::1", 7190) == ("::1", 7190)
+
+
+def test_an_address_with_a_scheme_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must have no scheme.*write HOST:PORT"):
+        parse_address("ringfence://127.0.0.1:7101")

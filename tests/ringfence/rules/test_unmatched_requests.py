@@ -34,8 +34,8 @@ def test_a_misspelt_domain_is_described_with_the_nearest_and_all_known() -> None
     )
 
 
-def test_a_cluster_without_rules_is_described_as_such() -> None:
-    assert "start the nodes with --rules" in (unknown_domain(RuleSet(), "api") or "")
+def test_a_node_without_rules_is_described_as_such() -> None:
+    assert "start every node with the same --rules" in (unknown_domain(RuleSet(), "api") or "")
 
 
 @pytest.mark.parametrize("path", [["ip"], ["path"], ["ip", "path"], ["open"], ["client", "ip"]])
