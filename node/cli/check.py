@@ -22,6 +22,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
+from ringfence.rules.unmatched_requests import in_another_order, known_paths
 from ringfence.wire import Source
 
 __all__ = ["check", "keys_hint", "node_of", "room_left"]
@@ -161,6 +162,10 @@ def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str
     words = [f"rules of {domain!r} have the keys {', '.join(list(places)[:_MAX_PLACES])}"]
     if len(places) > _MAX_PLACES:
         words[0] += f" and {len(places) - _MAX_PLACES} more"
+    known = known_paths(rules, domain)
+    for each in descriptors:
+        if path := in_another_order(known, [key for key, _ in each.entries]):
+            words.append(f"the order of the keys counts: did you mean {path!r}?")
     for key in {key: None for each in descriptors for key, _ in each.entries if key not in keys}:
         close = difflib.get_close_matches(key, keys, 1)
         if close:

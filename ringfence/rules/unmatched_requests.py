@@ -5,12 +5,12 @@ and a descriptor whose keys are the path of no rule. Values are ignored, because
 known key is an ordinary request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from ringfence.rules.ruleset import RuleSet
 
-__all__ = ["known_paths", "unknown_domain", "unknown_path"]
+__all__ = ["in_another_order", "known_paths", "unknown_domain", "unknown_path"]
 
 _SHOWN = 8
 _LONGEST = 100
@@ -49,11 +49,20 @@ def unknown_path(rules: RuleSet, domain: str, path: Sequence[str]) -> str | None
     if not known:
         return f"{what}, so it is never limited: the rules of this domain have no limit"
     written = [_written(each) for each in known]
-    near = get_close_matches(_written(path)[:_LONGEST], written, 1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    near = in_another_order(known, path)
+    guess = f"the order of the keys counts: did you mean {near!r}? " if near else ""
+    if not near and (close := get_close_matches(_written(path)[:_LONGEST], written, 1)):
+        guess = f"did you mean {close[0]!r}? "
     shown = ", ".join(written[:_SHOWN])
     more = f" and {len(written) - _SHOWN} more" if len(written) > _SHOWN else ""
     return f"{what}, so it is never limited; {guess}its rules are for {shown}{more}"
+
+
+def in_another_order(known: Iterable[Sequence[str]], path: Sequence[str]) -> str:
+    """Return that of the known paths which has the same keys as `path` in another order; empty if
+    none has."""
+    same = [_written(each) for each in known if sorted(each) == sorted(path)]
+    return same[0] if same and _written(path) not in same else ""
 
 
 def _written(path: Sequence[str]) -> str:

@@ -201,6 +201,15 @@ def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
     assert ran.out.endswith("; did you mean 'client' by 'clinet'?\n")
 
 
+def test_keys_in_the_wrong_order_are_answered_with_the_right_order(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "path=/login", "client=x", "--cluster", cluster.url)
+
+    assert ran.status == 0
+    assert ran.out.endswith("; the order of the keys counts: did you mean 'client > path'?\n")
+
+
 def test_a_cost_over_the_limit_is_denied_for_good(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:

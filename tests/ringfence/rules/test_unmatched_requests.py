@@ -50,5 +50,12 @@ def test_an_unknown_path_is_described_with_the_nearest_and_the_known_ones() -> N
     )
 
 
+def test_keys_in_another_order_are_described_with_the_right_order() -> None:
+    message = unknown_path(RULES, "api", ["ip", "path"])
+
+    assert message is not None
+    assert "the order of the keys counts: did you mean 'path > ip'? its rules are" in message
+
+
 def test_a_long_name_is_cut_in_the_message() -> None:
     assert len(unknown_domain(RULES, "x" * 10_000) or "") < 300
