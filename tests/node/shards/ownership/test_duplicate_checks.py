@@ -164,6 +164,19 @@ def test_a_crossed_transfer_is_charged_without_the_checks_that_its_owner_decided
     assert standby.used == 5
 
 
+def test_a_crossed_transfer_is_charged_although_the_owner_decided_all_its_recent_checks() -> None:
+    """The owner's checks are newer than the other check of the transfer, which was lost."""
+    owner, [standby] = covered_by(1)
+    standby.spend(1, at=EARLIER, check_id=(7, 2, 0))
+    for host in (owner, standby):
+        host.spend(2, at=LATER, check_id=CHECK)
+    owner.ask(standby)  # The owner never receives it.
+
+    standby.pull(owner)
+
+    assert standby.used == 6
+
+
 def test_a_check_whose_charge_left_and_returns_through_another_member_is_counted() -> None:
     """The node had decided the check itself, so it seemed to have the charge still."""
     stand_in, owner, elsewhere = Host("a"), Host("b"), Host("d")
