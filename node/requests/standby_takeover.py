@@ -80,12 +80,14 @@ class StandbyTakeover:
         """Return the shards that this node took over from a member, which asks after a stall of its
         process.
 
-        The member decides again after this answer. Earlier signs that it was unreachable are
-        ignored from now on: only a new silence of the member leads to another takeover.
+        They include shards that are on their way back to the member. The member decides again after
+        this answer. Earlier signs that it was unreachable are ignored from now on: only a new
+        silence of the member leads to another takeover.
         """
         self._returned_at[owner] = self._now()
-        covers = self._ownership.covers.items()
-        return sorted([shard for shard, cover in covers if cover.owner == owner])
+        covers, sent = self._ownership.covers.items(), self._ownership.transfers.unconfirmed()
+        taken = [shard for shard, cover in covers if cover.owner == owner]
+        return sorted(taken + [shard for shard, receiver in sent if receiver == owner])
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
         """Ask an owner on behalf of a caller that could not reach it; None when it does not

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hashring import NodeId
+from hashring import NodeId, shard_of
 from node.requests.placement import ShardPlacement
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
@@ -18,6 +18,8 @@ from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
 from ringfence.peering.target import ResultCallback
 from ringfence.wire import Batch, Op, Ping, Results, Source
+from tests.node.shards.ownership.ownership_host import KEY as HOST_KEY
+from tests.node.shards.ownership.ownership_host import NOW, Host
 
 OWNER = NodeId("o")
 KEY = bytes(7) + b"\x01k"
@@ -126,3 +128,24 @@ async def test_an_owner_that_waits_for_another_data_center_is_pinged_before_a_ta
 
     assert taken == ([] if answers_pings else [3])
     assert way.pings == 1
+
+
+def test_a_member_that_returns_learns_of_shards_that_are_on_their_way_to_it() -> None:
+    """It decided by its old counters while their newer ones arrived."""
+    owner, standby = Host("a"), Host("b")
+    owner.start(3)
+    owner.copy_to(standby)
+    standby.cover(owner.name)
+    takeover = StandbyTakeover(
+        *(cast(ShardPlacement, Placement()), standby.ownership, lambda name: None),
+        *(lambda: NOW, lambda name: False, lambda: 0),
+    )
+    covered = takeover.taken_over_from(owner.name)
+
+    sent = owner.ask(standby)
+
+    assert covered == takeover.taken_over_from(owner.name) == [shard_of(HOST_KEY)]
+    assert takeover.taken_over_from(NodeId("c")) == []
+    [group] = sent.groups
+    standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, NOW)
+    assert takeover.taken_over_from(owner.name) == []
