@@ -169,7 +169,7 @@ def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str
     for key in {key: None for each in descriptors for key, _ in each.entries if key not in keys}:
         close = difflib.get_close_matches(key, keys, 1)
         if close:
-            words.append(f"did you mean {close[0]!r} by {key!r}?")
+            words.append(f"no rule has the key {key!r}: did you mean {close[0]!r}?")
     return "; ".join(words)
 
 

@@ -55,7 +55,7 @@ def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) ->
             }
         )
     elif has_left:
-        click.echo(f"{outcome.name} has handed over and left, {outcome.seconds:.1f} s")
+        click.echo(f"{outcome.name} has left, {outcome.seconds:.1f} s")
     elif outcome.state == "dead":
         click.echo(
             f"ringfence: {outcome.name} ended before it had left; its standbys go on in its place",

@@ -62,7 +62,7 @@ class DemoCluster(Struct, frozen=True):
                 self.processes[missing[0]].wait(_LOOK_AGAIN)
             self.assert_running()
             if monotonic() > give_up:
-                raise PeerUnavailable(f"node {missing[0]} was not up after {STARTUP:g} s")
+                raise self.not_up(missing[0])
 
     def missing(self) -> list[str]:
         """Return the nodes that do not yet see all other nodes."""
@@ -73,9 +73,20 @@ class DemoCluster(Struct, frozen=True):
         """Raise `PeerUnavailable` with the last log lines of a node whose process has ended."""
         for name, process in self.processes.items():
             if process.poll() is not None:
-                words = self.logs[name].read_text("utf-8", "replace").strip().splitlines()
-                last = words[-1] if words else "its log is empty"
-                raise PeerUnavailable(f"node {name} ended with {process.returncode}: {last}")
+                raise PeerUnavailable(
+                    f"node {name} ended with {process.returncode}: {self._last_line(name)}"
+                )
+
+    def not_up(self, name: str) -> PeerUnavailable:
+        """Return the error for a node that has not seen all other nodes in time."""
+        return PeerUnavailable(
+            f"node {name} was not up after {STARTUP:g} s: {self._last_line(name)}; "
+            "try again when the machine is less busy"
+        )
+
+    def _last_line(self, name: str) -> str:
+        lines = self.logs[name].read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "its log is empty"
 
 
 @contextmanager

@@ -123,7 +123,7 @@ async def _wait_until_up(nodes: DemoCluster, demo: Demo, on_change: Callable[[],
         demo.up = set(nodes.processes)
         on_change()
         return
-    raise PeerUnavailable(f"node {nodes.missing()[0]} was not up after {STARTUP:g} s")
+    raise nodes.not_up(nodes.missing()[0])
 
 
 @asynccontextmanager

@@ -199,7 +199,7 @@ def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> 
             ["sh", "-c", here(hook())], env=environment, capture_output=True, text=True, check=False
         )
         assert reported.stderr == ""
-        assert reported.stdout.startswith("ringfence-0 has handed over and left")
+        assert reported.stdout.startswith("ringfence-0 has left")
         assert node.wait(20) == 0
     finally:
         node.send_signal(signal.SIGKILL)

@@ -198,7 +198,7 @@ def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
     ran = run("check", "api", "clinet=x", "--cluster", cluster.url)
 
     assert ran.status == 0
-    assert ran.out.endswith("; did you mean 'client' by 'clinet'?\n")
+    assert ran.out.endswith("; no rule has the key 'clinet': did you mean 'client'?\n")
 
 
 def test_keys_in_the_wrong_order_are_answered_with_the_right_order(

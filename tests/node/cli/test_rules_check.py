@@ -15,7 +15,7 @@ domain: api
 descriptors:
   - key: near
     rate_limit: {unit: minute, requests_per_unit: 600}
-  - key: told
+  - key: shared
     rate_limit: {unit: minute, requests_per_unit: 600, scope: global}
   - key: split
     rate_limit: {unit: second, requests_per_unit: 5, global: {mode: split}}
@@ -118,7 +118,7 @@ def test_without_data_centers_a_warning_says_what_is_not_known(check: Run) -> No
 
 
 def test_rules_of_one_data_center_need_no_warning(check: Run) -> None:
-    assert "warning" not in check([RULES.partition("  - key: told")[0]])[1]
+    assert "warning" not in check([RULES.partition("  - key: shared")[0]])[1]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_numbers_of_a_forecast_have_bounds(
     check: Run, option: str, least: int, most: int
 ) -> None:
     usual = {"--datacenters": 3, "--rtt": 80, "--demand": 2}
-    of_one_datacenter = RULES.partition("  - key: told")[0]
+    of_one_datacenter = RULES.partition("  - key: shared")[0]
 
     def status(value: int) -> int:
         words = [str(word) for pair in (usual | {option: value}).items() for word in pair]

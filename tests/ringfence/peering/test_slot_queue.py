@@ -108,7 +108,7 @@ def test_a_called_waiter_that_gets_no_slot_remains_the_first():
     assert owner.called == [11, 11]
 
 
-def test_a_check_that_would_overtake_is_told_that_no_slot_is_left():
+def test_no_slot_remains_for_a_check_that_would_overtake():
     owner, first, _ = full()
     owner.check(11)
     owner.release(first)
