@@ -206,6 +206,9 @@ class Node:
                 nursery.start_soon(part.run)
             gossip.start()
             if resolve is not None:
+                if not founders:
+                    with runtime.move_on_after(_JOIN_PATIENCE):
+                        await cluster.check_name(await resolve())
                 nursery.start_soon(supervise, "seeds", cluster.find_seeds, resolve)
             if founders:
                 gossip.found(founders)

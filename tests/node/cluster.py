@@ -110,12 +110,14 @@ class World:
         zone: str = "",
         pause: float = 0.0,
         seeds: Sequence[str] | None = None,
+        host: str = "",
     ) -> Node:
         """Start a node that joins those that run, `pause` seconds after it can be reached.
 
-        With `seeds` it knows only these members; without any, it starts alone.
+        With `seeds` it knows only these members; without any, it starts alone. The `host` is its
+        name if it is not given.
         """
-        node = self._new_node(name, rules=rules, datacenter=datacenter, zone=zone)
+        node = self._new_node(name, rules=rules, datacenter=datacenter, zone=zone, host=host)
         others = [address_of(other) for other in (self.nodes if seeds is None else seeds)]
         await self._run_node(node, others, pause=pause)
         return node
@@ -135,6 +137,7 @@ class World:
         rules: RuleSet | None = None,
         datacenter: str = "dc1",
         zone: str = "",
+        host: str = "",
         is_founder: bool = False,
     ) -> Node:
         if name in self.started:
@@ -143,7 +146,7 @@ class World:
         return Node(
             NodeSettings(
                 name=name,
-                listen=f"{name}:7101",
+                listen=f"{host or name}:7101",
                 datacenter=datacenter,
                 zone=zone,
                 drain_timeout=5.0,
@@ -166,7 +169,7 @@ class World:
     ) -> None:
         name = node.name
         transport = self.network.transport(
-            address_of(name),
+            node.settings.advertise_at,
             on_bug=partial(node.containment.failed, "transport"),
             accept=node.accept,
         )

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ringfence.errors import ConfigError
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.wire import Results, Source
 from tests.node.cluster import NAMES, HandClock, address_of, of, owned, world
@@ -227,3 +228,39 @@ async def test_a_node_with_a_wrong_clock_leaves_the_ring_once_and_returns_once(
         assert rings[0] == rings[-1] == 3
         assert 2 in rings
         assert (made.count("c", "clock_suspect"), made.count("c", "clock_trusted")) == (1, 1)
+
+
+async def test_a_node_with_the_name_of_a_running_node_does_not_start(
+    autojump_clock: MockClock,
+) -> None:
+    """It would stop the other node, whose replacement has no counters."""
+    async with world(joins=True) as made:
+        first = made.nodes["b"]
+        for seeds in ("a", "b", "ab"):
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(ConfigError, match="got 'b', which the node at b:7101 has"),
+                flatten_subgroups=True,
+            ):
+                await made.start("b", host=f"new-{seeds}", seeds=[*seeds])
+        made.nodes["b"] = first
+        await trio.sleep(10)
+        rows = made.nodes["a"].queries.members(1).members
+
+        assert [(row.name, row.host, row.state) for row in rows] == [
+            (name, name, "alive") for name in NAMES
+        ]
+
+
+@pytest.mark.parametrize("successor", ["", "d"])
+async def test_a_node_may_return_at_another_address_at_once(
+    autojump_clock: MockClock, successor: str
+) -> None:
+    """Another node may already have its old address."""
+    async with world(joins=True) as made:
+        await made.crash("b")
+        if successor:
+            await made.start(successor, host="b", seeds=["a"])
+        await made.start("b", host="new", seeds=["a"])
+        await made.settle()
+
+        assert made.nodes["b"].membership.me.host == "new"
