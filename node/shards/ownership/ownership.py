@@ -397,7 +397,7 @@ class ShardOwnership:
         """
         self.replicas.keep(sender, counts, now, origins)
         self.rounds.add_work()
-        if self._covers:
+        if any([cover.owner == sender for cover in self._covers.values()]):
             self._follow_owner(sender, counts.unpack(), now, origins or (UNKNOWN,))
 
     def _follow_owner(

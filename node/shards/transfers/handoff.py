@@ -24,7 +24,7 @@ from node.shards.transfers.shard_sources import ShardSources, has_more
 from ringfence import runtime
 from ringfence.limiter import NS_PER_SECOND, Engine
 from ringfence.peering.link import Link
-from ringfence.wire import Holding, Pull, Pulled, TransferOffer
+from ringfence.wire import Holding, Pull, Pulled, ReplicaRequest, TransferOffer
 
 __all__ = ["Handoff"]
 
@@ -213,26 +213,26 @@ class Handoff:
     async def _merge_covered_shards(self) -> None:
         """Fetch and merge counters from owners in whose place this node holds their shards."""
         by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
-        await self._merge_all(by_owner, self._adopt, is_for_replicas=False)
+        await self._merge_all(by_owner, self._adopt, ReplicaRequest.IF_NOT_HELD)
 
     async def _merge_earlier_replicas(self) -> None:
         """Fetch and merge replicas from before a restart, of shards that this node started before
         it found their standbys."""
         to_ask = {name: sorted(shards) for name, shards in self._ownership.unasked.to_ask.items()}
-        await self._merge_all(to_ask, self._add_earlier_replica, is_for_replicas=True)
+        await self._merge_all(to_ask, self._add_earlier_replica, ReplicaRequest.ONLY)
 
     async def _merge_all(
         self,
         by_member: Mapping[NodeId, Sequence[int]],
         take: Callable[[NodeId, IncomingTransfer], bool],
-        *,
-        is_for_replicas: bool,
+        replicas: ReplicaRequest,
     ) -> None:
-        most = _SHARDS_PER_REPLICA_PULL if is_for_replicas else _SHARDS_PER_PULL
+        is_only = replicas is ReplicaRequest.ONLY
+        most = _SHARDS_PER_REPLICA_PULL if is_only else _SHARDS_PER_PULL
         for name, shards in by_member.items():
             for start in range(0, len(shards), most):
                 part = shards[start : start + most]
-                if not await self._merge_from(name, part, take, is_for_replicas=is_for_replicas):
+                if not await self._merge_from(name, part, take, replicas):
                     break
 
     async def _merge_from(
@@ -240,18 +240,17 @@ class Handoff:
         name: NodeId,
         shards: Sequence[int],
         take: Callable[[NodeId, IncomingTransfer], bool],
-        *,
-        is_for_replicas: bool,
+        replicas: ReplicaRequest,
     ) -> bool:
         """Fetch the counters of shards from a member and merge them; return False without an
         answer."""
         left = {*shards}
         while left:
-            reply = await self._receiver.pull(name, sorted(left), is_for_replicas=is_for_replicas)
+            reply = await self._receiver.pull(name, sorted(left), replicas=replicas)
             if reply is None:
                 return False
             answered = left.intersection(_shards_of(reply))
-            if is_for_replicas:
+            if replicas is ReplicaRequest.ONLY:
                 without = left.intersection(_shards_of(reply, Holding.NOTHING))
                 self._ownership.unasked.on_answer(name, without)
                 left -= without

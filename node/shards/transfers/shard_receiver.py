@@ -10,7 +10,7 @@ from node.shards.shard_steps import FEW_SHARDS, ShardSteps
 from ringfence import runtime
 from ringfence.limiter import Snapshot
 from ringfence.peering.link import Link
-from ringfence.wire import DecidedCheck, Pull, Pulled, ShardGroup, TransferAck
+from ringfence.wire import DecidedCheck, Pull, Pulled, ReplicaRequest, ShardGroup, TransferAck
 
 __all__ = ["IncomingTransfer", "ShardReceiver", "transfers_of"]
 
@@ -142,13 +142,12 @@ class ShardReceiver:
         part: int = 0,
         transfer_id: int = 0,
         *,
-        is_for_replicas: bool = False,
+        replicas: ReplicaRequest = ReplicaRequest.IF_NOT_HELD,
     ) -> Pulled | None:
         """Request shards from a member; return None when it does not answer in time.
 
         After an answer with many shards, the caller has a step of `ShardSteps` to process them.
-        For a later `part`, `transfer_id` is the number of the transfer. With `is_for_replicas`, the
-        member sends only replicas of this node's earlier counters.
+        For a later `part`, `transfer_id` is the number of the transfer.
         """
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):
@@ -161,7 +160,7 @@ class ShardReceiver:
                 replies.append(reply)
             answered.set()
 
-        about = part, transfer_id, is_for_replicas
+        about = part, transfer_id, replicas
         link.call(lambda seq: Pull(seq, sorted(shards), *about), on_reply)
         await answered.wait()
         if not replies:

@@ -10,7 +10,7 @@ from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_sources import ShardSources
 from ringfence import runtime
 from ringfence.limiter import Snapshot
-from ringfence.wire import Holding, Pulled, ShardGroup
+from ringfence.wire import Holding, Pulled, ReplicaRequest, ShardGroup
 
 __all__ = ["ShardSearch"]
 
@@ -69,7 +69,18 @@ class ShardSearch:
             by_name = await self._next_to_ask()
             async with runtime.open_task_group() as nursery:
                 for name, shards in by_name.items():
-                    nursery.start_soon(self._ask, name, shards)
+                    newest = self._newest_among(shards)
+                    others = [shard for shard in shards if shard not in newest]
+                    if others:
+                        nursery.start_soon(self._ask, name, others, ReplicaRequest.IF_NOT_HELD)
+                    if newest:
+                        nursery.start_soon(self._ask, name, [*newest], ReplicaRequest.NONE)
+
+    def _newest_among(self, shards: Sequence[int]) -> set[int]:
+        """Return the shards of which this node has the newest replica, because it was their
+        standby."""
+        before = self._sources.standby_before
+        return before.intersection(self._ownership.replicas.among(shards)) if before else set()
 
     async def _next_to_ask(self) -> dict[NodeId, list[int]]:
         """Return the next members to ask, with their shards; end the search for shards with no
@@ -99,8 +110,8 @@ class ShardSearch:
         self._unconfirmed.difference_update(sent)
         return again
 
-    async def _ask(self, name: NodeId, shards: list[int]) -> None:
-        reply = await self._receiver.pull(name, shards)
+    async def _ask(self, name: NodeId, shards: list[int], replicas: ReplicaRequest) -> None:
+        reply = await self._receiver.pull(name, shards, replicas=replicas)
         groups = [] if reply is None else reply.groups
         asked = set(shards).intersection(shard for each in groups for shard in each.shards)
         if reply is None or not asked:

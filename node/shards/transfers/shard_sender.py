@@ -28,7 +28,7 @@ from node.shards.transfers.unacknowledged_transfers import (
     cut,
 )
 from ringfence.limiter import Engine, PackedSnapshot, Snapshot
-from ringfence.wire import MAX_ORIGINS, Pull, Pulled
+from ringfence.wire import MAX_ORIGINS, Pull, Pulled, ReplicaRequest
 
 __all__ = ["ShardSender"]
 
@@ -122,7 +122,7 @@ class ShardSender:
         if pull.part:
             self._add_part(reply, requester, pull, now)
             return reply.pulled(pull.seq)
-        if pull.is_for_replicas:
+        if pull.replicas is ReplicaRequest.ONLY:
             self._add_earlier_replicas(reply, requester, pull.shards, now)
             return reply.pulled(pull.seq)
         held = self._ownership.held
@@ -141,7 +141,7 @@ class ShardSender:
                 break
             if held[shard]:
                 self._send(shard, requester, number, mark, now, is_standby_for)
-            self._add_first_part(reply, shard, requester, now)
+            self._add_first_part(reply, shard, requester, pull.replicas, now)
         self._counters.add("shards_given", before - self._ownership.count)
         return reply.pulled(pull.seq)
 
@@ -162,7 +162,9 @@ class ShardSender:
             )
         return [shard for _, again in by_transfer.values() for shard in again]
 
-    def _add_first_part(self, reply: Reply, shard: int, requester: NodeId, now: int) -> None:
+    def _add_first_part(
+        self, reply: Reply, shard: int, requester: NodeId, replicas: ReplicaRequest, now: int
+    ) -> None:
         transfer = self._transfers.get(shard)
         is_receiving = transfer is not None and (
             transfer.to != requester and now - transfer.last_request_at < _RECEIVING_NS
@@ -176,7 +178,7 @@ class ShardSender:
             return
         # A receiver that asks again has restarted meanwhile and lost the counters.
         moved_to = transfer.to if transfer is not None and transfer.to != requester else ""
-        if shard in self._ownership.replicas:
+        if replicas is not ReplicaRequest.NONE and shard in self._ownership.replicas:
             self._add_copy(reply, requester, shard, moved_to, now)
         else:
             reply.add_nothing([shard], moved_to)

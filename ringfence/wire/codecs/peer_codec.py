@@ -47,6 +47,7 @@ from ringfence.wire.messages.peer_messages import (
     Pulled,
     RecoverCounts,
     RecoverCountsReply,
+    ReplicaRequest,
     ShardGroup,
     TakenOver,
     TransferAck,
@@ -127,8 +128,8 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
             return [_EXCHANGE, seq, packed]
         case Exchanged(seq, packed):
             return [_EXCHANGED, seq, packed]
-        case Pull(seq, shards, part, transfer_id, is_for_replicas):
-            return [_PULL, seq, shards, part, transfer_id, is_for_replicas]
+        case Pull(seq, shards, part, transfer_id, replicas):
+            return [_PULL, seq, shards, part, transfer_id, int(replicas)]
         case Pulled(seq, groups, counts, fallback_counts, decided):
             written = [
                 [
@@ -184,13 +185,13 @@ def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
 
 
 def _read_pull(fields: list[object]) -> Pull:
-    _, seq, shards, part, transfer_id, is_for_replicas = fields
+    _, seq, shards, part, transfer_id, replicas = fields
     return Pull(
         integer(seq, "Pull.seq", 1),
         _read_shards(shards, "Pull.shards"),
         integer(part, "Pull.part", 0, MAX_PARTS - 1),
         integer(transfer_id, "Pull.transfer_id"),
-        flag(is_for_replicas, "Pull.is_for_replicas"),
+        ReplicaRequest(integer(replicas, "Pull.replicas", 0, max(ReplicaRequest))),
     )
 
 

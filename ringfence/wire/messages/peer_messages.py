@@ -22,6 +22,7 @@ __all__ = [
     "Exchange",
     "Exchanged",
     "Holding",
+    "ReplicaRequest",
     "TransferAck",
     "TransferOffer",
     "Peers",
@@ -75,6 +76,17 @@ class Holding(IntEnum):
     """Original counters: the node that receives them decides from now on."""
 
 
+class ReplicaRequest(IntEnum):
+    """Which replicas a node requests together with the counters of shards."""
+
+    IF_NOT_HELD = 0
+    """Replicas of the requested shards that the answering node does not hold."""
+    ONLY = 1
+    """Only replicas of the requesting node's earlier counters, and no transfers."""
+    NONE = 2
+    """No replicas: the requesting node was the standby of these shards, so its own are newer."""
+
+
 class Pull(Struct, frozen=True):
     """Request of a node for the counters of shards that it owns by its member list."""
 
@@ -85,8 +97,7 @@ class Pull(Struct, frozen=True):
     """Number of the part, from 0. Later parts are requested for one shard at a time."""
     transfer_id: int = 0
     """Transfer (`ShardGroup.transfer_id`) to which a later part belongs; 0 for part 0."""
-    is_for_replicas: bool = False
-    """Whether only replicas of the requesting node's earlier counters are requested."""
+    replicas: ReplicaRequest = ReplicaRequest.IF_NOT_HELD
 
 
 class ShardGroup(Struct, frozen=True):

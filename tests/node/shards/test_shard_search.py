@@ -9,7 +9,7 @@ from node.metrics.counters import Counters
 from node.shards.transfers.shard_receiver import ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sources import ShardSources
-from ringfence.wire import Pulled
+from ringfence.wire import Pulled, ReplicaRequest
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 SHARD = shard_of(KEY)
@@ -33,7 +33,7 @@ class _SlowReceiver(ShardReceiver):
         part: int = 0,
         transfer_id: int = 0,
         *,
-        is_for_replicas: bool = False,
+        replicas: ReplicaRequest,
     ) -> Pulled | None:
         assert (name, [*shards]) == (self._other.name, [SHARD])
         self.pulls += 1

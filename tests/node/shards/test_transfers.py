@@ -19,6 +19,7 @@ from ringfence.wire import (
     Holding,
     Pull,
     Pulled,
+    ReplicaRequest,
     ShardGroup,
     TransferAck,
     encode,
@@ -363,11 +364,47 @@ async def test_a_node_requests_earlier_replicas_of_all_shards_in_a_few_messages(
         nursery.cancel_scope.cancel()
 
     used = [*restarted.used(*keys), *other.used(*keys)]
-    pulls = [each for _, each in peers.said if isinstance(each, Pull) and each.is_for_replicas]
+    pulls = [
+        each
+        for _, each in peers.said
+        if isinstance(each, Pull) and each.replicas is ReplicaRequest.ONLY
+    ]
     assert sum(used) == 2 * len(replicated) > 1000
     # Of 16,384 shards that may have replicas, some hundred have one: four pulls for all shards, and
     # one more for each 32 replicas.
     assert len(pulls) <= 4 + 1 + len(replicated) // 32
+
+
+async def test_a_standby_whose_owner_is_gone_requests_no_older_replicas(
+    autojump_clock: MockClock,
+) -> None:
+    """They filled many answers, and checks waited until all had arrived."""
+    keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(1500)]
+    two, left = ring(A, B), ring(B, C)
+    keys = [key for key in keys if two.owner(shard_of(key)) == A]
+    keys = [key for key in keys if left.owner(shard_of(key)) == B]
+    owner = Peer(A)
+    owner.fill(*keys, hits=1)
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery, loses=lambda to, message: to == A)
+        standby, former = peers.add(B), peers.add(C)
+        former.ownership.keep_replica(A, owner.ownership.snapshot(keys, NOW), NOW)
+        owner.fill(*keys, hits=1)
+        standby.ownership.keep_replica(A, owner.ownership.snapshot(keys, NOW), NOW)
+
+        standby.handoff.on_ring_change(two, left, left)
+        await standby.handoff.wait_all_fetched()
+        nursery.cancel_scope.cancel()
+
+    assert standby.used(*keys) == [2] * len(keys)
+    pulls = [each for to, each in peers.said if isinstance(each, Pull) and to == C]
+    by_kind = {
+        replicas: [each.shards for each in pulls if each.replicas is replicas]
+        for replicas in ReplicaRequest
+    }
+    asked = [shard for shards in by_kind[ReplicaRequest.NONE] for shard in shards]
+    assert sorted(asked) == sorted({shard_of(key) for key in keys}), "each of them once"
+    assert by_kind[ReplicaRequest.ONLY] == []
 
 
 @pytest.mark.parametrize(("moved_to", "owner"), [(C, C), (B, A)])

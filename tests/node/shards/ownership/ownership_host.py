@@ -16,7 +16,17 @@ from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, CheckId, Holding, Op, Pull, Pulled, Results, Source
+from ringfence.wire import (
+    Batch,
+    CheckId,
+    Holding,
+    Op,
+    Pull,
+    Pulled,
+    ReplicaRequest,
+    Results,
+    Source,
+)
 from tests.node.shards.snapshots import as_snapshot
 
 DAY = 86_400_000_000_000
@@ -165,7 +175,7 @@ class Host:
 
     def ask_for_replica(self, standby: "Host") -> None:
         """Ask a standby only for its replica from before this host's restart."""
-        pull = Pull(1, [shard_of(KEY)], 0, is_for_replicas=True)
+        pull = Pull(1, [shard_of(KEY)], 0, replicas=ReplicaRequest.ONLY)
         reply = standby.sender.answer(self.name, pull, self.now, lambda shard: True)
         for about in reply.groups:
             assert about.hold is not Holding.HELD

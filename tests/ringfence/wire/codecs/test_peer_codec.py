@@ -33,6 +33,7 @@ from ringfence.wire.messages.peer_messages import (
     Peers,
     Pull,
     Pulled,
+    ReplicaRequest,
     ShardGroup,
     TransferAck,
     TransferOffer,
@@ -122,7 +123,7 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([17, 1, [1], -1, 0, False], "Pull.part"),
         ([17, 1, [1], 1, -1, False], "Pull.transfer_id"),
         ([17, 1, [1], 1, "1", False], "Pull.transfer_id"),
-        ([17, 1, [1], 0, 0, 1], "Pull.is_for_replicas"),
+        ([17, 1, [1], 0, 0, 3], "Pull.replicas"),
         ([19, 0, PACKED, [], []], "Copy.seq"),
         ([19, 1, PACKED, [[-1]], []], "Copy.origins"),
         ([19, 1, PACKED, [[1] * (MAX_ORIGINS + 1)], []], "Copy.origins"),
@@ -343,7 +344,7 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
             1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "", "m", 1)], full, []
         ),
         Copy(1, packed(Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], []))),
-        Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64, is_for_replicas=True),
+        Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64, replicas=ReplicaRequest.ONLY),
         Digest(1, "eu", list(range(SHARDS)), [MAX_U64] * SHARDS),
         Exchange(1, bytes(MAX_PACKED)),
     ):
