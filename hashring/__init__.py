@@ -20,13 +20,14 @@ from hashring.shards import SHARDS, shard_of, shards_of
 from hashring.view import View
 
 try:
-    from hashring._compiled import group_by, pick
+    from hashring._compiled import group_by, mark, pick
 except ImportError:  # The compiled module exists only where a C compiler was available.
-    from hashring.shards import group_by, pick
+    from hashring.shards import group_by, mark, pick
 
 __all__ = [
     "SHARDS",
     "group_by",
+    "mark",
     "pick",
     "shard_of",
     "shards_of",

@@ -1,6 +1,12 @@
-"""Compiled functions of `shards` for all keys of a frame, without a Python call per key."""
+"""Compiled functions of `shards` for all keys of a frame or all shards, without a Python call
+for each."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_Check,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -55,3 +61,21 @@ def group_by(keys, table, const unsigned char[:] marked not None):
                 groups[item] = group = []
         group.append(<object>names[at])
     return groups
+
+
+def mark(table, item):
+    """See `shards.mark`."""
+    table = PySequence_Fast(table, b"table: not a sequence")
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(table)
+    cdef PyObject** items = PySequence_Fast_ITEMS(table)
+    cdef PyObject* last = NULL
+    cdef bytes marked = PyBytes_FromStringAndSize(NULL, n)
+    cdef char* marks = PyBytes_AS_STRING(marked)
+    cdef bint is_equal = False
+    cdef Py_ssize_t at
+    for at in range(n):
+        if items[at] != last:  # Successive shards often have the same owner.
+            last = items[at]
+            is_equal = <object>last == item
+        marks[at] = is_equal
+    return marked

@@ -19,11 +19,11 @@ __all__ = [
     "VNODES_PER_WEIGHT",
     "Vnode",
     "sort_vnodes",
-    "first_vnodes",
     "next_distinct",
     "points_of",
     "update_vnodes",
     "shards_near",
+    "spans_of",
 ]
 
 Vnode = tuple[int, NodeId]
@@ -98,21 +98,25 @@ def update_vnodes(
     return new_points, new_names
 
 
-def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
-    """Return the index of the first virtual node (vnode) at or after the start of each shard.
+def spans_of(points: Sequence[int], shards: Iterable[range]) -> list[tuple[int, int, int]]:
+    """Return the spans of successive shards with the same first virtual node (vnode): the first
+    shard, the end, and the index of the vnode.
 
-    The shards are in ascending order. `points` is sorted and not empty. For a shard after the last
-    point the result is `len(points)`, which stands for vnode 0.
+    `points` is sorted and not empty. For shards after the last point the index is `len(points)`,
+    which stands for vnode 0. Cost: at most one look-up for each span.
     """
-    firsts: list[int] = []
-    place, end = 0, len(points)
-    last = points[0] >> _SHARD_WIDTH
-    for shard in shards:
-        if shard > last:  # With few members, many successive shards have the same first vnode.
-            place = bisect_left(points, shard << _SHARD_WIDTH, place)
-            last = points[place] >> _SHARD_WIDTH if place < end else SHARDS
-        firsts.append(place)
-    return firsts
+    spans: list[tuple[int, int, int]] = []
+    for each in shards:
+        shard, place = each.start, bisect_left(points, each.start << _SHARD_WIDTH)
+        while shard < each.stop:
+            end = each.stop
+            if place < len(points):
+                end = min(end, (points[place] >> _SHARD_WIDTH) + 1)
+            spans.append((shard, end, place))
+            shard, place = end, place + 1
+            if place < len(points) and points[place] < shard << _SHARD_WIDTH:
+                place = bisect_left(points, shard << _SHARD_WIDTH, place)
+    return spans
 
 
 def next_distinct(
@@ -146,19 +150,19 @@ def shards_near(
     names: Sequence[NodeId],
     label_of: Mapping[NodeId, Hashable],
     changed: Iterable[int],
-) -> list[int]:
+) -> list[range]:
     """Return the shards whose owner or standby may differ after virtual nodes (vnodes) were removed
     or added.
 
-    `changed` are the points of these vnodes. The shards are in ascending order. A change affects a
-    shard only if all vnodes between the shard and the changed point have one label. At least two
-    different labels must occur. Cost: a look-up for each changed point, and at most one pass over
-    the vnodes.
+    `changed` are the points of these vnodes. The ranges are disjoint and in ascending order. A
+    change affects a shard only if all vnodes between the shard and the changed point have one
+    label. At least two different labels must occur. Cost: a look-up for each changed point, and at
+    most one pass over the vnodes.
     """
-    found: set[int] = set()
+    found: list[tuple[int, int]] = []
     seen = len(names)  # No index of a vnode, so it matches none.
     for point in sorted(changed):
-        last = point >> _SHARD_WIDTH
+        end = (point >> _SHARD_WIDTH) + 1
         before = place = bisect_left(points, point) - 1
         label = label_of[names[place]]
         # Shards before the previous changed point were already found.
@@ -166,8 +170,11 @@ def shards_near(
             before -= 1  # Below 0 it counts from the end, once round the circle at most.
         seen = place
         first = (points[before] >> _SHARD_WIDTH) + 1
-        if before >= 0:
-            found.update(range(first, last + 1))
-        else:
-            found.update(range(first, SHARDS), range(last + 1))
-    return sorted(found)
+        found += [(first, end)] if before >= 0 else [(first, SHARDS), (0, end)]
+    near: list[range] = []
+    done = 0
+    for first, end in sorted(found):
+        if max(first, done) < end:
+            near.append(range(max(first, done), end))
+            done = end
+    return near

@@ -4,11 +4,13 @@ A shard is the unit of ownership, transfer and standby copies. `ring` computes i
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import eq
 from typing import TypeVar
 
 from mmh3 import mmh3_32_uintdigest
 
-__all__ = ["SHARDS", "SHARD_BITS", "group_by", "pick", "shard_of", "shards_of"]
+__all__ = ["SHARDS", "SHARD_BITS", "group_by", "mark", "pick", "shard_of", "shards_of"]
 
 Item = TypeVar("Item")
 
@@ -54,3 +56,11 @@ def group_by(
         if marked[shard]:
             groups.setdefault(table[shard], []).append(key)
     return groups
+
+
+def mark(table: Sequence[Item], item: Item) -> bytes:
+    """Return one byte per item of `table`: 1 where it equals `item`, else 0.
+
+    If the compiled module was built, `hashring.mark` is its version.
+    """
+    return bytes(map(eq, table, repeat(item)))

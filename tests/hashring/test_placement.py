@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hashring import SHARDS, Member, NodeId
 from hashring.placement import (
-    first_vnodes,
     next_distinct,
     points_of,
     shards_near,
     sort_vnodes,
+    spans_of,
     update_vnodes,
 )
 
@@ -100,7 +100,7 @@ def test_the_first_member_by_name_owns_a_shared_position():
     _, ranks = sort_vnodes([[point], [point, point]])
 
     assert ranks == [0, 1, 1]
-    assert first_vnodes([point] * 3, range(SHARDS)) == [0] * 8 + [3] * (SHARDS - 8)
+    assert spans_of([point] * 3, [range(SHARDS)]) == [(0, 8, 0), (8, SHARDS, 3)]
 
 
 @given(stay=few_vnodes, removed=few_vnodes, added=few_vnodes)
@@ -112,14 +112,23 @@ def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, removed, add
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(points_anywhere, min_size=1, max_size=20), st.integers(1, 40))
-def test_a_shard_maps_to_the_first_vnode_at_or_after_its_start(points, step):
+@given(
+    st.lists(points_anywhere, min_size=1, max_size=20),
+    st.lists(st.integers(0, SHARDS), max_size=6, unique=True),
+)
+def test_a_shard_maps_to_the_first_vnode_at_or_after_its_start(points, borders):
     points.sort()
-    shards = range(0, SHARDS, step)
+    borders.sort()
+    ranges = [range(*pair) for pair in zip(borders[::2], borders[1::2], strict=False)]
 
-    firsts = first_vnodes(points, shards)
+    spans = spans_of(points, [*ranges, range(SHARDS)])
 
-    assert firsts == [bisect_left(points, shard * SHARD_WIDTH) for shard in shards]
+    assert [(shard, place) for first, end, place in spans for shard in range(first, end)] == [
+        (shard, bisect_left(points, shard * SHARD_WIDTH))
+        for shards in [*ranges, range(SHARDS)]
+        for shard in shards
+    ]
+    assert all(first < end for first, end, _ in spans)
 
 
 @given(
@@ -156,8 +165,9 @@ def test_shards_without_a_change_keep_their_first_two_labels(stay, removed, adde
         assume(len({label_of[name] for _, name in vnodes}) > 1)
     changed = [point for point, _ in removed + added]
 
-    shards = shards_near(*circle_of(after), label_of, changed)
+    ranges = shards_near(*circle_of(after), label_of, changed)
 
+    shards = [shard for each in ranges for shard in each]
     assert shards == sorted(set(shards))
     near_points = {
         point // SHARD_WIDTH + step for point, _ in before + after for step in (-1, 0, 1, 2)
@@ -171,5 +181,5 @@ def test_each_of_many_vnodes_owns_few_shards():
     points = array("Q", [place * SHARD_WIDTH // 2 for place in range(2 * SHARDS)])
     label_of = {name: name for name in names}
 
-    assert shards_near(points, names, label_of, [points[100]]) == [50]
-    assert shards_near(points, names, label_of, [points[0]]) == [0]
+    assert shards_near(points, names, label_of, [points[100]]) == [range(50, 51)]
+    assert shards_near(points, names, label_of, [points[0]]) == [range(1)]

@@ -92,3 +92,11 @@ def test_grouping_rejects_invalid_keys_and_short_tables(group_by):
         group_by([b"key"], b"", b"\1" * SHARDS)
     with pytest.raises(IndexError):
         group_by([b"key"], bytes(SHARDS), b"")
+
+
+@pytest.mark.parametrize("mark", [hashring.mark, shards.mark])
+@given(st.lists(st.sampled_from(["a", "node", None])), st.sampled_from(["node", "b"]))
+def test_the_items_of_a_table_that_equal_an_item_are_marked(mark, table, item):
+    other = "".join(item)  # An equal item need not be the same object.
+
+    assert mark(table, other) == mark(tuple(table), item) == bytes(each == item for each in table)

@@ -1,5 +1,6 @@
 """Standbys that may have replicas of a node's counters from before its restart."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -44,10 +45,10 @@ class UnaskedStandbys:
         self._to_ask = {}
         owners, standbys = ring.owner_by_shard, ring.standby_by_shard
         for answered, shards in self._started.items() if standbys else ():
-            by_name: dict[NodeId, list[int]] = {}
+            by_name: defaultdict[NodeId, list[int]] = defaultdict(list)
             for shard in shards:
                 name = standbys[shard]
-                by_name.setdefault(owners[shard] if name == self._me else name, []).append(shard)
+                by_name[owners[shard] if name == self._me else name].append(shard)
             for name in [name for name in by_name if name not in (self._me, *answered)]:
                 self._to_ask.setdefault(name, set()).update(by_name[name])
 

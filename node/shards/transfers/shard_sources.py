@@ -1,10 +1,14 @@
 """Members that may have the counters of shards that the ring assigns to this node."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import compress
 
-from hashring import SHARDS, NodeId, Ring
+from hashring import SHARDS, NodeId, Ring, mark
 
 __all__ = ["ShardSources", "has_more"]
+
+_NO_MEMBERS = (None,) * SHARDS
 
 
 class ShardSources:
@@ -31,30 +35,27 @@ class ShardSources:
         if check_ring is not new:
             staying = {member.name for member in new.members}
             leaving = sorted([m.name for m in check_ring.members if m.name not in staying])
-        mine, ours = new.shards_of(self._me), bytearray(SHARDS)
-        for shard in mine:
-            ours[shard] = 1
-        self.ours = bytes(ours)
-        for shard in [shard for shard in self.by_shard if not self.ours[shard]]:
+        ours = self.ours = mark(new.owner_by_shard or _NO_MEMBERS, self._me)
+        for shard in [shard for shard in self.by_shard if not ours[shard]]:
             del self.by_shard[shard]
             self.standby_before.discard(shard)
-        if not has_more(self.ours, held):
+        if not has_more(ours, held):
             return
-        no_owners = (None,) * SHARDS
-        before = old.owner_by_shard or no_owners
-        copied = old.standby_by_shard or no_owners
-        standing_by = new.standby_by_shard or no_owners
-        seen: dict[object, tuple[NodeId, ...]] = {}
-        for shard in [shard for shard in mine if not held[shard]]:
-            known = self.by_shard.get(shard, ())
-            if copied[shard] == self._me and shard not in self.by_shard:
-                self.standby_before.add(shard)
-            sources = before[shard], copied[shard], standing_by[shard], known
-            if sources not in seen:  # Thousands of shards have the same few sources.
-                names = (*sources[:3], *known, *leaving)
-                others = [name for name in names if name and name != self._me]
-                seen[sources] = tuple(dict.fromkeys(others))
-            self.by_shard[shard] = seen[sources]
+        missing = [shard for shard in compress(range(SHARDS), ours) if not held[shard]]
+        copied = old.standby_by_shard or _NO_MEMBERS
+        self.standby_before.update(
+            [s for s in missing if copied[s] == self._me and s not in self.by_shard]
+        )
+        tables = old.owner_by_shard or _NO_MEMBERS, copied, new.standby_by_shard or _NO_MEMBERS
+        known = [self.by_shard.get(shard, ()) for shard in missing]
+
+        @cache  # Thousands of shards have the same few sources.
+        def sources(known: tuple[NodeId, ...], *names: NodeId | None) -> tuple[NodeId, ...]:
+            others = [name for name in (*names, *known, *leaving) if name and name != self._me]
+            return tuple(dict.fromkeys(others))
+
+        columns = [map(table.__getitem__, missing) for table in tables]
+        self.by_shard.update(zip(missing, map(sources, known, *columns), strict=True))
 
     def of(self, shard: int) -> Sequence[NodeId]:
         """Return the members that may have a shard, the most likely first."""
