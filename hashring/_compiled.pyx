@@ -1,5 +1,5 @@
-"""Compiled functions of `shards` for all keys of a frame or all shards, without a Python call
-for each."""
+"""Compiled functions of `shards` and `placement` for all keys of a frame or all shards, without a
+Python call for each."""
 
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
@@ -10,8 +10,14 @@ from cpython.bytes cimport (
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport uint64_t
 
 from hashring._murmur cimport SHARD_SHIFT, murmur3
+
+cdef enum:
+    SHARDS = 1 << 14
+    POINT_SHIFT = 50  # from the 64 bits of a point to the 14 bits of a shard
 
 cdef extern from "Python.h":
     object PySequence_Fast(object sequence, const char* message)
@@ -79,3 +85,33 @@ def mark(table, item):
             is_equal = <object>last == item
         marks[at] = is_equal
     return marked
+
+
+def place_shards(const uint64_t[:] points not None, list names not None, dict label_of not None):
+    """See `placement.place_shards`."""
+    cdef Py_ssize_t size = points.shape[0]
+    if len(names) != size:
+        raise ValueError("points and names must be parallel")
+    if not size:
+        return (), ()
+    cdef bint has_standbys = len(set(label_of.values())) > 1
+    cdef tuple owners = PyTuple_New(SHARDS)
+    cdef tuple standbys = PyTuple_New(SHARDS if has_standbys else 0)
+    cdef Py_ssize_t shard, end = 0, vnode = 0, other = 0
+    for shard in range(SHARDS):
+        if shard == end:
+            while vnode < size and <Py_ssize_t>(points[vnode] >> POINT_SHIFT) < shard:
+                vnode += 1
+            end = SHARDS if vnode == size else <Py_ssize_t>(points[vnode] >> POINT_SHIFT) + 1
+            owner = names[vnode % size]
+            if has_standbys and vnode >= other:
+                label, other = label_of[owner], vnode + 1
+                while label_of[names[other % size]] == label:
+                    other += 1
+                standby = names[other % size]
+        Py_INCREF(owner)
+        PyTuple_SET_ITEM(owners, shard, owner)
+        if has_standbys:
+            Py_INCREF(standby)
+            PyTuple_SET_ITEM(standbys, shard, standby)
+    return owners, standbys

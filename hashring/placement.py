@@ -1,5 +1,5 @@
-"""Positions of the virtual nodes (vnodes) on a ring, and the first vnode after the start of each
-shard.
+"""Positions of the virtual nodes (vnodes) on a ring, and the owners and standbys that follow from
+them.
 
 A point is a position in the 64-bit space of the ring. The top 14 bits of a point are a shard
 number. Each member has a label: its zone, or its name when there is only one zone. An owner and its
@@ -8,7 +8,7 @@ standby must have different labels. `ring` chooses the labels.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mmh3 import mmh3_x64_128_utupledigest
 
@@ -18,12 +18,11 @@ from hashring.shards import SHARD_BITS, SHARDS
 __all__ = [
     "VNODES_PER_WEIGHT",
     "Vnode",
-    "sort_vnodes",
-    "next_distinct",
+    "first_vnode",
+    "place_shards",
     "points_of",
+    "sort_vnodes",
     "update_vnodes",
-    "shards_near",
-    "spans_of",
 ]
 
 Vnode = tuple[int, NodeId]
@@ -98,83 +97,38 @@ def update_vnodes(
     return new_points, new_names
 
 
-def spans_of(points: Sequence[int], shards: Iterable[range]) -> list[tuple[int, int, int]]:
-    """Return the spans of successive shards with the same first virtual node (vnode): the first
-    shard, the end, and the index of the vnode.
+def first_vnode(points: Sequence[int], shard: int) -> int:
+    """Return the index of the first virtual node (vnode) at or after the start of a shard.
 
-    `points` is sorted and not empty. For shards after the last point the index is `len(points)`,
-    which stands for vnode 0. Cost: at most one look-up for each span.
+    `points` is sorted. After the last point the index is `len(points)`, which stands for vnode 0.
     """
-    spans: list[tuple[int, int, int]] = []
-    for each in shards:
-        shard, place = each.start, bisect_left(points, each.start << _SHARD_WIDTH)
-        while shard < each.stop:
-            end = each.stop
-            if place < len(points):
-                end = min(end, (points[place] >> _SHARD_WIDTH) + 1)
-            spans.append((shard, end, place))
-            shard, place = end, place + 1
-            if place < len(points) and points[place] < shard << _SHARD_WIDTH:
-                place = bisect_left(points, shard << _SHARD_WIDTH, place)
-    return spans
+    return bisect_left(points, shard << _SHARD_WIDTH)
 
 
-def next_distinct(
-    names: Sequence[NodeId], label_of: Mapping[NodeId, Hashable], places: Sequence[int]
-) -> list[int]:
-    """Return, for each index of a circular list of labels, the next index whose label differs.
+def place_shards(
+    points: "array[int]", names: list[NodeId], label_of: dict[NodeId, str]
+) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+    """Return the owners and the standbys of all shards, each indexed by shard.
 
-    The indexes are in ascending order. An index equal to the length stands for index 0. At least
-    two different labels must occur. Cost: at most one pass over the list.
+    `points` and `names` are the sorted virtual nodes (vnodes); each member in `label_of` has at
+    least one. Without vnodes, both results are empty. With a single label, the standbys are empty.
+    Cost: a look-up for each vnode that is the first one of any shard. If the compiled module was
+    built, `ring` uses its version.
     """
-    label = label_of[names[0]]
-    ahead = len(names)
-    other = next(place for place, name in enumerate(names) if label_of[name] != label)
-    following: list[int] = []
-    for place in reversed(places):
-        if place != ahead:
-            behind, label = label, label_of[names[place]]
-            onward = place + 1
-            while onward < ahead and label_of[names[onward]] == label:
-                onward += 1
-            if onward < ahead or behind != label:
-                other = onward % len(names)
-            ahead = place
-        following.append(other)
-    following.reverse()
-    return following
-
-
-def shards_near(
-    points: Sequence[int],
-    names: Sequence[NodeId],
-    label_of: Mapping[NodeId, Hashable],
-    changed: Iterable[int],
-) -> list[range]:
-    """Return the shards whose owner or standby may differ after virtual nodes (vnodes) were removed
-    or added.
-
-    `changed` are the points of these vnodes. The ranges are disjoint and in ascending order. A
-    change affects a shard only if all vnodes between the shard and the changed point have one
-    label. At least two different labels must occur. Cost: a look-up for each changed point, and at
-    most one pass over the vnodes.
-    """
-    found: list[tuple[int, int]] = []
-    seen = len(names)  # No index of a vnode, so it matches none.
-    for point in sorted(changed):
-        end = (point >> _SHARD_WIDTH) + 1
-        before = place = bisect_left(points, point) - 1
-        label = label_of[names[place]]
-        # Shards before the previous changed point were already found.
-        while before != seen and label_of[names[before]] == label:
-            before -= 1  # Below 0 it counts from the end, once round the circle at most.
-        seen = place
-        first = (points[before] >> _SHARD_WIDTH) + 1
-        found += [(first, end)] if before >= 0 else [(first, SHARDS), (0, end)]
-    near: list[range] = []
-    done = 0
-    for first, end in sorted(found):
-        if max(first, done) < end:
-            near.append(range(max(first, done), end))
-            done = end
-    return near
+    owners: list[NodeId] = []
+    standbys: list[NodeId] = []
+    size = len(points)
+    has_standbys = len(set(label_of.values())) > 1
+    shard = vnode = other = 0
+    while size and shard < SHARDS:
+        vnode = bisect_left(points, shard << _SHARD_WIDTH, vnode)
+        end = SHARDS if vnode == size else (points[vnode] >> _SHARD_WIDTH) + 1
+        owners += [names[vnode % size]] * (end - shard)
+        if has_standbys:
+            if vnode >= other:  # Else all vnodes before `other` have the label of this one.
+                label, other = label_of[names[vnode % size]], vnode + 1
+                while label_of[names[other % size]] == label:
+                    other += 1
+            standbys += [names[other % size]] * (end - shard)
+        shard = end
+    return tuple(owners), tuple(standbys)

@@ -11,16 +11,13 @@ from typing import Self
 
 from hashring.errors import EmptyRing, MixedDatacenters, UnknownShard
 from hashring.member import Member, NodeId, by_name
-from hashring.placement import (
-    Vnode,
-    next_distinct,
-    points_of,
-    shards_near,
-    sort_vnodes,
-    spans_of,
-    update_vnodes,
-)
+from hashring.placement import Vnode, first_vnode, points_of, sort_vnodes, update_vnodes
 from hashring.shards import SHARDS
+
+try:
+    from hashring._compiled import place_shards
+except ImportError:
+    from hashring.placement import place_shards
 
 __all__ = ["Ring"]
 
@@ -73,56 +70,18 @@ class Ring:
         datacenters = sorted({member.datacenter for member in sorted_members})
         if len(datacenters) > 1:
             raise MixedDatacenters(tuple(datacenters))
-        if like is not None and like._has_same_labels(sorted_members):
-            removed, added = _differing(like.members, sorted_members)
-            if len(removed) + len(added) <= len(sorted_members) // _MANY:
-                return cls._from(like, sorted_members, removed, added)
-        points, ranks = sort_vnodes(points_of(member) for member in sorted_members)
-        names = [sorted_members[rank].name for rank in ranks]
-        blank = [NodeId("")] * SHARDS
-        return cls._with_owners(
-            sorted_members, array("Q", points), names, [range(SHARDS)], blank, blank.copy()
-        )
-
-    @classmethod
-    def _from(
-        cls,
-        like: "Ring",
-        sorted_members: tuple[Member, ...],
-        removed: Iterable[Member],
-        added: Iterable[Member],
-    ) -> Self:
-        """Build a ring from a similar ring; compute only the shards that changed members affect."""
-        gone_vnodes, come_vnodes = _vnodes_of(removed), _vnodes_of(added)
-        points, names = update_vnodes(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
-        changed = [point for point, _ in gone_vnodes + come_vnodes]
-        shards = shards_near(points, names, _labels_of(sorted_members), changed)
-        owners, standbys = list(like.owner_by_shard), list(like.standby_by_shard)
-        return cls._with_owners(sorted_members, points, names, shards, owners, standbys)
-
-    @classmethod
-    def _with_owners(
-        cls,
-        sorted_members: tuple[Member, ...],
-        points: "array[int]",
-        names: list[NodeId],
-        shards: Iterable[range],
-        owners: list[NodeId],
-        standbys: list[NodeId],
-    ) -> Self:
-        """Complete a ring for which only the owners and standbys of the given shards are
-        unknown."""
-        if not sorted_members:
-            return cls((), (), (), points, names)
-        spans = spans_of(points, shards)
-        for first, end, vnode in spans:
-            owners[first:end] = [names[vnode % len(names)]] * (end - first)
-        if len(sorted_members) == 1:
-            return cls(sorted_members, tuple(owners), (), points, names)
-        others = next_distinct(names, _labels_of(sorted_members), [vnode for _, _, vnode in spans])
-        for (first, end, _), vnode in zip(spans, others, strict=True):
-            standbys[first:end] = [names[vnode]] * (end - first)
-        return cls(sorted_members, tuple(owners), tuple(standbys), points, names)
+        before = () if like is None else like.members
+        removed, added = _differing(before, sorted_members)
+        if like is not None and len(removed) + len(added) <= len(sorted_members) // _MANY:
+            points, names = update_vnodes(
+                like._points, like._name_by_vnode, _vnodes_of(removed), _vnodes_of(added)
+            )
+        else:
+            sorted_points, ranks = sort_vnodes(points_of(member) for member in sorted_members)
+            points = array("Q", sorted_points)
+            names = [sorted_members[rank].name for rank in ranks]
+        owners, standbys = place_shards(points, names, _labels_of(sorted_members))
+        return cls(sorted_members, owners, standbys, points, names)
 
     def owner(self, shard: int) -> NodeId:
         """Return the member that decides for `shard`. Cost: one look-up.
@@ -161,19 +120,13 @@ class Ring:
         wanted_zones = min(wanted, len(set(zone_of.values())))
         foremost: dict[str, NodeId] = {}
         others: dict[NodeId, None] = {}
-        ((_, _, vnode),) = spans_of(self._points, [range(shard, shard + 1)])
+        vnode = first_vnode(self._points, shard)
         while len(foremost) < wanted_zones or len(foremost) + len(others) < wanted:
             name = self._name_by_vnode[vnode % len(self._name_by_vnode)]
             if foremost.setdefault(zone_of[name], name) != name:
                 others[name] = None
             vnode += 1
         return (*foremost.values(), *others)[:wanted]
-
-    def _has_same_labels(self, sorted_members: Sequence[Member]) -> bool:
-        """Whether the given members would get the labels (zones or names) that they have in this
-        ring."""
-        are_several = len(self.members) > 1 and len(sorted_members) > 1
-        return are_several and _is_zoned(self.members) == _is_zoned(sorted_members)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
         """Return the shards that a member owns, in ascending order; empty for an unknown member.
@@ -199,13 +152,9 @@ def _labels_of(sorted_members: Sequence[Member]) -> dict[NodeId, str]:
 
     The owner and the standby of a shard must have different labels.
     """
-    if _is_zoned(sorted_members):
+    if len({member.zone for member in sorted_members}) > 1:
         return {member.name: member.zone for member in sorted_members}
     return {member.name: member.name for member in sorted_members}
-
-
-def _is_zoned(sorted_members: Sequence[Member]) -> bool:
-    return len({member.zone for member in sorted_members}) > 1
 
 
 def _differing(old: Sequence[Member], new: Sequence[Member]) -> tuple[set[Member], set[Member]]:

@@ -1,19 +1,16 @@
 from array import array
 from bisect import bisect_left
-from itertools import cycle, islice
 
 import mmh3
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hashring import SHARDS, Member, NodeId
+from hashring import SHARDS, Member, NodeId, placement, ring
 from hashring.placement import (
-    next_distinct,
+    first_vnode,
     points_of,
-    shards_near,
     sort_vnodes,
-    spans_of,
     update_vnodes,
 )
 
@@ -100,7 +97,7 @@ def test_the_first_member_by_name_owns_a_shared_position():
     _, ranks = sort_vnodes([[point], [point, point]])
 
     assert ranks == [0, 1, 1]
-    assert spans_of([point] * 3, [range(SHARDS)]) == [(0, 8, 0), (8, SHARDS, 3)]
+    assert [first_vnode([point] * 3, shard) for shard in (0, 7, 8, SHARDS - 1)] == [0, 0, 3, 3]
 
 
 @given(stay=few_vnodes, removed=few_vnodes, added=few_vnodes)
@@ -112,74 +109,51 @@ def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, removed, add
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.lists(points_anywhere, min_size=1, max_size=20),
-    st.lists(st.integers(0, SHARDS), max_size=6, unique=True),
-)
-def test_a_shard_maps_to_the_first_vnode_at_or_after_its_start(points, borders):
+@given(st.lists(points_anywhere, min_size=1, max_size=20), st.lists(st.integers(0, SHARDS - 1)))
+def test_a_shard_maps_to_the_first_vnode_at_or_after_its_start(points, shards):
     points.sort()
-    borders.sort()
-    ranges = [range(*pair) for pair in zip(borders[::2], borders[1::2], strict=False)]
 
-    spans = spans_of(points, [*ranges, range(SHARDS)])
+    firsts = [first_vnode(points, shard) for shard in shards]
 
-    assert [(shard, place) for first, end, place in spans for shard in range(first, end)] == [
-        (shard, bisect_left(points, shard * SHARD_WIDTH))
-        for shards in [*ranges, range(SHARDS)]
-        for shard in shards
-    ]
-    assert all(first < end for first, end, _ in spans)
+    assert firsts == [bisect_left(points, shard * SHARD_WIDTH) for shard in shards]
 
 
-@given(
-    st.lists(st.sampled_from("abcd"), min_size=2, max_size=12).filter(
-        lambda it: set(it) & set("ab") and set(it) & set("cd")
-    ),
-    st.data(),
+PLACE_SHARDS = pytest.mark.parametrize(
+    "place_shards", [placement.place_shards, ring.place_shards], ids=["plain", "compiled"]
 )
-def test_next_distinct_finds_the_first_vnode_with_another_label(names, data):
-    label_of = {"a": "x", "b": "x", "c": "y", "d": "y"}
-    size = len(names)
-    places = sorted(data.draw(st.lists(st.integers(0, size))))
-
-    def walk(index):
-        circle = islice(cycle(range(size)), index, index + size)
-        here = label_of[names[index % size]]
-        return next(place for place in circle if label_of[names[place]] != here)
-
-    assert next_distinct(names, label_of, places) == [walk(place) for place in places]
 
 
+@PLACE_SHARDS
 @settings(max_examples=200, deadline=None)
 @given(
-    stay=st.lists(st.tuples(points_anywhere, names), max_size=8),
-    removed=st.lists(st.tuples(points_anywhere, names), max_size=3),
-    added=st.lists(st.tuples(points_anywhere, names), max_size=3),
-    label_of=st.sampled_from(
-        [dict(zip("abcd", "abcd", strict=True)), {**dict.fromkeys("abc", "x"), "d": "y"}]
-    ),
+    vnodes=st.lists(st.tuples(points_anywhere, names), min_size=1, max_size=12),
+    labels=st.sampled_from(["abcd", "xxxd", "xxdd"]),
 )
-def test_shards_without_a_change_keep_their_first_two_labels(stay, removed, added, label_of):
-    before, after = stay + removed, stay + added
-    for vnodes in (before, after):
-        assume(len({label_of[name] for _, name in vnodes}) > 1)
-    changed = [point for point, _ in removed + added]
+def test_a_shard_belongs_to_its_first_two_labels(place_shards, vnodes, labels):
+    label_of = dict(zip("abcd", labels, strict=True))
+    label_of = {name: label_of[name] for _, name in vnodes}
+    assume(len(set(label_of.values())) > 1)
 
-    ranges = shards_near(*circle_of(after), label_of, changed)
+    owners, standbys = place_shards(*circle_of(vnodes), label_of)
 
-    shards = [shard for each in ranges for shard in each]
-    assert shards == sorted(set(shards))
-    near_points = {
-        point // SHARD_WIDTH + step for point, _ in before + after for step in (-1, 0, 1, 2)
-    }
-    for shard in sorted((near_points | {0, SHARDS - 1}) & set(range(SHARDS)) - set(shards)):
-        assert two_labels_met(before, label_of, shard) == two_labels_met(after, label_of, shard)
+    assert len(owners) == len(standbys) == SHARDS
+    near_points = {point // SHARD_WIDTH + step for point, _ in vnodes for step in (-1, 0, 1, 2)}
+    for shard in (near_points | {0, SHARDS - 1}) & set(range(SHARDS)):
+        assert (owners[shard], standbys[shard]) == two_labels_met(vnodes, label_of, shard)
 
 
-def test_each_of_many_vnodes_owns_few_shards():
-    names = [NodeId("a"), NodeId("b")] * SHARDS
-    points = array("Q", [place * SHARD_WIDTH // 2 for place in range(2 * SHARDS)])
-    label_of = {name: name for name in names}
+@PLACE_SHARDS
+def test_shards_without_vnodes_or_with_one_label_lack_owners_or_standbys(place_shards):
+    assert place_shards(array("Q"), [], {}) == ((), ())
+    assert place_shards(array("Q", [5, 7]), ["a", "a"], {"a": "x"}) == (("a",) * SHARDS, ())
 
-    assert shards_near(points, names, label_of, [points[100]]) == [range(50, 51)]
-    assert shards_near(points, names, label_of, [points[0]]) == [range(1)]
+
+@PLACE_SHARDS
+def test_each_of_many_vnodes_owns_few_shards(place_shards):
+    names = [NodeId("a"), NodeId("b"), NodeId("b")] * SHARDS
+    points = array("Q", [place * SHARD_WIDTH // 3 for place in range(3 * SHARDS)])
+
+    owners, standbys = place_shards(points, names, {"a": "a", "b": "b"})
+
+    assert set(owners) == {"a"}
+    assert set(standbys) == {"b"}
