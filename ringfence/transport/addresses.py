@@ -1,5 +1,6 @@
 """Functions for addresses: text form, loopback, and numeric hosts."""
 
+from functools import lru_cache
 from ipaddress import ip_address
 
 from ringfence.transport.interface import Address
@@ -18,6 +19,7 @@ def is_loopback(address: Address) -> bool:
     return address[0].startswith("127.") or address[0] == "::1"
 
 
+@lru_cache(1024)
 def numeric_host(host: str) -> str | None:
     """Return an IP address in its canonical form; None for a name."""
     try:

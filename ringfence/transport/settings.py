@@ -16,7 +16,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     idle_timeout: float = 30.0
     """Silence after which a connection is closed; the smaller of both sides' values applies."""
     keepalive: float = 10.0
-    """Silence after which the side that opened the connection sends a QUIC PING."""
+    """Silence after which the side that opened the connection sends a QUIC PING, or up to a tenth
+    earlier, together with the PINGs of other connections."""
     initial_rtt: float = 0.1
     """Assumed round trip before the first measurement. A lost first datagram costs twice this."""
     max_connections: int = 4096

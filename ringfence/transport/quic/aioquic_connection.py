@@ -284,6 +284,14 @@ class AioquicConnection(QuicConnection):
             )
         super()._handle_crypto_frame(context, frame_type, buf)
 
+    def _handle_ping_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        """Acknowledge a PING at once, because no data follows that could carry the acknowledgement.
+
+        A delayed acknowledgement would wake an idle process once more.
+        """
+        super()._handle_ping_frame(context, frame_type, buf)
+        self._spaces[context.epoch].ack_at = context.time
+
     def _handle_padding_frame(
         self, context: QuicReceiveContext, frame_type: int, buf: Buffer
     ) -> None:

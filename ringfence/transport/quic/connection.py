@@ -202,10 +202,10 @@ class QuicConnection:
             if due is not None and now >= due and self._contain(quic.handle_timer, now):
                 self._process_events()
         if self.state is State.OPEN and quic is not None and now >= self._ping_at:
-            self._ping_at = self._received_at + self._keepalive
+            self._ping_at = self._ping_after(self._received_at)
             if now >= self._ping_at:
                 quic.send_ping(0)
-                self._ping_at = now + self._keepalive
+                self._ping_at = self._ping_after(now)
         self._events.on_sendable(self)
 
     def next_deadline(self) -> float:
@@ -266,6 +266,15 @@ class QuicConnection:
             except Exception as error:  # noqa: BLE001 - as for any call of a handler.
                 self._events.report(error)
 
+    def _ping_after(self, since: float) -> float:
+        """Return when to send a PING after silence since an instant.
+
+        The result is rounded down to tenths of the interval, so that the PINGs of all connections
+        of an idle process share one wake-up.
+        """
+        step = self._keepalive / 10
+        return (since + self._keepalive) // step * step
+
     def _process_events(self) -> None:
         quic = self.quic
         assert quic is not None
@@ -298,7 +307,7 @@ class QuicConnection:
                 return
             self._handler = handler
         else:
-            self._ping_at = self._received_at + self._keepalive
+            self._ping_at = self._ping_after(self._received_at)
             self._open_stream()
         self._call_handler(None)
 

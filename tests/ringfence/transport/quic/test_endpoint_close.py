@@ -1,5 +1,7 @@
 """How connections of an endpoint end: close, time-out, restart of the peer."""
 
+from itertools import pairwise
+
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Connection
 from ringfence.transport.tls.certificate_authority import self_signed
@@ -83,6 +85,24 @@ def test_an_idle_connection_is_kept_open_by_the_side_that_made_it(network: Netwo
     network.run(0.1)
 
     assert log.messages == [b"still there?"]
+
+
+def test_the_pings_of_idle_connections_leave_together(network: Network) -> None:
+    network.node()
+    app = network.app()
+    for _ in range(3):
+        network.connect(app)
+        network.run(0.27)
+    network.run(30)
+    network.carried.clear()
+
+    sizes = []
+    for _ in range(600):
+        network.run(0.1)
+        sizes.append(len(network.carried))
+
+    pings = [after - before for before, after in pairwise([0, *sizes]) if after > before]
+    assert pings == [3 * 2] * 6  # Every 10 s, each with its acknowledgement.
 
 
 def test_a_peer_that_goes_silent_is_given_up_after_the_idle_timeout(network: Network) -> None:

@@ -236,10 +236,12 @@ def test_a_lone_message_is_acknowledged_before_its_sender_asks_again(is_compiled
     ]
 
 
-def test_a_ping_goes_aioquics_way_and_is_acknowledged():
-    world = World()
+@BOTH_FORMS
+@EITHER_WAY
+def test_a_ping_goes_aioquics_way_and_is_acknowledged_at_once(fast_path, is_compiled):
+    world = World(fast_path=fast_path, is_compiled=is_compiled)
     world.client.quic.send_ping(7)
-    world.run(0.1)
+    world.run(0.0012)
 
     assert world.client.quic._spaces[Epoch.ONE_RTT].ack_eliciting_in_flight == 0
 
