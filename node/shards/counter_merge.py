@@ -332,16 +332,17 @@ class CrossedTransfers:
         """
         log = FallbackLog()
         theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
-        for part in transfer.parts:
+        copies = [part.counts.unpack() for part in transfer.parts]
+        for part, counts in zip(transfer.parts, copies, strict=True):
             both = [
                 check
                 for check in part.decided
                 if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
             ]
-            rows = without_checks(part.counts.keys, part.fallback_counts, both)
-            add_logs(log, part.counts, rows, transfer.at)
-        for part in transfer.parts:
-            self._merge.charge_log(log, part.counts.keys, part.counts, transfer.at, now)
+            rows = without_checks(counts.keys, part.fallback_counts, both)
+            add_logs(log, counts, rows, transfer.at)
+        for counts in copies:
+            self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
         self._charged[shard] = transfer, log, now
         self._decided_checks.on_charges_returned(shard)
 

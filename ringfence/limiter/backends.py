@@ -43,9 +43,26 @@ class Frames(Protocol):
     ) -> tuple[int, int, int, int, int, int, int]:
         """Decide a single check as `Engine.decide_lone` does."""
 
-    def pack(self, keys: Sequence[bytes], now: int) -> tuple[bytes, list[Limit]] | None:
-        """Return packed rows with the states of keys, and their limits, as `Engine.pack` does;
-        None when only the engine can pack them."""
+    def restore(
+        self,
+        keys: Sequence[bytes],
+        states: Sequence[Sequence[int]],
+        limits: Sequence[Limit],
+        which: Sequence[int],
+        now: int,
+        slow: Callable[[int], None],
+    ) -> None:
+        """Replace counters as `Engine.restore` does; call `slow` with the place of each row that
+        only the engine can restore."""
+
+    def forget(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Remove the counters of keys; return the keys that only the engine can remove."""
+
+    def pack(
+        self, keys: Sequence[bytes], now: int, with_unused: bool
+    ) -> tuple[bytes, int, list[Limit]] | None:
+        """Return packed rows with the states of keys, their number and limits, as `Engine.pack`
+        does; None when only the engine can pack them."""
 
 
 SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]

@@ -337,13 +337,16 @@ class Engine:
             taken.remote_counts.clear()
         return taken
 
-    def pack(self, keys: Sequence[bytes], now: int) -> PackedSnapshot:
-        """Return the counters of `keys` in packed rows; unused keys have empty states."""
+    def pack(self, keys: Sequence[bytes], now: int, *, with_unused: bool = True) -> PackedSnapshot:
+        """Return the counters of `keys` in packed rows; unused keys have empty states, or are
+        omitted."""
         if self._frames is not None:
-            packed = self._frames.pack(keys, now)
+            packed = self._frames.pack(keys, now, with_unused)
             if packed is not None:
-                return PackedSnapshot(packed[0], len(keys), packed[1], [])
+                return PackedSnapshot(*packed, [])
         taken = self.snapshot(keys, now)
+        if not with_unused:
+            return PackedSnapshot.of(taken)
         rows = dict(zip(taken.keys, zip(taken.which, taken.states, strict=True), strict=True))
         remote = dict(zip(taken.keys, taken.remote_counts, strict=False))
         return PackedSnapshot(
@@ -361,31 +364,35 @@ class Engine:
         could have written.
         """
         refused = 0
-        for at, key in enumerate(snapshot.keys):
-            state, table = snapshot.states[at], self._tables.find(key)
+        keys, states, limits = snapshot.keys, snapshot.states, snapshot.limits
+        which, remote_counts = snapshot.which, snapshot.remote_counts
+
+        def restore_one(at: int) -> None:
+            nonlocal refused
+            key, state, table = keys[at], states[at], self._tables.find(keys[at])
             if not state:
                 if table is not None:
                     table.reset(key)
-                continue
-            limit = snapshot.limits[snapshot.which[at]]
+                return
+            limit, remote = limits[which[at]], remote_counts[at] if remote_counts else {}
             if table is None:
                 table = self._tables.ruleless(limit)
             try:
-                table.restore(
-                    key,
-                    state,
-                    limit,
-                    snapshot.remote_counts[at] if snapshot.remote_counts else {},
-                    now,
-                )
+                table.restore(key, state, limit, remote, now)
             except BadState:
                 refused += 1
-        self._tables.evict_to_bounds(len(snapshot.keys), now)
+
+        if self._frames is not None and not remote_counts:
+            self._frames.restore(keys, states, limits, which, now, restore_one)
+        else:
+            for at in range(len(keys)):
+                restore_one(at)
+        self._tables.evict_to_bounds(len(keys), now)
         return refused
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Remove counters that were transferred to another node."""
-        for key in keys:
+        for key in keys if self._frames is None else self._frames.forget(keys):
             table = self._tables.find(key)
             if table is not None:
                 table.reset(key)

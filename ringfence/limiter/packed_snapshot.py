@@ -1,19 +1,20 @@
 """States of many counters as one byte string, without a Python object for each key.
 
-Replication sends counters in this form. A row has the key, then the number of integers in its
-state. If there are any, the index of the limit and the integers follow. The key is the number of
-first bytes that it shares with the key before it, the number of its other bytes, and these bytes.
-Integers behind the key have 7 bits in each byte, the lowest bits first.
+Replication and transfers send counters in this form. A row has the key, then the number of integers
+in its state. If there are any, the index of the limit and the integers follow. The key is the
+number of first bytes that it shares with the key before it, the number of its other bytes, and
+these bytes. Integers behind the key have 7 bits in each byte, the lowest bits first.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.serialization import MAX_NUMBERS, Snapshot
 
-__all__ = ["PackedSnapshot", "check_rows", "pack_rows", "rows_in"]
+__all__ = ["PackedSnapshot", "check_rows", "pack_rows", "rows_in", "unpack_rows"]
 
 _MORE = 0x80
 _BITS = 7
@@ -21,6 +22,8 @@ _MAX_U64 = 2**64 - 1
 _LONGEST_KEY = 255
 _LONGEST_NUMBER = 10
 """Bytes of an integer with 64 bits."""
+_NO_LIMIT = Limit.of_ns(0, 1)
+"""Limit of unused keys in a `Snapshot`."""
 
 
 class PackedSnapshot(Struct, frozen=True):
@@ -38,19 +41,38 @@ class PackedSnapshot(Struct, frozen=True):
     def of(cls, snapshot: Snapshot) -> "PackedSnapshot":
         """Pack a snapshot."""
         rows = pack_rows(zip(snapshot.keys, snapshot.which, snapshot.states, strict=True))
-        return cls(rows, len(snapshot.keys), snapshot.limits, snapshot.remote_counts)
+        remote_counts = snapshot.remote_counts if any(snapshot.remote_counts) else []
+        return cls(rows, len(snapshot.keys), snapshot.limits, remote_counts)
+
+    @classmethod
+    def joined(cls, parts: Sequence["PackedSnapshot"]) -> "PackedSnapshot":
+        """Return the rows of all parts."""
+        limits = [*dict.fromkeys(chain.from_iterable([part.limits for part in parts]))]
+        rows, remote_counts = list[bytes](), list[dict[str, list[int]]]()
+        for part in parts:
+            if part.limits == limits[: len(part.limits)]:  # Nearly always.
+                rows.append(part.rows)
+                continue
+            indexes = [limits.index(limit) for limit in part.limits]
+            keys, which, states = unpack_rows(part.rows)
+            numbers = [indexes[limit] if indexes else 0 for limit in which]
+            rows.append(pack_rows(zip(keys, numbers, states, strict=True)))
+        if any([part.remote_counts for part in parts]):
+            for part in parts:
+                remote_counts += part.remote_counts or [{} for _ in range(part.count)]
+        return cls(b"".join(rows), sum([part.count for part in parts]), limits, remote_counts)
 
     def unpack(self) -> Snapshot:
-        """Return the rows in columns. A row with an empty state has the first limit."""
-        keys, which, states = list[bytes](), list[int](), list[list[int]]()
-        for key, limit, state in rows_in(self.rows):
-            keys.append(key)
-            which.append(limit)
-            states.append(state)
-        return Snapshot(keys, states, self.limits, which, self.remote_counts)
+        """Return the rows in columns. A row with an empty state has a limit of no units."""
+        keys, which, states = unpack_rows(self.rows)
+        limits = self.limits
+        if not all(states):
+            unused, limits = len(limits), [*limits, _NO_LIMIT]
+            which = [at if state else unused for at, state in zip(which, states, strict=True)]
+        return Snapshot(keys, states, limits, which, self.remote_counts)
 
 
-def pack_rows(rows: Iterable[tuple[bytes, int, list[int]]]) -> bytes:
+def _pack_rows(rows: Iterable[tuple[bytes, int, list[int]]]) -> bytes:
     """Pack keys, indexes of limits and states. Raises `ValueError` for keys above 255 bytes."""
     packed = bytearray()
     last = b""
@@ -101,6 +123,17 @@ def rows_in(packed: bytes) -> Iterator[tuple[bytes, int, list[int]]]:
         last = key
 
 
+def _unpack_rows(packed: bytes) -> tuple[list[bytes], list[int], list[list[int]]]:
+    """Return the keys, the indexes of the limits and the states of the rows, as `rows_in` yields
+    them."""
+    keys, which, states = list[bytes](), list[int](), list[list[int]]()
+    for key, limit, state in rows_in(packed):
+        keys.append(key)
+        which.append(limit)
+        states.append(state)
+    return keys, which, states
+
+
 def _number_at(packed: bytes, at: int) -> tuple[int, int]:
     """Return the integer at a position and the position behind it."""
     number = 0
@@ -132,7 +165,9 @@ def _bad_rows(at: int) -> ValueError:
 
 
 check_rows: Callable[[bytes, int, int, int, int], None]
+pack_rows: Callable[[Iterable[tuple[bytes, int, list[int]]]], bytes]
+unpack_rows: Callable[[bytes], tuple[list[bytes], list[int], list[list[int]]]]
 try:
-    from ringfence.limiter.compiled._frames import check_rows
+    from ringfence.limiter.compiled._hot import check_rows, pack_rows, unpack_rows
 except ImportError:  # The compiled module exists only where a C compiler was available.
-    check_rows = _check_rows
+    check_rows, pack_rows, unpack_rows = _check_rows, _pack_rows, _unpack_rows

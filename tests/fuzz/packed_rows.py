@@ -1,7 +1,7 @@
 """Fuzz target: replicas in compiled rows and in Python, which must keep and return the same.
 
-Bytes become frames of packed rows, right and wrong. A standby with the compiled module and one
-without it receive them, drop unused keys, and take shards over.
+Bytes become frames of packed rows, right and wrong. They are unpacked and packed again. A standby
+with the compiled module and one without it receive them, drop unused keys, and take shards over.
 
 `python -m tests.fuzz.packed_rows --seconds 60 --seed 1`.
 """
@@ -14,7 +14,14 @@ from unittest.mock import patch
 from hashring import SHARDS, NodeId, shards_of
 from node.shards import _packed_rows, replica_rows, replicas
 from ringfence.limiter import Algorithm, Limit, PackedSnapshot
-from ringfence.limiter.packed_snapshot import _check_rows, check_rows, pack_rows
+from ringfence.limiter.packed_snapshot import (
+    _check_rows,
+    _pack_rows,
+    _unpack_rows,
+    check_rows,
+    pack_rows,
+    unpack_rows,
+)
 from tests.fuzz.bytes_to_histories import Choices, main
 
 __all__ = ["run"]
@@ -98,7 +105,9 @@ def _frame(read: Choices) -> tuple[bytes, int]:
         )
         for _ in range(1 + read.below(64))
     ]
-    return pack_rows(rows), len(rows)
+    packed = pack_rows(rows)
+    assert packed == _pack_rows(rows)
+    return packed, len(rows)
 
 
 def _keep(standbys: tuple[replicas.Replicas, replicas.Replicas], read: Choices, now: int) -> int:
@@ -108,6 +117,12 @@ def _keep(standbys: tuple[replicas.Replicas, replicas.Replicas], read: Choices, 
     bounds = len(LIMITS), (0, 0, 0, 8)[read.below(4)], (255, 255, 255, 16)[read.below(4)]
     error = _error_of(check_rows, packed, count, *bounds)
     assert error == _error_of(_check_rows, packed, count, *bounds)
+    damage = _error_of(unpack_rows, packed)
+    assert damage == _error_of(_unpack_rows, packed)
+    if damage is None:
+        columns = unpack_rows(packed)
+        assert columns == _unpack_rows(packed)
+        assert pack_rows(zip(*columns, strict=True)) == _pack_rows(zip(*columns, strict=True))
     if error is None:
         remote = [{"eu": [read.below(9)]}] * count if read.below(8) == 0 else []
         origins = [ORIGINS[read.below(4)] for _ in range((count, 1)[read.below(2)])]

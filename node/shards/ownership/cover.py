@@ -87,8 +87,9 @@ class Cover(Struct):
         cover.sent_mark = next(iter(transfer.marks), 0)
         cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
         for part in transfer.parts:
+            counts = part.counts.unpack()
             for log in (cover.log, cover.sent_log):
-                add_logs(log, part.counts, part.fallback_counts, transfer.at)
+                add_logs(log, counts, part.fallback_counts, transfer.at)
         return cover
 
     def add_sender(self, sender: NodeId, group: ShardGroup, me: NodeId, *, is_blind: bool) -> None:

@@ -195,7 +195,7 @@ class ShardOwnership:
         The parts of the transfer are still here, and no replica can be newer.
         """
         cover = Cover.of_transfer(transfer, base_of)
-        copies = [(min(transfer.at, now), part.counts) for part in transfer.parts]
+        copies = [(min(transfer.at, now), part.counts.unpack()) for part in transfer.parts]
         is_empty = not any([counts.keys for _, counts in copies])
         if transfer.taken_from:
             is_blind = is_empty or bool(transfer.ask)
@@ -283,7 +283,7 @@ class ShardOwnership:
         them. A repeated transfer drops nothing.
         """
         mine = self.transfers.get(shard)
-        if mine is None or mine.taken_from or not any([part.counts.keys for part in mine.parts]):
+        if mine is None or mine.taken_from or not any([part.counts.count for part in mine.parts]):
             return False
         if not {*mine.marks[:1]}.isdisjoint(group.origins):
             return False

@@ -187,23 +187,25 @@ def transfers_of(
     decided: dict[int, list[DecidedCheck]] = {}
     for check in reply.decided:
         decided.setdefault(shard_of(check.key), []).append(check)
-    start = 0
+    counts, rows, start = reply.counts.unpack(), reply.fallback_counts, 0
     for group in reply.groups:
         if asked is not None and asked.isdisjoint(group.shards):
             start += sum(group.sizes)
             continue
         for shard, size in zip(group.shards, group.sizes, strict=True):
             if asked is None or shard in asked:
-                transfer = IncomingTransfer(shard, group, *_slice(reply, start, start + size))
+                some = _slice(counts, rows, start, start + size)
+                transfer = IncomingTransfer(shard, group, *some)
                 transfer.decided = decided.get(shard, [])
                 yield transfer
             start += size
 
 
-def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[int]]]:
+def _slice(
+    counts: Snapshot, rows: list[list[int]], start: int, stop: int
+) -> tuple[Snapshot, list[list[int]]]:
     if start == stop:  # The usual case for nearly all of thousands of shards.
         return Snapshot([], [], [], [], []), []
-    counts = reply.counts
     chosen = Snapshot(
         counts.keys[start:stop],
         counts.states[start:stop],
@@ -211,6 +213,4 @@ def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[in
         counts.which[start:stop],
         counts.remote_counts[start:stop] if counts.remote_counts else [],
     )
-    return chosen, reply.fallback_counts[start:stop] if reply.fallback_counts else [
-        [] for _ in chosen.keys
-    ]
+    return chosen, rows[start:stop] if rows else [[]] * len(chosen.keys)

@@ -4,14 +4,14 @@ Decides what is sent of a shard, and in how many parts. When the answer is built
 longer holds a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import compress, count
 
-from hashring import SHARDS, NodeId, pick, shard_of
+from hashring import SHARDS, NodeId, pick, shard_of, shards_of
 from node.metrics.counters import Counters
 from node.requests.lease_grants import Lender
 from node.requests.sessions.caller import Caller
-from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import log_rows
 from node.shards.ownership.cover import Cover
 from node.shards.ownership.origins import merge_origins
@@ -20,6 +20,7 @@ from node.shards.transfers.unacknowledged_transfers import (
     BYTES_PER_PART,
     NOTHING,
     OutgoingTransfer,
+    Part,
     Reply,
     SentCopies,
     SentCopy,
@@ -27,12 +28,12 @@ from node.shards.transfers.unacknowledged_transfers import (
     add_unused,
     cut,
 )
-from ringfence.limiter import Engine, PackedSnapshot, Snapshot
+from ringfence.limiter import Engine, PackedSnapshot
 from ringfence.wire import MAX_ORIGINS, Pull, Pulled, ReplicaRequest
 
 __all__ = ["ShardSender"]
 
-_KEYS_PER_ANSWER = 250
+_KEYS_PER_ANSWER = 700
 _SHARDS_PER_ANSWER = 32
 """Keys in an answer, and shards with counters, above which no further shard is added. The receiver
 asks again for those. Sender and receiver each need less than 2 ms for one answer."""
@@ -68,12 +69,12 @@ class ShardSender:
         self._least_parts = least_parts
         self._lender = lender
         self._sent = SentCopies()
-        self._index: dict[int, set[bytes]] | None = None
+        self._index: defaultdict[int, set[bytes]] | None = None
         """Keys by shard, while shards are being sent."""
 
     # -- keys by shard -------------------------------------------------------------------------
 
-    def index(self, keys: Iterable[bytes] | None = None) -> None:
+    def index(self, keys: Sequence[bytes] | None = None) -> None:
         """Index keys by shard before many shards are sent; None removes the index.
 
         Call it with `Engine.key_slices`. Keys that are counted meanwhile are added from the
@@ -83,9 +84,10 @@ class ShardSender:
             self._index = None
             return
         if self._index is None:
-            self._index = {}
-        for key in keys:
-            self._index.setdefault(shard_of(key), set()).add(key)
+            self._index = defaultdict(set)
+        index = self._index
+        for key, shard in zip(keys, shards_of(keys), strict=True):
+            index[shard].add(key)
 
     def index_unchanged(self, keys: Sequence[bytes]) -> None:
         """Add keys to the index by shard, if there is one, before they leave the set of changed
@@ -117,7 +119,7 @@ class ShardSender:
             for shard in pull.shards:
                 is_asked[shard] = 1
             keys = self._changed.keys
-            self.index(compress(keys, pick(keys, is_asked)))
+            self.index([*compress(keys, pick(keys, is_asked))])
         reply = Reply()
         if pull.part:
             self._add_part(reply, requester, pull, now)
@@ -223,8 +225,7 @@ class ShardSender:
     ) -> None:
         """Add the first part of a replica to the answer, and store the other parts until they are
         requested."""
-        counts = self._replica_of(shard, now)
-        parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
+        parts = cut(self._replica_of(shard, now), [], self._least_parts)
         number = next(self._numbers) if len(parts) > 1 else 0
         whose = self._ownership.replicas.sender_of(shard) or ""
         origins = self._ownership.replicas.origins_of(shard)
@@ -233,12 +234,12 @@ class ShardSender:
             self._sent.add(requester, shard, sent)
         reply.add_copy(shard, sent, 0)
 
-    def _replica_of(self, shard: int, now: int) -> Snapshot:
+    def _replica_of(self, shard: int, now: int) -> PackedSnapshot:
         """Return a shard's replica as of now, computed in a separate engine."""
         scratch = Engine(max_keys=1_000_000)
         for at, counts in self._ownership.replicas.of(shard):
             scratch.restore(counts, at)
-        return scratch.snapshot(scratch.keys(), now)
+        return scratch.pack(scratch.keys(), now, with_unused=False)
 
     # -- transfers -----------------------------------------------------------------------------
 
@@ -272,24 +273,29 @@ class ShardSender:
             self._ownership.release_empty([shard])
             self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))
             return
-        counts = self._engine.snapshot(keys, now)
+        counts = self._engine.pack(keys, now, with_unused=False)
         released = self._ownership.release(shard, now)
         cover = released.cover
         if cover is None and released.regained:
             # A member that counted the shard all the time already has the recovered units.
             cover = Cover(to, 0, mark=self._ownership.origins.new_mark())
-            cover.log = self._ownership.merge.admitted(counts, released.regained, now)
+            cover.log = self._ownership.merge.admitted(counts.unpack(), released.regained, now)
+        rows: list[list[int]] = []
         if cover is not None:
-            add_unused(counts, cover.log.slot_keys)
-        transfer = self._transfer(shard, to, number, mark, counts, cover, released.is_blind, now)
+            columns = counts.unpack()
+            add_unused(columns, cover.log.slot_keys)
+            rows, counts = log_rows(cover.log, columns, now), PackedSnapshot.of(columns)
+        parts = cut(counts, rows, self._least_parts)
+        transfer = self._transfer(shard, to, number, mark, parts, cover, released.is_blind, now)
         if is_standby_for(shard):
             origins = [self._ownership.origins.of(shard)]
-            self._ownership.replicas.keep(to, PackedSnapshot.of(counts), now, origins)
+            self._ownership.replicas.keep(to, counts, now, origins)
         self._engine.forget(keys)
-        for key in keys:
-            self._changed.keys.pop(key, None)
+        changed = self._changed.keys
+        for key in keys if changed else ():
+            changed.pop(key, None)
         self._transfers.add([shard], transfer)
-        self._counters.add("keys_given", len(counts.keys))
+        self._counters.add("keys_given", counts.count)
 
     def _transfer(
         self,
@@ -297,15 +303,12 @@ class ShardSender:
         to: NodeId,
         number: int,
         mark: int,
-        counts: Snapshot,
+        parts: list[Part],
         cover: Cover | None,
         is_blind: bool,
         now: int,
     ) -> OutgoingTransfer:
-        """Build a transfer. For a shard held in place of its owner, it includes the log of admitted
-        units."""
-        log = FallbackLog() if cover is None else cover.log
-        parts = cut(counts, log_rows(log, counts, now), self._least_parts)
+        """Build a transfer of counters in parts."""
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
         marks = [mark]

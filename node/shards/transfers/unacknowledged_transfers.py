@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from hashring import NodeId
 from node.context.round_timer import NEVER
-from ringfence.limiter import Limit, Snapshot
-from ringfence.wire import Counts, DecidedCheck, Holding, Pulled, ShardGroup
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
+from ringfence.wire import DecidedCheck, Holding, Pulled, ShardGroup
 
 __all__ = [
     "BYTES_PER_PART",
@@ -35,11 +35,12 @@ __all__ = [
 ]
 
 _KEYS_PER_PART = 2000
-"""Most keys in one part of a transfer, which takes a few milliseconds to encode."""
-BYTES_PER_PART = 400_000
-"""Most bytes in one part of more than one key: two such parts fit into one message."""
+"""Most keys in one part of a transfer, which takes about two milliseconds to send or receive."""
+BYTES_PER_PART = 64_000
+"""Most bytes in one part of more than one key. When these are logs of hits, a part takes about 8 ms
+to receive."""
 _ROW_BYTES = 64
-"""Room for the limit and the index of one key."""
+"""Room for one limit, or for the counts of one data center."""
 _DECIDED_PER_PART = 700
 """Most decided checks in one part of a transfer: with the longest keys below 180,000 bytes."""
 _DECIDED_BYTES = 120
@@ -78,8 +79,9 @@ class _About(NamedTuple):
 class Part(Struct):
     """Counters of one shard that fit into one message."""
 
-    counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
+    counts: PackedSnapshot = PackedSnapshot(b"", 0, [], [])
     fallback_counts: list[list[int]] = field(default_factory=list)
+    """One row for each key; empty when no shard was taken over."""
     decided: list[DecidedCheck] = field(default_factory=list)
     """Checks of the shard that may be repeated."""
 
@@ -289,30 +291,29 @@ class Reply:
 
     def pulled(self, seq: int) -> Pulled:
         """Build the answer message `Pulled` from the added shards."""
-        counts = Counts([], [], [], [], [])
-        fallback_counts: list[list[int]] = []
-        decided: list[DecidedCheck] = []
+        parts: list[Part] = []
         groups = []
         for about, added in self._groups.items():
             by_shard = {shard: part for some, part in added for shard in some}
             shards = sorted(by_shard)
             found = [by_shard[shard] for shard in shards]
-            sizes = [0 if part is NOTHING else len(part.counts.keys) for part in found]
+            sizes = [0 if part is NOTHING else part.counts.count for part in found]
             groups.append(ShardGroup(shards, sizes, *about))
-            for part in [part for part in found if part is not NOTHING]:
-                for at in range(len(part.counts.keys)):
-                    append_row(counts, part.counts, at)
-                fallback_counts += part.fallback_counts
-                decided += part.decided
-        return Pulled(seq, groups, counts, fallback_counts if any(fallback_counts) else [], decided)
+            parts += [part for part in found if part is not NOTHING]
+        rows: list[list[int]] = []
+        for part in parts:
+            rows += part.fallback_counts or [[]] * part.counts.count
+        counts = PackedSnapshot.joined([part.counts for part in parts])
+        decided = [check for part in parts for check in part.decided]
+        return Pulled(seq, groups, counts, rows if any(rows) else [], decided)
 
     def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
         self._groups.setdefault(about, []).append((shards, part))
         if part is NOTHING:
             return
         self.shards += len(shards)
-        self.keys += len(part.counts.keys)
-        self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.fallback_counts))
+        self.keys += part.counts.count
+        self.size += size_of(part.counts, part.fallback_counts)
         self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])
 
 
@@ -349,10 +350,11 @@ class SentCopies:
             del self._sent[first]
 
 
-def size_of(counts: Snapshot) -> int:
-    """Return an upper estimate of the bytes that counters need in a message."""
-    size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
-    size += _NUMBER_BYTES * sum(map(len, counts.states))
+def size_of(counts: PackedSnapshot, rows: Sequence[list[int]] = ()) -> int:
+    """Return an upper estimate of the bytes that counters with these fallback counts need in a
+    message."""
+    size = len(counts.rows) + _ROW_BYTES * len(counts.limits)
+    size += _NUMBER_BYTES * sum(map(len, rows))
     return size + size_of_remote(counts.remote_counts)
 
 
@@ -361,27 +363,23 @@ def size_of_remote(remote_counts: Sequence[dict[str, list[int]]]) -> int:
     return sum([_remote_size(of_key) for of_key in remote_counts if of_key])
 
 
-def cut(counts: Snapshot, fallback_counts: Sequence[list[int]], least: int = 1) -> list[Part]:
-    """Divide the counters of one shard into at least `least` parts, each of which fits into a
-    message.
+def cut(counts: PackedSnapshot, rows: list[list[int]], least: int = 1) -> list[Part]:
+    """Divide the counters of one shard, and their fallback counts if there are any, into at least
+    `least` parts, each of which fits into a message.
 
-    With fewer keys than parts, the first parts are empty. A shard without keys is one part.
+    With fewer keys than parts, some parts are empty. A shard without keys is one part.
     """
-    if not counts.keys:
-        return [Part()]
-    parts = [Part() for _ in range(max(0, least - len(counts.keys)) + 1)]
-    most_keys = min(_KEYS_PER_PART, -(-len(counts.keys) // least))
-    size = 0
-    for at, (key, state) in enumerate(zip(counts.keys, counts.states, strict=True)):
-        row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(fallback_counts[at]))
-        row += _remote_size(counts.remote_counts[at]) if counts.remote_counts else 0
-        is_full = len(parts[-1].counts.keys) >= most_keys or size + row > BYTES_PER_PART
-        if is_full and parts[-1].counts.keys:
-            parts.append(Part())
-            size = 0
-        size += row
-        append_row(parts[-1].counts, counts, at)
-        parts[-1].fallback_counts.append(fallback_counts[at])
+    fits = counts.count <= _KEYS_PER_PART and size_of(counts, rows) <= BYTES_PER_PART
+    if counts.count < 2 or (fits and least == 1):
+        empty = [Part() for _ in range(least - 1)] if counts.count else []
+        return [*empty, Part(counts, rows)]
+    half, columns = counts.count // 2, counts.unpack()
+    parts: list[Part] = []
+    for start, stop, fewest in ((0, half, least - least // 2), (half, counts.count, least // 2)):
+        piece = Snapshot([], [], [], [], [])
+        for at in range(start, stop):
+            append_row(piece, columns, at)
+        parts += cut(PackedSnapshot.of(piece), rows[start:stop], max(1, fewest))
     return parts
 
 
@@ -398,7 +396,7 @@ def _remote_size(remote_counts: dict[str, list[int]]) -> int:
     return sum([_ROW_BYTES + 4 * len(n) + _NUMBER_BYTES * len(c) for n, c in remote_counts.items()])
 
 
-def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
+def append_row(target: Snapshot, source: Snapshot, at: int) -> None:
     """Append one row (a key and its counter) of a snapshot to another snapshot."""
     limit = source.limits[source.which[at]]
     if limit not in target.limits:

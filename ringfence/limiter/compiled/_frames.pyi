@@ -5,10 +5,6 @@ from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict
 from ringfence.limiter.table import Table
 
-def check_rows(
-    packed: bytes, count: int, limits: int, shortest_key: int, longest_key: int
-) -> None: ...
-
 class Frames:
     def __init__(
         self, slow_group: Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
@@ -25,4 +21,16 @@ class Frames:
     def decide_lone(
         self, key: bytes, cost: int, now: int
     ) -> tuple[int, int, int, int, int, int, int]: ...
-    def pack(self, keys: Sequence[bytes], now: int) -> tuple[bytes, list[Limit]] | None: ...
+    def restore(
+        self,
+        keys: Sequence[bytes],
+        states: Sequence[Sequence[int]],
+        limits: Sequence[Limit],
+        which: Sequence[int],
+        now: int,
+        slow: Callable[[int], None],
+    ) -> None: ...
+    def forget(self, keys: Sequence[bytes]) -> list[bytes]: ...
+    def pack(
+        self, keys: Sequence[bytes], now: int, with_unused: bool
+    ) -> tuple[bytes, int, list[Limit]] | None: ...

@@ -5,25 +5,20 @@ their tables, and undoes the charges of denied groups.
 """
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._hot cimport (
-    STATE_NUMBERS, HotTable, columns_of, cost_of, put_number,
+    STATE_NUMBERS, HotTable, RowPacker, columns_of, cost_of, put_number,
 )
 from ringfence.limiter.compiled._algorithms cimport LOG, OVER_SOFT, Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
-from ringfence.limiter.compiled._states cimport (
-    LONGEST_PACKED_KEY, LONGEST_PACKED_NUMBER, PackedRow, first_packed_row, next_packed_row,
-    put_packed_number,
-)
+from ringfence.limiter.compiled._states cimport put_packed_number
 from ringfence.limiter.compiled._store cimport Store
 
 cdef extern from "Python.h":
     bint PyBytes_Check(PyObject* value) nogil
     const char* PyBytes_AS_STRING(PyObject* name) nogil
-    object PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
     Py_ssize_t PyBytes_GET_SIZE(PyObject* name) nogil
     object PySequence_Fast(object sequence, const char* message)
@@ -53,79 +48,6 @@ cdef struct Asked:
     bint existed
     uint64_t before[2]
     Answer answer
-
-
-def check_rows(
-    bytes packed not None, Py_ssize_t count, uint64_t limits, Py_ssize_t shortest_key,
-    Py_ssize_t longest_key,
-) -> None:
-    """Validate packed rows as `ringfence.limiter.packed_snapshot` does. Raises `ValueError`."""
-    cdef PackedRow row
-    cdef Py_ssize_t found = 0
-    first_packed_row(&row, <const uint8_t*>PyBytes_AS_STRING(<PyObject*>packed), len(packed))
-    while row.next < row.end:
-        found += 1
-        if not next_packed_row(&row):
-            raise ValueError(f"row {found} is not a packed row")
-        if found > count or not shortest_key <= row.key_size <= longest_key:
-            raise ValueError(f"row {found} is one too many, or its key has a wrong length")
-        if row.numbers and row.limit >= limits:
-            raise ValueError(f"row {found} has a limit that does not exist")
-    if found < count:
-        raise ValueError(f"there must be {count} rows, got {found}")
-
-
-cdef class _Packer:
-    """Writer of packed rows, see `ringfence.limiter.packed_snapshot`."""
-
-    cdef uint8_t* rows
-    cdef uint8_t* end
-    cdef size_t room
-    cdef const uint8_t* last  # the key before
-    cdef Py_ssize_t last_size
-    cdef list limits
-    cdef dict indexes
-    cdef PyObject* limit
-    cdef uint64_t index
-
-    def __cinit__(self):
-        self.limits, self.indexes = [], {}
-
-    def __dealloc__(self):
-        free(self.rows)
-
-    cdef int add_key(self, PyObject* name, size_t numbers) except -1:
-        """Write a key, and make room for its limit and so many integers."""
-        cdef const uint8_t* key = <const uint8_t*>PyBytes_AS_STRING(name)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(name), shared = 0
-        cdef size_t used = self.end - self.rows
-        cdef size_t wanted = used + 2 + LONGEST_PACKED_KEY + (numbers + 2) * LONGEST_PACKED_NUMBER
-        cdef uint8_t* longer
-        if size > LONGEST_PACKED_KEY:
-            raise ValueError(f"a key must have at most {LONGEST_PACKED_KEY} bytes, got {size}")
-        if wanted > self.room:
-            longer = <uint8_t*>realloc(self.rows, 2 * wanted)
-            if longer == NULL:
-                raise MemoryError
-            self.rows, self.end, self.room = longer, longer + used, 2 * wanted
-        while shared < min(size, self.last_size) and key[shared] == self.last[shared]:
-            shared += 1
-        self.end[0], self.end[1] = <uint8_t>shared, <uint8_t>(size - shared)
-        memcpy(self.end + 2, key + shared, size - shared)
-        self.end += 2 + size - shared
-        self.last, self.last_size = key, size
-        self.end = put_packed_number(self.end, numbers)
-        return 0
-
-    cdef int add_limit(self, limit) except -1:
-        """Write the index of a limit."""
-        if <PyObject*>limit != self.limit:  # Most keys have the limit of the key before them.
-            index = self.indexes.setdefault(limit, len(self.limits))
-            if index == len(self.limits):
-                self.limits.append(limit)
-            self.limit, self.index = <PyObject*>self.limits[index], index
-        self.end = put_packed_number(self.end, self.index)
-        return 0
 
 
 cdef class Frames:
@@ -250,10 +172,11 @@ cdef class Frames:
             asked.answer.reset_after, asked.answer.delay, 0,
         )
 
-    def pack(self, keys, now):
-        """Return packed rows with the states of keys, and their limits; None if it cannot.
+    def pack(self, keys, now, bint with_unused):
+        """Return packed rows with the states of keys, their number and limits; None if it cannot.
 
-        It cannot pack keys without a known rule, and counts of other data centers.
+        It cannot pack keys without a known rule, and counts of other data centers. Unused keys are
+        omitted unless `with_unused` is true.
         """
         keys = PySequence_Fast(keys, b"keys: not a sequence")
         cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
@@ -261,8 +184,8 @@ cdef class Frames:
         cdef uint64_t[STATE_NUMBERS] numbers
         cdef PyObject* store
         cdef Asked* asked
-        cdef _Packer packer = _Packer()
-        cdef Py_ssize_t first, at
+        cdef RowPacker packer = RowPacker()
+        cdef Py_ssize_t first, at, count = 0
         cdef int size, number
         for first in range(0, n, BLOCK):
             self._read(names + first, NULL, min(n - first, BLOCK), now)
@@ -278,21 +201,64 @@ cdef class Frames:
                     state, limit, remote = ([], None, None) if found is None else found
                     if remote:
                         return None
+                    if not state and not with_unused:
+                        continue
+                    count += 1
                     packer.add_key(asked.key, len(state))
                     if state:
                         packer.add_limit(limit)
                     for each in state:
                         packer.end = put_packed_number(packer.end, PyLong_AsUnsignedLongLong(each))
                     continue
+                if not size and not with_unused:
+                    continue
+                count += 1
                 packer.add_key(asked.key, size)
                 if size:
                     packer.add_limit((<Store>store).scheme.limit)
                     for number in range(size):
                         packer.end = put_packed_number(packer.end, numbers[number])
-        return (
-            PyBytes_FromStringAndSize(<const char*>packer.rows, packer.end - packer.rows),
-            packer.limits,
-        )
+        return packer.packed(), count, packer.limits
+
+    def restore(self, keys, states, limits, which, now, slow) -> None:
+        """Replace counters by states from another node, whose limits are `limits[which[at]]`.
+
+        Calls `slow` with the place of each row that it cannot restore, such as an empty state.
+        """
+        keys = PySequence_Fast(keys, b"keys: not a sequence")
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
+        cdef PyObject** names = PySequence_Fast_ITEMS(keys)
+        cdef Asked* asked
+        cdef Py_ssize_t first, at
+        for first in range(0, n, BLOCK):
+            self._read(names + first, NULL, min(n - first, BLOCK), now)
+            for at in range(first, min(n, first + BLOCK)):
+                asked = &self._asked[at - first]
+                state = states[at]
+                if asked.table == NULL or not state or not (<HotTable>asked.table).restore_state(
+                    asked.key, asked.identity, state, limits[which[at]], now
+                ):
+                    slow(at)
+
+    def forget(self, keys) -> list[bytes]:
+        """Remove the counters of keys; return the keys that only the engine can remove."""
+        keys = PySequence_Fast(keys, b"keys: not a sequence")
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
+        cdef PyObject** names = PySequence_Fast_ITEMS(keys)
+        cdef list left = []
+        cdef Asked* asked
+        cdef Store store
+        cdef Py_ssize_t first, at
+        for first in range(0, n, BLOCK):
+            self._read(names + first, NULL, min(n - first, BLOCK), None)
+            for at in range(min(n - first, BLOCK)):
+                asked = &self._asked[at]
+                if asked.table == NULL or (<HotTable>asked.table).overflow:
+                    left.append(<object>asked.key)
+                    continue
+                for store in (<HotTable>asked.table).stores:
+                    store.remove(asked.identity)
+        return left
 
     cdef int _read(
         self, PyObject** names, PyObject** units, Py_ssize_t count, object now

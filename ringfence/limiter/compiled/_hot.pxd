@@ -1,7 +1,7 @@
 from cpython.list cimport PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ringfence.limiter.compiled._algorithms cimport Answer
 from ringfence.limiter.compiled._store cimport Store
@@ -49,6 +49,23 @@ cdef class HotTable:
     cdef int numbers_of(
         self, PyObject* key, uint64_t identity, now, uint64_t* numbers, PyObject** found
     ) except -2
+    cdef bint restore_state(self, PyObject* key, uint64_t identity, state, limit, now) except -1
     cdef Store any_store(self)
     cdef Store hot_store(self, uint64_t frame, now)
     cdef tuple decide_by_reference(self, PyObject* key, PyObject* cost, now)
+
+
+cdef class RowPacker:
+    cdef uint8_t* rows
+    cdef uint8_t* end
+    cdef size_t room
+    cdef const uint8_t* last  # the key before
+    cdef Py_ssize_t last_size
+    cdef list limits
+    cdef dict indexes
+    cdef PyObject* limit
+    cdef uint64_t index
+
+    cdef int add_key(self, PyObject* name, size_t numbers) except -1
+    cdef bytes packed(self)
+    cdef int add_limit(self, limit) except -1

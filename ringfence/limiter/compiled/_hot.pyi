@@ -1,4 +1,4 @@
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 from ringfence.limiter.compiled._store import Store
 from ringfence.limiter.limit import Limit
@@ -32,3 +32,9 @@ class HotTable:
     def check_many(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> Outcomes: ...
+
+def check_rows(
+    packed: bytes, count: int, limits: int, shortest_key: int, longest_key: int
+) -> None: ...
+def pack_rows(rows: Iterable[tuple[bytes, int, list[int]]]) -> bytes: ...
+def unpack_rows(packed: bytes) -> tuple[list[bytes], list[int], list[list[int]]]: ...

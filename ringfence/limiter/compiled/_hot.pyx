@@ -1,15 +1,21 @@
-"""Fast path of most checks: one limit, one store, no Python call per key.
+"""Fast path of most checks: one limit, one store, no Python call per key; and packed rows.
 
 Keys that the store cannot decide are passed one by one to `slow_verdict` of the subclass.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
 from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
-from ringfence.limiter.compiled._states cimport state_numbers
+from ringfence.limiter.compiled._states cimport (
+    LONGEST_PACKED_KEY, LONGEST_PACKED_NUMBER, PackedRow, first_packed_row, next_packed_row,
+    packed_number, put_packed_number, state_numbers,
+)
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 
 from ringfence.limiter.outcome import Code
@@ -19,6 +25,7 @@ from ringfence.limiter.reference import columns
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+    unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
     bint PyBytes_Check(PyObject* value) nogil
     object PySequence_Fast(object sequence, const char* message)
     PyObject** PySequence_Fast_ITEMS(object sequence) nogil
@@ -141,21 +148,8 @@ cdef class HotTable:
 
     def restore(self, bytes key not None, state, limit, remote, now):
         """Replace a counter as `Table.restore` does; compiled stores need no Python object."""
-        cdef int64_t[STATE_NUMBERS] numbers
-        cdef Py_ssize_t at, count = len(state)
-        cdef int overflow = 0
-        cdef Store store = None if remote or count > STATE_NUMBERS else self._ready(limit, now)
-        if store is not None and self.is_only_store:
-            for at in range(count):
-                numbers[at] = PyLong_AsLongLongAndOverflow(state[at], &overflow)
-                if overflow or numbers[at] < 0:
-                    self.slow_restore(key, state, limit, remote, now)
-                    return
-            if store.restore_state(
-                store.identity(<PyObject*>key), <PyObject*>key, numbers, count
-            ):
-                return
-        self.slow_restore(key, state, limit, remote, now)
+        if remote or not self.restore_state(<PyObject*>key, 0, state, limit, now):
+            self.slow_restore(key, state, limit, remote, now)
 
     def verdicts(self, keys, costs, now, limit=None):
         """Decide as `check_many` does, and return rows."""
@@ -322,6 +316,26 @@ cdef class HotTable:
             return state_numbers(&store.params, &store.instant, word + 1, numbers)
         return -1 if self.overflow else 0
 
+    cdef bint restore_state(
+        self, PyObject* key, uint64_t identity, state, limit, now
+    ) except -1:
+        """Replace a counter by a state from another node; return False, without effect, if only
+        `slow_restore` can.
+
+        `identity` is that of the key in the stores, or 0.
+        """
+        cdef int64_t[STATE_NUMBERS] numbers
+        cdef Py_ssize_t at, count = len(state)
+        cdef int overflow = 0
+        cdef Store store = self._ready(limit, now) if count <= STATE_NUMBERS else None
+        if store is None or not self.is_only_store:
+            return False
+        for at in range(count):
+            numbers[at] = PyLong_AsLongLongAndOverflow(state[at], &overflow)
+            if overflow or numbers[at] < 0:
+                return False
+        return store.restore_state(identity or store.identity(key), key, numbers, count)
+
     cdef Store any_store(self):
         """Return a store to compute the identities of keys, which are equal in all stores."""
         return <Store>self.stores[0] if self.stores else None
@@ -337,3 +351,107 @@ cdef class HotTable:
         """Decide by the reference implementation. The store may be another one afterwards."""
         self.frame = 0
         return self.slow_verdict(<object>key, <object>cost, now, None)
+
+
+def check_rows(
+    bytes packed not None, Py_ssize_t count, uint64_t limits, Py_ssize_t shortest_key,
+    Py_ssize_t longest_key,
+) -> None:
+    """Validate packed rows as `ringfence.limiter.packed_snapshot` does. Raises `ValueError`."""
+    cdef PackedRow row
+    cdef Py_ssize_t found = 0
+    first_packed_row(&row, <uint8_t*><char*>packed, len(packed))
+    while row.next < row.end:
+        found += 1
+        if not next_packed_row(&row):
+            raise ValueError(f"row {found} is not a packed row")
+        if found > count or not shortest_key <= row.key_size <= longest_key:
+            raise ValueError(f"row {found} is one too many, or its key has a wrong length")
+        if row.numbers and row.limit >= limits:
+            raise ValueError(f"row {found} has a limit that does not exist")
+    if found < count:
+        raise ValueError(f"there must be {count} rows, got {found}")
+
+
+def unpack_rows(bytes packed not None) -> tuple[list[bytes], list[int], list[list[int]]]:
+    """Return packed rows in columns, as `ringfence.limiter.packed_snapshot` does."""
+    cdef PackedRow row
+    cdef list keys = [], which = [], states = [], state
+    cdef const uint8_t* place
+    cdef uint64_t at, number
+    first_packed_row(&row, <uint8_t*><char*>packed, len(packed))
+    while row.next < row.end:
+        if not next_packed_row(&row):
+            raise ValueError(f"row {len(keys) + 1} is not a packed row")
+        state, place = [], row.state
+        for at in range(row.numbers):
+            packed_number(&place, row.next, &number)
+            state.append(number)
+        keys.append(PyBytes_FromStringAndSize(<const char*>row.key, row.key_size))
+        which.append(row.limit)
+        states.append(state)
+    return keys, which, states
+
+
+def pack_rows(rows) -> bytes:
+    """Pack keys, indexes of limits and states, as `ringfence.limiter.packed_snapshot` does."""
+    cdef RowPacker packer = RowPacker()
+    cdef bytes key
+    cdef list state
+    cdef object last = None
+    for key, limit, state in rows:
+        if key is None or state is None:
+            raise TypeError("a row must be a key, the index of a limit and a state")
+        packer.add_key(<PyObject*>key, len(state))
+        last = key  # The packer refers to its bytes.
+        if state:
+            packer.end = put_packed_number(packer.end, PyLong_AsUnsignedLongLong(limit))
+        for number in state:
+            packer.end = put_packed_number(packer.end, PyLong_AsUnsignedLongLong(number))
+    return packer.packed()
+
+
+cdef class RowPacker:
+    """Writer of packed rows, see `ringfence.limiter.packed_snapshot`."""
+
+    def __cinit__(self):
+        self.limits, self.indexes = [], {}
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    cdef int add_key(self, PyObject* name, size_t numbers) except -1:
+        """Write a key, and make room for its limit and so many integers."""
+        cdef const uint8_t* key = <uint8_t*>PyBytes_AS_STRING(<object>name)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(<object>name), shared = 0
+        cdef size_t used = self.end - self.rows
+        cdef size_t wanted = used + 2 + LONGEST_PACKED_KEY + (numbers + 2) * LONGEST_PACKED_NUMBER
+        cdef uint8_t* longer
+        if size > LONGEST_PACKED_KEY:
+            raise ValueError(f"a key must have at most {LONGEST_PACKED_KEY} bytes, got {size}")
+        if wanted > self.room:
+            longer = <uint8_t*>realloc(self.rows, 2 * wanted)
+            if longer == NULL:
+                raise MemoryError
+            self.rows, self.end, self.room = longer, longer + used, 2 * wanted
+        while shared < min(size, self.last_size) and key[shared] == self.last[shared]:
+            shared += 1
+        self.end[0], self.end[1] = <uint8_t>shared, <uint8_t>(size - shared)
+        memcpy(self.end + 2, key + shared, size - shared)
+        self.end += 2 + size - shared
+        self.last, self.last_size = key, size
+        self.end = put_packed_number(self.end, numbers)
+        return 0
+
+    cdef bytes packed(self):
+        return PyBytes_FromStringAndSize(<const char*>self.rows, self.end - self.rows)
+
+    cdef int add_limit(self, limit) except -1:
+        """Write the index of a limit."""
+        if <PyObject*>limit != self.limit:  # Most keys have the limit of the key before them.
+            index = self.indexes.setdefault(limit, len(self.limits))
+            if index == len(self.limits):
+                self.limits.append(limit)
+            self.limit, self.index = <PyObject*>self.limits[index], index
+        self.end = put_packed_number(self.end, self.index)
+        return 0

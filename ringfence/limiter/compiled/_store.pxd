@@ -37,6 +37,7 @@ cdef class Store:
     cdef int decide(
         self, uint64_t identity, PyObject* name, int64_t cost, bint is_only_store, Answer* answer
     ) except -1
+    cdef bint remove(self, uint64_t identity) noexcept
     cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil
     cdef void restore_saved(self, uint64_t identity, bint existed, const uint64_t* words) noexcept
     cdef bint restore_state(

@@ -31,9 +31,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     SLOTS_PER_MOVE = 32  # slots that each new key moves while the table is resized
-    # Slots that each new key checks for expired entries, from the hand of a clock on. With more
-    # slots, fewer expired entries remain. For logs it is less, because their entries are in
-    # other memory.
+    # Slots that each new key checks for expired entries, from the hand of a clock on; fewer for
+    # logs, because their entries are in other memory. With more slots, fewer such entries remain.
     EXPIRY_SAMPLE = 16
     EXPIRY_SAMPLE_OF_LOGS = 8
     SAMPLE = 16  # entries from which an eviction chooses,
@@ -186,14 +185,17 @@ cdef class Store:
 
     def pop(self, bytes name not None) -> bool:
         """Remove a key; return whether it had a counter."""
-        cdef uint64_t identity = self.identity(<PyObject*>name)
+        return self.remove(self.identity(<PyObject*>name))
+
+    cdef bint remove(self, uint64_t identity) noexcept:
+        """Remove an identity; return whether it had an entry."""
         cdef uint64_t begin
         cdef Slots* part = self._part(identity, &begin)
         cdef uint64_t place = seek(part, identity, begin)
-        if slot(part, place)[0] != identity:
-            return False
-        self._remove(part, place)
-        return True
+        cdef bint is_found = slot(part, place)[0] == identity
+        if is_found:
+            self._remove(part, place)
+        return is_found
 
     def evict(self, now) -> bool:
         """Evict the key of a sample whose loss is smallest; return whether it was in use."""
@@ -314,8 +316,7 @@ cdef class Store:
         if not read_state(&self.params, &self.instant, numbers, count, words):
             return False
         if is_expired(&self.params, &self.instant, words):
-            if word != NULL:
-                self.pop(<bytes>name)
+            self.remove(identity)
         elif word != NULL:
             memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         elif self.room <= 0:

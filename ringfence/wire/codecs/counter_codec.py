@@ -15,46 +15,19 @@ from ringfence.wire.bounds import (
 from ringfence.wire.codecs.fields import bad_field, binary, integer, items, text
 from ringfence.wire.codecs.limit_codec import read_limit, write_limit
 from ringfence.wire.framing import MAX_MESSAGE
-from ringfence.wire.messages.peer_messages import Counts
 
 __all__ = [
     "checked_integers",
-    "read_counts",
     "read_keys",
     "read_numbers",
     "read_packed",
     "read_pairs",
-    "write_counts",
     "write_packed",
 ]
 
 _LONG = 16
 """Length above which an array of integers is validated by functions of C."""
-_COUNT_FIELDS = 5
 _PACKED_FIELDS = 4
-
-
-def write_counts(counts: Counts) -> list[object]:
-    """Convert counters in columns to wire form."""
-    limits = [write_limit(limit) for limit in counts.limits]
-    return [counts.keys, counts.states, limits, counts.which, counts.remote_counts]
-
-
-def read_counts(wire: object, field: str) -> Counts:
-    """Validate and return counters in columns."""
-    fields = items(wire, field, _COUNT_FIELDS)
-    if len(fields) != _COUNT_FIELDS:
-        raise bad_field(field, f"{_COUNT_FIELDS} columns")
-    keys, states, limits, which, remote_counts = fields
-    read = read_keys(keys, field)
-    wire_limits = items(limits, f"{field}.limits", len(read))
-    return Counts(
-        read,
-        _read_rows(states, len(read), f"{field}.states"),
-        [read_limit(limit, f"{field}.limits") for limit in wire_limits],
-        read_numbers(which, len(read), f"{field}.which", len(wire_limits) - 1),
-        _read_remote_counts(remote_counts, len(read), f"{field}.remote_counts"),
-    )
 
 
 def write_packed(counts: PackedSnapshot) -> list[object]:

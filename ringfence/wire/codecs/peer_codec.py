@@ -22,12 +22,10 @@ from ringfence.wire.bounds import (
 )
 from ringfence.wire.codecs.counter_codec import (
     checked_integers,
-    read_counts,
     read_keys,
     read_numbers,
     read_packed,
     read_pairs,
-    write_counts,
     write_packed,
 )
 from ringfence.wire.codecs.fields import bad_field, binary, flag, integer, items, plain, text
@@ -141,7 +139,7 @@ def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 
                 for group in groups
             ]
             checks = [_write_decided(check) for check in decided]
-            return [_PULLED, seq, written, write_counts(counts), fallback_counts, checks]
+            return [_PULLED, seq, written, write_packed(counts), fallback_counts, checks]
         case Copy(seq, counts, origins, which):
             return [_COPY, seq, write_packed(counts), [[*each] for each in origins], which]
         case TransferOffer(seq, shards):
@@ -198,13 +196,13 @@ def _read_pull(fields: list[object]) -> Pull:
 def _read_pulled(fields: list[object]) -> Pulled:
     _, seq, wire, counts, fallback_counts, decided = fields
     groups = [_read_group(group) for group in items(wire, "Pulled.groups", SHARDS)]
-    read = read_counts(counts, "Pulled.counts")
-    if sum([sum(group.sizes) for group in groups]) != len(read.keys):
+    read = read_packed(counts, "Pulled.counts")
+    if sum([sum(group.sizes) for group in groups]) != read.count:
         raise bad_field("Pulled.groups", "sizes that add up to the keys")
     shards = [shard for group in groups for shard in group.shards]
     if len(set(shards)) != len(shards):
         raise bad_field("Pulled.groups", "each shard in one group")
-    fallback_count = len(read.keys) if fallback_counts else 0
+    fallback_count = read.count if fallback_counts else 0
     return Pulled(
         integer(seq, "Pulled.seq", 1),
         groups,

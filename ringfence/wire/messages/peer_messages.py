@@ -4,7 +4,6 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from ringfence.limiter.limit import Limit
 from ringfence.limiter.packed_snapshot import PackedSnapshot
 from ringfence.wire.messages.cluster_messages import Plain
 from ringfence.wire.messages.request_messages import DecidedCheck
@@ -15,7 +14,6 @@ __all__ = [
     "AskTakenOver",
     "WindowCounts",
     "Copy",
-    "Counts",
     "DigestMismatch",
     "Digest",
     "Done",
@@ -49,20 +47,6 @@ class Exchanged(Struct, frozen=True):
 
     seq: int
     packed: bytes
-
-
-class Counts(Struct, frozen=True):
-    """States of counters in columns, for transfers between nodes."""
-
-    keys: list[bytes]
-    states: list[list[int]]
-    """State of each key, as `Engine.snapshot` returns it: durations, window numbers and counts."""
-    limits: list[Limit]
-    """Limits of the keys."""
-    which: list[int]
-    """Index into `limits` for each key."""
-    remote_counts: list[dict[str, list[int]]]
-    """Window counts by data center for each key; empty when no key has any."""
 
 
 class Holding(IntEnum):
@@ -138,7 +122,7 @@ class Pulled(Struct, frozen=True):
 
     seq: int
     groups: list[ShardGroup]
-    counts: Counts
+    counts: PackedSnapshot
     fallback_counts: list[list[int]]
     """Admissions of each key since its shard was taken over: alternating ages in ns and units. Each
     slot that changed follows: its number and 0. Empty when no shard was taken over."""

@@ -22,7 +22,6 @@ from ringfence.wire import (
     encode,
 )
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.snapshots import as_snapshot
 from tests.node.shards.transfer_peers import DAY, KEYS, NOW, RULE, SHARD, A, B, Peer, of, ring
 
 
@@ -297,7 +296,7 @@ def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     as_standby.spend(KEYS[0], Op.REFUND, units=2)
 
     reply = as_standby.give(A)
-    counts = as_snapshot(reply.counts)
+    counts = reply.counts.unpack()
     owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
 
     assert owner.used(KEYS[0]) == [3 + 5 - 2]
@@ -322,7 +321,7 @@ def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
     as_standby.spend(key, units=5, limit=limit)
 
     reply = as_standby.give(A)
-    counts = as_snapshot(reply.counts)
+    counts = reply.counts.unpack()
     owner.ownership.accept(SHARD, of(reply), B, counts, reply.fallback_counts, NOW)
 
     assert owner.used(key) == [hits_before + 5]

@@ -11,12 +11,22 @@ from hashring import NodeId
 from node.metrics.counters import Counters
 from node.shards.shard_steps import ShardSteps
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver, transfers_of
-from ringfence.limiter import Limit
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 from ringfence.peering.link import Link
-from ringfence.wire import Counts, Holding, Message, Pull, Pulled, ShardGroup, TransferAck
+from ringfence.wire import Holding, Message, Pull, Pulled, ShardGroup, TransferAck
 
 ONE, OTHER = Limit.of_ns(1, 10), Limit.of_ns(2, 10)
 ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "", "n2", 12)
+
+
+def packed(
+    keys: list[bytes],
+    states: list[list[int]],
+    limit: Limit = ONE,
+    remote: list[dict[str, list[int]]] | None = None,
+) -> PackedSnapshot:
+    limits = [limit] if keys else []
+    return PackedSnapshot.of(Snapshot(keys, states, limits, [0] * len(keys), remote or []))
 
 
 def part(
@@ -28,7 +38,7 @@ def part(
     tally: list[int] | None = None,
 ) -> Pulled:
     remote = [] if remote_counts is None else [remote_counts]
-    counts = Counts([key], [[len(key)]], [limit], [0], remote)
+    counts = packed([key], [[len(key)]], limit, remote)
     return Pulled(1, [about], counts, [] if tally is None else [tally])
 
 
@@ -67,7 +77,7 @@ def test_a_part_of_another_transfer_is_rejected(other: ShardGroup) -> None:
     transfer = started(part(b"a"))
 
     assert not transfer.add(part(b"b", about=other))
-    assert not transfer.add(Pulled(1, [], Counts([], [], [], [], []), []))
+    assert not transfer.add(Pulled(1, [], packed([], []), []))
 
     assert transfer.next_part == 1
     assert transfer.counts.keys == [b"a"]
@@ -75,7 +85,7 @@ def test_a_part_of_another_transfer_is_rejected(other: ShardGroup) -> None:
 
 def test_shards_of_one_reply_are_independent() -> None:
     about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 2, "", "", "", 12)
-    reply = Pulled(1, [about], Counts([b"a", b"b"], [[1], [2]], [ONE], [0, 0], []), [])
+    reply = Pulled(1, [about], packed([b"a", b"b"], [[1], [2]]), [])
     first, empty, second = transfers_of(reply)
 
     assert first.add(part(b"c", OTHER, about=replace(about, shards=[3], sizes=[1])))
@@ -88,7 +98,7 @@ def test_shards_of_one_reply_are_independent() -> None:
 
 def test_shards_that_were_not_requested_are_skipped() -> None:
     about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 1, "", "", "", 12)
-    reply = Pulled(1, [about], Counts([b"a", b"b"], [[1], [2]], [ONE], [0, 0], []), [])
+    reply = Pulled(1, [about], packed([b"a", b"b"], [[1], [2]]), [])
 
     [transfer] = transfers_of(reply, {6})
 
@@ -118,7 +128,7 @@ async def test_whole_shards_of_a_reply_are_taken_before_the_parts_of_others_are_
         replace(ABOUT, shards=[shard], sizes=[1], parts=parts, transfer_id=shard)
         for shard, parts in ((1, 1), (2, 2), (3, 1), (4, 2), (5, 2))
     ]
-    counts = Counts([b"a", b"b", b"c", b"d", b"e"], [[1]] * 5, [ONE], [0] * 5, [])
+    counts = packed([b"a", b"b", b"c", b"d", b"e"], [[1]] * 5)
     sender = Sender({shard: part(b"x", about=groups[shard - 1]) for shard in (2, 4)})
     taken: list[int] = []
 

@@ -25,7 +25,6 @@ from ringfence.wire import (
     decode,
     encode,
 )
-from tests.node.shards.snapshots import as_snapshot
 
 S = 10**9
 PERIOD = 60 * S
@@ -92,7 +91,7 @@ class Host:
 
     def accept(self, sender: "Host", reply: Pulled, at: int = NOW) -> None:
         (about,) = reply.groups
-        counts = as_snapshot(reply.counts)
+        counts = reply.counts.unpack()
         rows = reply.fallback_counts or [[] for _ in counts.keys]
         self.ownership.accept(SHARD, about, sender.name, counts, rows, at, reply.decided)
 

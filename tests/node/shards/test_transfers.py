@@ -12,10 +12,9 @@ from hashring import NodeId, shard_of
 from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.unacknowledged_transfers import cut
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import Limit, Snapshot
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
-    Counts,
     Holding,
     Pull,
     Pulled,
@@ -156,7 +155,7 @@ def test_all_parts_of_a_replica_have_the_state_of_the_first() -> None:
     last = standby.give(C, 3, of(first).transfer_id)
 
     assert (of(first).hold, of(first).parts) == (Holding.COPY, 4)
-    assert len(last.counts.states[0]) == 4
+    assert len(last.counts.unpack().states[0]) == 4
     assert of(standby.give(C, 3, of(standby.give(C)).transfer_id)).hold is Holding.COPY
     assert of(standby.give(C, 3, of(first).transfer_id)).hold is Holding.NOTHING
     standby.ownership.expire(NOW + 6_000_000_000)
@@ -183,18 +182,21 @@ async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
 
 
 def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
-    keys = [b"%0128d" % number for number in range(2000)]
-    full = Snapshot(keys, [[1, 2]] * 2000, [Limit.of_ns(10, DAY)], [0] * 2000, [])
+    keys = [bytes([number % 250]) * 127 + bytes([number % 8]) for number in range(2000)]
+    limits = [Limit.of_ns(10, DAY), Limit.of_ns(11, DAY)]
+    which = [number % 2 for number in range(2000)]
+    rows = [[number, 1] * 4 for number in range(2000)]
+    full = PackedSnapshot.of(Snapshot(keys, [[2**63, 2**62]] * 2000, limits, which, []))
 
-    parts = cut(full, [[]] * 2000)
+    parts = cut(full, rows)
 
-    assert [key for part in parts for key in part.counts.keys] == keys
+    assert PackedSnapshot.joined([part.counts for part in parts]).unpack() == full.unpack()
+    assert [row for part in parts for row in part.fallback_counts] == rows
+    assert len(parts) > 4
     for one, other in pairwise(parts):
-        rows = [*one.counts.keys, *other.counts.keys]
-        counts = Counts(rows, [[1, 2]] * len(rows), [Limit.of_ns(10, DAY)], [0] * len(rows), [])
-        encode(
-            Pulled(1, [ShardGroup([1], [len(rows)], Holding.HELD, 1, "", "", "", 1)], counts, [])
-        )
+        counts = PackedSnapshot.joined([one.counts, other.counts])
+        group = ShardGroup([1], [counts.count], Holding.HELD, 1, "", "", "", 1)
+        encode(Pulled(1, [group], counts, [*one.fallback_counts, *other.fallback_counts]))
 
 
 @contextmanager
@@ -415,7 +417,7 @@ async def test_a_standby_that_took_over_follows_a_shard_that_its_owner_has_trans
         standby = Peers(nursery).add(B)
         standby.ownership.take_over(SHARD, A, [], NOW)
         group = ShardGroup([SHARD], [0], Holding.NOTHING, 1, moved_to, "", "", 0)
-        [transfer] = transfers_of(Pulled(1, [group], Counts([], [], [], [], []), []))
+        [transfer] = transfers_of(Pulled(1, [group], PackedSnapshot(b"", 0, [], []), []))
 
         standby.handoff._adopt(A, transfer)
         nursery.cancel_scope.cancel()

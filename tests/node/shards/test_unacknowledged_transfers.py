@@ -13,12 +13,15 @@ from node.shards.transfers.unacknowledged_transfers import (
     SentCopy,
     size_of,
 )
-from ringfence.limiter import NS_PER_SECOND, Limit, Snapshot
+from ringfence.limiter import NS_PER_SECOND, Limit, PackedSnapshot, Snapshot
 from ringfence.wire import DecidedCheck, Holding
 
 B, C = NodeId("b"), NodeId("c")
 T = 100 * NS_PER_SECOND
-PART = Part(Snapshot([b"12345678k"], [[1, 2, 3]], [Limit.of_ns(1, 1)], [0], []), [[7, 1]])
+COUNTS = PackedSnapshot.of(
+    Snapshot([b"12345678k"], [[1, 2, 3]], [Limit.of_ns(1, 1)], [0], [{"eu": [1, 2]}])
+)
+PART = Part(COUNTS, [[7, 1]])
 TO_B = OutgoingTransfer(B, T, 5, [PART], "")
 CHECK = DecidedCheck((1, 2, 0), b"12345678k", 1, 4 * NS_PER_SECOND, (0,) * 8)
 
@@ -122,7 +125,7 @@ def test_a_reply_groups_shards_that_differ_only_in_their_counters() -> None:
         ([7], [1], Holding.COPY, 2, 8, ""),
     ]
     assert (pulled.groups[3].taken_from, pulled.groups[3].origins) == ("a", (11,))
-    assert pulled.counts.keys == [b"12345678k"] * 3
+    assert pulled.counts.unpack().keys == [b"12345678k"] * 3
     assert pulled.fallback_counts == [[7, 1]] * 3
     assert (reply.keys, reply.shards) == (3, 3)
 
@@ -144,7 +147,7 @@ def test_the_size_of_a_reply_includes_keys_numbers_logs_and_checks() -> None:
         size_of(PART.counts) + 2 * 9,
         size_of(PART.counts) + 120 + len(CHECK.key),
     ]
-    assert size_of(PART.counts) == 64 + len(b"12345678k") + 3 * 9
+    assert size_of(COUNTS) == len(COUNTS.rows) + 64 + (64 + 4 * 2 + 2 * 9)
 
 
 def test_a_replica_in_parts_is_kept_for_five_seconds_after_the_last_request() -> None:

@@ -1,5 +1,7 @@
 """Packed rows of counters: what is packed is read back, and compiled code agrees with Python."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +18,12 @@ from ringfence.limiter import (
 )
 from ringfence.limiter.packed_snapshot import (
     _check_rows,
+    _pack_rows,
+    _unpack_rows,
     check_rows,
     pack_rows,
     rows_in,
+    unpack_rows,
 )
 
 S = 10**9
@@ -49,6 +54,41 @@ def test_a_snapshot_is_unpacked_as_it_was() -> None:
     counts = Snapshot([b"one-key-", b"one-more"], [[1, 2], [3]], LIMITS, [1, 0], [{}, {"eu": [1]}])
 
     assert PackedSnapshot.of(counts).unpack() == counts
+
+
+def test_an_unused_key_is_unpacked_with_a_limit_of_no_units() -> None:
+    counts = PackedSnapshot(pack_rows([(b"one-key-", 0, []), (b"one-more", 0, [3])]), 2, LIMITS, [])
+
+    unpacked = counts.unpack()
+
+    assert unpacked.states == [[], [3]]
+    assert [unpacked.limits[which].amount for which in unpacked.which] == [0, LIMITS[0].amount]
+    assert PackedSnapshot(pack_rows([(b"one-key-", 0, [])]), 1, [], []).unpack().which == [0]
+
+
+def snapshot_of(*rows: tuple[bytes, Limit, dict[str, list[int]]]) -> Snapshot:
+    """Return a snapshot whose limits are in the order of their first use."""
+    limits = [*dict.fromkeys(limit for _, limit, _ in rows)]
+    which = [limits.index(limit) for _, limit, _ in rows]
+    remote = [each for _, _, each in rows]
+    return Snapshot([key for key, _, _ in rows], [[1, 2]] * len(rows), limits, which, remote)
+
+
+named_rows = st.lists(
+    st.tuples(keys, st.sampled_from(LIMITS), st.sampled_from([{}, {}, {"eu": [1, 2]}])), max_size=4
+)
+
+
+@given(st.lists(named_rows, max_size=4))
+def test_joined_rows_have_the_limits_of_all_parts(
+    parts: list[list[tuple[bytes, Limit, dict[str, list[int]]]]],
+) -> None:
+    joined = PackedSnapshot.joined([PackedSnapshot.of(snapshot_of(*part)) for part in parts])
+
+    assert joined == PackedSnapshot.joined([joined])
+    expected = PackedSnapshot.of(snapshot_of(*[row for part in parts for row in part])).unpack()
+    assert joined.unpack() == expected
+    assert joined.count == len(expected.keys)
 
 
 def test_keys_share_their_first_bytes_with_the_key_before() -> None:
@@ -89,10 +129,26 @@ def test_bytes_that_are_no_rows_are_refused(packed: bytes) -> None:
         list(rows_in(packed))
 
 
-@pytest.mark.parametrize("row", [(bytes(256), 0, []), (b"key", 0, [-1]), (b"key", 0, [2**64])])
-def test_what_does_not_fit_is_not_packed(row: tuple[bytes, int, list[int]]) -> None:
+@pytest.mark.parametrize("pack", [pack_rows, _pack_rows])
+@pytest.mark.parametrize(
+    "row", [(bytes(256), 0, []), (b"key", 0, [-1]), (b"key", 0, [2**64]), (b"key", -1, [1])]
+)
+def test_what_does_not_fit_is_not_packed(
+    pack: Callable[[list[tuple[bytes, int, list[int]]]], bytes], row: tuple[bytes, int, list[int]]
+) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        pack_rows([row])
+        pack([row])
+
+
+@compiled_only
+@given(rows)
+def test_compiled_code_packs_the_same_rows(rows: list[tuple[bytes, int, list[int]]]) -> None:
+    assert pack_rows is not _pack_rows
+
+    packed = pack_rows(iter(rows))
+
+    assert packed == _pack_rows(rows)
+    assert unpack_rows(packed) == _unpack_rows(packed)
 
 
 def is_refused(check: object, *arguments: object) -> bool:
@@ -119,6 +175,9 @@ def test_compiled_code_accepts_the_same_rows(
     assert check_rows is not _check_rows
 
     assert is_refused(check_rows, *arguments) == is_refused(_check_rows, *arguments)
+    is_damaged = is_refused(_unpack_rows, arguments[0])
+    assert is_refused(unpack_rows, arguments[0]) == is_damaged
+    assert is_damaged or unpack_rows(arguments[0]) == _unpack_rows(arguments[0])
 
 
 @pytest.mark.parametrize("check", [check_rows, _check_rows])
@@ -188,8 +247,55 @@ def test_both_engines_pack_what_a_snapshot_has(
         assert [unpacked.limits[unpacked.which[at]] for at in used] == [
             counts.limits[which] for which in counts.which
         ]
+        assert engine.pack(asked, now, with_unused=False).unpack() == counts
         remote = unpacked.remote_counts or [{} for _ in asked]
         assert [remote[at] for at in used] == (counts.remote_counts or [{} for _ in used])
         packed.append(found)
 
     assert all(found == packed[0] for found in packed)
+
+
+numbers = st.integers(0, 5) | st.sampled_from([NOW // (60 * S), 20 * S, 2**63 - 1, 2**63, 2**64])
+arriving = st.lists(
+    st.tuples(
+        st.integers(0, len(LIMITS)),
+        st.integers(0, 3),
+        st.lists(numbers, max_size=4),
+        st.integers(0, len(LIMITS) - 1),
+    ),
+    max_size=12,
+)
+
+
+@compiled_only
+@given(checks, arriving, st.lists(st.integers(0, 4 * len(LIMITS) + 3), max_size=8))
+def test_both_engines_restore_and_forget_the_same_counters(
+    checks: list[tuple[int, int, int, int, int]],
+    arriving: list[tuple[int, int, list[int], int]],
+    forgotten: list[int],
+) -> None:
+    asked = [
+        rule.to_bytes(8, "big") + b"%d" % number
+        for rule in range(len(LIMITS) + 1)
+        for number in range(4)
+    ]
+    counts = Snapshot(
+        [rule.to_bytes(8, "big") + b"%d" % number for rule, number, _, _ in arriving],
+        [state for _, _, state, _ in arriving],
+        LIMITS,
+        [limit for _, _, _, limit in arriving],
+        [],
+    )
+    found = []
+    for engine in engines():
+        for rule, number, cost, _, carried in checks:
+            key = rule.to_bytes(8, "big") + b"%d" % number
+            limits = [LIMITS[carried]] if carried < len(LIMITS) else []
+            engine.decide([key], [cost], [], limits, [1] if limits else [], NOW)
+        refused = engine.restore(counts, NOW)
+        before = engine.snapshot(asked, NOW)
+        engine.forget([asked[at] for at in forgotten])
+        found.append((refused, before, engine.snapshot(asked, NOW)))
+
+    assert found[0] == found[1]
+    assert not {asked[at] for at in forgotten} & {*found[0][2].keys}

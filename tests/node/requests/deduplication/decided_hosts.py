@@ -23,7 +23,6 @@ from ringfence.wire import (
     decode,
     encode,
 )
-from tests.node.shards.snapshots import as_snapshot
 
 SECOND = 1_000_000_000
 PERIOD = 128 * SECOND
@@ -137,8 +136,8 @@ class Host:
     def deliver(self, reply: Pulled, receiver: "Host", at: int) -> None:
         [about] = reply.groups
         counts, fallback_counts = (
-            as_snapshot(reply.counts),
-            reply.fallback_counts or [[] for _ in reply.counts.keys],
+            reply.counts.unpack(),
+            reply.fallback_counts or [[]] * reply.counts.count,
         )
         receiver.ownership.accept(
             SHARD, about, self.name, counts, fallback_counts, at, reply.decided

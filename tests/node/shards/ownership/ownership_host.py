@@ -27,7 +27,6 @@ from ringfence.wire import (
     Results,
     Source,
 )
-from tests.node.shards.snapshots import as_snapshot
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -118,7 +117,7 @@ class Host:
     def take_over_from_replica_at(self, standby: "Host", silent: str) -> None:
         """Take over from the replica of a third member while the owner in the ring is silent."""
         reply = self.ask(standby)
-        copies = [(self.now, as_snapshot(reply.counts))]
+        copies = [(self.now, reply.counts.unpack())]
         owner = NodeId(silent)
         self.ownership.take_over(shard_of(KEY), owner, copies, self.now, [owner], *reply.groups)
 
@@ -140,7 +139,7 @@ class Host:
         (about,) = reply.groups
         if about.hold is not Holding.HELD:
             return
-        counts = as_snapshot(reply.counts)
+        counts = reply.counts.unpack()
         logs = reply.fallback_counts or [[]]
         shard = shard_of(KEY)
         self.ownership.accept(shard, about, sender.name, counts, logs, self.now, reply.decided)
@@ -149,7 +148,7 @@ class Host:
         """Ask a node that was silent during the takeover for its replica."""
         reply = self.ask(other)
         (group,) = reply.groups
-        counts = as_snapshot(reply.counts)
+        counts = reply.counts.unpack()
         self.ownership.replica_answered(shard_of(KEY), other.name, counts, self.now, group)
 
     @property
@@ -179,14 +178,14 @@ class Host:
         reply = standby.sender.answer(self.name, pull, self.now, lambda shard: True)
         for about in reply.groups:
             assert about.hold is not Holding.HELD
-            counts = as_snapshot(reply.counts)
+            counts = reply.counts.unpack()
             group = replace(about, taken_from="")
             self.ownership.replica_answered(*about.shards, standby.name, counts, self.now, group)
 
     def continue_from(self, copy: Pulled) -> None:
         """Apply the answer of the previous holder, which has only a replica."""
         (about,) = copy.groups
-        counts = as_snapshot(copy.counts)
+        counts = copy.counts.unpack()
         self.ownership.owner_has_replica(shard_of(KEY), counts, about, self.now)
 
     @property

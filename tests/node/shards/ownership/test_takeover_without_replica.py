@@ -16,7 +16,6 @@ from ringfence.peering.link import Link
 from ringfence.wire import Copy, Pull
 from tests.node.cluster import CONTAINMENT
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, member
-from tests.node.shards.snapshots import as_snapshot
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
@@ -183,7 +182,7 @@ def test_a_standby_that_was_silent_uses_its_replica_of_the_owner() -> None:
 def test_counts_of_a_takeover_without_replica_do_not_replace_a_replica() -> None:
     standby, third, again = copied_and_away("b")
     copy = again.ask(standby)
-    counts = as_snapshot(copy.counts)
+    counts = copy.counts.unpack()
     again.ownership.take_over(shard_of(KEY), third.name, [(NOW, counts)], NOW)
     again.spend(1)  # The standby was asked first and did not answer.
 

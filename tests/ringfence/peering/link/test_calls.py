@@ -9,7 +9,6 @@ from ringfence.wire import (
     AskPeers,
     Batch,
     Copy,
-    Counts,
     Digest,
     DigestMismatch,
     Done,
@@ -77,7 +76,7 @@ async def test_a_call_answered_by_an_answer_fails(autojump_clock):
         assert replies == [None]
 
 
-NOTHING = Counts([], [], [], [], [])
+NOTHING = PackedSnapshot(b"", 0, [], [])
 
 
 @pytest.mark.parametrize(

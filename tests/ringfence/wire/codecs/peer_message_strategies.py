@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from hashring import SHARDS
-from ringfence.limiter import Limit, PackedSnapshot
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
     MAX_COST,
@@ -18,7 +18,6 @@ from ringfence.wire.messages.peer_messages import (
     AskPeers,
     AskTakenOver,
     Copy,
-    Counts,
     Digest,
     DigestMismatch,
     Done,
@@ -38,7 +37,6 @@ from ringfence.wire.messages.peer_messages import (
 )
 from ringfence.wire.messages.request_columns import Source
 from ringfence.wire.messages.request_messages import DecidedCheck
-from tests.node.shards.snapshots import as_snapshot
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
 seqs = st.integers(1, MAX_U64)
@@ -55,16 +53,17 @@ def as_long(columns: st.SearchStrategy, count: int) -> st.SearchStrategy:
 
 
 @st.composite
-def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
-    count = draw(st.integers(0, 6)) if count is None else count
+def counts(draw: st.DrawFn, count: int) -> PackedSnapshot:
     amounts = draw(st.sets(st.integers(0, 99), min_size=min(count, 1), max_size=min(count, 3)))
     received = st.dictionaries(texts, pairs, max_size=2)
-    return Counts(
-        draw(as_long(keys, count)),
-        draw(as_long(numbers, count)),
-        [Limit.of_ns(amount, 10**9) for amount in sorted(amounts)],
-        draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
-        draw(st.just([]) | as_long(received, count)),
+    return PackedSnapshot.of(
+        Snapshot(
+            draw(as_long(keys, count)),
+            draw(as_long(numbers, count)),
+            [Limit.of_ns(amount, 10**9) for amount in sorted(amounts)],
+            draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
+            draw(st.just([]) | as_long(received, count)),
+        )
     )
 
 
@@ -123,17 +122,13 @@ def pulled(draw: st.DrawFn) -> Pulled:
 origins = st.lists(u64, max_size=MAX_ORIGINS).map(tuple)
 
 
-def packed(counts: Counts) -> PackedSnapshot:
-    return PackedSnapshot.of(as_snapshot(counts))
-
-
 @st.composite
 def copies(draw: st.DrawFn) -> Copy:
     count = draw(st.integers(0, 6))
     different = draw(st.lists(origins, max_size=3))
     indexes = as_long(st.integers(0, len(different) - 1), count)
     which = indexes if len(different) > 1 else st.just([])
-    return Copy(draw(seqs), packed(draw(counts(count))), different, draw(which))
+    return Copy(draw(seqs), draw(counts(count)), different, draw(which))
 
 
 @st.composite

@@ -5,7 +5,7 @@ from msgpack import packb
 
 from hashring import SHARDS
 from ringfence.errors import LocalProtocolError
-from ringfence.limiter import Limit, PackedSnapshot
+from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
     MAX_COST,
@@ -25,7 +25,6 @@ from ringfence.wire.errors import BadMessage, Cause
 from ringfence.wire.framing import MAX_MESSAGE
 from ringfence.wire.messages.peer_messages import (
     Copy,
-    Counts,
     Digest,
     Done,
     Exchange,
@@ -42,7 +41,6 @@ from ringfence.wire.messages.peer_messages import (
 from ringfence.wire.messages.request_columns import Source
 from tests.ringfence.wire.codecs.peer_message_strategies import (
     messages,
-    packed,
     texts,
     u64,
 )
@@ -50,11 +48,15 @@ from tests.ringfence.wire.codecs.peer_message_strategies import (
 KEY = b"8 bytes."
 LIMIT = Limit.of_ns(100, 60_000_000_000)
 WIRE_LIMIT = [100, 60_000_000_000]
-COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
 ROW = bytes((0, len(KEY), *KEY, 2, 0, 1, 2))
 PACKED = [ROW, 1, [WIRE_LIMIT], []]
 TWO_PACKED = [ROW + bytes((len(KEY), 0, 0)), 2, [WIRE_LIMIT], []]
 GROUP = [[1], [1], 2, 1, "", "", "", 0, False, [], []]
+
+
+def packed(keys, states, remote_counts=()):
+    limits = [LIMIT] if keys else []
+    return PackedSnapshot.of(Snapshot(keys, states, limits, [0] * len(keys), [*remote_counts]))
 
 
 @settings(max_examples=300)
@@ -169,55 +171,6 @@ def test_a_wrong_field_is_refused_by_its_name(fields, field):
     ("wrong", "field"),
     [
         (None, ""),
-        (COUNTS[:4], ""),
-        ([*COUNTS, []], ""),
-        ([{KEY: 1}, *COUNTS[1:]], ".keys"),
-        ([[KEY[1:]], *COUNTS[1:]], ".keys"),
-        ([[bytes(MAX_KEY + 1)], *COUNTS[1:]], ".keys"),
-        ([["a text."], *COUNTS[1:]], ".keys"),
-        ([[KEY] * (MAX_MOVED + 1), *COUNTS[1:]], ".keys"),
-        ([[KEY], [], *COUNTS[2:]], ".states"),
-        ([[KEY], [[1], [1]], *COUNTS[2:]], ".states"),
-        ([[KEY], [1], *COUNTS[2:]], ".states"),
-        ([[KEY], [b"\x01"], *COUNTS[2:]], ".states"),
-        ([[KEY], [[-1]], *COUNTS[2:]], ".states"),
-        ([[KEY], [[False]], *COUNTS[2:]], ".states"),
-        ([[KEY], [[0] * (MAX_NUMBERS + 1)], *COUNTS[2:]], ".states"),
-        ([[KEY], [[1]], [], [0], []], ".which"),
-        ([[KEY], [[1]], [WIRE_LIMIT, [200, 10**9]], [0], []], ".limits"),
-        ([[KEY], [[1]], [[100]], [0], []], ".limits"),
-        ([[KEY], [[1]], [[100, 0]], [0], []], ".limits"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [1], []], ".which"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [], []], ".which"),
-        ([[KEY], [[1]], [WIRE_LIMIT], 0, []], ".which"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], None], ".remote_counts"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{}, {}]], ".remote_counts"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], [[]]], ".remote_counts"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{"us": [1]}]], ".remote_counts"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{"us": [1, -2]}]], ".remote_counts"),
-        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{b"us": [1, 2]}]], ".remote_counts"),
-        (
-            [[KEY], [[1]], [WIRE_LIMIT], [0], [{str(n): [] for n in range(MAX_WRITERS + 1)}]],
-            ".remote_counts",
-        ),
-    ],
-)
-def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
-    assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
-
-
-@pytest.mark.parametrize("wrong", [[-1], [True], [MAX_U64, 0.5], ["1"], None, {}, [[1]]])
-def test_one_wrong_state_among_many_is_refused(wrong):
-    states = [[7]] * 30 + [wrong]
-    counts = [[KEY] * 31, states, [WIRE_LIMIT], [0] * 31, []]
-
-    assert_refused([18, 1, [GROUP], counts, [], []], "Pulled.counts.states")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        (None, ""),
         (PACKED[:3], ""),
         ([*PACKED, []], ""),
         (["rows", *PACKED[1:]], ".rows"),
@@ -236,11 +189,20 @@ def test_one_wrong_state_among_many_is_refused(wrong):
         ([ROW, 1, [], []], ".rows"),
         ([ROW, 1, [None], []], ".limits"),
         ([ROW, 1, [WIRE_LIMIT] * 2, []], ".limits"),
+        ([bytes((0, 8, *KEY, 0x81, 0x80, 1)) + bytes(16_386), *PACKED[1:]], ".rows"),
+        ([ROW, 1, [[100]], []], ".limits"),
+        ([ROW, 1, [[100, 0]], []], ".limits"),
+        ([*PACKED[:3], None], ".remote_counts"),
         ([*PACKED[:3], [{}, {}]], ".remote_counts"),
+        ([*PACKED[:3], [[]]], ".remote_counts"),
         ([*PACKED[:3], [{"eu": [1]}]], ".remote_counts"),
+        ([*PACKED[:3], [{"eu": [1, -2]}]], ".remote_counts"),
+        ([*PACKED[:3], [{b"eu": [1, 2]}]], ".remote_counts"),
+        ([*PACKED[:3], [{str(n): [] for n in range(MAX_WRITERS + 1)}]], ".remote_counts"),
     ],
 )
 def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
+    assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
     assert_refused([19, 1, wrong, [], []], f"Copy.counts{field}")
 
 
@@ -271,14 +233,14 @@ def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
     ],
 )
 def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
-    assert_refused([18, 1, groups, COUNTS, [], []], field)
+    assert_refused([18, 1, groups, PACKED, [], []], field)
 
 
 @pytest.mark.parametrize(
     "fallback_counts", [None, [[]] * 2, [[1]], [[1, -1]], [[1, True]], [b"\x01\x02"]]
 )
 def test_fallback_counts_are_pairs_for_every_key_or_missing(fallback_counts):
-    assert_refused([18, 1, [GROUP], COUNTS, fallback_counts, []], "Pulled.fallback_counts")
+    assert_refused([18, 1, [GROUP], PACKED, fallback_counts, []], "Pulled.fallback_counts")
 
 
 @pytest.mark.parametrize(
@@ -310,14 +272,9 @@ def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
         Copy(1, PackedSnapshot(ROW, 1, [], [])),
         Copy(0, PackedSnapshot(b"", 0, [], [])),
         Copy(1, PackedSnapshot(ROW, 1, [LIMIT], []), [(1,)], [0]),
-        Pulled(1, [], Counts([bytes(MAX_KEY)] * 8193, [[]] * 8193, [LIMIT], [0] * 8193, []), []),
-        Pulled(1, [], Counts([KEY], [[1]], [LIMIT], [0], []), []),
-        Pulled(
-            1,
-            [ShardGroup([1], [0], Holding.HELD, 0, "", "", "", 0)],
-            Counts([], [], [], [], []),
-            [],
-        ),
+        Pulled(1, [], packed([bytes(MAX_KEY)] * 8193, [[]] * 8193), []),
+        Pulled(1, [], packed([KEY], [[1]]), []),
+        Pulled(1, [ShardGroup([1], [0], Holding.HELD, 0, "", "", "", 0)], packed([], []), []),
         WindowCounts(1, "eu", [KEY], [[1, 2, 3]]),
         WindowCounts(1, "eu", [KEY], [[1, MAX_U64 + 1]]),
         Digest(1, "eu", [1], []),
@@ -335,15 +292,15 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
     """What `encode` lets through `decode` does too, at the bounds as well."""
     keys = [b"%08d" % number for number in range(MAX_MOVED)]
     states = [[MAX_U64] * 2] * MAX_MOVED
-    full = Counts(keys, states, [LIMIT], [0] * MAX_MOVED, [{"us": [1, 2]}] * MAX_MOVED)
+    full = packed(keys, states, [{"us": [1, 2]}] * MAX_MOVED)
 
     for message in (
-        Copy(1, packed(full), [(MAX_U64,) * MAX_ORIGINS, ()], [1] * MAX_MOVED),
+        Copy(1, full, [(MAX_U64,) * MAX_ORIGINS, ()], [1] * MAX_MOVED),
         WindowCounts(1, "eu", keys, [[1, MAX_U64]] * MAX_MOVED),
         Pulled(
             1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "", "m", 1)], full, []
         ),
-        Copy(1, packed(Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], []))),
+        Copy(1, packed([bytes(MAX_KEY)], [[0] * MAX_NUMBERS])),
         Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64, replicas=ReplicaRequest.ONLY),
         Digest(1, "eu", list(range(SHARDS)), [MAX_U64] * SHARDS),
         Exchange(1, bytes(MAX_PACKED)),
@@ -383,11 +340,11 @@ def assert_refused(fields: list[object], field: str) -> None:
     ],
 )
 def test_decided_checks_that_cannot_be_are_refused(check):
-    assert_refused([18, 1, [GROUP], COUNTS, [], [check]], "Pulled.decided")
+    assert_refused([18, 1, [GROUP], PACKED, [], [check]], "Pulled.decided")
 
 
 def test_a_decided_check_has_a_key_that_can_be():
     check = [1, 2, 0, b"short", 1, 0, [0] * 8]
 
     with pytest.raises(BadMessage, match=r"Pulled\.decided"):
-        decode(packb([18, 1, [GROUP], COUNTS, [], [check]]))
+        decode(packb([18, 1, [GROUP], PACKED, [], [check]]))
