@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 _KEYS_PER_PART = 2000
-"""Most keys in one part of a transfer, which takes about two milliseconds to send or receive."""
+"""Most keys in one part of a transfer, which takes about four milliseconds to send or receive."""
 BYTES_PER_PART = 64_000
 """Most bytes in one part of more than one key. When these are logs of hits, a part takes about 8 ms
-to receive."""
+to send."""
 _ROW_BYTES = 64
 """Room for one limit, or for the counts of one data center."""
 _DECIDED_PER_PART = 700
