@@ -233,7 +233,7 @@ def room_left(decision: Decision) -> str:
     """Describe the remaining units of a counter, and how many an unused counter has."""
     limit = decision.rule.limit if decision.rule is not None else None
     if limit is None or not limit.is_bucket or decision.remaining is None:
-        return f"{decision.remaining} of {_limit(decision)} left"
+        return f"{decision.remaining} left of {_limit(decision)}"
     if limit.queue:
         return f"room for {decision.remaining} of {limit.bucket_size} in the queue"
     return f"{decision.remaining} of {limit.bucket_size} left in the bucket of {_limit(decision)}"

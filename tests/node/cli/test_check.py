@@ -14,7 +14,7 @@ def test_a_check_within_the_limit_is_allowed_and_one_beyond_is_denied(
     ran = [run("check", "api", name, "--cluster", cluster.url) for _ in range(6)]
 
     assert [each.status for each in ran] == [0] * 5 + [1]
-    assert ran[0].out == "allowed: 4 of 5/year fixed_window left\n"
+    assert ran[0].out == "allowed: 4 left of 5/year fixed_window\n"
     assert ran[5].out.startswith("denied by 5/year fixed_window: retry after ")
 
 
@@ -95,7 +95,7 @@ def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
     reset = run("check", "api", name, "--reset", *to)
 
     assert peek.status == 1
-    assert (refund.status, refund.out) == (0, "refunded: 2 of 5/year fixed_window left\n")
+    assert (refund.status, refund.out) == (0, "refunded: 2 left of 5/year fixed_window\n")
     assert "lacks the scope 'reset'" in refused(reset)
 
 
@@ -107,8 +107,8 @@ def test_a_charge_counts_past_the_limit_and_says_so(
     within, beyond = [run("check", "api", name, "--charge", "--cost", "4", *to) for _ in range(2)]
     denied = run("check", "api", name, *to)
 
-    assert (within.status, within.out) == (0, "charged: 1 of 5/year fixed_window left\n")
-    assert (beyond.status, beyond.out) == (0, "charged: 0 of 5/year fixed_window left\n")
+    assert (within.status, within.out) == (0, "charged: 1 left of 5/year fixed_window\n")
+    assert (beyond.status, beyond.out) == (0, "charged: 0 left of 5/year fixed_window\n")
     assert denied.status == 1
 
 
@@ -133,7 +133,7 @@ def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str
     [
         ("1/minute burst 10", "allowed: 9 of 10 left in the bucket of 1/minute burst 10\n"),
         ("1/minute burst 10 queue", "allowed: room for 9 of 10 in the queue\n"),
-        ("5/year fixed_window", "allowed: 4 of 5/year fixed_window left\n"),
+        ("5/year fixed_window", "allowed: 4 left of 5/year fixed_window\n"),
     ],
 )
 def test_what_is_left_is_compared_with_what_there_is(
@@ -241,11 +241,11 @@ def test_why_names_the_rule_that_denies_and_who_decided(
     assert lines[:4] == [
         f"{name}: allowed",
         "  rule: api > client",
-        "  5 of 5/year fixed_window left",
+        "  5 left of 5/year fixed_window",
         f"  decided by: node {rows[0]['node']}, its owner",
     ]
     assert lines[4:6] == [f"{name}, path=/a: denied", "  rule: api > client > path"]
-    assert lines[6].startswith("  0 of 2/year fixed_window left; retry after ")
+    assert lines[6].startswith("  0 left of 2/year fixed_window; retry after ")
     assert lines[8] == "free=x: allowed, rule api > free is unlimited"
     assert lines[9] == "clinet=x: allowed, no rule applies"
     assert "did you mean 'client'" in lines[10]
