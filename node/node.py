@@ -48,6 +48,7 @@ from node.shards.ownership.shard_states import OnTransition
 from node.shards.shard_counters import ShardCounters, build_shard_counters
 from node.shards.stall_recovery import StallRecovery, StallWatch
 from ringfence import __version__, runtime
+from ringfence.errors import ConfigError
 from ringfence.peering.clock import Clock
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing import Router
@@ -62,6 +63,8 @@ logger = logging.getLogger("ringfence.node")
 
 _JOIN_PATIENCE = 3.0
 """Seconds that a node searches for other members before it starts alone."""
+_NAME_PATIENCE = 1.0
+"""Seconds that a node waits for another member's answer whether its name is in use."""
 _FETCH_PATIENCE = 5.0
 """Seconds that a node fetches its shards before it becomes alive without the rest."""
 _LINGER = 1.0
@@ -192,7 +195,7 @@ class Node:
         `resolve` finds the addresses of other members; None is a cluster of one, until others
         join it. `founders` are the records of all members of a cluster that begins without
         counters: this node then holds its shards at once. Raises `ConfigError` when another node
-        has the same name.
+        has the same name, or when the only nodes that answer reject this node's keys.
         """
         shards, cluster, supervise = self.shards, self.cluster, self.containment.supervise
         self._running.start(transport)
@@ -200,15 +203,15 @@ class Node:
         self._seal = Seal(keys, self.settings.cluster, self._random.getrandbits(64))
         datagrams = self._datagrams or SealedDatagrams(self._seal)
         gossip = cluster.start(transport, datagrams, self._link_events, self._stalls.notice)
+        if resolve is not None and not founders:
+            with runtime.move_on_after(_NAME_PATIENCE):
+                await cluster.check_name(await resolve())
         async with runtime.open_task_group() as nursery:
             self._running.nursery = nursery
             for part in (shards.handoff, shards.replication, self.handler, shards.cross_dc):
                 nursery.start_soon(part.run)
             gossip.start()
             if resolve is not None:
-                if not founders:
-                    with runtime.move_on_after(_JOIN_PATIENCE):
-                        await cluster.check_name(await resolve())
                 nursery.start_soon(supervise, "seeds", cluster.find_seeds, resolve)
             if founders:
                 gossip.found(founders)
@@ -230,6 +233,12 @@ class Node:
         if self.cluster.has_joined.is_set():
             with runtime.move_on_after(_FETCH_PATIENCE):
                 await self.shards.handoff.wait_all_fetched()
+        elif self.links.refusal is not None:
+            raise ConfigError(
+                f"node {self.name!r} must have the keys of the cluster that it joins: "
+                f"{self.links.refusal}; copy cluster.key and ca.pem from a node of this cluster, "
+                "and make the certificate with `ringfence keys add-node`"
+            )
         else:
             logger.warning("no member answered; node %s begins alone", self.name)
 

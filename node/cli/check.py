@@ -22,7 +22,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
-from ringfence.rules.unmatched_requests import in_another_order, known_paths
+from ringfence.rules.unmatched_requests import in_another_order, known_paths, unknown_domain
 from ringfence.wire import Source
 
 __all__ = ["check", "keys_hint", "node_of", "room_left"]
@@ -126,9 +126,8 @@ async def _check(
             decision = await _do_limit(limiter, verb, limit, words, cost)
             key = None if decision.rule is None else encode_key(decision.rule.id, words)
             return _Answer(decision, node_of(cluster, decision, key))
-        if not limiter.rules.knows_domain(domain):
-            known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
-            raise ConfigError(f"no rules for domain {domain!r}; the cluster has {known}")
+        if problem := unknown_domain(limiter.rules, domain):
+            raise ConfigError(problem)
         decision = await _do(limiter, verb, domain, descriptors, cost)
         met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
         rule = decision.rule

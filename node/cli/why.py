@@ -23,6 +23,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
+from ringfence.rules.unmatched_requests import unknown_domain
 from ringfence.wire import Source
 
 __all__ = ["why"]
@@ -96,9 +97,8 @@ async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> l
     answers = []
     async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)
-        if not limiter.rules.knows_domain(domain):
-            known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
-            raise ConfigError(f"no rules for domain {domain!r}; the cluster has {known}")
+        if problem := unknown_domain(limiter.rules, domain):
+            raise ConfigError(problem)
         for descriptor in descriptors:
             decision = await limiter.peek(domain, descriptor)
             [match] = limiter.rules.match(domain, [descriptor])

@@ -142,9 +142,15 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
     try:
         lines = keys.cluster_key.read_text("ascii").split()
         cluster_keys = tuple([bytes.fromhex(line) for line in lines])
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigError(
-            f"{keys.cluster_key}: not a cluster key ({error}); `ringfence keys new` writes one"
+            f"{keys.cluster_key}: cannot be read ({error.strerror}); copy it from another node, "
+            "readable for this user; for a new cluster, `ringfence keys new` writes one"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{keys.cluster_key}: not a cluster key ({error}); copy the file of another node; for "
+            "a new cluster, `ringfence keys new` writes one"
         ) from error
     if not 1 <= len(cluster_keys) <= 2:
         raise ConfigError(

@@ -44,6 +44,7 @@ class LinkEvents:
             logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
         else:
             self._lost_links.add(link)
-            logger.warning("peer at %s:%d is lost: %s", host, port, link.refusal)
+            reason = link.refusal or "it does not answer"
+            logger.warning("peer at %s:%d is lost: %s", host, port, reason)
             if link.name:
                 self._report_unreachable(link.name)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gossip import Membership, Record, Status
 from hashring import Member, NodeId
+from ringfence.errors import AccessDenied, RingfenceError, UntrustedPeer
 from ringfence.peering.link import Link, LinkListener, LinkSettings, Prove
 from ringfence.peering.link.calls import call
 from ringfence.transport.interface import Address, Transport
@@ -137,6 +138,13 @@ class PeerLinks:
             link.address == address and link.is_ready and link is not other_than
             for link in [*links, *self._by_address.values()]
         )
+
+    @property
+    def refusal(self) -> RingfenceError | None:
+        """Error with which the node at an address rejected this node's keys, or this node its
+        certificate; None without one."""
+        refusals = [link.refusal for link in self._by_address.values()]
+        return next((e for e in refusals if isinstance(e, AccessDenied | UntrustedPeer)), None)
 
     def close(self) -> None:
         """Close the links to all members."""

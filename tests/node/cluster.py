@@ -36,6 +36,8 @@ def raise_(error: Exception) -> None:
 CONTAINMENT = Containment(logger, lambda: 0.0, raise_)
 """For parts without a node: no internal error is contained."""
 NAMES = ("a", "b", "c")
+OPEN = Access(cluster="ringfence", is_open=True)
+"""Access of all callers, without keys."""
 RULES = """
 domain: api
 descriptors:
@@ -98,6 +100,7 @@ class World:
     nodes: dict[str, Node] = field(default_factory=dict)
     lives: dict[str, trio.CancelScope] = field(default_factory=dict)
     bugs: list[Exception] = field(default_factory=list)
+    access: Access = OPEN
     clients: int = 0
     started: set[str] = field(default_factory=set)
 
@@ -151,7 +154,7 @@ class World:
                 zone=zone,
                 drain_timeout=5.0,
             ),
-            Access(cluster="ringfence", is_open=True),
+            self.access,
             rules or self.rules,
             clock=self.clock,
             random=Random(name),

@@ -255,7 +255,8 @@ class Cluster:
         if reachable:
             logger.info("%s at %s is reachable", node, address)
         else:
-            logger.warning("Ringfence: %s at %s is lost: %s", node, address, link.refusal)
+            reason = link.refusal or "it does not answer"
+            logger.warning("Ringfence: %s at %s is lost: %s", node, address, reason)
         self._refresher.on_reachable()
         self._slot_waits.wake_all()  # Another node may now have the queue.
 

@@ -26,7 +26,7 @@ class DescriptorTarget(Struct, frozen=True):
         """Error text of `hold` when no concurrency limit applies."""
         return (
             "hold must have a rule with algorithm concurrency, got descriptors of domain "
-            f"{self.domain!r} that match none; use check or acquire for other limits"
+            f"{self.domain!r} that match no such rule; use check or acquire for other limits"
         )
 
     def match(self, rules: RuleSet) -> Sequence[Match | None]:

@@ -274,7 +274,8 @@ def test_an_unknown_domain_is_refused_with_those_that_are_known(
 ) -> None:
     said = refused(run("check", "ipa", "client=x", "--cluster", cluster.url))
 
-    assert "no rules for domain 'ipa'; the cluster has api" in said
+    assert "domain 'ipa' has no rules" in said
+    assert "the cluster has api" in said
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_an_unknown_domain_is_refused_with_those_that_are_known(
     [
         (["check", "api"], "KEY=VALUE"),
         (["why", "api"], "nothing to explain: give KEY=VALUE words"),
-        (["why", "ipa", "client=x"], "no rules for domain 'ipa'; the cluster has api"),
+        (["why", "ipa", "client=x"], "the cluster has api"),
         (["check", "api", "client"], "must be KEY=VALUE such as client=203.0.113.7, got 'client'"),
         (["check", "api", "=x"], "must be KEY=VALUE such as client=203.0.113.7, got '=x'"),
         (

@@ -6,10 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from node.config.access import Access
 from ringfence.errors import ConfigError
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.wire import Results, Source
-from tests.node.cluster import NAMES, HandClock, address_of, of, owned, world
+from tests.node.cluster import NAMES, HandClock, address_of, empty_world, of, owned, world
 from tests.node.keys_by_owner import key_owned_by, race
 
 
@@ -264,3 +265,20 @@ async def test_a_node_may_return_at_another_address_at_once(
         await made.settle()
 
         assert made.nodes["b"].membership.me.host == "new"
+
+
+async def test_a_node_whose_keys_all_members_reject_does_not_start_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """Its clients would have limits of their own."""
+    async with empty_world() as made:
+        made.access = Access((b"1" * 32,), "ringfence")
+        first = await made.start("a")
+        made.access = Access((b"2" * 32,), "ringfence")
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ConfigError, match="'b' must have the keys .*: a:7101: .* not one"),
+            flatten_subgroups=True,
+        ):
+            await made.start("b")
+
+        assert [row.name for row in first.queries.members(1).members] == ["a"]

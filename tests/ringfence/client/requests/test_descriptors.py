@@ -33,7 +33,7 @@ async def test_an_invalid_cost_raises_in_the_caller(cost):
         ([[("user", "a", "b")]], "must be a list of \\(key, value\\) pairs"),
         ({"user": 42}, "entry 'user' must be text, got 42; write '42'"),
         ({"path": 42}, "must be text"),
-        ({"user": None}, "must be text"),
+        ({"user": None}, "must be text, got None; leave it out"),
         ({7: "a"}, "must be text"),
         (Descriptor((("user", 42),), limit=Limit(1, 1)), "must be text"),
         (5, "must be a mapping or a list, got 5"),
