@@ -48,7 +48,7 @@ from node.shards.ownership.shard_states import OnTransition
 from node.shards.shard_counters import ShardCounters, build_shard_counters
 from node.shards.stall_recovery import StallRecovery, StallWatch
 from ringfence import __version__, runtime
-from ringfence.errors import ConfigError
+from ringfence.errors import ConfigError, UntrustedPeer
 from ringfence.peering.clock import Clock
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing import Router
@@ -63,8 +63,6 @@ logger = logging.getLogger("ringfence.node")
 
 _JOIN_PATIENCE = 3.0
 """Seconds that a node searches for other members before it starts alone."""
-_NAME_PATIENCE = 1.0
-"""Seconds that a node waits for another member's answer whether its name is in use."""
 _FETCH_PATIENCE = 5.0
 """Seconds that a node fetches its shards before it becomes alive without the rest."""
 _LINGER = 1.0
@@ -195,7 +193,7 @@ class Node:
         `resolve` finds the addresses of other members; None is a cluster of one, until others
         join it. `founders` are the records of all members of a cluster that begins without
         counters: this node then holds its shards at once. Raises `ConfigError` when another node
-        has the same name, or when the only nodes that answer reject this node's keys.
+        has the same name, or when all nodes that answer reject this node.
         """
         shards, cluster, supervise = self.shards, self.cluster, self.containment.supervise
         self._running.start(transport)
@@ -203,9 +201,6 @@ class Node:
         self._seal = Seal(keys, self.settings.cluster, self._random.getrandbits(64))
         datagrams = self._datagrams or SealedDatagrams(self._seal)
         gossip = cluster.start(transport, datagrams, self._link_events, self._stalls.notice)
-        if resolve is not None and not founders:
-            with runtime.move_on_after(_NAME_PATIENCE):
-                await cluster.check_name(await resolve())
         async with runtime.open_task_group() as nursery:
             self._running.nursery = nursery
             for part in (shards.handoff, shards.replication, self.handler, shards.cross_dc):
@@ -233,12 +228,10 @@ class Node:
         if self.cluster.has_joined.is_set():
             with runtime.move_on_after(_FETCH_PATIENCE):
                 await self.shards.handoff.wait_all_fetched()
-        elif self.links.refusal is not None:
-            raise ConfigError(
-                f"node {self.name!r} must have the keys of the cluster that it joins: "
-                f"{self.links.refusal}; copy cluster.key and ca.pem from a node of this cluster, "
-                "and make the certificate with `ringfence keys add-node`"
-            )
+        elif (refusal := self.links.refusal) is not None:
+            is_untrusted = isinstance(refusal, UntrustedPeer)
+            advice = "; copy ca.pem from a node of this cluster" if is_untrusted else ""
+            raise ConfigError(f"node {self.name!r} cannot join: {refusal}{advice}")
         else:
             logger.warning("no member answered; node %s begins alone", self.name)
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 from gossip import Changed, Conflict, Membership, Record, Status
 from hashring import NodeId, Ring, View
 from node.context.node_context import NodeContext
-from node.membership.gossip_driver import Datagrams, GossipDriver
+from node.membership.gossip_driver import Datagrams, GossipDriver, name_in_use
 from node.membership.peer_links import PeerLinks, member_of
 from node.requests.handler import RequestHandler
 from node.requests.placement import NodeRoutes
@@ -22,7 +22,6 @@ from ringfence.errors import ConfigError
 from ringfence.peering.link import Link, LinkListener
 from ringfence.peering.target import Target
 from ringfence.transport.interface import Address, Transport
-from ringfence.wire import AskMembers, MemberRow, Members
 
 __all__ = ["ClusterView", "Resolve", "log_change", "state_of"]
 
@@ -117,44 +116,6 @@ class ClusterView:
 
     # -- tasks ---------------------------------------------------------------------------------
 
-    async def check_name(self, seeds: Sequence[Address]) -> None:
-        """Raise `ConfigError` if a running node at another address has this node's name.
-
-        `seeds` are asked for the members. Without an answer, the name is assumed to be free.
-        """
-        name, own = self._node.name, self._node.settings.advertise_at
-        for row in await self._members_at([seed for seed in seeds if seed != own]):
-            address = row.host, row.port
-            if row.name != name or address == own:
-                continue
-            # The member may have ended, and another node may have its address now.
-            there = [
-                (each.name, each.state == "left")
-                for each in await self._members_at([address])
-                if (each.host, each.port) == address
-            ]
-            if there == [(name, False)]:
-                raise _name_in_use(name, address)
-
-    async def _members_at(self, seeds: Sequence[Address]) -> list[MemberRow]:
-        """Return the members by the first seed that answers; empty if no seed answers."""
-        replies: list[object] = []
-        found: list[MemberRow] = []
-        is_done = runtime.Event()
-
-        def on_reply(reply: object) -> None:
-            replies.append(reply)
-            if isinstance(reply, Members):
-                found.extend(reply.members)
-            if found or len(replies) == len(seeds):
-                is_done.set()
-
-        for seed in seeds:
-            self._links.at(seed).call(AskMembers, on_reply)
-        if seeds:
-            await is_done.wait()
-        return found
-
     async def find_seeds(self, resolve: Resolve) -> None:
         """Look up the seed addresses periodically, and ask the nodes there for the members."""
         while True:
@@ -194,7 +155,7 @@ class ClusterView:
         `ConfigError`."""
         await self._conflicted.wait()
         assert self._conflict is not None
-        raise _name_in_use(self._node.name, self._conflict.record.address)
+        raise ConfigError(name_in_use(self._conflict.record))
 
     def _on_conflict(self, conflict: Conflict) -> None:
         record = conflict.record
@@ -344,10 +305,3 @@ def log_change(change: Changed) -> None:
         logger.log(
             level, "member %s at %s:%d is %s, was %s", after.name, after.host, after.port, now, was
         )
-
-
-def _name_in_use(name: str, address: Address) -> ConfigError:
-    return ConfigError(
-        f"name must be unique in the cluster, got {name!r}, which the node at "
-        f"{address[0]}:{address[1]} has; set another name, or stop that node first"
-    )

@@ -18,6 +18,7 @@ from gossip import (
     Message,
     Record,
     Send,
+    Status,
     decode,
     encode,
     pack_records,
@@ -31,7 +32,7 @@ from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage
 from ringfence.wire import Exchanged
 
-__all__ = ["Datagrams", "GossipDriver", "SealedDatagrams"]
+__all__ = ["Datagrams", "GossipDriver", "NameInUse", "SealedDatagrams", "name_in_use"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -56,6 +57,10 @@ class Datagrams(Protocol):
 
     def unpack_records(self, packed: bytes) -> list[Record]:
         """Decode the membership records of a full exchange. Raises `BadDatagram`."""
+
+
+class NameInUse(Exception):
+    """Error for a joining node with the name of a living member."""
 
 
 class SealedDatagrams:
@@ -160,12 +165,25 @@ class GossipDriver:
         """Probe a member at once, because the link to it was lost."""
         self._perform(self._membership.report_unreachable(name, self._now()))
 
-    def exchanged(self, message: ExchangeMessage) -> Exchanged:
+    def exchanged(self, sender: str, message: ExchangeMessage) -> Exchanged:
         """Merge the membership records of a peer, and return this node's records as the answer.
 
-        Raises `BadDatagram` for bytes that are not valid records.
+        Raises `BadDatagram` for bytes that are not valid records. Raises `NameInUse` if `sender` is
+        a joining node and a living member at another address has its name.
         """
         records = self._datagrams.unpack_records(message.packed)
+        known = self._membership.records.get(sender)
+        own = next((record for record in records if record.name == sender), known)
+        if (
+            known is not None
+            and own is not None
+            and own.address != known.address
+            and own.status is Status.JOINING
+            and known.status is Status.ALIVE
+        ):
+            # It may have ended a moment ago. Then it will soon be a suspect.
+            self.report_unreachable(sender)
+            raise NameInUse(name_in_use(known))
         self._perform(self._membership.merge(records, self._now()))
         return Exchanged(message.seq, self._packed())
 
@@ -245,3 +263,11 @@ class GossipDriver:
         self._planned = deadline
         seconds = max(0, deadline - self._now()) / NS_PER_SECOND
         self._timer = self._transport.call_at(self._transport.now() + seconds, self._tick)
+
+
+def name_in_use(member: Record) -> str:
+    """Return the error text for a node that has the name of a member at another address."""
+    return (
+        f"name must be unique in the cluster, got {member.name!r}, which the node at "
+        f"{member.host}:{member.port} has; set another name, or stop that node first"
+    )

@@ -6,6 +6,7 @@ from gossip import BadDatagram, Membership
 from hashring import NodeId
 from node.context.node_context import NodeContext
 from node.membership.cluster_view import ClusterView
+from node.membership.gossip_driver import NameInUse
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
 from node.requests.sessions.caller import Caller, internal_refusal
@@ -55,7 +56,7 @@ class PeerRequests:
         shards, cross_dc, member = self._shards, self._shards.cross_dc, NodeId(name)
         match message:
             case Exchange():
-                self._answer_exchange(session, message)
+                self._answer_exchange(session, name, message)
             case Pull():
                 assert self._node.running.nursery is not None
                 self._node.running.nursery.start_soon(self._answer_pull, session, member, message)
@@ -85,10 +86,13 @@ class PeerRequests:
         record = self._membership.records.get(name)
         return record.datacenter if record else ""
 
-    def _answer_exchange(self, session: Caller, message: Exchange) -> None:
+    def _answer_exchange(self, session: Caller, name: str, message: Exchange) -> None:
         assert self._cluster.gossip is not None
         try:
-            session.send(self._cluster.gossip.exchanged(message))
+            session.send(self._cluster.gossip.exchanged(name, message))
+        except NameInUse as error:
+            self._node.counters.refused("name_in_use")
+            session.send(Refused(message.seq, ErrorCode.NOT_PERMITTED, str(error)))
         except BadDatagram as error:
             self._node.counters.refused("bad_records")
             session.send(Refused(message.seq, ErrorCode.BAD_MESSAGE, str(error)))

@@ -182,10 +182,12 @@ class Session:
         binding = self._connection.binding
         scopes = self._api.access.admit(hello, self._connection.address, binding)
         if scopes is None:
-            what = "cluster key" if hello.role is Role.NODE else "token"
+            what, where = "token", "tokens.toml of this node has those that it knows"
+            if hello.role is Role.NODE:
+                what, where = "cluster key", "copy cluster.key from a node of this cluster"
             self._refuse(
                 ErrorCode.BAD_CREDENTIAL,
-                f"the {what} shown by {hello.name!r} is not one this node knows",
+                f"the {what} shown by {hello.name!r} is not one this node knows; {where}",
             )
             return
         welcome = self._sessions.welcome(self, hello)

@@ -210,7 +210,7 @@ async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: M
     async with two_datacenters() as (w, here, there):
         crowd = [stranger(number) for number in range(400)]
         for name in NODES:
-            w.nodes[name].cluster.gossip.exchanged(Exchange(1, pack_records(crowd)))
+            w.nodes[name].cluster.gossip.exchanged("x", Exchange(1, pack_records(crowd)))
         await here.check("api", {"fixed": "x"}, 500)
         await trio.sleep(2 * 0.22 + 2 * RTT)
 
