@@ -217,7 +217,8 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
         count = by_rule.get(rule.id, 0)
         if count and rule.limit is not None:
             counts[label_of(rule)] += count
-            memory[label_of(rule)] += count * bytes_per_key(rule.limit)
+            size = bytes_per_key(rule.limit, is_compiled=node.shards.engine.is_compiled)
+            memory[label_of(rule)] += count * size
     for label, count in sorted(counts.items()):
         keys.add_metric([label], count)
     for label, size in sorted(memory.items()):

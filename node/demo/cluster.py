@@ -20,7 +20,7 @@ __all__ = ["NAMES", "STARTUP", "DemoCluster", "running_cluster", "started_cluste
 
 NAMES = ("a", "b", "c")
 _HOST = "127.0.0.1"
-STARTUP = 30.0
+STARTUP = 60.0
 """Seconds the nodes may take to start on a busy machine."""
 _LOOK_AGAIN = 0.02
 _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
@@ -54,7 +54,7 @@ class DemoCluster(Struct, frozen=True):
         """Wait until every node sees all other nodes, because some nodes would decide alone before
         that.
 
-        Raises `PeerUnavailable` when a node ends or takes longer than half a minute.
+        Raises `PeerUnavailable` when a node ends or takes longer than a minute.
         """
         give_up = monotonic() + STARTUP
         while missing := self.missing():

@@ -63,6 +63,11 @@ class Engine:
         return len(self._tables)
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether the counters are in tables of compiled code."""
+        return self._frames is not None
+
+    @property
     def bytes_in_use(self) -> int:
         """Approximate bytes of all counters with their keys, without empty slots of tables."""
         return self._tables.bytes_in_use

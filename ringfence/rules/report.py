@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Limit,
+    bytes_per_key,
+    over_admission,
+    why_not_compiled,
+)
 from ringfence.rules.cross_dc_bounds import CrossDcBounds, cross_dc_bounds, shortest_ns
 from ringfence.rules.descriptor_tree import Row, label, place
 from ringfence.rules.limit_strings import format_limit
@@ -17,6 +23,8 @@ from ringfence.rules.model import Rule
 from ringfence.rules.ruleset import RuleSet
 
 __all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
+
+_IS_COMPILED = why_not_compiled() is None
 
 
 class ReportRow(Struct, frozen=True):
@@ -119,7 +127,7 @@ def _row(row: Row, warnings: tuple[str, ...], where: Datacenters | None) -> Repo
         limit="unlimited" if limit is None else format_limit(limit),
         identity=f"{row.id:016x}",
         algorithm="" if limit is None else limit.algorithm.value,
-        bytes_per_key=None if limit is None else bytes_per_key(limit),
+        bytes_per_key=None if limit is None else bytes_per_key(limit, is_compiled=_IS_COMPILED),
         usual=None if estimate is None else estimate.usual,
         worst=None if estimate is None else estimate.worst,
         bound="" if estimate is None else estimate.reason,

@@ -1,5 +1,6 @@
 """Command `ringfence rules check`: the printed tree, warnings and errors."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,21 +49,21 @@ descriptors:
 PRINTED = """\
 api
   client  5/minute  (each client)
-      identity e57cca24e90a77ba, sliding_window, 276 bytes per key, on_failure allow
+      identity e57cca24e90a77ba, sliding_window, N bytes per key, on_failure allow
       usually at most 5 in any one period, in the worst case 10
     plan=free  2/second burst 4
-        identity 1ebd9465a74f704f, token_bucket, 224 bytes per key, on_failure allow
+        identity 1ebd9465a74f704f, token_bucket, N bytes per key, on_failure allow
         usually at most 2 in any one period, in the worst case 5
   job  2 concurrent ttl 1 minute
-      identity 60d58353f8960108, concurrency, 925 bytes per key, on_failure allow
+      identity 60d58353f8960108, concurrency, N bytes per key, on_failure allow
       at most 2 at any instant
   bot  10/hour fixed_window
-      identity 200c73bbca33fc2e, fixed_window, 276 bytes per key, shadow, on_failure allow
+      identity 200c73bbca33fc2e, fixed_window, N bytes per key, shadow, on_failure allow
       usually at most 10 in any one period, in the worst case 20
   friend  unlimited
       identity e64754dc9d925c2d
   exact  3/minute sliding_window_log
-      identity 2fa31086db5d284e, sliding_window_log, 488 bytes per key, on_failure allow
+      identity 2fa31086db5d284e, sliding_window_log, N bytes per key, on_failure allow
       at most 3 in any one period
 6 rules are good
 """
@@ -76,7 +77,8 @@ def test_the_printed_tree_has_limits_names_flags_and_bounds_of_all_rules(
 
     ran = run("rules", "check", path)
 
-    assert [line.partition(". ")[0] for line in ran.out.splitlines()] == PRINTED.splitlines()
+    printed = re.sub(r"\d+ bytes per key", "N bytes per key", ran.out)  # It depends on the engine.
+    assert [line.partition(". ")[0] for line in printed.splitlines()] == PRINTED.splitlines()
 
 
 def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ from ringfence.limiter import (
     NS_PER_SECOND,
     Algorithm,
     Calendar,
+    Engine,
+    EngineRule,
     Limit,
     Table,
     bytes_per_key,
+    compiled_tables,
     over_admission,
+    why_not_compiled,
 )
 
 MINUTE = 60 * NS_PER_SECOND
@@ -127,13 +131,42 @@ def test_the_memory_estimate_is_within_a_third_of_what_is_measured(limit: Limit,
     used = tracemalloc.get_traced_memory()[0] / count
     tracemalloc.stop()
 
-    assert bytes_per_key(limit) == pytest.approx(used, rel=1 / 3)
+    assert bytes_per_key(limit, is_compiled=False) == pytest.approx(used, rel=1 / 3)
+
+
+@pytest.mark.skipif(why_not_compiled() is not None, reason="needs the compiled engine")
+@pytest.mark.parametrize(
+    ("limit", "hits"),
+    [
+        (Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET), 1),
+        (Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW), 1),
+        (Limit.of_ns(100, MINUTE), 1),
+        (Limit.of_ns(100, MINUTE, slots=6), 1),
+        (Limit.of_ns(40, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 40),
+        (Limit.of_ns(5, MINUTE, Algorithm.CONCURRENCY), 5),
+    ],
+    ids=str,
+)
+def test_the_memory_estimate_of_compiled_tables_is_what_they_count(limit: Limit, hits: int) -> None:
+    engine = Engine(max_keys=1000, tables=compiled_tables(b"s" * 16, keeps_keys=True))
+    engine.set_rules({7: EngineRule(limit)})
+    keys = [(7).to_bytes(8, "big") + b"%019d" % number for number in range(600)]
+    for hit in range(hits):
+        now = 1_700_000_000 * NS_PER_SECOND + hit * NS_PER_SECOND
+        engine.decide(keys, [1] * len(keys), (), (), (), now)
+
+    used = engine.bytes_in_use / len(keys)
+
+    assert bytes_per_key(limit, is_compiled=True) == pytest.approx(used, rel=1 / 3)
 
 
 def test_each_further_slot_of_a_window_needs_eight_bytes() -> None:
     fixed = Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW)
     sliding = [Limit.of_ns(100, MINUTE, slots=slots) for slots in (1, 2, 6)]
 
-    more = [bytes_per_key(limit) - bytes_per_key(fixed) for limit in sliding]
+    more = [
+        bytes_per_key(limit, is_compiled=False) - bytes_per_key(fixed, is_compiled=False)
+        for limit in sliding
+    ]
 
     assert more == [0, 8, 40]
