@@ -237,6 +237,10 @@ class ShardOwnership:
         is_held = bool(self.held[shard])
         if is_held and self.origins.have_all(shard, group.marks[:1]):
             return True
+        cover = self._covers.get(shard)
+        if group.taken_from and cover is not None and cover.owner == sender:
+            # The sender has no counters of its own. Another member may have them.
+            self._states.ask_next_owner(shard, now)
         crossed = self._crossed.find(shard, group, sender, decided, now)
         had_before = not is_held and bool(self.origins.of(shard))
         log = self._states.log_of(shard)

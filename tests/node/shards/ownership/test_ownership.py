@@ -402,3 +402,22 @@ def test_a_standby_of_a_standby_counts_its_log_once() -> None:
     assert (second.used, second.covered_owner) == (6, "a")
     owner.pull(second)
     assert owner.used == 6
+
+
+def test_a_standby_that_returns_a_shard_does_not_end_the_cover_of_its_owner() -> None:
+    """The owner was leaving the ring. It counted all units again when it transferred them."""
+    owner, first, second = Host("a"), Host("b"), Host("c")
+    owner.start(46)
+    for standby in (first, second):
+        owner.copy_to(standby)
+        standby.ownership.on_member_change(member("a"), member("a", Status.LEAVING))
+    second.cover("b")
+    second.spend(3)
+    first.cover("c")
+    assert first.covered_owner == "c"
+
+    first.pull(second)
+    assert (first.covered_owner, first.used) == ("a", 49)
+    first.pull(owner)
+
+    assert (first.covered_owner, first.used) == (None, 49)
