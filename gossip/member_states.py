@@ -126,7 +126,14 @@ class MemberStates:
         record = self._table.get(name)
         if record is None or record.is_gone or record.generation != generation:
             return
-        accusation = replace(record, status=Status.SUSPECT, accuser=self._table.me.name)
+        # A leaving member has probably ended. As a suspect of the ring, it would get shards again.
+        has_ended = record.status is Status.LEAVING
+        accusation = replace(
+            record,
+            status=Status.SUSPECT,
+            accuser=self._table.me.name,
+            forward_only=record.forward_only or has_ended,
+        )
         if record.status is not Status.SUSPECT:
             self._counters["suspicions"] += 1
             self._adopt(accusation, now)

@@ -64,7 +64,7 @@ class Engine:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the counters are in tables of compiled code."""
+        """Whether counters are in compiled tables."""
         return self._frames is not None
 
     @property
@@ -255,7 +255,8 @@ class Engine:
         members = self._members(keys, costs, limits, which)
         rows = [
             UNKNOWN
-            if member.table is None or _is_concurrency(member.limit or member.table.limit)
+            if member.table is None
+            or (member.limit or member.table.limit).algorithm is Algorithm.CONCURRENCY
             else member.table.charge_now(member.key, member.cost, now, member.limit)
             for member in members
         ]
@@ -319,7 +320,6 @@ class Engine:
         taken = Snapshot([], [], [], [], [])
         numbers: dict[Limit, int] = {}
         last, number = None, 0
-        any_remote = False
         table, rule = None, b""
         for key in keys:
             if key[:ID_BYTES] != rule:  # Most keys have the rule of the key before them.
@@ -337,8 +337,7 @@ class Engine:
             taken.states.append(state)
             taken.which.append(number)
             taken.remote_counts.append(remote)
-            any_remote = any_remote or bool(remote)
-        if not any_remote:
+        if not any(taken.remote_counts):
             taken.remote_counts.clear()
         return taken
 
@@ -497,7 +496,3 @@ class Engine:
 def _check_costs(costs: Sequence[int]) -> None:
     if costs and min(costs) < 0:
         raise ValueError(f"cost must not be negative, got {min(costs)}; use refund instead")
-
-
-def _is_concurrency(limit: Limit) -> bool:
-    return limit.algorithm is Algorithm.CONCURRENCY

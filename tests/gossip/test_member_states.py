@@ -46,6 +46,19 @@ def test_a_share_of_a_large_data_center_probes_a_suspect(core, record, drawn, pr
     assert [ping.target for ping in sent(effects, Ping)] == probes
 
 
+def test_a_leaving_member_that_does_not_answer_gets_no_shards_again(core, record):
+    """The datagram with which it left was lost."""
+    member = core("a")
+    deliver(member, record("b", status=Status.LEAVING, incarnation=1))
+
+    run(member, 3)
+
+    suspect = member.records["b"]
+    assert (suspect.status, suspect.is_placed, suspect.is_routed) == (Status.SUSPECT, False, False)
+    deliver(member, record("b", status=Status.LEAVING, incarnation=2), now=3 * NS)
+    assert member.records["b"].is_routed
+
+
 def test_a_refutation_ends_the_suspicion(core, record):
     member = core("a")
     deliver(member, record("b", status=Status.SUSPECT, accuser="c"))
