@@ -19,8 +19,16 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1, algorithm: fixed_window, scope: global}
   - key: address
     rate_limit: {unit: day, requests_per_unit: 1, algorithm: fixed_window}
+  - key: account
+    rate_limit:
+      unit: day
+      requests_per_unit: 1
+      algorithm: fixed_window
+      align: calendar
+      timezone: UTC
+      scope: global
 """).rules
-GLOBAL, LOCAL = sorted(RULES.rules(), key=lambda rule: rule.scope != "global")
+GLOBAL, LOCAL, CALENDAR = RULES.rules()
 KEY, LOCAL_KEY = encode_key(GLOBAL.id, ["x"]), encode_key(LOCAL.id, ["x"])
 
 
@@ -32,7 +40,7 @@ class Host:
         self.engine = Engine(max_keys=100)
         self.engine.set_rules(
             {
-                rule.id: EngineRule(rule.limit, is_shared=rule is GLOBAL)
+                rule.id: EngineRule(rule.limit, is_shared=rule is not LOCAL)
                 for rule in RULES.rules()
                 if rule.limit is not None
             }
@@ -90,4 +98,18 @@ def test_received_counts_are_forgotten_when_their_windows_are_over() -> None:
 
     host.now += 4 * DAY
     host.keys.forget_expired()
+    assert host.keys.received == {"us": {}}
+
+
+def test_received_counts_of_a_calendar_window_are_kept_for_two_periods() -> None:
+    host = Host()
+    key = encode_key(CALENDAR.id, ["x"])
+    host.keys.on_received("us", key, [NOW // SECOND, 3])
+
+    host.now += 2 * DAY
+    host.keys.forget_expired()
+    assert host.keys.received["us"]
+    host.now += 1
+    host.keys.forget_expired()
+
     assert host.keys.received == {"us": {}}

@@ -306,6 +306,14 @@ def test_a_frame_under_one_rule_is_one_call_into_its_table() -> None:
     assert ask(engine, keys) == table.check_many(keys, [1] * 50, 0)
 
 
+def test_checks_at_different_instants_are_decided_one_by_one() -> None:
+    engine = engine_of(Limit.of_ns(2, 10, Algorithm.FIXED_WINDOW))
+
+    decided = engine.decide_each([key(0)] * 5, [1] * 5, [], [0, 1, 9, 10, 11])
+
+    assert decided.codes == [Code.ALLOWED, Code.ALLOWED, Code.DENIED, Code.ALLOWED, Code.ALLOWED]
+
+
 def key(rule: int, value: bytes = b"v") -> bytes:
     return rule.to_bytes(8, "big") + value
 

@@ -385,3 +385,13 @@ def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
         assert len(held) <= 2
         assert not waiting or len(held) == 2
         assert len(owner.queue) == len(waiting)
+
+
+def test_a_release_without_a_time_or_a_slot_does_not_change_the_expected_time():
+    owner, first, second = full()
+    owner.release(first, age_ns=8 * SECOND)
+    owner.release(second)
+    owner.ask(Batch(Op.REFUND, [KEY], [1], slot_ids=[0], ages_ns=[80 * SECOND]))
+
+    assert all([owner.check(), owner.check()])
+    assert owner.retry_after_ns() == 4 * SECOND

@@ -183,5 +183,5 @@ def test_putting_a_row_leaves_the_others():
 def test_empty_rows_have_no_charge():
     gathered = empty_results(2)
 
-    assert gathered.outcomes.codes == [Code.UNKNOWN_RULE] * 2
-    assert len(gathered.outcomes) == 2
+    row = (Code.UNKNOWN_RULE, *[0] * 6, Source.POLICY)
+    assert table(gathered) == [row, row]
