@@ -82,3 +82,7 @@ def test_a_node_starts_without_what_only_clients_and_files_need() -> None:
     )
 
     assert loaded.stdout.strip() == ""
+
+
+def test_options_that_only_the_supervisor_uses_are_not_in_the_help(run: Run) -> None:
+    assert "--sibling" not in run("node", "--help").out

@@ -1,6 +1,7 @@
 """`ringfence throttled`: the lists of several nodes as one, and what is said when one fails."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -142,6 +143,23 @@ def test_what_is_no_operators_port_is_said_to_be_none(serve: Serve, body: bytes)
 
 def test_a_node_that_does_not_answer_is_named() -> None:
     assert "http://127.0.0.1:9: no answer" in refusal("http://127.0.0.1:9")
+
+
+def test_a_reply_that_is_not_http_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = Thread(target=answer)
+        thread.start()
+        message = refusal(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+    assert "the reply must be HTTP" in message
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:7180", "ftp://x", "http://", "http://[", "http://a b"])
