@@ -210,6 +210,8 @@ class Arrival(Struct, frozen=True):
     since: int = 0
     origins: tuple[int, ...] = UNKNOWN
     """Origins of these counters; empty without counters."""
+    has_own_charges: bool = True
+    """Whether a replica has the charges that this node has transferred to another member."""
 
 
 class Released(Struct, frozen=True):

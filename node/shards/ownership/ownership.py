@@ -171,7 +171,11 @@ class ShardOwnership:
             cover.to_ask = others(self._me, whose, *silent)
         known = merge_origins(self.replicas.origins_of(shard), found.origins if found else ())
         origins = known or UNKNOWN if event is Event.TAKE_OVER else ()
-        self._states.apply(shard, event, Arrival(now, copies, cover=cover, origins=origins))
+        has_own_charges = transfer is None or transfer.to == base_of
+        arrival = Arrival(
+            now, copies, cover=cover, origins=origins, has_own_charges=has_own_charges
+        )
+        self._states.apply(shard, event, arrival)
         if event is Event.TAKE_OVER_BLIND:
             self._on_started([shard])
         self._counters.add("shards_taken")

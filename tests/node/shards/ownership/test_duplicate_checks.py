@@ -208,3 +208,21 @@ def test_a_check_in_a_replica_after_a_transfer_is_counted_once() -> None:
     owner.pull(other)
 
     assert owner.used == 1
+
+
+def test_a_charge_that_a_third_member_has_is_not_in_the_replica_of_the_owner() -> None:
+    """The check was taken for counted, because this node had decided it before."""
+    owner, third, host = Host("a"), Host("c"), Host("b")
+    host.cover("c")
+    host.spend(1, check_id=CHECK)
+    sent = third.ask(host)
+    third.take(host, sent)
+    [group] = sent.groups
+    host.ownership.acknowledge(third.name, group.shards, group.transfer_id, NOW)
+    owner.start(20)
+    owner.copy_to(host)
+    host.cover("a")
+
+    host.pull(third)
+
+    assert host.used == 21
