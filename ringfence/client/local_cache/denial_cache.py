@@ -5,11 +5,12 @@ a refund, a reset or a raised limit ends the denial early. The owner reports tho
 connection that carried the denial, so the denial is dropped when that connection ends.
 
 The time counts from when the check was sent, before the owner read its clock. So a cached denial
-never lasts longer than on the owner. No I/O: the time is an argument.
+never lasts longer than on the owner. No I/O: the clock is injected.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from math import inf
 
 from msgspec import Struct
 
@@ -62,11 +63,16 @@ class DenialCache:
         rule_of: Callable[[int], Rule | None],
         max_keys: int,
         on_dropped: Callable[[], object],
+        now: Callable[[], float],
     ) -> None:
         """`on_dropped` is called when denials were dropped that may still be valid."""
         self._rule_of = rule_of
         self._max_keys = max_keys
         self._on_dropped = on_dropped
+        self._now = now
+        self._revoked_at: OrderedDict[bytes, float] = OrderedDict()
+        """Last revocation by key. A denial of a check that was sent before it may arrive later."""
+        self._all_revoked_at = -inf
         self._denials: OrderedDict[bytes, Denial] = OrderedDict()
         self.find = self._denials.get
         """Return the denial of a key, or None; the caller compares cost and time."""
@@ -92,8 +98,15 @@ class DenialCache:
 
     def on_revoked(self, node: Hashable, keys: Sequence[bytes]) -> None:
         """Drop the denials of keys that a node revokes; without keys, all denials of that node."""
+        now = self._now()
         if not keys:
+            self._all_revoked_at = now
             self.drop_node(node)
+        for key in keys:
+            self._revoked_at[key] = now
+            self._revoked_at.move_to_end(key)
+        while len(self._revoked_at) > self._max_keys:
+            self._revoked_at.popitem(last=False)
         self.drop([key for key in keys if _is_by(self._denials.get(key), node)])
 
     def drop(self, keys: Sequence[bytes]) -> None:
@@ -108,6 +121,7 @@ class DenialCache:
 
     def clear(self) -> None:
         """Remove all cached denials."""
+        self._all_revoked_at = self._now()
         self._denials.clear()
         self._on_dropped()
 
@@ -116,6 +130,8 @@ class DenialCache:
     ) -> None:
         outcomes = results.outcomes
         key, retry_ns = batch.keys[row], outcomes.retry_after_ns[row]
+        if asked_at < max(self._all_revoked_at, self._revoked_at.get(key, -inf)):
+            return  # The denial may be older than its end.
         self._denials[key] = Denial(
             key,
             batch.costs[row],

@@ -49,7 +49,7 @@ class LocalCache:
         self._repeatable_count = 0
         self._uncounted: list[Denial] = []
         """Denials that were repeated since `collect`."""
-        self.denials = DenialCache(rule_of, denial_cache_size, self._repeatable.clear)
+        self.denials = DenialCache(rule_of, denial_cache_size, self._repeatable.clear, now)
         self.leases = Leases(_send_nothing) if leases is None else leases
         self._uses_leases = leases is not None
         self._now = now

@@ -218,3 +218,34 @@ def test_many_requests_are_decided_here_each_as_it_would_be_alone():
         w.cache.decide("d", *each) for each in zip(requests, rules, keys, costs, strict=True)
     ]
     assert {True, False} == {decision is None for decision in together}
+
+
+def test_a_denial_that_arrives_after_its_end_is_not_cached():
+    """A slow node delayed the answer, and the client denied for a day by an earlier limit."""
+    ends = [
+        lambda denials: denials.on_revoked("b", []),
+        lambda denials: denials.on_revoked("b", [key_of("token")]),
+        lambda denials: denials.clear(),
+    ]
+    for end in ends:
+        w = World()
+        asked_at, w.now = w.now, w.now + 1.0
+        end(w.denials)
+
+        w.denials.add_results("a", *denied(key_of("token")), asked_at)
+        late = w.knows(key_of("token"))
+        w.learn(key_of("token"))
+
+        assert (late, w.knows(key_of("token"))) == (False, True)
+
+
+def test_a_bounded_number_of_revocations_is_remembered():
+    w = World(most=2)
+    asked_at, w.now = w.now, w.now + 1.0
+    keys = [key_of("token", value) for value in "abc"]
+    for key in keys:
+        w.denials.on_revoked("a", [key])
+
+    w.denials.add_results("a", *denied(*keys), asked_at)
+
+    assert [w.knows(key) for key in keys] == [True, False, False]
