@@ -195,10 +195,14 @@ class AdminApp:
 
     async def _get_rules(self, request: _RouteRequest) -> AdminResponse:
         rules, where = self._node.rules.current, views.datacenters_of(self._node)
+        engine = self._node.shards.engine
 
         def prepare() -> Render:
-            counts, _ = self._node.shards.engine.sizes()
-            return lambda: json_response(views.rules_view(rules, where, counts))
+            counts, _ = engine.sizes()
+            is_compiled = engine.is_compiled
+            return lambda: json_response(
+                views.rules_view(rules, where, counts, is_compiled=is_compiled)
+            )
 
         return await self._rules.get((rules.version, where), prepare)
 

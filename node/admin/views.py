@@ -114,14 +114,17 @@ def datacenters_of(node: Node) -> Datacenters | None:
     return Datacenters(len(names), -(-max(rtts) // _RTT_STEP_NS) * _RTT_STEP_NS, _DEMAND)
 
 
-def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int]) -> Json:
+def rules_view(
+    rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int], *, is_compiled: bool
+) -> Json:
     """Return the loaded rules, each with its identity, memory cost and bounds on admitted units.
 
-    `keys` has the number of keys that this node counts, by rule. Cost: about 20 us per rule.
+    `keys` has the number of keys that this node counts, by rule. The memory is that of the compiled
+    engine, or else of the reference engine. Cost: about 20 us per rule.
     """
     rows: list[Json] = []
     domain = ""
-    for row in describe(rules, where=where):
+    for row in describe(rules, where=where, is_compiled=is_compiled):
         entry: Json = to_builtins(row)
         if row.depth == 0:
             domain = row.label

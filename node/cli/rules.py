@@ -11,6 +11,7 @@ from rich.text import Text
 from node.cli.common import VerbGroup, as_json, console, json_option, printable
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
+from ringfence.peering.engine_choice import chosen_engine
 from ringfence.rules.loading.yaml_files import Defaults, RuleFileError, load_files, load_path
 from ringfence.rules.report import Datacenters, ReportRow, describe, too_short
 
@@ -77,7 +78,8 @@ def check(
     problems = too_short(loaded, where) if where is not None else []
     if problems:
         raise RuleFileError(problems)
-    rows = describe(loaded.rules, loaded.warnings, where)
+    is_compiled = chosen_engine().is_compiled
+    rows = describe(loaded.rules, loaded.warnings, where, is_compiled=is_compiled)
     warnings = [str(warning) for warning in loaded.warnings]
     count = len(loaded.rules.rules())
     is_unknown = where is None and any(rule.scope == "global" for rule in loaded.rules.rules())

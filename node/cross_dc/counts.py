@@ -174,7 +174,7 @@ class CrossDcCounts:
                 self._keys.rounds.add_work()
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
-            # Other data centers get no refunds: a count waits for the refund of its check.
+            # A count waits for the refund of its check: other data centers get no refunds.
             await runtime.sleep(INTERVAL * spread)
             self.flush()
             if runtime.current_time() >= digest_at:

@@ -173,7 +173,7 @@ class GossipDriver:
         """
         records = self._datagrams.unpack_records(message.packed)
         known = self._membership.records.get(sender)
-        own = next((record for record in records if record.name == sender), known)
+        own = next((record for record in records if record.name == sender), None)
         if (
             known is not None
             and own is not None

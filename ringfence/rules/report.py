@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ringfence.limiter import (
-    NS_PER_SECOND,
-    Limit,
-    bytes_per_key,
-    over_admission,
-    why_not_compiled,
-)
+from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
 from ringfence.rules.cross_dc_bounds import CrossDcBounds, cross_dc_bounds, shortest_ns
 from ringfence.rules.descriptor_tree import Row, label, place
 from ringfence.rules.limit_strings import format_limit
@@ -23,8 +17,6 @@ from ringfence.rules.model import Rule
 from ringfence.rules.ruleset import RuleSet
 
 __all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
-
-_IS_COMPILED = why_not_compiled() is None
 
 
 class ReportRow(Struct, frozen=True):
@@ -70,11 +62,16 @@ class Datacenters(Struct, frozen=True):
 
 
 def describe(
-    rules: RuleSet, warnings: Sequence[Problem] = (), where: Datacenters | None = None
+    rules: RuleSet,
+    warnings: Sequence[Problem] = (),
+    where: Datacenters | None = None,
+    *,
+    is_compiled: bool = True,
 ) -> list[ReportRow]:
     """Return the rows of all domains in file order, each with the warnings about it.
 
-    With `where`, rows of global rules get their bounds over those data centers.
+    With `where`, rows of global rules get their bounds over those data centers. The memory is that
+    of the compiled engine, or else of the reference engine.
     """
     notes: dict[str, list[str]] = {}
     for warning in warnings:
@@ -87,7 +84,7 @@ def describe(
             here = place(domain.name, row.path)
             found = notes.pop(here, [])
             found += notes.pop(f"{here} > rate_limit", [])
-            rows.append(_row(row, tuple(found), where))
+            rows.append(_row(row, tuple(found), where, is_compiled=is_compiled))
     if notes and rows:
         # Places without a row, such as metadata of a rule, are reported in the first row.
         rest = tuple(text for found in notes.values() for text in found)
@@ -115,7 +112,9 @@ def too_short(loaded: LoadedRules, where: Datacenters) -> list[Problem]:
     ]
 
 
-def _row(row: Row, warnings: tuple[str, ...], where: Datacenters | None) -> ReportRow:
+def _row(
+    row: Row, warnings: tuple[str, ...], where: Datacenters | None, *, is_compiled: bool
+) -> ReportRow:
     name = label(*row.path[-1])
     if not isinstance(row, Rule):
         return ReportRow(len(row.path), name, warnings=warnings)
@@ -127,7 +126,7 @@ def _row(row: Row, warnings: tuple[str, ...], where: Datacenters | None) -> Repo
         limit="unlimited" if limit is None else format_limit(limit),
         identity=f"{row.id:016x}",
         algorithm="" if limit is None else limit.algorithm.value,
-        bytes_per_key=None if limit is None else bytes_per_key(limit, is_compiled=_IS_COMPILED),
+        bytes_per_key=None if limit is None else bytes_per_key(limit, is_compiled=is_compiled),
         usual=None if estimate is None else estimate.usual,
         worst=None if estimate is None else estimate.worst,
         bound="" if estimate is None else estimate.reason,

@@ -182,12 +182,12 @@ class Session:
         binding = self._connection.binding
         scopes = self._api.access.admit(hello, self._connection.address, binding)
         if scopes is None:
-            what, where = "token", "tokens.toml of this node has those that it knows"
+            what, advice = "token", "add it to tokens.toml of this node, or use another one"
             if hello.role is Role.NODE:
-                what, where = "cluster key", "copy cluster.key from a node of this cluster"
+                what, advice = "cluster key", "copy cluster.key from a node of this cluster"
             self._refuse(
                 ErrorCode.BAD_CREDENTIAL,
-                f"the {what} shown by {hello.name!r} is not one this node knows; {where}",
+                f"the {what} shown by {hello.name!r} is not one this node knows; {advice}",
             )
             return
         welcome = self._sessions.welcome(self, hello)

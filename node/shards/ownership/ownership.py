@@ -243,7 +243,7 @@ class ShardOwnership:
             return True
         cover = self._covers.get(shard)
         if group.taken_from and cover is not None and cover.owner == sender:
-            # The sender has no counters of its own. Another member may have them.
+            # The sender holds the shard in another member's place, so it is not the owner.
             self._states.ask_next_owner(shard, now)
         crossed = self._crossed.find(shard, group, sender, decided, now)
         had_before = not is_held and bool(self.origins.of(shard))
