@@ -15,7 +15,7 @@ from simulations.judging.allowed_loss import hosts_of, members_of
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
-__all__ = ["Usage", "features_of_rule", "pair_name", "pairs_met", "wanted_pairs"]
+__all__ = ["Usage", "fault_names", "features_of_rule", "pair_name", "pairs_met", "wanted_pairs"]
 
 _CARRIED = ("adhoc", "override")
 _AXES: dict[str, tuple[str, ...]] = {

@@ -1,18 +1,19 @@
 """Swarm testing: generation of a whole scenario, with its faults, from a seed.
 
-Each kind of fault is included or excluded at random, because a fault may hide a bug that a run
-without that fault reveals.
+Two kinds of faults follow from the seed. Each further kind is included or excluded at random,
+because a fault may hide a bug that a run without that fault reveals.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from random import Random
 
 from msgspec.structs import replace
 
 from ringfence.rules.loading.yaml_files import load_text
 from simulations.judging.allowed_loss import hosts_of, members_of, overwhelmed
-from simulations.scenarios.fault_injection import VERBS
+from simulations.judging.pairs import fault_names
 from simulations.scenarios.generate_loads import generate_holds, generate_loads
 from simulations.scenarios.generate_rules import generate_rules
 from simulations.scenarios.scenario import Args, Fault, Level, Network, Scenario
@@ -31,13 +32,15 @@ _CALM_LOAD_S = 10.0
 _DOWN = ("crash", "leave")
 _RECOVERY_S = 8.0
 """Seconds after which a restarted node has recovered its shards."""
-_CHANCES = (0.1, 0.25, 0.5)
-"""Probabilities of each kind of fault in a run, from one or two kinds to half of them."""
+_PAIRS = tuple(combinations(fault_names(), 2))
+"""Pairs of kinds of faults. Each run has one of them, so that a few hundred seeds have all."""
+_CHANCES = (0.0, 0.2, 0.45)
+"""Probabilities of each further kind of fault in a run, from no kind to nearly half of them."""
 _WITHOUT_OVERLAPS = 0.5
 """Share of runs without simultaneous failures in a data center, for which invariants are
 strictest."""
-_COINCIDENT = 0.2
-"""Share of faults that begin shortly after another one, before its news has spread."""
+_COINCIDENT = 0.4
+"""Share of faults that begin in the data center of another one, before its news has spread."""
 _DURATIONS_S = (0.3, 2.0, 8.0, 15.0)
 _STALLS_S = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
 """Seconds for which a process is suspended, as by garbage collection, throttling or a debugger."""
@@ -45,7 +48,7 @@ _ONLY_STALLS = 0.1
 """Share of runs with stalls only, in which each check must count exactly once."""
 _PROCESSES = (1, 1, 1, 2)
 """Numbers of members on each host."""
-_OF_A_HOST = ("pause", "cut", "slow", "bursts", "spikes", "clog", "clock_step", "clock_drift")
+_OF_A_HOST = ("pause", "slow", "bursts", "spikes", "clog", "clock_step", "clock_drift")
 """Faults that affect all members of a host."""
 _PARTS = (1, 1, 2, 3)
 """Minimum numbers of parts per transfer; in half of all runs every shard needs several."""
@@ -54,7 +57,8 @@ _PARTS = (1, 1, 2, 3)
 def generate_scenario(seed: int, level: Level) -> Scenario:
     """Generate a scenario; equal seeds give equal scenarios."""
     random = stream(seed, "drawn", level)
-    datacenters = random.choice((1, 1, 2, 3))
+    together = _PAIRS[seed % len(_PAIRS)]
+    datacenters = random.choice((2, 3) if "cut_datacenter" in together else (1, 1, 2, 3))
     nodes = max(random.randint(2, 6), 2 * datacenters)
     zones = random.choice((1, 1, 2))
     processes = stream(seed, "processes", level).choice(_PROCESSES) if datacenters < 3 else 1
@@ -88,36 +92,49 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         network=network,
         least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
-    verbs = tuple(VERBS)
     if stream(seed, "stalls", level).random() < _ONLY_STALLS:
-        verbs = ("stall",)
-    faults = generate_faults(scenario, random, verbs)
+        faults = generate_faults(scenario, random, ["stall"])
+    else:
+        faults = generate_faults(scenario, random, together, fault_names())
     if random.random() < _WITHOUT_OVERLAPS:
         faults = _without_overlaps(scenario, faults)
     return replace(scenario, faults=_without_total_loss(scenario, faults))
 
 
-def generate_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
+def generate_faults(
+    scenario: Scenario, random: Random, together: Sequence[str], others: Sequence[str] = ()
+) -> tuple[Fault, ...]:
     """Generate faults with their times, targets and severity; all of them end before the load ends.
 
-    Some runs have many faults and others few, since many simultaneous faults weaken the invariants.
+    Faults of the kinds `together` begin in one data center at nearly the same time. Some runs have
+    many of the other kinds, and some have none, since many simultaneous faults weaken the
+    invariants. The kinds are those of `fault_names`.
     """
     chance = random.choice(_CHANCES)
     seconds = scenario.seconds
-    names = [f"n{number + 1}" for number in range(scenario.nodes)]
     faults: list[Fault] = []
-    kinds = [verb for verb in verbs if random.random() < chance] or [random.choice(verbs)]
-    for verb in kinds:
-        for _ in range(random.choice((1, 2, 3) if verb == "cut" else (1, 1, 2))):
+    more = [kind for kind in others if kind not in together and random.random() < chance]
+    for kind in (*together, *more):
+        for _ in range(random.choice((1, 1, 2))):
             begin = random.uniform(1.0, seconds * 0.6)
-            if faults and random.random() < _COINCIDENT:
+            names = [*members_of(scenario)]
+            if faults and (kind in together[1:] or random.random() < _COINCIDENT):
                 begin = faults[-1].at + random.uniform(0.0, 0.5)
+                names = _same_datacenter(faults[-1], scenario)
             until = min(
-                seconds, begin + random.choice(_STALLS_S if verb == "stall" else _DURATIONS_S)
+                seconds, begin + random.choice(_STALLS_S if kind == "stall" else _DURATIONS_S)
             )
-            args = _args(verb, names, scenario, random)
+            args = _args(kind, names, scenario, random)
+            verb = "cut" if kind in _CUTS else kind
             faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
+
+
+def _same_datacenter(fault: Fault, scenario: Scenario) -> list[str]:
+    """Return the hosts in the data center of the first host that a fault affects."""
+    places = members_of(scenario)
+    datacenter, _ = places[hosts_of(fault, scenario)[0]]
+    return [name for name, place in places.items() if place[0] == datacenter]
 
 
 def _without_overlaps(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
@@ -153,17 +170,17 @@ def _end(fault: Fault) -> float:
     return (fault.at if fault.until is None else fault.until) + _RECOVERY_S
 
 
-def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Draw the targets and the severity of a fault at random."""
-    if verb in _EVERYWHERE:
-        return _EVERYWHERE[verb](random)
-    if verb == "cut":
-        return _cut(names, scenario, random)
-    more = _crash if verb == "crash" else _OF_ONE.get(verb)
+def _args(kind: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:
+    """Draw the targets, from the named hosts, and the severity of a fault at random."""
+    if kind in _EVERYWHERE:
+        return _EVERYWHERE[kind](random)
+    if kind in _CUTS:
+        return _CUTS[kind](names, scenario, random)
+    more = _crash if kind == "crash" else _OF_ONE.get(kind)
     args: Args = {"node": random.choice(names)}
     if more is not None:
         args |= more(random)
-    if verb in _OF_A_HOST or (verb == "crash" and random.random() < 0.5):
+    if kind in _OF_A_HOST or (kind == "crash" and random.random() < 0.5):
         args["node"] = _on_same_host(str(args["node"]), scenario)
     return args
 
@@ -177,18 +194,26 @@ def _on_same_host(node: str, scenario: Scenario) -> str:
 
 
 def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Draw the links that a cut affects: of one host, a data center, a random group, or two
-    hosts."""
+    """Draw the links that a cut affects: of one host, a random group, or two hosts."""
     kind = random.random()
-    if scenario.datacenters > 1 and kind < 0.5:
-        return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}
+    if kind < 0.3:
+        return {"node": _on_same_host(random.choice(names), scenario)}
     if kind < 0.7:
-        host = _on_same_host(random.choice(names), scenario)
-        return {"node": host, "one_way": int(random.random() < 0.7)}
-    if kind < 0.85:
         return {"node": ",".join(random.sample(list(names), random.randint(1, len(names) - 1)))}
     one, other = random.sample(list(names), 2)
     return {"node": one, "from": other}
+
+
+def _cut_one_way(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
+    return {"node": _on_same_host(random.choice(names), scenario), "one_way": 1}
+
+
+def _cut_datacenter(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
+    """Draw the data center of a host; a host, if there is only one data center."""
+    if scenario.datacenters == 1:
+        return _cut(names, scenario, random)
+    datacenter, _ = members_of(scenario)[random.choice(names)]
+    return {"datacenter": datacenter}
 
 
 def _crash(random: Random) -> Args:
@@ -204,6 +229,7 @@ def _one_of(name: str, *values: float) -> Callable[[Random], Args]:
     return lambda random: {name: random.choice(values)}
 
 
+_CUTS = {"cut": _cut, "cut_one_way": _cut_one_way, "cut_datacenter": _cut_datacenter}
 _EVERYWHERE: dict[str, Callable[[Random], Args]] = {
     "rules": lambda random: {"part": random.choice((0.3, 0.5))},
     "loss": _share(0.02, 0.3),

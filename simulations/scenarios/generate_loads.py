@@ -21,8 +21,9 @@ _DEMANDS = (0.5, 1.5, 4.0)
 """Units that are requested of each key in one period, as a multiple of its limit."""
 _MOST_KEYS = 40
 _CARRIED_OPTIONS = (
-    *("", "first_hit", "first_hit", "sliding_window_log", "slots 5", "soft 50%", "fixed_window"),
-    *("token_bucket", "burst 4", "queue burst 4", "calendar timezone Europe/Zurich"),
+    *("", "first_hit", "first_hit", "first_hit", "first_hit", "sliding_window_log", "slots 5"),
+    *("soft 50%", "fixed_window", "token_bucket", "burst 4", "queue burst 4"),
+    "calendar timezone Europe/Zurich",
 )
 """Options of limits that requests contain."""
 _PROBED = 0.5

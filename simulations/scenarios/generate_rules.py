@@ -104,7 +104,7 @@ def _sliding(fields: _Fields, random: Random) -> None:
 
 
 def _fixed(fields: _Fields, random: Random) -> None:
-    if random.random() < 2 * _RARE:
+    if random.random() < 0.5:
         del fields["period"]
         fields |= {
             "unit": random.choice(("day", "week", "month", "year")),

@@ -5,7 +5,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from simulations.scenarios.fault_injection import VERBS
+from simulations.judging.pairs import fault_names
 from simulations.scenarios.generate import generate_faults
 from simulations.scenarios.scenario import Fault, Scenario
 
@@ -88,7 +88,7 @@ def _change_load(scenario: Scenario, random: Random) -> Scenario:
 
 
 def _new_fault(scenario: Scenario, random: Random, verb: str | None) -> Fault:
-    return generate_faults(scenario, random, (verb or random.choice([*VERBS]),))[0]
+    return generate_faults(scenario, random, (verb or random.choice(fault_names()),))[0]
 
 
 def _with_fault(scenario: Scenario, at: int, fault: Fault) -> Scenario:
