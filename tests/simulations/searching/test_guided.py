@@ -16,11 +16,11 @@ from simulations.swarm import Run
 
 
 def reach_by_times(scenario: Scenario, seed: int) -> Run:
-    """Return a run that reaches the half seconds in which faults begin, and fails on one.
+    """Return a run that reaches the quarter seconds in which faults begin, and fails on one.
 
     Drawn faults begin in the first 60 % of the load, so only variations reach the others.
     """
-    reached = frozenset(f"{int(2 * fault.at) / 2} s" for fault in scenario.faults)
+    reached = frozenset(f"{int(4 * fault.at) / 4} s" for fault in scenario.faults)
     broken = (("over_admission", "text"),) if "8.0 s" in reached else ()
     return Run(seed, "", broken, Counter(), frozenset(), 1.0, 1.0, reached=reached)
 
@@ -36,10 +36,10 @@ def searched(level: Level = "core", runs: int = 60) -> Guided:
 
 
 def test_a_guided_search_reaches_more_than_plain_drawing(fast: None) -> None:
-    found = searched()
+    found = searched(runs=200)
 
-    assert found.runs == 60
-    assert 20 < found.varied < 50
+    assert found.runs == 200
+    assert 70 < found.varied < 170
     assert len(found.reached) > len(found.plain)
     assert found.only_guided
     assert not set(found.only_guided) & found.plain
