@@ -160,6 +160,10 @@ class NodeQueries:
         """Return one byte per shard: 1 if this node holds the shard, else 0."""
         return bytes(self._shards.ownership.held)
 
+    def held_states(self) -> bytes:
+        """Return one byte per shard: the state in which this node holds the shard, else 0."""
+        return self._shards.ownership.held_states()
+
     def used(self, key: bytes) -> int | None:
         """Return the used units of a key, including those above its limit; None when another node
         holds its shard."""

@@ -25,9 +25,10 @@ _FEW = 20
 
 
 class _Seen(Struct, frozen=True):
-    """Sample of one host: its held shards, its ring, and the disturbed shards that follow."""
+    """Sample of one host: the states of its shards, its ring, and the disturbed shards that
+    follow."""
 
-    held: bytes
+    states: bytes
     ring: Ring
     disturbed: int
 
@@ -97,12 +98,13 @@ class SettlingWatch:
         if host.node is None:
             self.holders.add(host.name, self._hosts.now, b"")
             return usual.decided(name)
-        held, ring = host.node.queries.held_map(), host.node.cluster.view.ring(host.datacenter)
+        states, ring = host.node.queries.held_states(), host.node.cluster.view.ring(host.datacenter)
         seen = self._seen.get(name)
-        if seen is None or seen.held != held or seen.ring is not ring:
-            self.holders.add(host.name, self._hosts.now, held)
-            disturbed = (int.from_bytes(held, "little") ^ usual.owned(name)) | usual.changed(ring)
-            seen = self._seen[name] = _Seen(held, ring, disturbed)
+        if seen is None or seen.states != states or seen.ring is not ring:
+            self.holders.add(host.name, self._hosts.now, states)
+            held = int.from_bytes(host.node.queries.held_map(), "little")
+            disturbed = (held ^ usual.owned(name)) | usual.changed(ring)
+            seen = self._seen[name] = _Seen(states, ring, disturbed)
         return seen.disturbed
 
 

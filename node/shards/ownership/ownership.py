@@ -113,6 +113,10 @@ class ShardOwnership:
         """Number of shards that this node holds."""
         return self.held.count(1)
 
+    def held_states(self) -> bytes:
+        """Return one byte per shard: the state in which this node holds the shard, else 0."""
+        return self._states.held_states()
+
     @property
     def is_empty(self) -> bool:
         """Whether this node holds no shard and all its transfers were acknowledged."""

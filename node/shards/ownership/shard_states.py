@@ -45,6 +45,8 @@ _NEXT = {
     for event in Event
 }
 """Next state by event and state, for shards that change state by thousands."""
+_HELD = bytes(state if state >= COUNTED else 0 for state in range(256))
+"""By state: the state in which a node holds a shard, else 0."""
 
 
 class ShardStates:
@@ -92,6 +94,10 @@ class ShardStates:
 
     def __getitem__(self, shard: int) -> State:
         return State(self._states[shard])
+
+    def held_states(self) -> bytes:
+        """Return one byte per shard: the state in which this node holds the shard, else 0."""
+        return bytes(self._states.translate(_HELD))
 
     def apply(self, shard: int, event: Event, arrival: Arrival) -> bool:
         """Apply an event to a shard; return False when its state rejects the event."""

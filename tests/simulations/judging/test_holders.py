@@ -39,5 +39,13 @@ def test_the_tenure_of_a_holder_ends_before_any_change(begin, end, expected):
     assert holders.tenure(HOSTS, 0, begin, end) is None
 
 
+def test_a_tenure_ends_when_the_holder_finds_counters():
+    holders = sampled((1.0, "n1", 4), (2.0, "n1", 3))
+
+    assert holders.tenure(HOSTS, 1, 1.5, 1.6) == (1.0, 1.9)
+    assert holders.tenure(HOSTS, 1, 1.85, 1.95) is None
+    assert holders.tenure(HOSTS, 1, 2.5, 2.6) == (2.0, inf)
+
+
 def test_a_run_without_samples_has_no_known_holder():
     assert Holders().tenure(HOSTS, 1, 1.0, 2.0) is None
