@@ -43,15 +43,26 @@ def test_a_record_from_before_a_restart_makes_the_member_send_its_own_record(cor
     assert own_records(run(member, 1)) == {member.me}
 
 
-def test_a_member_sends_nothing_about_a_record_that_it_already_refuted(core, record):
+def test_only_the_sender_of_a_refuted_suspicion_receives_the_refutation_again(core, record):
+    """A member that missed the refutation would otherwise declare a running member dead."""
     member = core("a")
     deliver(member, record("b"))
-    deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"))
+    suspicion = record("a", incarnation=3, status=Status.SUSPECT, accuser="b")
+    deliver(member, suspicion)
     run(member, 0.5)
 
-    deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"), now=NS // 2)
+    effects = deliver(member, suspicion, sender="c", source=("host-c", 1), now=NS // 2)
 
+    [answer] = effects
+    assert (answer.to, answer.message.updates) == (("host-c", 1), (member.me,))
     assert own_records(run(member, 1)) == set()
+
+
+def test_an_old_record_that_accuses_nobody_is_not_answered(core, record):
+    member = core("a")
+    deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"))
+
+    assert not sent(deliver(member, record("a", incarnation=2)), Gossip)
 
 
 def test_with_two_nodes_of_one_name_the_smaller_address_stops(core, record):
