@@ -53,12 +53,17 @@ class ClusterClock:
         return self._offset
 
     def read(self, now: int) -> int:
-        """Return the cluster time in ns since 1970; it never decreases."""
+        """Return the cluster time in ns since 1970; it never decreases.
+
+        After the host's clock was set back, it increases by 1 ns with each call. So later events
+        still have a later time, which transfers of shards rely on.
+        """
         if self._offset == self._target:
             self._moved_at = now
         else:
             self._move(now)
-        self._last = max(self._last, now + self._offset)
+        time = now + self._offset
+        self._last = time if time >= self._last else self._last + 1
         return self._last
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:

@@ -52,10 +52,11 @@ class MemberStates:
         """Apply a membership record that was received with a message."""
         known = self._table.get(record.name)
         if record.name == self._table.me.name:
-            is_refuted = record.rank < self._table.me.rank
+            me = self._table.me
+            is_refuted = record.generation == me.generation and record.rank < me.rank
             self._local_member.on_record(record, now)
             if is_refuted and record.status in (Status.SUSPECT, Status.DEAD):
-                self._outbox.send_records(source, self._table.me)  # The sender has missed it.
+                self._outbox.send_records(source, me)  # The sender has missed the refutation.
         elif known is None or record.replaces(known):
             self._adopt(record, now)
         elif record.rank == known.rank:

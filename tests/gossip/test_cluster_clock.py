@@ -200,6 +200,14 @@ def test_a_clock_far_behind_jumps_to_the_majority_and_is_trusted_again() -> None
     assert not hosts[3].clock.is_suspect
 
 
+def test_later_events_have_later_times_after_a_clock_was_set_back() -> None:
+    clock = ClusterClock()
+
+    times = [clock.read(now) for now in (1000, 10, 10, 11, 1001, 2000)]
+
+    assert times == [1000, 1001, 1002, 1003, 1004, 2000]
+
+
 def test_a_clock_that_is_set_back_an_hour_goes_on_with_the_others() -> None:
     """Its own time stands still for that hour, unless it sees by how much it must be moved."""
     hosts = [Host(0), Host(0), Host(0), Host(0)]
