@@ -99,7 +99,7 @@ def build_story(
     violation = violation or most_telling(outcome)
     history = _history_of(outcome, violation)
     until = _horizon(outcome, violation, history)
-    steps = [*_fault_steps(outcome.faults, until)]
+    steps = sorted(_fault_steps(outcome.faults, until), key=lambda step: step.at)
     opening = ""
     if history is not None:
         steps = _steps_of_key(steps, history, until, most - 1)
@@ -177,7 +177,7 @@ def _opening(history: KeyHistory) -> str:
         for span in history.states
         if span.start <= 0 <= span.end and span.state in _DECIDING
     ]
-    return f"{history.name} has a limit of {history.limit}; at the start, {' and '.join(owners)}."
+    return f"{history.name} has a limit of {history.limit}. At the start: {'; '.join(owners)}."
 
 
 def _fault_steps(faults: Iterable[Fault], until: float) -> Iterator[Step]:
@@ -200,7 +200,9 @@ def _target(fault: Fault) -> tuple[str, tuple[str, ...]]:
     """Return the words for the target of a fault, and its lanes."""
     words = [str(fault.args[name]) for name in ("node", "zone", "datacenter") if name in fault.args]
     lanes = tuple(str(fault.args["node"]).split(",")) if "node" in fault.args else ()
-    text = words[0].replace(",", " and ") if words else "every node"
+    text = words[0] if words else "every node"
+    if len(lanes) > 1:
+        text = f"each of {', '.join(lanes[:-1])} and {lanes[-1]}"
     if "from" in fault.args:
         text += f" (towards {fault.args['from']})"
     return text, lanes

@@ -58,7 +58,7 @@ def test_a_story_has_faults_decisions_and_takeovers_in_order_of_time() -> None:
 
     assert story.lines() == [
         "mine, seed 7: over_admission",
-        "exact=k0 has a limit of 1 in 86400 s, fixed_window; at the start, n2 owns the shard and "
+        "exact=k0 has a limit of 1 in 86400 s, fixed_window. At the start: n2 owns the shard and "
         "has its counters.",
         "  1.    1.01 s  n2 (owner) allows a check of client-0 for exact=k0.",
         "  2.    3.00 s  n2 crashes.",
@@ -119,13 +119,21 @@ def test_a_story_that_is_still_too_long_keeps_its_last_ten_steps() -> None:
     assert f"({story.left_out} earlier steps are left out)" in "\n".join(story.lines())
 
 
-def test_a_violation_without_a_key_has_the_faults_alone() -> None:
-    found = outcome(faults=(CRASH,))
+def test_a_violation_without_a_key_has_the_faults_alone_in_order_of_time() -> None:
+    pause = Fault(4.0, "pause", 5.0, {"node": "n1,n2"})
+    found = outcome(faults=(CRASH, pause))
     found.violations = found.violations[:1]
 
-    kinds = [step.kind for step in build_story(found).steps]
+    steps = build_story(found).steps
 
-    assert kinds == ["fault", "end", "violation"]
+    assert [(step.kind, step.at) for step in steps] == [
+        ("fault", 3.0),
+        ("fault", 4.0),
+        ("end", 5.0),
+        ("end", 8.0),
+        ("violation", 60.0),
+    ]
+    assert steps[2].text == "each of n1 and n2 resumes."
 
 
 def test_the_diagram_has_a_column_for_the_clients_and_for_each_node() -> None:
