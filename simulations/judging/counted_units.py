@@ -186,7 +186,7 @@ class CounterView:
                 place, answer.asked_at - _NEAR_S, answer.answered_at + _NEAR_S
             )
         )
-        is_lost = self.excuses.may_be_lost(place, answer.answered_at)
+        is_lost = self.excuses.may_be_lost(place, answer.asked_at, answer.answered_at)
         return Row(answer, found, is_split, is_lost)
 
     def sides(self, row: Row) -> int:
@@ -234,7 +234,7 @@ class CounterView:
         place, done = self.place_of(answer), answer.refund_done_at
         last = answer.answered_at if done == inf else done
         excuses = self.excuses.of(place, replace(answer, answered_at=last))
-        if excuses or done == inf or self.excuses.may_be_lost(place, answer.answered_at, last):
+        if excuses or done == inf or self.excuses.may_be_lost(place, answer.asked_at, last):
             until = max([last, *(each.end for each in excuses)])
             most = answer.cost * (_MOST_DECIDERS if excuses else 1)
             return self._spend(answer.asked_at, until, 0, most, until + _MERGE_S)

@@ -213,14 +213,17 @@ class Excuses:
         ]
         return min(begins, default=inf)
 
-    def may_be_lost(self, place: Place, *instants: float) -> bool:
-        """Return whether a crash may have lost what a counter did at one of some instants."""
+    def may_be_lost(self, place: Place, begin: float, end: float) -> bool:
+        """Return whether a crash may have lost what a counter did between two instants.
+
+        A member may decide a check and crash long before the answer arrives.
+        """
         return any(
-            loss.begin <= instant <= loss.end
+            loss.begin <= end
+            and begin <= loss.end
             and loss.datacenter == place.datacenter
             and not loss.hosts.isdisjoint(place.hosts[: loss.reach])
             for loss in self._losses
-            for instant in instants
         )
 
     def replicated_at(self, place: Place, answer: Answered) -> float:

@@ -37,6 +37,16 @@ def test_the_hosts_of_a_shard_are_the_owner_the_standby_and_their_successors(zon
         assert sorted([first, second, *others]) == sorted(member.name for member in members)
 
 
+def test_a_check_may_be_lost_if_its_owner_crashed_before_the_answer_arrived():
+    crash = Fault(2.0, "crash", 8.0, {"node": "n1"})
+    scenario = Scenario("judged", "", nodes=1, faults=(crash,))
+    excuses = Excuses(scenario, Disturbances())
+    place = excuses.place("dc1", 7)
+
+    assert excuses.may_be_lost(place, 1.95, 2.8)
+    assert not excuses.may_be_lost(place, 2.5, 2.8)
+
+
 @pytest.mark.parametrize(("nodes", "zones"), [(5, 1), (6, 2), (7, 3)])
 def test_the_hosts_of_a_shard_decide_in_the_order_of_rings_without_earlier_owners(nodes, zones):
     scenario = Scenario("judged", "", nodes=nodes, zones=zones)
