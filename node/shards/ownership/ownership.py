@@ -70,7 +70,7 @@ class ShardOwnership:
             *(me, engine, counters, self.changed, self.replicas, checks, on_arrived, on_transition),
             first_origin=first_slot(me, first_id),
         )
-        self.held = self._states.held
+        self.held, self.held_states = self._states.held, self._states.held_states
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
         self.rounds, self.origins = self._states.rounds, self._states.origins
@@ -112,10 +112,6 @@ class ShardOwnership:
     def count(self) -> int:
         """Number of shards that this node holds."""
         return self.held.count(1)
-
-    def held_states(self) -> bytes:
-        """Return one byte per shard: the state in which this node holds the shard, else 0."""
-        return self._states.held_states()
 
     @property
     def is_empty(self) -> bool:
