@@ -129,7 +129,12 @@ def excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excus
                 if other.at <= end and until_of(other) >= fault.at - SETTLING_S
             ]
             reach = 2 + len({name for other in beside for name in hosts_of(other, scenario)})
-            yield Excuse(REASON_OF[fault.verb], fault, datacenter, hosts, reach, fault.at, end)
+            begin, reason = fault.at, REASON_OF[fault.verb]
+            if "seedless" in fault.args:  # Started alone, the node decides for all shards.
+                begin = until_of(fault)
+                yield Excuse(reason, fault, datacenter, hosts, reach, fault.at, begin)
+                reach = scenario.nodes
+            yield Excuse(reason, fault, datacenter, hosts, reach, begin, end)
 
 
 def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario: Scenario) -> bool:

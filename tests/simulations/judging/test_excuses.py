@@ -13,6 +13,10 @@ from simulations.judging.ledger import Answered
 from simulations.scenarios.scenario import Fault, Scenario
 
 
+def checked_at(at: float) -> Answered:
+    return Answered(at, at + 0.01, "dc1", "k", 1, True, Source.OWNER, client="client-0")
+
+
 def ring_without(members, names: Iterable[str]) -> Ring:
     """Return the ring of the members except those with these names."""
     return _ring_without(tuple(members), frozenset(names))
@@ -45,6 +49,18 @@ def test_a_check_may_be_lost_if_its_owner_crashed_before_the_answer_arrived():
 
     assert excuses.may_be_lost(place, 1.95, 2.8)
     assert not excuses.may_be_lost(place, 2.5, 2.8)
+
+
+def test_a_node_that_starts_alone_may_decide_for_the_shards_of_all_others():
+    crash = Fault(1.0, "crash", 3.0, {"node": "n5", "seedless": 1})
+    excuses = Excuses(Scenario("judged", "", nodes=5, faults=(crash,)), Disturbances())
+    places = [excuses.place("dc1", shard) for shard in range(200)]
+    other = next(place for place in places if "n5" not in place.hosts[:2])
+    away, alone = (
+        [each.is_splitting for each in excuses.of(other, checked_at(at))] for at in (2.0, 4.0)
+    )
+
+    assert (away, alone) == ([], [True])
 
 
 @pytest.mark.parametrize(("nodes", "zones"), [(5, 1), (6, 2), (7, 3)])
