@@ -285,13 +285,17 @@ class ShardOwnership:
         return True
 
     def _is_in_flight(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
-        """Return whether this node's own counters of a shard are in an unacknowledged transfer.
+        """Return whether this node's own counters of a shard, or its log for the owner, are in an
+        unacknowledged transfer.
 
         The receiver may not have all parts yet, so they must not be dropped for counters without
-        them. A repeated transfer drops nothing.
+        them. A repeated transfer drops nothing. `CrossedTransfers` keeps a log whose receiver sends
+        the owner's counters.
         """
         mine = self.transfers.get(shard)
-        if mine is None or mine.taken_from or not any([part.counts.count for part in mine.parts]):
+        if mine is None or not any([part.counts.count for part in mine.parts]):
+            return False
+        if mine.taken_from and not group.taken_from and mine.to == sender:
             return False
         if not {*mine.marks[:1]}.isdisjoint(group.origins):
             return False

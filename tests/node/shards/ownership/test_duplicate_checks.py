@@ -23,6 +23,14 @@ def covered_by(count: int) -> tuple[Host, list[Host]]:
     return owner, covers
 
 
+def move(sender: Host, receiver: Host) -> None:
+    """Transfer the shard from one member to another, with an acknowledgement."""
+    reply = receiver.ask(sender)
+    receiver.take(sender, reply)
+    [group] = reply.groups
+    sender.ownership.acknowledge(receiver.name, group.shards, group.transfer_id, NOW)
+
+
 @ORDERS
 def test_a_check_of_the_owner_and_its_standby_counts_once(first: int, second: int) -> None:
     owner, [standby] = covered_by(1)
@@ -183,7 +191,7 @@ def test_a_check_whose_charge_left_and_returns_through_another_member_is_counted
     elsewhere.start(3)
     stand_in.cover("b", at=BEGIN)
     stand_in.spend(1, at=EARLIER, check_id=CHECK)
-    owner.pull(stand_in)
+    move(stand_in, owner)
     stand_in.pull(elsewhere)
     assert stand_in.used == 3
 
@@ -199,9 +207,7 @@ def test_a_check_in_a_replica_after_a_transfer_is_counted_once() -> None:
     owner.copy_to(other)
     other.cover("a", at=EARLIER)
     other.spend(1, at=LATER, check_id=CHECK)
-    shard, reply = shard_of(KEY), receiver.ask(owner)
-    receiver.take(owner, reply)
-    owner.ownership.acknowledge(receiver.name, [shard], reply.groups[0].transfer_id, NOW)
+    move(owner, receiver)
     receiver.copy_to(owner)
     owner.cover("b")
 
@@ -215,10 +221,7 @@ def test_a_charge_that_a_third_member_has_is_not_in_the_replica_of_the_owner() -
     owner, third, host = Host("a"), Host("c"), Host("b")
     host.cover("c")
     host.spend(1, check_id=CHECK)
-    sent = third.ask(host)
-    third.take(host, sent)
-    [group] = sent.groups
-    host.ownership.acknowledge(third.name, group.shards, group.transfer_id, NOW)
+    move(host, third)
     owner.start(20)
     owner.copy_to(host)
     host.cover("a")

@@ -37,6 +37,9 @@ def test_every_unit_counts_once_in_a_random_history(steps: list[Step]) -> None:
         "cover c b, fetch b a, cover a c, spend b, copy b c",
         "spend a, fetch b a, cover a c, copy b c, cover c b",
         "spend a, copy a c, fetch b a, cover c a, cover a c",
+        # A node dropped the log in its unacknowledged transfer for counters of a third member.
+        "spend a, copy a b, cover b a, spend b, copy b c, ask a b, cover c b, spend c, fetch b c",
+        "spend a, copy a b, cover b a, spend b, ask c b, fetch b a",
     ],
 )
 def test_every_unit_counts_once_in_a_known_history(steps: str) -> None:
