@@ -181,9 +181,11 @@ class MemoryNetwork:
         target = self._running.get(side.address)
         there, back = (side.transport.address, side.address), (side.address, side.transport.address)
         is_silent = side.address in self._silent or there in self._cuts or back in self._cuts
-        if side.is_closed or is_silent:
-            return  # The handshake timeout reports it.
-        if target is None or target.accept is None:
+        if side.is_closed:
+            return
+        if is_silent:
+            side.open_again()
+        elif target is None or target.accept is None:
             reason = f"no process listens at {format_address(side.address)}"
             side.deliver_later(partial(side.abort, TransportCode.UNREACHABLE, reason))
         else:
@@ -298,7 +300,8 @@ class MemoryTransport:
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
         side = MemoryConnection(self, address, handler)
-        side.connect(self.network.settings.handshake_timeout)
+        settings = self.network.settings
+        side.connect(settings.handshake_timeout, 2 * settings.initial_rtt)
         return side
 
     def receive_sealed(self, handler: OnSealed | None) -> None:

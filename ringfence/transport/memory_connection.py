@@ -90,6 +90,8 @@ class MemoryConnection:
         self._close_reason: tuple[int, str] | None = None
         self._unsent = 0
         self._last_arrival = 0.0
+        self._resend_after = 0.0
+        """Seconds after which the first packet is sent again if it is lost."""
         self._silence_timer: Timer | None = None
         self._is_peer_unreachable = False
         """Whether `_silence_timer` runs because the peer cannot reach this side."""
@@ -127,14 +129,28 @@ class MemoryConnection:
             self._close_reason = code, reason
             self.transport.mark_unsent(self)
 
-    def connect(self, timeout: float) -> None:
-        """Ask the peer to accept the connection."""
+    def connect(self, timeout: float, resend_after: float) -> None:
+        """Ask the peer to accept the connection, at most for `timeout` seconds.
+
+        As in QUIC, a lost first packet is sent again: `resend_after` seconds later, and then after
+        twice as long each time.
+        """
         reason = f"handshake timed out (no answer from {format_address(self._address)})"
         self._start_silence_timer(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
-        self.transport.call_at(
-            self.transport.network.arrival(self.link, 0.0),
-            partial(self.transport.network.deliver_open, self),
-        )
+        self._resend_after = resend_after
+        self._send_open()
+
+    def open_again(self) -> None:
+        """Send the first packet again after a pause, because the network has lost it."""
+        pause, self._resend_after = self._resend_after, 2 * self._resend_after
+        self.transport.call_at(self.transport.now() + pause, self._send_open)
+
+    def _send_open(self) -> None:
+        if not self.is_closed:
+            self.transport.call_at(
+                self.transport.network.arrival(self.link, 0.0),
+                partial(self.transport.network.deliver_open, self),
+            )
 
     def open(self) -> None:
         """Mark the connection as open, because the handshake is done."""

@@ -125,6 +125,22 @@ async def test_over_a_cut_link_a_handshake_times_out(autojump_clock: MockClock) 
         assert log.closed_at == pytest.approx(began + 5)
 
 
+async def test_a_handshake_whose_first_packets_were_lost_succeeds_after_a_cut(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(delay=0.0) as w:
+        w.network.cut(A, B)
+        connection, _ = w.connect()
+        await trio.sleep(0.5)
+        w.network.heal(A, B)
+        await trio.sleep(0.09)
+        assert not connection.is_open  # The packets after 0 and 0.2 s were lost.
+
+        await trio.sleep(0.02)
+
+        assert connection.is_open
+
+
 async def test_a_crash_is_silence_and_a_successor_can_be_reached(autojump_clock: MockClock) -> None:
     async with world() as w:
         old, old_log = w.connect()
