@@ -83,6 +83,8 @@ class CounterView:
     """Start of the load in seconds of virtual time; times of answers are relative to it."""
     is_shadow: bool = False
     """Whether the rule denies nothing, so that checks over its limit have no retry time."""
+    whole: Limit | None = None
+    """Limit that data centers divide, if this counter is the part of one of them."""
 
     @property
     def limit(self) -> Limit:
@@ -136,7 +138,8 @@ class CounterView:
         """Return the rates of a bucket over time if faults change them.
 
         After a change, a bucket drains by the limit before it until the next check or charge. A
-        replica drains by that limit until a check or charge has added units.
+        replica drains by that limit until a check or charge has added units. A host that knows no
+        other data center applies the whole of a divided limit.
         """
         if not self.limit.is_bucket:
             return []
@@ -150,7 +153,9 @@ class CounterView:
             for place in dict.fromkeys(self.places.values())
             if place.datacenter == self.datacenter
             for host in self._deciders(place, -inf, end)
-            for span in self.limits.rates(host, _conversions(place, host, decided), end)
+            for span in self.limits.rates(
+                *(host, _conversions(place, host, decided), end, self._undivided(place, host))
+            )
         ]
         if {rate for _, _, rate in spans} <= {self.limit.amount}:
             return []
@@ -161,6 +166,13 @@ class CounterView:
             first, last = self._instant(max(begin, -self.began)), self._instant(until)
             found.append(Drain(first, last, min(rates), max(rates)))
         return found
+
+    def _undivided(self, place: Place, host: str) -> list[tuple[float, float, Limit]]:
+        """Return the whole limit with the intervals in which a host may apply it instead of a
+        part."""
+        if self.whole is None:
+            return []
+        return [(*span, self.whole) for span in self.excuses.seedless(place, host)]
 
     def _deciders(self, place: Place, begin: float, end: float) -> Sequence[str]:
         """Return the hosts that may decide checks of a shard between two instants."""

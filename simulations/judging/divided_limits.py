@@ -55,7 +55,8 @@ def judge_divided(
     asked = [row for row in rows if counter.is_here(row.answer)]
     parts = {
         name: _Part.of(replace(counter, limits=limits.mapped(partial(_part_of, at, len(places))),
-                               datacenter=name, places=dict.fromkeys(places, places[name])),
+                               datacenter=name, places=dict.fromkeys(places, places[name]),
+                               whole=counter.limit),
                        rows, refunded, asked, read)
         for at, name in enumerate(sorted(places))
     }  # fmt: skip

@@ -55,15 +55,21 @@ class RuleLimits:
         ]
 
     def rates(
-        self, host: str, decided: Sequence[tuple[float, float]], end: float
+        self,
+        host: str,
+        decided: Sequence[tuple[float, float]],
+        end: float,
+        others: Iterable[tuple[float, float, Limit]] = (),
     ) -> Iterator[tuple[float, float, int]]:
         """Yield the intervals in which a bucket on a host may drain by one limit.
 
         `decided` are the intervals in which checks and charges convert the bucket of the host.
+        `others` are further limits that the host may apply, with begin and end.
         """
         steps = self.changes(host, -inf, end)
         ends = [at for at, _ in steps[1:]] + [end]
-        for (begin, limit), until in zip(steps, ends, strict=True):
+        spans = [(begin, until, each) for (begin, each), until in zip(steps, ends, strict=True)]
+        for begin, until, limit in [*spans, *others]:
             converted = [answered for asked, answered in decided if asked > until]
             yield begin, min(converted, default=end), limit.amount
 

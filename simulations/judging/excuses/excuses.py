@@ -144,6 +144,15 @@ class Excuses:
             for each in self._by_datacenter.get(place.datacenter, ())
         )
 
+    def seedless(self, place: Place, host: str) -> list[tuple[float, float]]:
+        """Return the intervals in which a host may know no other data center, because it restarted
+        and found no node to join."""
+        return [
+            (each.begin, each.end)
+            for each in self._by_datacenter.get(place.datacenter, ())
+            if "seedless" in each.fault.args and host in each.hosts
+        ]
+
     def sides(self, place: Place, answer: Answered, found: Sequence[Excuse]) -> int:
         """Return how many more members may admit a whole limit, under the excuses of a check.
 

@@ -137,3 +137,17 @@ def test_windows_shift_with_clocks_that_follow_a_stepped_clock_in_another_data_c
     shifts = [excuses.clocks.offset_s(place, at, at) for at in (9.0, 20.0, 90.0)]
 
     assert shifts == [0.0, pytest.approx(0.05), 0.2]
+
+
+def test_a_node_that_restarts_without_a_seed_may_know_no_other_data_center_until_it_settles():
+    crashes = [
+        Fault(8.0, "crash", 10.0, {"node": "n1", "seedless": 1}),
+        Fault(8.0, "crash", 10.0, {"node": "n2"}),
+    ]
+    scenario = Scenario("judged", "", nodes=4, datacenters=2, faults=tuple(crashes))
+    quiet = {"dc1": [(0.0, 0), (8.5, 1), (12.0, 0)]}
+    excuses = Excuses(scenario, Disturbances(samples=quiet))
+    here, there = excuses.place("dc1", 7), excuses.place("dc2", 7)
+
+    assert excuses.seedless(here, "n1") == [(8.0, pytest.approx(13.1))]
+    assert excuses.seedless(here, "n3") == excuses.seedless(there, "n2") == []

@@ -30,6 +30,8 @@ descriptors:
     rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
+  - key: split
+    rate_limit: {period: 5s, requests_per_unit: 6, algorithm: token_bucket, global: {mode: split}}
   - key: home_log
     rate_limit:
       period: 5s
@@ -491,3 +493,23 @@ def test_a_decision_under_an_excuse_follows_from_the_last_one_of_the_same_holder
 
     assert (found, without) == (expected, set())
     assert checker.judged.exactly - changed.judged.exactly == (not remaining)
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(1, set()), (3, {"over_admission"})])
+def test_a_node_that_restarted_alone_drains_a_split_bucket_by_the_whole_limit(
+    cost, expected
+) -> None:
+    [owner, *_] = order_of("split", "dc2", datacenters=2)
+    crash = Fault(1, "crash", 1.5, {"node": owner, "seedless": 1})
+    shard = shard_of(encode_key(KNOWN["split"].id, ["k"]))
+    moved = Disturbances(samples={"dc2": [(0.0, 0), (1.0, 255 << 8 * shard), (7.4, 0)]})
+    # The node admits six units by the whole limit. The denial converts the bucket to its part.
+    decided = [(6.0, 3, True), (6.6, 3, True), (9.2, 3, False), (11.0, cost, True)]
+    answers = [
+        replace(each, cost=units)
+        for at, units, allowed in decided
+        for each in rows(1, at, at, "dc2", allowed=allowed)
+    ]
+
+    found = violated("split", answers, [crash], datacenters=2, disturbances=moved)
+    assert found == expected
