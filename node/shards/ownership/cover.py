@@ -31,7 +31,7 @@ class Cover(Struct):
     mark: int = 0
     """Mark of the start of this node's part of the log; 0 before the shard is held."""
     marks: set[int] = field(default_factory=set)
-    """Marks of the parts of the log that came from other members."""
+    """Marks and origins of the parts of the log that came from other members."""
     ended_at: int | None = None
     """Instant in ns from which on this node owns the shard; None before."""
     log: FallbackLog = field(default_factory=FallbackLog)

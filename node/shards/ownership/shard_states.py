@@ -269,7 +269,7 @@ class ShardStates:
                 for _, counts in copies:
                     merge.join(counts, self.regained.get(shard, {}), now)
                 if shard in self.ended:
-                    self._keep_units(self.ended[shard], arrival)
+                    self._keep_units(self.ended[shard], shard, arrival)
             case Action.CHARGE_SENDERS_LOG:
                 regained = self.regained.get(shard, {})
                 for _, counts in copies:
@@ -280,7 +280,7 @@ class ShardStates:
             case Action.KEEP_SENDERS_LOG:
                 self.covers[shard].add_log(arrival)
             case Action.KEEP_SENDERS_UNITS:
-                self._keep_units(self.covers[shard], arrival)
+                self._keep_units(self.covers[shard], shard, arrival)
             case Action.RESTORE_BELOW_LOG:
                 log = self.log_of(shard)
                 merge.restore_below(FallbackLog() if log is None else log.log, copies, now)
@@ -295,8 +295,10 @@ class ShardStates:
             case Action.COUNT_HEALED:
                 self._counters.add("splits_healed")
 
-    def _keep_units(self, cover: Cover, arrival: Arrival) -> None:
+    def _keep_units(self, cover: Cover, shard: int, arrival: Arrival) -> None:
         now = arrival.now
+        # The log has all units of these origins, so its receiver has them, too.
+        cover.marks.update({*arrival.origins}.difference(UNKNOWN, self.origins.of(shard)))
         for _, counts in arrival.copies:
             rows = log_rows(self.merge.admitted(counts, {}, now), counts, now)
             add_logs(cover.log, counts, rows, now)

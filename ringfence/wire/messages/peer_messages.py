@@ -113,7 +113,7 @@ class ShardGroup(Struct, frozen=True):
     marks in their history; 0 is an unknown one. Empty for a shard without counters."""
     marks: tuple[int, ...] = ()
     """Mark of this transfer, then the mark of the start of the fallback counts, if there are any,
-    and marks of their parts from other members."""
+    and marks and origins of their parts from other members."""
 
 
 class Pulled(Struct, frozen=True):

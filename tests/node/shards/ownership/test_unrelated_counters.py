@@ -95,6 +95,34 @@ def test_a_third_members_unrelated_counters_reach_the_owner_with_the_log(units: 
     assert owner.used == 5 + units
 
 
+@pytest.mark.parametrize("units", [0, 4])
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_third_members_units_in_a_log_count_once_if_a_replica_of_the_log_returns(
+    units: int, more: int
+) -> None:
+    """The owner had all units of the replica, but did not recognize those of the third member."""
+    owner, standby, third, other = Host("b"), Host("a"), Host("c"), Host("d")
+    third.start(units)
+    standby.cover("b")
+    standby.pull(third)
+    standby.spend(1)
+    standby.copy_to(other)
+    owner.cover("a")
+    owner.spend(2)
+    reply = owner.ask(standby)
+    owner.take(standby, reply)
+    number = reply.groups[0].transfer_id
+    standby.ownership.acknowledge(owner.name, [shard_of(KEY)], number, NOW)
+    assert owner.used == 3 + units
+    standby.take_over_from_replica_at(other, silent="b")
+    if more:
+        standby.spend(more)
+
+    owner.pull(standby)
+
+    assert owner.used == 3 + units + more
+
+
 def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> None:
     """The owner mistook the shard of this run for its shard before a restart, because the sender
     is its standby now and was not asked."""
