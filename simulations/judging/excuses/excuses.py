@@ -150,7 +150,9 @@ class Excuses:
         return [
             (each.begin, each.end)
             for each in self._by_datacenter.get(place.datacenter, ())
-            if "seedless" in each.fault.args and host in each.hosts
+            if "seedless" in each.fault.args
+            and host in each.hosts
+            and each.begin >= until_of(each.fault)
         ]
 
     def sides(self, place: Place, answer: Answered, found: Sequence[Excuse]) -> int:

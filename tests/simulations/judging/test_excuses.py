@@ -149,5 +149,5 @@ def test_a_node_that_restarts_without_a_seed_may_know_no_other_data_center_until
     excuses = Excuses(scenario, Disturbances(samples=quiet))
     here, there = excuses.place("dc1", 7), excuses.place("dc2", 7)
 
-    assert excuses.seedless(here, "n1") == [(8.0, pytest.approx(13.1))]
+    assert excuses.seedless(here, "n1") == [(10.0, pytest.approx(13.1))]
     assert excuses.seedless(here, "n3") == excuses.seedless(there, "n2") == []
