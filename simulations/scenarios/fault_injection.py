@@ -115,6 +115,8 @@ class FaultyWorld(Protocol):
         """Make the clock of a host drift, in parts per million."""
 
 
+_MESSAGES_PER_S = 100
+"""Most messages that a host of a generated run sends and receives in a second."""
 _TRANSFER_DELAYS = 20
 """Network delays in the longest transfer of a shard: connection, requests and parts."""
 _LONGEST_SPIKE_S = 5.0
@@ -349,6 +351,10 @@ def held_up_s(fault: Fault) -> float:
         return float(args["extra_ms"]) / 1000 * _TRANSFER_DELAYS
     if fault.verb == "spikes":
         return min(_LONGEST_SPIKE_S, float(args["mean_ms"]) / 1000 * _TRANSFER_DELAYS)
+    if fault.verb == "busy":  # If messages arrive faster than they are processed, a queue grows.
+        cost_s = float(args["cost_ms"]) / 1000
+        growth = cost_s * _MESSAGES_PER_S - 1
+        return max(cost_s * _TRANSFER_DELAYS, growth * (until - fault.at))
     return 0.0
 
 
