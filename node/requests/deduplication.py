@@ -164,8 +164,9 @@ class DecidedChecks:
         """Return the newest checks of a shard that may still be repeated and were decided since
         `since`.
 
-        The newest check is last. Refunds that removed nothing here are omitted, because the member
-        with the charge must still apply them.
+        The newest check is last. Checks whose charges another member has are omitted, because that
+        member sends them with the charges. Refunds that removed nothing here are omitted, because
+        the member with the charge must still apply them.
         """
         repeated = self._by_shard.get(shard, {})
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
@@ -173,7 +174,9 @@ class DecidedChecks:
         recent = [
             (check, at)
             for check, at in known
-            if at >= since and (check.cost or not check.is_refund)
+            if at >= since
+            and (check.cost or not check.is_refund)
+            and (check.row[CODE] not in CHARGED_CODES or self._is_charged_here(shard, check.id, at))
         ]
         found = sorted(recent, key=lambda each: each[1])
         return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MAX_MOVED:]]
@@ -211,16 +214,19 @@ class DecidedChecks:
         """Record that this node's counters of a shard contain all charges of its checks again."""
         self._charged_elsewhere.pop(shard, None)
 
-    def _is_charged_here(self, check: DecidedCheck, at: int) -> bool:
+    def _is_charged_here(self, shard: int, id_: CheckId, at: int) -> bool:
         """Return whether this node's counters include the charge of a check that was decided at
-        `at`.
+        `at`."""
+        until, returned = self._charged_elsewhere.get(shard, (-1, set()))
+        return at > until or id_ in returned
 
-        If another member has the charge, it is returning now, so this node has it from now on.
-        """
-        until, returned = self._charged_elsewhere.get(shard_of(check.key), (-1, set()))
-        if at > until or check.id in returned:
+    def _on_charge(self, check: DecidedCheck, at: int) -> bool:
+        """Record that the charge of a check that was decided at `at` arrives; return whether this
+        node's counters included it before."""
+        shard = shard_of(check.key)
+        if self._is_charged_here(shard, check.id, at):
             return True
-        returned.add(check.id)
+        self._charged_elsewhere[shard][1].add(check.id)
         return False
 
     def merge(
@@ -240,18 +246,19 @@ class DecidedChecks:
             known = self.find([check.id]).get(0)
             if known is None or self._was_forwarded(check.id):
                 decided_at = now - check.age_ns
+                self._on_charge(check, decided_at)
                 self.remember(
                     *(check.id, check.key, check.cost, check.row, decided_at),
                     is_refund=check.is_refund,
                 )
             elif check.is_refund:
                 units = min(check.cost, self._removed_by(check.id))
-                if units and self._is_charged_here(check, known[1]):
+                if units and self._on_charge(check, known[1]):
                     refunds.append(replace(check, cost=units, age_ns=max(0, now - known[1])))
             elif (
                 known[0][CODE] in CHARGED_CODES
                 and check.row[CODE] in CHARGED_CODES
-                and self._is_charged_here(check, known[1])
+                and self._on_charge(check, known[1])
             ):
                 age_ns = max(0, now - known[1])
                 if age_ns >= check.age_ns:

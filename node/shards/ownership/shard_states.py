@@ -110,9 +110,7 @@ class ShardStates:
         for action in transition.actions:
             self._perform(action, shard, arrival)
         self._states[shard] = transition.state
-        if event is Event.SEND:
-            self._checks.on_charges_transferred(shard, arrival.now)
-        elif arrival.copies and arrival.group is None and arrival.has_own_charges:
+        if arrival.copies and arrival.group is None and arrival.has_own_charges:
             self._checks.on_charges_returned(shard)  # A replica, or an own transfer.
         if transition.state is not State.FRESH:
             self.regained.pop(shard, None)

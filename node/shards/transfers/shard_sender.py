@@ -311,6 +311,7 @@ class ShardSender:
         """Build a transfer of counters in parts."""
         decided = self._ownership.decided_checks
         add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
+        decided.on_charges_transferred(shard, now)
         marks = [mark]
         if cover is not None:
             marks = [*marks, cover.mark, *sorted(cover.marks)][:MAX_ORIGINS]

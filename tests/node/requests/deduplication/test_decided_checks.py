@@ -175,6 +175,21 @@ def test_finding_the_checks_of_a_shard_skips_other_shards(
     assert looked_at == []
 
 
+def test_checks_whose_charges_another_member_has_do_not_move_again() -> None:
+    """A refund also moves with the charges. A denied check has none."""
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
+    checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW - 50, is_refund=True)
+    checks.remember((1, 7, 0), KEY, 1, DENIED, NOW - 50)
+    checks.on_charges_transferred(SHARD, NOW - 40)
+    checks.remember((1, 8, 0), KEY, 1, ALLOWED, NOW - 30)
+
+    assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [7, 8]
+
+    checks.merge([DecidedCheck((1, 5, 0), KEY, 1, 20, ALLOWED)], NOW)
+    assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [5, 7, 8]
+
+
 # Direct checks
 
 

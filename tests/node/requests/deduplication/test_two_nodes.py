@@ -189,6 +189,16 @@ def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
     assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [], [])
 
 
+def test_an_older_check_that_arrives_after_a_transfer_is_charged_here() -> None:
+    """Another member returns the shard with the same check, so both charges are here."""
+    checks = memory()
+    checks.on_charges_transferred(SHARD, NOW - 10)
+    checks.merge([moved(age_ns=50)], NOW)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
+    assert checks.merge([moved(age_ns=49)], NOW) == ([moved(age_ns=49)], [], [])
+
+
 def test_the_new_holder_of_a_shard_does_not_count_a_check_again() -> None:
     sender, receiver = Host("a"), Host("b")
     sender.ownership.start([SHARD])

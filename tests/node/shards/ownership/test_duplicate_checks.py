@@ -229,3 +229,19 @@ def test_a_charge_that_a_third_member_has_is_not_in_the_replica_of_the_owner() -
     host.pull(third)
 
     assert host.used == 21
+
+
+def test_a_check_whose_charge_left_is_not_sent_with_the_counters_of_a_third_member() -> None:
+    """The owner, which had the charge, took the check for a duplicate and removed the charge."""
+    owner, standby, third = Host("a"), Host("b"), Host("c")
+    owner.start()
+    third.cover("a", at=BEGIN)
+    third.spend(20, at=BEGIN, check_id=(7, 2, 0))
+    standby.cover("a", at=BEGIN)
+    standby.spend(2, at=EARLIER, check_id=CHECK)
+    move(standby, owner)
+    move(third, standby)
+
+    owner.pull(standby)
+
+    assert owner.used == 22
