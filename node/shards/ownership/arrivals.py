@@ -25,7 +25,7 @@ def event_of(
     marks, is_blind = group.marks[1:2], states[shard] in BLIND
     has_theirs = not {*marks}.isdisjoint(states.origins.of(shard))
     if cover is not None and has_theirs and cover.marks.isdisjoint(marks):
-        base_of = sender
+        owner = base_of = sender  # The replica that this node started from has the sender's log.
     if cover is not None and cover.sent_mark and cover.sent_mark in group.origins:
         owner = sender  # The sender has the counters with which this node started again.
     if is_blind and group.taken_from:  # The log has all units of this node.
@@ -33,7 +33,9 @@ def event_of(
     # The sender's log is enough when it started from this node's counters, or owns them, too.
     is_from_mine = log is not None and log.mark in group.origins
     if is_blind:
-        base = [number for number in group.origins if number not in group.marks]
+        # When all counters are in the log, its parts from other members are the base.
+        parts = [number for number in group.origins if number not in group.marks[:2]]
+        base = [number for number in parts if number not in group.marks] or parts
         is_from_mine = is_from_mine or states.origins.have_all(shard, base)
     is_own = is_held and cover is None and not group.taken_from
     return arrival_of(

@@ -40,6 +40,12 @@ def test_every_unit_counts_once_in_a_random_history(steps: list[Step]) -> None:
         # A node dropped the log in its unacknowledged transfer for counters of a third member.
         "spend a, copy a b, cover b a, spend b, copy b c, ask a b, cover c b, spend c, fetch b c",
         "spend a, copy a b, cover b a, spend b, ask c b, fetch b a",
+        # A member started from a replica of a blind cover, whose log arrived with the shard.
+        "cover b c, spend b, copy b a, fetch b a, cover a c",
+        "fetch b a, cover c b, spend c, copy c a, cover a b",
+        # A log had all units of a third member, and another member had them, too.
+        "cover b c, spend a, fetch b a, fetch_unacknowledged c b",
+        "spend a, cover b a, cover c b, copy a b, fetch c a",
     ],
 )
 def test_every_unit_counts_once_in_a_known_history(steps: str) -> None:
