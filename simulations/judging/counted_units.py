@@ -241,6 +241,21 @@ class CounterView:
             more = answer.cost * (_MOST_DECIDERS - 1)
             yield self._spend(answer.asked_at, until, 0, more, until + _MERGE_S)
 
+    def rounded_by_merges(self, rows: Sequence[Row]) -> list[Spend]:
+        """Return what merges may have added to a bucket: one unit for each fault that split it.
+
+        A merge of two buckets adds the level of one of them, rounded up to a whole unit. A member
+        with a wrong clock transfers its shards before another one decides.
+        """
+        if not self.limit.is_bucket:
+            return []
+        split: list[Excuse] = []
+        for row in rows:
+            found = row.excuses if row.is_split else ()
+            splitting = [each for each in found if each.is_splitting]
+            split += [e for e in splitting if e.reason != "clock" and e not in split]
+        return [self._spend(each.begin, each.end, 0, 1, each.end) for each in split]
+
     def refunded(self, answer: Answered) -> Spend:
         """Return the units of a charge that was refunded; a fault may have lost the refund."""
         place, done = self.place_of(answer), answer.refund_done_at

@@ -70,6 +70,7 @@ def judge_counter(
     rows = [counter.row(answer) for answer in answers]
     passing = [counter.refunded(answer) for answer in refunded]
     spends = [spend for row in rows for spend in counter.spends(row)] + passing
+    spends += counter.rounded_by_merges(rows)
     asked = [row for row in rows if counter.is_here(row.answer)]
     drains = counter.drains(asked, read[1])
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))

@@ -28,6 +28,8 @@ descriptors:
     rate_limit: {period: 30s, requests_per_unit: 5, algorithm: token_bucket, burst: 1}
   - key: bucket
     rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
+  - key: slow
+    rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
   - key: split
@@ -82,6 +84,23 @@ def judged(
 
 def violated(name, answers, faults=(), **more):
     return judged(name, answers, faults, **more)[1]
+
+
+@pytest.mark.parametrize(
+    ("begin", "used", "expected"),
+    [(3.0, 3, set()), (3.0, 4, {"invented_hits"}), (20.0, 3, {"invented_hits"})],
+)
+def test_a_merge_of_two_buckets_may_add_one_unit(begin, used, expected) -> None:
+    """It rounds a level up. No merge follows a check after the cut."""
+    [owner, *_] = order_of("slow")
+    shard = shard_of(encode_key(KNOWN["slow"].id, ["k"]))
+    cut = Fault(2.0, "cut", 4.0, {"node": owner})
+    moved = Disturbances(samples={"dc1": [(0.0, 0), (2.0, 255 << 8 * shard), (5.0, 0)]})
+    found = violated(
+        "slow", rows(2, begin, begin + 0.1), [cut], used={"dc1": used}, disturbances=moved
+    )
+
+    assert found == expected
 
 
 def test_a_crash_elsewhere_and_later_excuses_no_denials() -> None:
