@@ -154,7 +154,7 @@ class CounterView:
             if place.datacenter == self.datacenter
             for host in self._deciders(place, -inf, end)
             for span in self.limits.rates(
-                *(host, _conversions(place, host, decided), end, self._undivided(place, host))
+                *(host, _conversions(place, host, decided), end, _undivided(self, place, host))
             )
         ]
         if {rate for _, _, rate in spans} <= {self.limit.amount}:
@@ -166,13 +166,6 @@ class CounterView:
             first, last = self._instant(max(begin, -self.began)), self._instant(until)
             found.append(Drain(first, last, min(rates), max(rates)))
         return found
-
-    def _undivided(self, place: Place, host: str) -> list[tuple[float, float, Limit]]:
-        """Return the whole limit with the intervals in which a host may apply it instead of a
-        part."""
-        if self.whole is None:
-            return []
-        return [(*span, self.whole) for span in self.excuses.seedless(place, host)]
 
     def _deciders(self, place: Place, begin: float, end: float) -> Sequence[str]:
         """Return the hosts that may decide checks of a shard between two instants."""
@@ -229,7 +222,7 @@ class CounterView:
         known = max(last, self.excuses.replicated_at(place, answer), shared_at)
         if most:
             shift = self._window_shift_s(answer)
-            yield self._spend(answer.asked_at - shift, last + shift, least, most, known)
+            yield self.spend(answer.asked_at - shift, last + shift, least, most, known)
         has_second = answer.source not in (Source.OWNER, Source.CACHE)
         is_broken = self.excuses.is_broken(place, answer, answer.answered_at)
         is_asked_again = bool(row.excuses) or is_broken or has_second
@@ -239,22 +232,7 @@ class CounterView:
             if self.limit.is_bucket:
                 until = max(until, self._shared_at(late))
             more = answer.cost * (_MOST_DECIDERS - 1)
-            yield self._spend(answer.asked_at, until, 0, more, until + _MERGE_S)
-
-    def rounded_by_merges(self, rows: Sequence[Row]) -> list[Spend]:
-        """Return what merges may have added to a bucket: one unit for each fault that split it.
-
-        A merge of two buckets adds the level of one of them, rounded up to a whole unit. A member
-        with a wrong clock transfers its shards before another one decides.
-        """
-        if not self.limit.is_bucket:
-            return []
-        split: list[Excuse] = []
-        for row in rows:
-            found = row.excuses if row.is_split else ()
-            splitting = [each for each in found if each.is_splitting]
-            split += [e for e in splitting if e.reason != "clock" and e not in split]
-        return [self._spend(each.begin, each.end, 0, 1, each.end) for each in split]
+            yield self.spend(answer.asked_at, until, 0, more, until + _MERGE_S)
 
     def refunded(self, answer: Answered) -> Spend:
         """Return the units of a charge that was refunded; a fault may have lost the refund."""
@@ -264,13 +242,13 @@ class CounterView:
         if excuses or done == inf or self.excuses.may_be_lost(place, answer.asked_at, last):
             until = max([last, *(each.end for each in excuses)])
             most = answer.cost * (_MOST_DECIDERS if excuses else 1)
-            return self._spend(answer.asked_at, until, 0, most, until + _MERGE_S)
+            return self.spend(answer.asked_at, until, 0, most, until + _MERGE_S)
         least = 0 if self.is_divided else answer.cost  # Else a refund could remove other units.
         if self.limit.is_bucket and self._is_elsewhere(answer):
             last = self._shared_at(answer) + self._wrong_drain_s(answer)
         else:
             last = answer.answered_at
-        return self._spend(
+        return self.spend(
             *(answer.asked_at, last, least, answer.cost, answer.answered_at),
             self._refund_of(answer),
         )
@@ -308,7 +286,7 @@ class CounterView:
         answer = row.answer
         cost = answer.cost if answer.spends else 0
         least = 0 if self.is_divided and answer.is_charge else cost
-        return self._spend(answer.asked_at, answer.answered_at, least, cost, answer.answered_at)
+        return self.spend(answer.asked_at, answer.answered_at, least, cost, answer.answered_at)
 
     def known_at_once(self, row: Row) -> Spend:
         """Return the units of a row that are certainly counted, as if the members of a data center
@@ -322,7 +300,7 @@ class CounterView:
         known = max(answer.answered_at, self._shared_at(answer))
         shift = self._window_shift_s(answer)
         first, last = answer.asked_at - shift, answer.answered_at + shift
-        return self._spend(first, last, cost, cost, known)
+        return self.spend(first, last, cost, cost, known)
 
     def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
         """Return the question that a check asked; `is_exact` ignores faults of clocks."""
@@ -452,7 +430,7 @@ class CounterView:
             return -inf
         return self.excuses.shared_at(here, place, answer)
 
-    def _spend(
+    def spend(
         self,
         first: float,
         last: float,
@@ -461,6 +439,7 @@ class CounterView:
         known: float,
         refund: Refund | None = None,
     ) -> Spend:
+        """Return units that were spent in an interval and are certainly counted from `known` on."""
         return Spend(
             self._instant(first - self._skew_s),
             self._instant(last + self._skew_s),
@@ -472,6 +451,13 @@ class CounterView:
 
     def _instant(self, seconds: float) -> int:
         return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
+
+
+def _undivided(view: CounterView, place: Place, host: str) -> list[tuple[float, float, Limit]]:
+    """Return the whole limit with the intervals in which a host may apply it instead of a part."""
+    if view.whole is None:
+        return []
+    return [(*span, view.whole) for span in view.excuses.seedless(place, host)]
 
 
 def _levels(limit: Limit, answer: Answered, units: int, used: int, most: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
 from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row
+from simulations.judging.excuses import Excuse
 from simulations.judging.ledger import Answered
 from simulations.oracle import (
     Bound,
@@ -70,7 +71,7 @@ def judge_counter(
     rows = [counter.row(answer) for answer in answers]
     passing = [counter.refunded(answer) for answer in refunded]
     spends = [spend for row in rows for spend in counter.spends(row)] + passing
-    spends += counter.rounded_by_merges(rows)
+    spends += _rounded_by_merges(counter, rows)
     asked = [row for row in rows if counter.is_here(row.answer)]
     drains = counter.drains(asked, read[1])
     uncertain = frozenset[str]().union(*(row.reasons for row in rows))
@@ -94,6 +95,21 @@ def judge_counter(
     ]
     rounding = counter.rounding
     return judgements, Reading(max(0, last.least - rounding), last.most + rounding)
+
+
+def _rounded_by_merges(counter: CounterView, rows: Sequence[Row]) -> list[Spend]:
+    """Return what merges may have added to a bucket: one unit for each fault that split it.
+
+    A merge of two buckets adds the level of one of them, rounded up to a whole unit. A member with
+    a wrong clock transfers its shards before another one decides.
+    """
+    if not counter.limit.is_bucket:
+        return []
+    split: list[Excuse] = []
+    for row in rows:
+        found = [each for each in row.excuses if each.is_splitting and each.reason != "clock"]
+        split += [each for each in found if row.is_split and each not in split]
+    return [counter.spend(each.begin, each.end, 0, 1, each.end) for each in split]
 
 
 def total_bounds(
