@@ -178,10 +178,9 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
     def send():
         sent.append("".join(queue))
         queue.clear()
-        if len(sent) > len("abc"):
-            shared.set()
+        reached[len(sent)].set()
 
-    queue, sent, shared = [], [], threading.Event()
+    queue, sent, reached = [], [], [threading.Event() for _ in range(6)]
     monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
     with running() as (loop, mailbox), ExitStack() as stack:
 
@@ -190,6 +189,7 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
 
         try:
             calls = {letter: begin(letter) for letter in "abc"}
+            assert reached[3].wait(30)  # The leader sends, maybe after the call has begun to wait.
             assert sent == ["a", "b", "c"]  # The first thread does not expect others.
             mailbox.send("b")
             calls["b"].result(30)
@@ -198,7 +198,7 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
             calls["a"].result(30)
             assert sent == ["a", "b", "c"]
             mailbox.send("c")
-            assert shared.wait(30)  # The next leader sends, maybe after the return of this call.
+            assert reached[4].wait(30)  # The next leader sends, maybe after this call's return.
             assert sent == ["a", "b", "c", "de"]
         finally:
             mailbox.send("abcde")  # No thread waits forever after a failed assertion.
