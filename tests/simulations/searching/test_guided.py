@@ -1,12 +1,14 @@
-"""Guided search with fake runs: the faults of a scenario alone decide what it reaches."""
+"""Guided search with fake runs: the number of nodes of a scenario decides what it reaches."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from simulations.scenarios.generate import generate_scenario
-from simulations.scenarios.scenario import Level, Scenario
+from simulations.scenarios.scenario import Scenario
 from simulations.scenarios.seeds import stream
 from simulations.searching import guided
 from simulations.searching.fairness import ends_all, is_valid
@@ -15,33 +17,38 @@ from simulations.searching.variations import vary
 from simulations.swarm import Run
 
 
-def reach_by_times(scenario: Scenario, seed: int) -> Run:
-    """Return a run that reaches the quarter seconds in which faults begin, and fails on one.
-
-    Drawn faults begin in the first 60 % of the load, so only variations reach the others.
-    """
-    reached = frozenset(f"{int(4 * fault.at) / 4} s" for fault in scenario.faults)
-    broken = (("over_admission", "text"),) if "8.0 s" in reached else ()
+def reach_by_nodes(scenario: Scenario, seed: int) -> Run:
+    """Return a run that reaches a state of its own for each number of nodes, and fails with 6."""
+    reached = frozenset({f"{scenario.nodes} nodes"})
+    broken = (("over_admission", "text"),) if scenario.nodes == 6 else ()
     return Run(seed, "", broken, Counter(), frozenset(), 1.0, 1.0, reached=reached)
+
+
+def one_more_node(scenario: Scenario, random: Random) -> Scenario:
+    return replace(scenario, nodes=scenario.nodes + 1)
 
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guided, "run_one", reach_by_times)
+    monkeypatch.setattr(guided, "run_one", reach_by_nodes)
+    monkeypatch.setattr(guided, "vary", one_more_node)
 
 
-def searched(level: Level = "core", runs: int = 60) -> Guided:
+def searched(first: int = 100, runs: int = 60) -> Guided:
     with ThreadPoolExecutor(2) as executor:
-        return search_guided(executor, level, 100, runs)
+        return search_guided(executor, "core", first, runs)
 
 
-def test_a_guided_search_reaches_more_than_plain_drawing(fast: None) -> None:
-    found = searched(runs=200)
+@pytest.mark.parametrize("first", [100, 200, 300, 400, 500])
+def test_a_guided_search_varies_what_was_new_again_and_again(fast: None, first: int) -> None:
+    """A state three variations away from all drawn scenarios is only reached if a new variation is
+    kept and varied again."""
+    found = searched(first)
+    most_drawn = max(int(name.split()[0]) for name in found.plain)
 
-    assert found.runs == 200
-    assert 70 < found.varied < 170
-    assert len(found.reached) > len(found.plain)
-    assert found.only_guided
+    assert found.runs == 60
+    assert found.varied > 20
+    assert f"{most_drawn + 3} nodes" in found.only_guided
     assert not set(found.only_guided) & found.plain
 
 
@@ -52,11 +59,11 @@ def test_an_equal_search_has_equal_results(fast: None) -> None:
 
 
 def test_failing_scenarios_are_reported_and_not_varied(fast: None) -> None:
-    found = searched(runs=200)
+    found = searched()
 
     assert found.failed
     for scenario, run in found.failed:
-        assert reach_by_times(scenario, run.seed).violations == run.violations
+        assert reach_by_nodes(scenario, run.seed).violations == run.violations
     failed = {repr(scenario) for scenario, _ in found.failed}
     assert not failed & {repr(kept.scenario) for kept in found.kept}
 
