@@ -174,8 +174,7 @@ class CrossDcCounts:
                 self._keys.rounds.add_work()
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
-            # A count waits for the refund of its check: other data centers get no refunds.
-            await runtime.sleep(INTERVAL * spread)
+            await runtime.sleep(INTERVAL * spread)  # Refunds do not travel: wait for them.
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

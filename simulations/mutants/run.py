@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -29,7 +30,7 @@ def run_on_testbed(mutant: Mutant | None, testbed: Testbed, seed: int) -> list[V
             return [Violation("crash", 0.0, _describe(error))]
         finally:
             logging.disable(logging.NOTSET)
-    return [*outcome.violations, *_marks(testbed, outcome)]
+    return [*outcome.violations, *_excused(outcome), *_marks(testbed, outcome)]
 
 
 @contextmanager
@@ -45,6 +46,19 @@ def _in_python() -> Iterator[None]:
             del os.environ[_ENGINE]
         else:
             os.environ[_ENGINE] = before
+
+
+def _excused(outcome: Outcome) -> list[Violation]:
+    """Return a violation for each reason of an excuse in a run without faults.
+
+    Breaks of connections may explain an answer of the policy, but a client that repeats its checks
+    on new connections needs none.
+    """
+    excuses = Counter[str]() if outcome.faults else outcome.judged.excuses
+    return [
+        Violation("excused", outcome.virtual_s, f"{reason}: {count} times")
+        for reason, count in sorted(excuses.items())
+    ]
 
 
 def _marks(testbed: Testbed, outcome: Outcome) -> list[Violation]:

@@ -181,6 +181,14 @@ def test_a_crash_is_a_violation() -> None:
     assert "ZeroDivisionError" in found[0].text
 
 
+def test_an_excused_decision_without_a_fault_is_a_violation() -> None:
+    """A client hides an answer that is missing: it asks the standby, and 1 s later its policy."""
+    found = run_on_testbed(MUTANTS["repeats-unanswered"], TESTBEDS["resets"], 2)
+
+    assert [each.property for each in found] == ["excused"]
+    assert "break: " in found[0].text
+
+
 def test_a_mutation_run_detects_mutants_and_accepts_the_shipped_code() -> None:
     reported: list[tuple[str, int, int]] = []
     mutants = [MUTANTS["merge-by-sum"], MUTANTS["cost-ignored"]]
