@@ -72,6 +72,8 @@ class Final:
     broken: BrokenConnections = field(default_factory=BrokenConnections)
     disturbances: Disturbances = field(default_factory=Disturbances)
     holders: Holders = field(default_factory=Holders)
+    longest_queue_s: float = 0.0
+    """Longest time that a message waited and was processed at a busy host."""
 
     def used_by_key(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return the units that the owners count: by rule and key, then by data center."""
@@ -112,7 +114,10 @@ class Invariants:
         """Return all violations, except those about slots of concurrency limits."""
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
-        self._excuses = Excuses(self._seen, final.disturbances, final.broken, final.holders)
+        self._excuses = Excuses(
+            *(self._seen, final.disturbances, final.broken, final.holders),
+            longest_queue_s=final.longest_queue_s,
+        )
         self._in_force = LimitsInForce(self._seen)
         self._places.clear()
         for name, answer in ledger.answers:

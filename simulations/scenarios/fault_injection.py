@@ -115,8 +115,6 @@ class FaultyWorld(Protocol):
         """Make the clock of a host drift, in parts per million."""
 
 
-_MESSAGES_PER_S = 100
-"""Most messages that a host of a generated run sends and receives in a second."""
 _TRANSFER_DELAYS = 20
 """Network delays in the longest transfer of a shard: connection, requests and parts."""
 _LONGEST_SPIKE_S = 5.0
@@ -343,7 +341,11 @@ VERBS = {
 
 
 def held_up_s(fault: Fault) -> float:
-    """Return how long a fault may hold up a message, or a transfer of several messages."""
+    """Return how long a fault may hold up a message, or a transfer of several messages.
+
+    How long a busy host holds them up depends on its load, see
+    `SimulatedNetwork.longest_queue_s`.
+    """
     args, until = fault.args, fault.at if fault.until is None else fault.until
     if fault.verb in ("clog", "pause", "stall"):
         return until - fault.at
@@ -351,10 +353,6 @@ def held_up_s(fault: Fault) -> float:
         return float(args["extra_ms"]) / 1000 * _TRANSFER_DELAYS
     if fault.verb == "spikes":
         return min(_LONGEST_SPIKE_S, float(args["mean_ms"]) / 1000 * _TRANSFER_DELAYS)
-    if fault.verb == "busy":  # If messages arrive faster than they are processed, a queue grows.
-        cost_s = float(args["cost_ms"]) / 1000
-        growth = cost_s * _MESSAGES_PER_S - 1
-        return max(cost_s * _TRANSFER_DELAYS, growth * (until - fault.at))
     return 0.0
 
 

@@ -78,6 +78,9 @@ class SimulatedNetwork(MemoryNetwork):
         """Time at which each host finishes its earlier messages."""
         self._queued: dict[Address, float] = {}
         """Queueing delay of the latest message at each host, in seconds."""
+        self.longest_queue_s = 0.0
+        """Longest time that a message has waited for earlier ones at a busy host and was processed
+        there."""
 
     def place(self, address: Address, place: Place) -> None:
         """Set the data center and zone of a host or client; they determine the delay of its
@@ -198,6 +201,7 @@ class SimulatedNetwork(MemoryNetwork):
             if cost:
                 begins = max(at, self._busy.get(address, 0.0))
                 self._queued[address] = begins - at
+                self.longest_queue_s = max(self.longest_queue_s, begins + cost - at)
                 at = self._busy[address] = begins + cost
         return at
 

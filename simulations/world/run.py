@@ -165,6 +165,7 @@ class _Run:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
         final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
         final.broken = self._read_broken_connections()
+        final.longest_queue_s = world.longest_queue_s
         final.disturbances, final.holders = self._settling.disturbances, self._settling.holders
         return final
 

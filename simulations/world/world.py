@@ -86,6 +86,11 @@ class World:
         """Return the number of datagrams that were sent so far."""
         return self._network.datagrams
 
+    @property
+    def longest_queue_s(self) -> float:
+        """Return the longest time that a message waited and was processed at a busy host."""
+        return self._network.longest_queue_s
+
     # -- nodes ---------------------------------------------------------------------------------
 
     async def start_cluster(self) -> None:

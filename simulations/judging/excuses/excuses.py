@@ -63,6 +63,7 @@ class Excuses:
         disturbances: Disturbances,
         broken: BrokenConnections | None = None,
         holders: Holders | None = None,
+        longest_queue_s: float = 0.0,
     ) -> None:
         self._scenario = scenario
         self._disturbances = disturbances
@@ -86,7 +87,7 @@ class Excuses:
         ]
         for excuse in excuses_of(scenario, disturbances):
             self._by_datacenter.setdefault(excuse.datacenter, []).append(excuse)
-        self.clocks = ClockErrors(scenario, disturbances, self._by_datacenter)
+        self.clocks = ClockErrors(scenario, disturbances, self._by_datacenter, longest_queue_s)
 
     @property
     def read_at(self) -> float:

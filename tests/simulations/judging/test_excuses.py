@@ -139,6 +139,20 @@ def test_windows_shift_with_clocks_that_follow_a_stepped_clock_in_another_data_c
     assert shifts == [0.0, pytest.approx(0.05), 0.2]
 
 
+def test_hits_seem_younger_by_at_most_the_longest_queue_of_a_busy_host():
+    busy = Fault(8.0, "busy", 12.0, {"node": "n1,n2,n3", "cost_ms": 30})
+    scenario = Scenario("judged", "", nodes=3, faults=(busy,))
+    moved = Disturbances(samples={"dc1": [(0.0, 0), (8.5, 255 << 56), (13.0, 0)]})
+    place = Excuses(scenario, moved).place("dc1", 7)
+
+    short, long = (
+        Excuses(scenario, moved, longest_queue_s=longest).clocks.in_span(place, 9.0, 11.0)[0]
+        for longest in (0.1, 1.4)
+    )
+
+    assert long - short == pytest.approx(1.3)
+
+
 def test_a_node_that_restarts_without_a_seed_may_know_no_other_data_center_until_it_settles():
     crashes = [
         Fault(8.0, "crash", 10.0, {"node": "n1", "seedless": 1}),

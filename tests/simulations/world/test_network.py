@@ -198,6 +198,8 @@ async def test_a_busy_host_handles_messages_in_turn_and_drops_overflow(
         gaps = [late - early for early, late in pairwise(world.times)]
         assert gaps == [pytest.approx(0.02)] * len(gaps)
         assert world.times[0] == pytest.approx(began + DELAY + 0.02)
+        longest = world.times[-1] - (began + DELAY)
+        assert world.network.longest_queue_s == pytest.approx(longest)
 
         world.network.set_cost(B, 0.0)
         rested = trio.current_time()
