@@ -163,7 +163,8 @@ class RequestHandler:
         if here:
             part = Part(here, batch if not late else batch.take(here))
             part.results = self._decide(part.batch, as_standby=request.as_standby)
-            may_borrow = may_forward and self._may_wait(batch)
+            stands_in = request.as_standby and self.placement.is_foreign(part.batch)
+            may_borrow = not (is_last or stands_in) and self._may_wait(batch)
             short = self.borrowing.rows_to_borrow(part.batch, part.results) if may_borrow else []
             parts = part.split(short)
         parts += [

@@ -12,8 +12,8 @@ from hashring import shard_of
 from node.requests.request_parts import Part
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import Outcomes
-from ringfence.wire import Batch, Op, Results, Source
+from ringfence.limiter import Code, Outcomes
+from ringfence.wire import Batch, Op, Request, Results, Source
 from tests.node.cluster import World, address_of, counter, world
 
 DELAY = 0.04
@@ -124,6 +124,28 @@ async def test_a_hedged_check_counts_once_if_its_own_part_has_units_again(
         assert timed.decisions[0].allowed
         key = counter(w.rules, "split", "x")
         assert sum(w.nodes[name].queries.used(key) or 0 for name in NODES) == 5
+
+
+async def test_an_owner_that_is_asked_as_the_standby_also_borrows(
+    autojump_clock: MockClock,
+) -> None:
+    """The caller has an older ring: in it, this node is the standby, and another one the owner."""
+    async with far_apart("e1") as (w, limiter):
+        await w.stop("e2")
+        for _ in range(5):
+            assert (await limiter.check("api", {"split": "x"})).allowed
+        handler = w.nodes["e1"].handler
+        batch = Batch(Op.CHECK, [counter(w.rules, "split", "x")], [1], ids=[(1, 1, 0)])
+        request = Request(1, 0, 1000, 0, True, batch)
+        parts = handler.decide_now(request, batch)
+
+        assert isinstance(parts, list)
+        [short] = parts
+        assert not short.is_decided
+        assert short.results is not None
+        assert await handler.decide(request, short) is short.results
+        assert short.results.outcomes.codes == [Code.ALLOWED]
+        assert w.total("borrowed") == 1
 
 
 async def test_a_key_with_all_parts_exhausted_is_denied_immediately(
