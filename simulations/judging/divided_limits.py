@@ -62,6 +62,7 @@ def judge_divided(
     }  # fmt: skip
     spends = [spend for row in rows for spend in counter.spends(row)]
     spends += [counter.refunded(answer) for answer in refunded]
+    spends += [spend for part in parts.values() for row in rows for spend in _late(part.view, row)]
     questions = [counter.question(row.answer) for row in asked]
     *found, last = bounds(Terms.of(counter.limit), spends, [*questions, counter.reading(*read)])
     uncertain = frozenset[str]().union(
@@ -270,6 +271,13 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
             yield Spend(begin, end, 0, 0, Refund(begin, end, 0, answer.cost, 0, end - begin))
         else:
             yield Spend(begin, end, 0, answer.cost)
+
+
+def _late(view: CounterView, row: Row) -> Iterator[Spend]:
+    """Yield the units that this part may have counted for a check after the data center that asked
+    has stopped to wait for it, because a fault delayed the request."""
+    if row.answer.datacenter != view.datacenter and view.row(row.answer).excuses:
+        yield from _moved(view, row.answer)
 
 
 def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:

@@ -70,10 +70,8 @@ class ShardOwnership:
             *(me, engine, counters, self.changed, self.replicas, checks, on_arrived, on_transition),
             first_origin=first_slot(me, first_id),
         )
-        self.held = self._states.held
-        """1 at the index of each shard that is counted here, else 0."""
-        self.held_states = self._states.held_states
-        """Returns the state of each shard that is counted here, else 0, at the shard's index."""
+        self.held, self.held_states = self._states.held, self._states.held_states
+        """By shard: 1 or its state if it is counted here, else 0. The second one is a function."""
         self.transfers, self.unasked = self._states.transfers, self._states.unasked
         self.rounds, self.origins = self._states.rounds, self._states.origins
         self.merge, self._covers = self._states.merge, self._states.covers

@@ -234,6 +234,18 @@ def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_coun
     assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
 
 
+def test_units_that_arrive_too_late_because_of_a_cut_stay_counted_where_they_are():
+    parts = {"parts": KNOWN["parts"]}
+    denied = replace(borrowed(3.0), allowed=False, answered_at=3.5)
+    answers, counted = [answered(1.0), answered(2.0), denied], {"dc1": 2, "dc2": 1}
+    cut = [Fault(2.5, "cut", 5, {"datacenter": "dc2"})]
+
+    assert violations(parts, answers, counted, datacenters=2) == ["invented_hits"]
+    assert violations(parts, answers, counted, datacenters=2, faults=cut) == []
+    counted["dc2"] = 2
+    assert violations(parts, answers, counted, datacenters=2, faults=cut) == ["invented_hits"]
+
+
 def test_a_data_center_admits_more_than_its_part_only_after_a_round_trip():
     parts = {"parts": KNOWN["parts"]}
     part = [answered(1.0), answered(2.0)]
