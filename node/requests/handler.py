@@ -184,7 +184,8 @@ class RequestHandler:
         """Sort the checks of a batch by the members that must decide them; no member stands for
         this node.
 
-        A standby also forwards the checks that another data center decides.
+        A standby asks each owner apart, so that no check waits for another owner. It also forwards
+        the checks that another data center decides.
         """
         held, routes = self._ownership.held, self.router.routes
         elsewhere = () if is_last else self._elsewhere
@@ -196,10 +197,16 @@ class RequestHandler:
             is_elsewhere = bool(elsewhere) and any([key[:8] in elsewhere for key in keys])
             if is_elsewhere or any([not held[shard_of(key)] for key in keys]):
                 may_route = may_forward or is_elsewhere
-                need = frozenset(routes.owners(keys) if routes and may_route else [None])
+                if routes and may_route:
+                    need = frozenset(routes.owners(keys))
+                else:
+                    need = frozenset([None if is_last else self._holder_of(key) for key in keys])
             sorted_.setdefault(need, []).extend(range(row, row + run))
             row += run
         return sorted_
+
+    def _holder_of(self, key: bytes) -> NodeId | None:
+        return self.placement.holder_of(shard_of(key))
 
     async def decide(self, request: Request, part: Part) -> Results | None:
         """Decide one part of a request within the caller's deadline; return None when that is

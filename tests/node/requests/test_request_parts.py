@@ -148,6 +148,36 @@ async def test_an_owner_that_is_asked_as_the_standby_also_borrows(
         assert w.total("borrowed") == 1
 
 
+async def test_a_standby_waits_for_each_owner_apart(autojump_clock: MockClock) -> None:
+    """The owners wait half a second for units, which is longer than the owners of a group may
+    need."""
+    async with far_apart("e1") as (w, limiter):
+        await w.start("e3", datacenter="eu")
+        await w.settle()
+        values = [held_by(w, name, "split", 1)[0] for name in ("e1", "e2")]
+        for value in values * 5:
+            assert (await limiter.check("api", {"split": value})).allowed
+        for name in ("e1", "e2", "e3"):
+            w.network.cut(address_of(name), address_of("u1"))
+        handler, found = w.nodes["e3"].handler, list[Results | None]()
+        ids = [(1, 1, row) for row in range(2)]
+        keys = [counter(w.rules, "split", value) for value in values]
+        batch = Batch(Op.CHECK, keys, [1, 1], ids=ids)
+        request = Request(1, 0, 1000, 0, True, batch)
+
+        async def decide(part: Part) -> None:
+            found.append(await handler.decide(request, part))
+
+        parts = handler.decide_now(request, batch)
+        assert isinstance(parts, list)
+        async with trio.open_nursery() as nursery:
+            for part in parts:
+                nursery.start_soon(decide, part)
+
+        assert [each and each.outcomes.codes for each in found] == [[Code.DENIED]] * 2
+        assert [each and each.sources for each in found] == [[Source.OWNER]] * 2
+
+
 async def test_a_key_with_all_parts_exhausted_is_denied_immediately(
     autojump_clock: MockClock,
 ) -> None:
