@@ -47,7 +47,7 @@ def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
         command.main()
 
     reported = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert not left.value.code
+    assert not left.value.code, reported
     assert reported["lines"] == reported["checks"] == LINES
     assert reported["allowed"] + reported["denied"] == LINES
     assert reported["denied"] > 0
