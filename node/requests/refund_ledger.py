@@ -4,9 +4,9 @@ It applies to clients without the scope `refund`. Otherwise a client could empty
 other client. This module does no I/O, and its clock is injected.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice, repeat
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ringfence.limiter import CHARGED_CODES, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
@@ -18,40 +18,18 @@ _MAX_KEYS = 16_384
 """Keys per token that are always kept; half as many more may be. Older charges are forgotten and
 cannot be refunded."""
 _FEW_KEYS = 4
-"""Keys of a batch below which they are added one by one."""
+"""Keys of a batch below which they are added row by row."""
 _LAST_COUNTED = Source.STANDBY.value
 """Sources that charge: owners and standbys."""
 _UNKNOWN = -1
-_new_tuple = tuple.__new__
-"""Makes a named tuple in half the time that its class takes."""
 _Name: TypeAlias = bytes | tuple[bytes, int]
 """A key, with its lease under a concurrency limit."""
 
 
-class _Charges(NamedTuple):
-    """Units charged to one key in the current and the previous span of time. Immutable, so that new
-    keys of a frame share one object."""
-
-    span: int
-    """Number of the span."""
-    current: int
-    before: int
-    at: int
-    """When the last units were charged."""
-
-    def turned(self, span: int) -> "_Charges":
-        """Return the charges at the span of time with this number; only the previous span is
-        kept."""
-        if span == self.span:
-            return self
-        before = self.current if span == self.span + 1 else 0
-        return _Charges(span, 0, before, self.at)
-
-    def without(self, units: int) -> "_Charges":
-        """Return the charges after a refund of at most all of their units."""
-        from_current = min(units, self.current)
-        before = self.before - (units - from_current)
-        return _Charges(self.span, self.current - from_current, before, self.at)
+_Charges: TypeAlias = tuple[int, int, int, int]
+"""Units charged to one key: number of the current span of time, units in this span, units in the
+span before it, and when the last units were charged. A plain tuple, because the garbage collector
+does not track tuples of integers; keys that are new in a frame share one."""
 
 
 class RefundLedger:
@@ -81,40 +59,50 @@ class RefundLedger:
     def charged(self, batch: Batch, results: Results) -> None:
         """Add the charges of a batch that was decided for the token."""
         now = self._clock()
-        if not self._add_new_keys(batch, results, now):
+        if self._is_uniform(batch, results):
+            self._add_uniform(batch.keys, batch.costs[0], now)
+        else:
             self._add_rows(batch, results, now)
         self._drop_oldest()
 
-    def _add_new_keys(self, batch: Batch, results: Results, now: int) -> bool:
-        """Add the charges of a batch of keys of one rule for one cost, if the first key has no
-        charges; return False for any other batch."""
+    def _is_uniform(self, batch: Batch, results: Results) -> bool:
+        """Return whether all rows of a batch were charged the same cost by one rule."""
         keys, costs, outcomes = batch.keys, batch.costs, results.outcomes
-        known = self._charges
-        if (
-            len(keys) < _FEW_KEYS
-            or keys[0] in known
-            or batch.which
-            or not costs[0]
-            or costs.count(costs[0]) != len(keys)
-            or any(outcomes.slot_ids)
-            or not CHARGED_CODES.issuperset(outcomes.codes)
-            or max(results.sources) > _LAST_COUNTED
-            or min(keys)[:ID_BYTES] != max(keys)[:ID_BYTES]  # All keys between them begin alike.
-        ):
-            return False
+        return (
+            len(keys) >= _FEW_KEYS
+            and not batch.which
+            and bool(costs[0])
+            and costs.count(costs[0]) == len(keys)
+            and not any(outcomes.slot_ids)
+            and CHARGED_CODES.issuperset(outcomes.codes)
+            and max(results.sources) <= _LAST_COUNTED
+            and min(keys)[:ID_BYTES] == max(keys)[:ID_BYTES]  # All keys between them begin alike.
+        )
+
+    def _add_uniform(self, keys: Sequence[bytes], cost: int, now: int) -> None:
+        """Add charges of one cost to keys of one rule."""
         span = self._span(self._limit_of(keys[0]), now)
         if span is None:
-            return True
-        before, new = len(known), _Charges(span, costs[0], 0, now)
-        found = [*map(known.setdefault, keys, repeat(new))]
-        if len(known) - before < len(keys):
+            return
+        known = self._charges
+        new = (span, cost, 0, now)
+        if keys[0] not in known:  # Probably all keys are new.
+            before, found = len(known), [*map(known.setdefault, keys, repeat(new))]
+            if len(known) - before == len(keys):
+                return
             added: set[bytes] = set()
             for key, charges in zip(keys, found, strict=True):
                 if charges is new and key not in added:
                     added.add(key)
                 else:
-                    self._add(key, costs[0], span, now)
-        return True
+                    self._add(key, cost, span, now)
+            return
+        for key in keys:
+            last = known.get(key)
+            if last is not None and last[0] == span:
+                known[key] = (span, last[1] + cost, last[2], now)
+            else:
+                self._add(key, cost, span, now)
 
     def _add_rows(self, batch: Batch, results: Results, now: int) -> None:
         outcomes, which = results.outcomes, batch.which or [0] * len(batch)
@@ -136,8 +124,7 @@ class RefundLedger:
             name = (key, slot_id) if slot_id else key
             charges = self._charges.get(name)
             if charges is not None and charges[0] == span:  # Most rows of keys that have charges.
-                updated = (span, charges[1] + cost, charges[2], now)
-                self._charges[name] = _new_tuple(_Charges, updated)
+                self._charges[name] = (span, charges[1] + cost, charges[2], now)
             elif span is not None:
                 self._add(name, cost, span, now)
 
@@ -166,11 +153,13 @@ class RefundLedger:
             span = self._span(limit, now)
             cost, left = batch.costs[row], 0
             if charges is not None and span is not None:
-                charges = charges.turned(span)
-                left = min(cost, charges.current + charges.before)
-                self._charges[name] = charges.without(left)
+                _, current, before, at = _turned(charges, span)
+                left = min(cost, current + before)
+                from_current = min(left, current)
+                before -= left - from_current
+                self._charges[name] = (span, current - from_current, before, at)
                 if left:
-                    ages[row] = max(ages[row], now - charges.at)
+                    ages[row] = max(ages[row], now - at)
             batch.costs[row] = left
             cut += cost - left
         if any(ages):
@@ -180,11 +169,11 @@ class RefundLedger:
     def _add(self, name: _Name, units: int, span: int, now: int) -> None:
         charges = self._charges.get(name)
         if charges is None:
-            charges = _Charges(span, 0, 0, now)
-        elif charges.span != span:
+            charges = (span, 0, 0, now)
+        elif charges[0] != span:
             del self._charges[name]  # It moves to the end.
-            charges = charges.turned(span)
-        self._charges[name] = _Charges(span, charges.current + units, charges.before, now)
+            charges = _turned(charges, span)
+        self._charges[name] = (span, charges[1] + units, charges[2], now)
 
     def _span(self, limit: Limit | None, now: int) -> int | None:
         """Return the number of the span of charges that contains `now`; None without a limit."""
@@ -198,6 +187,14 @@ class RefundLedger:
         excess = len(self._charges) - self._most_keys
         if excess > self._most_keys // 2:  # A copy for every key would cost more than the charge.
             self._charges = dict(islice(self._charges.items(), excess, None))
+
+
+def _turned(charges: _Charges, span: int) -> _Charges:
+    """Return charges at the span of time with this number; only the previous span is kept."""
+    number, current, _, at = charges
+    if span == number:
+        return charges
+    return (span, 0, current if span == number + 1 else 0, at)
 
 
 def charge_lifetime_ns(limit: Limit) -> int:
