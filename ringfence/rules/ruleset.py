@@ -119,6 +119,20 @@ class RuleSet:
             return None
         return node.rule, node.key_of(entries)
 
+    def rules_of_names(self) -> dict[tuple[str, str], Rule]:
+        """Return the rules that depend on no value, by domain and name of the entry.
+
+        Every descriptor with only this entry matches the rule. Its key is the rule's id and the
+        value, encoded by `with_length`.
+        """
+        found: dict[tuple[str, str], Rule] = {}
+        for domain, root in self._roots.items():
+            special = {*root.patterns, *(name for name, _ in root.exact)}
+            for name, node in root.bare.items():
+                if node.rule is not None and node.counted == (0,) and name not in special:
+                    found[domain, name] = node.rule
+        return found
+
     def as_carried(self) -> "RuleSet":
         """Return a copy of the rules whose limits are sent with each check, for nodes without
         these rules."""

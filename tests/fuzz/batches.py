@@ -61,6 +61,11 @@ def run(data: bytes) -> int:
                 requests = _with_wrong([_request(read) for _ in range(count)], read)
                 name = ("user", "user", "place", None, [])[read.below(5)]
                 _compare(_batch_ops.find_lone, batch_ops_plain.find_lone, KNOWN, name, requests)
+                head = read.take(8)
+                _compare(
+                    *(_batch_ops.keys_of_values, batch_ops_plain.keys_of_values),
+                    *(head, name, requests),
+                )
             case _:  # Not compared by `==`, which reads whole rows.
                 rules = [RULES[read.below(3)] for _ in range(count)]
                 rows = _with_wrong([_row(read) for _ in range(count)], read)

@@ -1,20 +1,27 @@
 """Compiled steps of `check_many` for each request; `batch_ops_plain` defines them."""
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from libc.string cimport memcpy
 
 from ringfence.wire import CODE as _CODE
 from ringfence.client.decision import Decision as _DecisionType
 from ringfence.limiter import Code
+from ringfence.rules.keys import MAX_KEY as _MAX_KEY
+from ringfence.rules.keys import with_length
 
 cdef extern from "Python.h":
     object PySequence_Fast(object sequence, const char* message)
     PyObject** PySequence_Fast_ITEMS(object sequence)
     Py_ssize_t PySequence_Fast_GET_SIZE(object sequence)
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL
+    bint PyUnicode_CheckExact(object value)
+    bint PyUnicode_IS_COMPACT_ASCII(object value)
+    const char* PyUnicode_AsUTF8AndSize(object value, Py_ssize_t* size) except NULL
 
 cdef extern from *:
     """
@@ -39,6 +46,7 @@ cdef enum:
 
 cdef object Decision = _DecisionType
 cdef Py_ssize_t CODE = _CODE
+cdef Py_ssize_t MAX_KEY = _MAX_KEY
 cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._data, Decision.allowed)
 cdef long _DENIED = Code.DENIED.value
 cdef long _NEVER = Code.NEVER.value
@@ -71,6 +79,53 @@ def find_lone(dict known not None, name, requests):
         rules.append(rule)
         keys.append(key)
     return rules, keys
+
+
+cdef object _key(bytes head, object value):
+    cdef Py_ssize_t begin, size
+    cdef const char* text
+    if not PyUnicode_CheckExact(value):
+        return None
+    begin = PyBytes_GET_SIZE(head)
+    if not PyUnicode_IS_COMPACT_ASCII(value):
+        key = head + with_length(value)
+        return key if len(key) <= MAX_KEY else None
+    text = PyUnicode_AsUTF8AndSize(value, &size)
+    if begin + 1 + size > MAX_KEY:
+        return None
+    key = PyBytes_FromStringAndSize(NULL, begin + 1 + size)
+    cdef char* into = PyBytes_AS_STRING(key)
+    memcpy(into, PyBytes_AS_STRING(head), begin)
+    into[begin] = <char>size
+    memcpy(into + begin + 1, text, size)
+    return key
+
+
+def key_of_value(bytes head not None, value):
+    """See `batch_ops_plain.key_of_value`."""
+    return _key(head, value)
+
+
+def keys_of_values(bytes head not None, name, requests):
+    """See `batch_ops_plain.keys_of_values`."""
+    requests = PySequence_Fast(requests, b"requests must be a sequence")
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(requests)
+    cdef PyObject** each = PySequence_Fast_ITEMS(requests)
+    cdef Py_ssize_t at
+    cdef PyObject* value
+    cdef list keys = []
+    for at in range(n):
+        request = <object>each[at]
+        if not PyDict_CheckExact(request) or PyDict_Size(request) != 1:
+            return None
+        value = PyDict_GetItemWithError(request, name)
+        if value == NULL:
+            return None
+        key = _key(head, <object>value)
+        if key is None:
+            return None
+        keys.append(key)
+    return keys
 
 
 @cython.boundscheck(True)

@@ -3,8 +3,18 @@ available.
 """
 
 try:
-    from ringfence.client.requests._batch_ops import decisions, find_lone
+    from ringfence.client.requests._batch_ops import (
+        decisions,
+        find_lone,
+        key_of_value,
+        keys_of_values,
+    )
 except ImportError:
-    from ringfence.client.requests.batch_ops_plain import decisions, find_lone
+    from ringfence.client.requests.batch_ops_plain import (
+        decisions,
+        find_lone,
+        key_of_value,
+        keys_of_values,
+    )
 
-__all__ = ["decisions", "find_lone"]
+__all__ = ["decisions", "find_lone", "key_of_value", "keys_of_values"]

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ringfence.client.decision import Decision
 from ringfence.rules import Rule
+from ringfence.rules.keys import MAX_KEY, with_length
 from ringfence.wire import OutcomeRow
 
-__all__ = ["decisions", "find_lone"]
+__all__ = ["decisions", "find_lone", "key_of_value", "keys_of_values"]
 
 
 def find_lone(
@@ -30,6 +31,34 @@ def find_lone(
         rules.append(found[0])
         keys.append(found[1])
     return rules, keys
+
+
+def key_of_value(head: bytes, value: object) -> bytes | None:
+    """Return the key that begins with `head` and ends with a value.
+
+    Returns None when the value is not text, or when the key would be too long.
+    """
+    if type(value) is not str:
+        return None
+    key = head + with_length(value)
+    return key if len(key) <= MAX_KEY else None
+
+
+def keys_of_values(head: bytes, name: object, requests: Sequence[object]) -> list[bytes] | None:
+    """Return the keys of requests that all have a single entry with the key `name`.
+
+    The keys are those of `key_of_value`. Returns None when a request has other entries or has no
+    such key.
+    """
+    keys: list[bytes] = []
+    for request in requests:
+        if type(request) is not dict or len(request) != 1 or name not in request:
+            return None
+        key = key_of_value(head, request[name])
+        if key is None:
+            return None
+        keys.append(key)
+    return keys
 
 
 def decisions(rules: list[Rule], rows: list[OutcomeRow]) -> list[Decision]:

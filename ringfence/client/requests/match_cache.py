@@ -1,12 +1,13 @@
 """Match cache: rule and key of recent requests, so that they need not be matched again.
 
 It contains only requests with one descriptor that match one rule with a limit of units. Other
-requests are matched each time.
+requests are matched each time. If a rule depends on no value, the key of a request of one entry is
+computed in less time than it is found, so it is not stored.
 """
 
 from collections.abc import Sequence
 
-from ringfence.client.requests.batch_ops import find_lone
+from ringfence.client.requests.batch_ops import find_lone, key_of_value, keys_of_values
 from ringfence.limiter import Algorithm
 from ringfence.rules import Descriptor, Rule, RuleSet
 from ringfence.rules.ruleset import Entries
@@ -29,13 +30,15 @@ class MatchCache:
     A flood of keys that are seen once does not remove the keys that are seen again and again.
     """
 
-    __slots__ = ("_count", "_known", "_older", "_rules")
+    __slots__ = ("_by_name", "_count", "_known", "_older", "_rules")
 
     def __init__(self) -> None:
         self._rules: RuleSet | None = None
         self._known: dict[tuple[str, ...], _Known] = {}
         self._older: dict[tuple[str, ...], _Known] = {}
         self._count = 0
+        self._by_name: dict[tuple[str, str], tuple[Rule, bytes]] = {}
+        """Rules that depend on no value, with the beginning of their keys, by domain and name."""
 
     def find(
         self, rules: RuleSet, domain: str, descriptors: object
@@ -44,20 +47,36 @@ class MatchCache:
 
         The rule is None when no rule matches.
         """
+        if rules is not self._rules:
+            self._use(rules)
+        entries: Entries | None
         if type(descriptors) is dict:
-            if len(descriptors) == 1 and rules is self._rules:  # The usual case.
-                ((name, value),) = descriptors.items()
-                try:
-                    return self._known[domain, name][value]
-                except (KeyError, TypeError):
-                    pass  # Not cached yet, or no text.
-            entries: Entries | None = tuple(descriptors.items())
+            if len(descriptors) == 1:  # The usual case.
+                lone = self._find_lone(domain, descriptors)
+                if lone is not None:
+                    return lone
+            entries = tuple(descriptors.items())
         else:
             entries = _entries_of(descriptors)
-        if not entries:
-            return None
-        if rules is not self._rules:
-            self._rules, self._known, self._older, self._count = rules, {}, {}, 0
+        return self._find(rules, domain, entries) if entries else None
+
+    def _find_lone(self, domain: str, entry: dict[str, str]) -> tuple[Rule, bytes] | None:
+        """Return the rule and key of a request of one entry, if they are cached or need no
+        cache."""
+        ((name, value),) = entry.items()
+        place = domain, name
+        try:
+            if place in self._by_name:
+                rule, head = self._by_name[place]
+                if (key := key_of_value(head, value)) is not None:
+                    return rule, key
+            return self._known[place][value]
+        except (KeyError, TypeError):
+            return None  # Not cached yet, or no text.
+
+    def _find(
+        self, rules: RuleSet, domain: str, entries: Entries
+    ) -> tuple[Rule | None, bytes] | None:
         try:
             place, sought = _place_of(domain, entries)
             known = self._known.get(place)
@@ -76,6 +95,15 @@ class MatchCache:
             return None  # A value is not text; general matching reports it.
         return found
 
+    def _use(self, rules: RuleSet) -> None:
+        """Forget the matches of other rules."""
+        self._rules, self._known, self._older, self._count = rules, {}, {}, 0
+        self._by_name = {
+            place: (rule, rule.id.to_bytes(8, "big"))
+            for place, rule in rules.rules_of_names().items()
+            if _is_plain(rule)
+        }
+
     def _add(self, place: tuple[str, ...], sought: object, found: tuple[Rule, bytes]) -> None:
         if self._count >= _MAX_RECENT:
             self._older, self._known, self._count = self._known, {}, 0
@@ -87,7 +115,9 @@ class MatchCache:
     ) -> tuple[list[Rule], list[bytes]] | None:
         """Return the rules and keys of many requests; None when one of them needs general
         matching."""
-        known = self._find_cached(domain, requests) if rules is self._rules else None
+        if rules is not self._rules:
+            self._use(rules)
+        known = self._find_cached(domain, requests)
         if known is not None:
             return known
         matched: list[Rule] = []
@@ -111,6 +141,10 @@ class MatchCache:
         try:
             if len(first) == 1:
                 (name,) = first
+                if (domain, name) in self._by_name:
+                    rule, head = self._by_name[domain, name]
+                    if (keys := keys_of_values(head, name, requests)) is not None:
+                        return [rule] * len(requests), keys
                 return find_lone(self._known[domain, name], name, requests)
             known = self._known[domain,]
             matched = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]

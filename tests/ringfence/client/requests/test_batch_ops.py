@@ -56,6 +56,38 @@ def test_a_value_that_cannot_be_looked_up_is_an_error(rows):
         rows.find_lone(KNOWN, "user", [{"user": ["ann"]}])
 
 
+@pytest.mark.parametrize(
+    ("value", "end"),
+    [
+        ("ann", b"\x03ann"),
+        ("", b"\0"),
+        ("ä", b"\x02\xc3\xa4"),
+        ("\udc80", b"\x03\xed\xb2\x80"),
+        ("x" * 119, b"\x77" + b"x" * 119),
+        ("x" * 120, None),
+        ("ü" * 60, None),
+        ("x" * 300, None),
+        (b"ann", None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_a_key_ends_with_the_length_and_bytes_of_its_value(rows, value, end):
+    key = None if end is None else b"rule-id!" + end
+
+    assert rows.key_of_value(b"rule-id!", value) == key
+    keys = rows.keys_of_values(b"rule-id!", "user", [{"user": "bob"}, {"user": value}])
+    assert keys == (None if key is None else [b"rule-id!\x03bob", key])
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"place": "ann"}, {"user": "ann", "place": "here"}, [{"user": "ann"}], "user"]
+)
+def test_keys_are_computed_only_for_requests_of_one_entry(rows, other):
+    assert rows.keys_of_values(b"rule-id!", "user", [{"user": "ann"}, other]) is None
+    assert rows.keys_of_values(b"rule-id!", "user", ()) == []
+
+
 def test_each_row_becomes_a_decision_by_its_rule(rows):
     allowed, denied = (0, 5, 3, 0, 10**9, 0, 0, 0), (2, 9, 0, 10**9, 10**9, 0, 0, 0)
 

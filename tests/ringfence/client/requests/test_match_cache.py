@@ -1,3 +1,5 @@
+import pytest
+
 from ringfence.client.requests import match_cache as module
 from ringfence.client.requests.match_cache import MatchCache
 from ringfence.limiter import Algorithm, Limit
@@ -16,13 +18,19 @@ def rules(amount=5, **flags):
     return RuleSet.of(*named.values(), Rule(rule_id("d", path), "d", path, None))
 
 
+def rules_of_values():
+    """Return rules whose keys must be cached, because one value has a rule of its own."""
+    path = (("user", "root"),)
+    return RuleSet.of(*rules().rules(), Rule(rule_id("d", path), "d", path, Limit(9, 60)))
+
+
 def usual(known, *entries):
     match = known.match("d", [Descriptor(tuple(entries))])[0]
     return match.rule, match.key
 
 
 def test_cached_matches_equal_the_matches_of_the_rules():
-    known, found = rules(), MatchCache()
+    known, found = rules_of_values(), MatchCache()
 
     first = found.find(known, "d", {"user": "ann"})
 
@@ -98,7 +106,7 @@ def test_new_rules_clear_the_cached_matches():
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_MAX_RECENT", 5)
-    known, found = rules(), MatchCache()
+    known, found = rules_of_values(), MatchCache()
 
     for number in range(100):
         entry = {"user": f"user-{number}"}
@@ -110,7 +118,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 def test_a_key_that_is_found_again_stays_cached_beside_a_flood_of_others(monkeypatch):
     monkeypatch.setattr(module, "_MAX_RECENT", 5)
-    known, found = rules(), MatchCache()
+    known, found = rules_of_values(), MatchCache()
     first = found.find(known, "d", {"user": "ann"})
 
     for number in range(100):
@@ -120,6 +128,39 @@ def test_a_key_that_is_found_again_stays_cached_beside_a_flood_of_others(monkeyp
     for number in range(11):
         found.find(known, "d", {"user": f"other-{number}"})
     assert found.find(known, "d", {"user": "ann"}) is not first
+
+
+@pytest.mark.parametrize("known", [rules(), rules_of_values()])
+@pytest.mark.parametrize(
+    "value",
+    ["ann", "root", "", "ä", "\udc80", "x" * 118, "x" * 119, "x" * 120, "ü" * 60, "y" * 300],
+)
+def test_any_text_is_found_as_the_rules_match_it(known, value):
+    found = MatchCache()
+    for _ in range(2):
+        assert found.find(known, "d", {"user": value}) == usual(known, ("user", value))
+        requests = [{"user": "bob"}, {"user": value}]
+        assert [*zip(*found.find_all(known, "d", requests), strict=True)] == [
+            usual(known, *each.items()) for each in requests
+        ]
+
+
+def test_a_pattern_of_values_keeps_the_rule_from_being_taken_for_all():
+    path = (("user", "bot-*"),)
+    known = RuleSet.of(*rules().rules(), Rule(rule_id("d", path), "d", path, Limit(9, 60)))
+
+    for value in ("bot-1", "ann"):
+        assert MatchCache().find(known, "d", {"user": value}) == usual(known, ("user", value))
+    assert known.rules_of_names().keys() == {("d", "place"), ("d", "free")}
+    assert rules().rules_of_names().keys() == {("d", "user"), ("d", "place"), ("d", "free")}
+
+
+def test_keys_that_are_computed_take_no_room_in_the_cache():
+    known, found = rules(), MatchCache()
+    for number in range(10):
+        assert found.find(known, "d", {"user": f"user-{number}"}) is not None
+
+    assert not any(found._known.values())
 
 
 def test_many_requests_are_found_again_as_they_were_found_first():
