@@ -1,0 +1,235 @@
+"""Histories with wrong limits, clocks and retry times, which an earlier checker excused."""
+
+import pytest
+
+from ringfence.wire import Source
+from simulations.judging.disturbance import Disturbances
+from simulations.judging.ledger import Answered
+from simulations.scenarios.scenario import Fault
+from tests.simulations.judging.histories import (
+    OWNER,
+    judged,
+    order_of,
+    rows,
+    violated,
+)
+
+
+@pytest.mark.parametrize(("part", "found"), [(0.2, set()), (None, {"retry_after"})])
+def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found) -> None:
+    faults = [Fault(0.5, "limits", 20, {"node": order_of("single")[0], "part": part or 1.0})]
+    admitted, denied = rows(1, 2, 3), rows(1, 2.1, 3, allowed=False, retry_after=29.9)
+
+    answers = [*admitted, *denied]
+    assert violated("single", answers, faults if part else []) == found
+
+
+@pytest.mark.parametrize(("crash_at", "found"), [(2.9, set()), (None, {"retry_after"})])
+def test_a_replica_drains_by_the_old_limit_although_the_owner_denied_a_check(
+    crash_at, found
+) -> None:
+    lower = Fault(1.0, "rules", 3.2, {"part": 0.5})
+    crash = Fault(crash_at or 0.0, "crash", 3.1, {"node": order_of("single")[0]})
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+    denied = [
+        Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, wait)
+        for at, wait in [(1.1, 12.25), (4.0, 2.0)]
+    ]
+
+    answers = [*rows(1, 0, 1), *denied]
+    faults = [lower, crash] if crash_at else [lower]
+    moved = None if crash_at else settled
+    assert violated("single", answers, faults, disturbances=moved) == found
+
+
+@pytest.mark.parametrize(("at", "found"), [(9.5, set()), (11.0, {"wrong_denial"})])
+def test_a_clock_that_was_set_back_stops_a_bucket_at_its_higher_rate(at, found) -> None:
+    owner, *_ = order_of("bucket")
+    back = Fault(2.0, "clock_step", 30, {"node": owner, "by_s": -1.0})
+    lower = Fault(3.5, "rules", 30, {"part": 0.34})
+    denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 0.5)
+
+    found_laws = violated("bucket", [*rows(3, 1.9, 1.91), denied], [back, lower])
+    assert found_laws - {"retry_after"} == found
+
+
+@pytest.mark.parametrize(
+    ("first_at", "allowed", "found"), [(6.5, False, set()), (1.0, True, {"over_admission"})]
+)
+def test_a_replica_drains_by_the_limit_before_until_a_check_adds_units(
+    first_at, allowed, found
+) -> None:
+    owner = order_of("single")[0]
+    faults = [Fault(8, "rules", 60, {"part": 0.2}), Fault(15, "crash", 40, {"node": owner})]
+    first = Answered(first_at, first_at + 0.001, "dc1", "k", 1, True, Source.OWNER)
+    second = Answered(9.0, 9.001, "dc1", "k", 1, allowed, Source.OWNER, 17.5)
+    third = Answered(16.0, 16.001, "dc1", "k", 1, True, Source.STANDBY)
+
+    assert violated("single", [first, second, third], faults) == found
+
+
+@pytest.mark.parametrize(("by_s", "found"), [(-3600, set()), (None, {"wrong_denial"})])
+def test_a_window_lasts_while_the_clock_of_its_owner_stands_still(by_s, found) -> None:
+    host = order_of("opened")[0]
+    step = [] if by_s is None else [Fault(2, "clock_step", None, {"node": host, "by_s": by_s})]
+    denied = Answered(9.0, 9.001, "dc1", "k", 1, False, Source.OWNER, 4.0)
+
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(9, 1, 2), *rows(1, 8, 9), denied]
+    assert violated("opened", answers, step, disturbances=settled) == found
+
+
+@pytest.mark.parametrize(
+    ("remaining", "allowed", "found"),
+    [
+        (49, True, set()),
+        (49, False, {"wrong_denial"}),
+        (9, False, set()),
+        (9, True, {"over_admission"}),
+        (None, True, set()),
+        (None, False, set()),
+    ],
+)
+def test_an_answer_after_a_crash_shows_which_units_were_lost(remaining, allowed, found) -> None:
+    crash = [Fault(10, "crash", 12, {"node": order_of("daily")[0]})]
+    before = [*rows(50, 1, 5), *rows(40, 9.7, 10)]
+    reading = Answered(55.0, 55.001, "dc1", "k", 1, True, Source.OWNER, remaining=remaining)
+    last = Answered(56.0, 56.001, "dc1", "k", 20, allowed, Source.OWNER, 86_345.0)
+
+    invariants, violations = judged("daily", [*before, reading, last], crash)
+    assert violations - {"retry_after"} == found
+    is_exact = remaining is not None
+    assert invariants.judged.exactly == invariants.judged.decisions - (not is_exact)
+
+
+@pytest.mark.parametrize(("verb", "host"), [("limits", 0), ("rules", 1)])
+@pytest.mark.parametrize(
+    ("count", "at", "found"),
+    [
+        (50, 4.0, set()),
+        (49, 4.0, {"wrong_denial"}),
+        (50, 12.5, {"wrong_denial"}),
+    ],
+)
+def test_a_lower_limit_denies_only_what_does_not_fit_it_and_only_while_it_applies(
+    verb, host, count, at, found
+) -> None:
+    lower = [Fault(1, verb, 12, {"node": order_of("daily")[host], "part": 0.5})]
+    denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 86_402 - at)
+
+    assert violated("daily", [*rows(count, 2, 3), denied], lower) == found
+
+
+@pytest.mark.parametrize(
+    ("count", "source", "found"),
+    [
+        (50, Source.STANDBY, set()),
+        (40, Source.STANDBY, {"wrong_denial"}),
+        (50, Source.OWNER, {"wrong_denial"}),
+    ],
+)
+def test_a_standby_with_a_lower_limit_decides_by_it(count, source, found) -> None:
+    owner, standby, *_ = order_of("daily")
+    lower = Fault(1, "limits", 12, {"node": standby, "part": 0.5})
+    cut = Fault(3.5, "cut", 6, {"node": owner})
+    denied = Answered(4.0, 4.001, "dc1", "k", 1, False, source, 86_398.0)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(count, 2, 3), denied]
+    assert violated("daily", answers, [lower, cut], disturbances=settled) == found
+
+
+def test_a_lower_limit_admits_no_more_than_it_has() -> None:
+    lower = [Fault(1, "rules", 12, {"part": 0.5})]
+
+    assert violated("daily", rows(50, 2, 3), lower, used={"dc1": 50}) == set()
+    assert violated("daily", rows(51, 2, 3), lower, used={"dc1": 51}) == {"over_admission"}
+
+
+def test_lower_limits_of_another_node_do_not_change_the_decisions_of_the_owner() -> None:
+    lower = [Fault(1, "limits", 12, {"node": order_of("daily")[1], "part": 0.5})]
+    denied = Answered(4.0, 4.001, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(50, 2, 3), denied]
+    assert violated("daily", answers, lower, disturbances=settled) == {"wrong_denial"}
+    invariants, found = judged("daily", answers, lower)
+    assert found == set()
+    assert invariants.judged.excuses == {"limits": 1}
+
+
+@pytest.mark.parametrize(("retry_after", "found"), [(86_398.0, 0), (1e-9, 1), (47 * 3600.0, 1)])
+def test_a_retry_time_is_the_time_until_a_unit_is_free(retry_after, found) -> None:
+    denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+    full = [Answered(3.0, 3.001, "dc1", "k", 1, True, Source.OWNER), *rows(99, 3.1, 4)]
+
+    assert violated("daily", [*full, denied]) == ({"retry_after"} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("verb", "retry_after", "found"),
+    [
+        ("clog", 86_346.0, set()),
+        ("clog", 86_349.0, {"retry_after"}),
+        ("cut", 86_346.0, set()),
+        ("cut", 86_349.0, {"retry_after"}),
+        (None, 86_346.0, {"retry_after"}),
+    ],
+)
+def test_hits_in_a_held_message_seem_younger_by_that_time(verb, retry_after, found) -> None:
+    host = order_of("daily")[0]
+    faults = [Fault(2, "crash", 12, {"node": host}), Fault(3, verb, 10, {"node": host})]
+    full = rows(100, 0.5, 1)
+    denied = Answered(60.0, 60.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+
+    assert violated("daily", [*full, denied], faults if verb else faults[:1]) == found
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "found"), [(86_391.12, set()), (86_391.2, {"retry_after"})]
+)
+def test_clocks_follow_a_stepped_clock_of_another_data_center_slowly(retry_after, found) -> None:
+    step = [
+        Fault(
+            5, "clock_step", None, {"node": order_of("daily", "dc2", datacenters=2)[0], "by_s": 5}
+        )
+    ]
+    denied = Answered(10.0, 10.001, "dc1", "k", 1, False, Source.OWNER, retry_after)
+    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
+
+    answers = [*rows(100, 1.1, 2), denied]
+    assert violated("daily", answers, step, datacenters=2, disturbances=settled) == found
+
+
+def test_a_standby_decides_exactly_only_while_the_owner_is_away() -> None:
+    crash = [Fault(10, "crash", 12, {"node": OWNER})]
+    while_away = rows(10, 11, 12, source=Source.STANDBY)
+    afterwards = rows(10, 14, 15, source=Source.STANDBY)
+    long_after = rows(10, 50, 51, source=Source.STANDBY)
+
+    invariants, found = judged("log", [*while_away, *afterwards], crash, used={"dc1": 20})
+    assert found == set()
+    assert (invariants.judged.exactly, invariants.judged.excuses) == (10, {"owner_away": 10})
+    assert violated("log", [*while_away, *long_after], crash, used={"dc1": 20}) == {"outage"}
+
+
+def test_a_cached_denial_ends_with_the_denial_that_it_repeats() -> None:
+    full = rows(100, 3, 4)
+    denied = Answered(5.0, 5.001, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    cached = [
+        Answered(at, at, "dc1", "k", 1, False, Source.CACHE, retry_after)
+        for at, retry_after in ((7.0, 86_396.0), (7.0, 86_390.0))
+    ]
+
+    assert violated("daily", [*full, denied, cached[0]]) == set()
+    assert violated("daily", [*full, denied, cached[1]]) == {"retry_after"}
+
+
+@pytest.mark.parametrize(("retry_after", "found"), [(86_395.7, set()), (86_395.3, {"retry_after"})])
+def test_a_cached_denial_counts_from_the_time_at_which_it_was_asked(retry_after, found) -> None:
+    full = rows(100, 3, 4)
+    denied = Answered(5.0, 5.3, "dc1", "k", 1, False, Source.OWNER, 86_398.0)
+    cached = Answered(7.3, 7.3, "dc1", "k", 1, False, Source.CACHE, retry_after)
+
+    assert violated("daily", [*full, denied, cached]) == found
