@@ -379,6 +379,8 @@ class ShardOwnership:
         if counts.keys and (cover is None or whose not in cover.received_from):
             if cover is not None:
                 cover.base_of = whose
+                if whose not in ("", self._me, cover.owner):
+                    cover.next_owner = NodeId(whose)  # It still has the counters, and their log.
             arrival = Arrival(now, [(now, counts)], origins=group.origins or UNKNOWN)
             self._states.apply(shard, Event.REPLICA_FOUND, arrival)
         elif cover is not None:

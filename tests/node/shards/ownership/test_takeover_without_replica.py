@@ -116,6 +116,24 @@ def test_a_replica_of_the_senders_counters_is_no_base_below_them() -> None:
     assert restarted.used == 1
 
 
+def test_the_sender_of_a_late_replica_is_asked_when_the_owner_has_nothing() -> None:
+    before, second, third, again = Host("a"), Host("d"), Host("c"), Host("a")
+    before.start(1)
+    before.copy_to(second)
+    second.cover("a")
+    second.spend(1)
+    second.copy_to(third)
+    again.cover("b", "c")
+    again.spend(1)
+
+    again.ask_late(third)
+    again.ownership.owner_has_nothing(shard_of(KEY), NOW)
+    assert again.covered_owner == "d"
+    again.pull(second)
+
+    assert again.used == 3
+
+
 def test_a_late_replica_of_a_member_that_returned_the_shard_adds_nothing() -> None:
     restarted, third, other = Host("a"), Host("c"), Host("b")
     restarted.cover("c", "b")
