@@ -163,9 +163,7 @@ class RequestHandler:
         if here:
             part = Part(here, batch if not late else batch.take(here))
             part.results = self._decide(part.batch, as_standby=request.as_standby)
-            stands_in = request.as_standby and self.placement.is_foreign(part.batch)
-            may_borrow = not (is_last or stands_in) and self._may_wait(batch)
-            short = self.borrowing.rows_to_borrow(part.batch, part.results) if may_borrow else []
+            short = [] if is_last or not self._may_wait(batch) else self._short_rows(part, request)
             parts = part.split(short)
         parts += [
             Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
@@ -174,6 +172,17 @@ class RequestHandler:
         if len(parts) == 1:
             parts[0].rows = None
         return parts
+
+    def _short_rows(self, part: Part, request: Request) -> list[int]:
+        """Return the denied rows of a part that another data center may still allow. A standby
+        borrows nothing in place of the owner."""
+        assert part.results is not None
+        keys, is_ours = part.batch.keys, self.placement.is_ours
+        return [
+            row
+            for row in self.borrowing.rows_to_borrow(part.batch, part.results)
+            if not request.as_standby or is_ours(shard_of(keys[row]))
+        ]
 
     def _may_wait(self, batch: Batch) -> bool:
         return self.waiting + len(batch) <= _MAX_WAITING
@@ -228,7 +237,7 @@ class RequestHandler:
             is_last = request.hops >= _MAX_HOPS
             if is_last or (request.as_standby and not self._is_elsewhere(batch)):
                 with runtime.move_on_after(within):
-                    return await self._decide_here(batch, request)
+                    return await self._decide_here(batch, request, within)
                 return None
             return await self._forward(batch, request.hops + 1, within)
         finally:
@@ -359,13 +368,19 @@ class RequestHandler:
         await self._containment.run("deciding", decide)
         done(found[0] if found else None)
 
-    async def _decide_here(self, batch: Batch, request: Request) -> Results | None:
+    async def _decide_here(self, batch: Batch, request: Request, within: float) -> Results | None:
         """Decide a batch at this node, for another node or as a standby; None when that is
-        impossible."""
+        impossible. `within` are the seconds until the deadline of the caller."""
+        until = runtime.current_time() + within
         for _ in range(_TRIES):
             shards = self.placement.missing(batch)
             if not shards:
-                return self._decide(batch, as_standby=request.as_standby)
+                decided = self._decide(batch, as_standby=request.as_standby)
+                short = request.hops < _MAX_HOPS and self.borrowing.rows_to_borrow(batch, decided)
+                if short and not self.placement.is_foreign(batch):
+                    within = until - runtime.current_time()
+                    await self._borrow_and_remember(batch, decided, within)
+                return decided
             ours = [shard for shard in shards if self.placement.is_ours(shard)]
             if ours:
                 await self._handoff.acquire(ours)

@@ -29,7 +29,7 @@ _Name: TypeAlias = bytes | tuple[bytes, int]
 _Charges: TypeAlias = tuple[int, int, int, int]
 """Units charged to one key: number of the current span of time, units in this span, units in the
 span before it, and when the last units were charged. A plain tuple, because the garbage collector
-does not track tuples of integers; keys that are new in a frame share one."""
+stops to track tuples of integers; keys that are new in a frame share one."""
 
 
 class RefundLedger:

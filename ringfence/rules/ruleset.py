@@ -119,11 +119,12 @@ class RuleSet:
             return None
         return node.rule, node.key_of(entries)
 
-    def rules_of_names(self) -> dict[tuple[str, str], Rule]:
-        """Return the rules that depend on no value, by domain and name of the entry.
+    def rules_of_any_value(self) -> dict[tuple[str, str], Rule]:
+        """Return the rules that match every descriptor with only one entry, whatever its value, by
+        domain and name of the entry.
 
-        Every descriptor with only this entry matches the rule. Its key is the rule's id and the
-        value, encoded by `with_length`.
+        The key of such a descriptor is `bounded`: the rule's id, and the value as `with_length`
+        encodes it.
         """
         found: dict[tuple[str, str], Rule] = {}
         for domain, root in self._roots.items():

@@ -61,11 +61,11 @@ def run(data: bytes) -> int:
                 requests = _with_wrong([_request(read) for _ in range(count)], read)
                 name = ("user", "user", "place", None, [])[read.below(5)]
                 _compare(_batch_ops.find_lone, batch_ops_plain.find_lone, KNOWN, name, requests)
+                key_forms = _batch_ops.keys_of_values, batch_ops_plain.keys_of_values
                 head = read.take(8)
-                _compare(
-                    *(_batch_ops.keys_of_values, batch_ops_plain.keys_of_values),
-                    *(head, name, requests),
-                )
+                _compare(*key_forms, head, name, requests)
+                texts = [{"user": _text(read)} for _ in range(read.below(4))]
+                _compare(*key_forms, head, "user", texts)
             case _:  # Not compared by `==`, which reads whole rows.
                 rules = [RULES[read.below(3)] for _ in range(count)]
                 rows = _with_wrong([_row(read) for _ in range(count)], read)
@@ -94,6 +94,11 @@ def _request(read: Choices) -> dict[object, object]:
             return {"user": WRONG[read.below(len(WRONG))]}
         case _:
             return {"user": value}
+
+
+def _text(read: Choices) -> str:
+    """Return text of up to 299 bytes, with lone surrogates for bytes that are no text."""
+    return read.take(read.below(300)).decode("utf-8", "surrogateescape")
 
 
 def _row(read: Choices) -> object:

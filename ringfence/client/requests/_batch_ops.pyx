@@ -12,16 +12,14 @@ from ringfence.wire import CODE as _CODE
 from ringfence.client.decision import Decision as _DecisionType
 from ringfence.limiter import Code
 from ringfence.rules.keys import MAX_KEY as _MAX_KEY
-from ringfence.rules.keys import with_length
+from ringfence.rules.keys import bounded, with_length
 
 cdef extern from "Python.h":
-    object PySequence_Fast(object sequence, const char* message)
-    PyObject** PySequence_Fast_ITEMS(object sequence)
-    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence)
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL
+    bint PyUnicode_Check(object value)
     bint PyUnicode_CheckExact(object value)
-    bint PyUnicode_IS_COMPACT_ASCII(object value)
-    const char* PyUnicode_AsUTF8AndSize(object value, Py_ssize_t* size) except NULL
+    const char* PyUnicode_AsUTF8AndSize(object value, Py_ssize_t* size)
+    void PyErr_Clear()
 
 cdef extern from *:
     """
@@ -57,22 +55,20 @@ for _at in range(FIELDS):
 
 def find_lone(dict known not None, name, requests):
     """See `batch_ops_plain.find_lone`."""
-    requests = PySequence_Fast(requests, b"requests must be a sequence")
-    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(requests)
-    cdef PyObject** each = PySequence_Fast_ITEMS(requests)
-    cdef Py_ssize_t at
+    # A copy, because code in Python that runs for a value or a key could change the list.
+    cdef tuple each = tuple(requests)
     cdef PyObject* value
     cdef PyObject* match
     cdef list rules = []
     cdef list keys = []
-    for at in range(n):
-        request = <object>each[at]
+    for request in each:
         if not PyDict_CheckExact(request) or PyDict_Size(request) != 1:
             return None
         value = PyDict_GetItemWithError(request, name)
         if value == NULL:
             return None
-        match = PyDict_GetItemWithError(known, <object>value)
+        item = <object>value
+        match = PyDict_GetItemWithError(known, item)
         if match == NULL:
             return None
         rule, key = <tuple?>match
@@ -84,15 +80,13 @@ def find_lone(dict known not None, name, requests):
 cdef object _key(bytes head, object value):
     cdef Py_ssize_t begin, size
     cdef const char* text
-    if not PyUnicode_CheckExact(value):
+    if not PyUnicode_Check(value):
         return None
     begin = PyBytes_GET_SIZE(head)
-    if not PyUnicode_IS_COMPACT_ASCII(value):
-        key = head + with_length(value)
-        return key if len(key) <= MAX_KEY else None
-    text = PyUnicode_AsUTF8AndSize(value, &size)
-    if begin + 1 + size > MAX_KEY:
-        return None
+    text = PyUnicode_AsUTF8AndSize(value, &size) if PyUnicode_CheckExact(value) else NULL
+    if text == NULL or begin + 1 + size > MAX_KEY:
+        PyErr_Clear()  # A lone surrogate: `with_length` encodes it.
+        return bounded(head + with_length(value))
     key = PyBytes_FromStringAndSize(NULL, begin + 1 + size)
     cdef char* into = PyBytes_AS_STRING(key)
     memcpy(into, PyBytes_AS_STRING(head), begin)
@@ -108,20 +102,18 @@ def key_of_value(bytes head not None, value):
 
 def keys_of_values(bytes head not None, name, requests):
     """See `batch_ops_plain.keys_of_values`."""
-    requests = PySequence_Fast(requests, b"requests must be a sequence")
-    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(requests)
-    cdef PyObject** each = PySequence_Fast_ITEMS(requests)
-    cdef Py_ssize_t at
+    # A copy, because code in Python that runs for a value or a key could change the list.
+    cdef tuple each = tuple(requests)
     cdef PyObject* value
     cdef list keys = []
-    for at in range(n):
-        request = <object>each[at]
+    for request in each:
         if not PyDict_CheckExact(request) or PyDict_Size(request) != 1:
             return None
         value = PyDict_GetItemWithError(request, name)
         if value == NULL:
             return None
-        key = _key(head, <object>value)
+        item = <object>value
+        key = _key(head, item)
         if key is None:
             return None
         keys.append(key)

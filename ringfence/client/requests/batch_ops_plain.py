@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ringfence.client.decision import Decision
 from ringfence.rules import Rule
-from ringfence.rules.keys import MAX_KEY, with_length
+from ringfence.rules.keys import bounded, with_length
 from ringfence.wire import OutcomeRow
 
 __all__ = ["decisions", "find_lone", "key_of_value", "keys_of_values"]
@@ -22,7 +22,7 @@ def find_lone(
     """
     rules: list[Rule] = []
     keys: list[bytes] = []
-    for request in requests:
+    for request in tuple(requests):
         if type(request) is not dict or len(request) != 1 or name not in request:
             return None
         found = known.get(request[name])
@@ -34,24 +34,18 @@ def find_lone(
 
 
 def key_of_value(head: bytes, value: object) -> bytes | None:
-    """Return the key that begins with `head` and ends with a value.
-
-    Returns None when the value is not text, or when the key would be too long.
-    """
-    if type(value) is not str:
-        return None
-    key = head + with_length(value)
-    return key if len(key) <= MAX_KEY else None
+    """Return the key that begins with `head` and ends with a value; None when it is not text."""
+    return bounded(head + with_length(value)) if isinstance(value, str) else None
 
 
 def keys_of_values(head: bytes, name: object, requests: Sequence[object]) -> list[bytes] | None:
     """Return the keys of requests that all have a single entry with the key `name`.
 
-    The keys are those of `key_of_value`. Returns None when a request has other entries or has no
-    such key.
+    The keys are those of `key_of_value`. Returns None when a request has other entries, or when its
+    value is not text.
     """
     keys: list[bytes] = []
-    for request in requests:
+    for request in tuple(requests):
         if type(request) is not dict or len(request) != 1 or name not in request:
             return None
         key = key_of_value(head, request[name])

@@ -1,8 +1,9 @@
 """Match cache: rule and key of recent requests, so that they need not be matched again.
 
 It contains only requests with one descriptor that match one rule with a limit of units. Other
-requests are matched each time. If a rule depends on no value, the key of a request of one entry is
-computed in less time than it is found, so it is not stored.
+requests are matched each time. If a rule matches every value of an entry, the key of a request with
+only this entry is computed. This takes a fifth of the time of matching, and little more than a
+search in the cache.
 """
 
 from collections.abc import Sequence
@@ -30,15 +31,16 @@ class MatchCache:
     A flood of keys that are seen once does not remove the keys that are seen again and again.
     """
 
-    __slots__ = ("_by_name", "_count", "_known", "_older", "_rules")
+    __slots__ = ("_count", "_known", "_of_any_value", "_older", "_rules")
 
     def __init__(self) -> None:
         self._rules: RuleSet | None = None
         self._known: dict[tuple[str, ...], _Known] = {}
         self._older: dict[tuple[str, ...], _Known] = {}
         self._count = 0
-        self._by_name: dict[tuple[str, str], tuple[Rule, bytes]] = {}
-        """Rules that depend on no value, with the beginning of their keys, by domain and name."""
+        self._of_any_value: dict[tuple[str, str], tuple[Rule, bytes]] = {}
+        """Rules that match every value of an entry, with the beginning of their keys, by domain and
+        name of the entry."""
 
     def find(
         self, rules: RuleSet, domain: str, descriptors: object
@@ -61,18 +63,18 @@ class MatchCache:
         return self._find(rules, domain, entries) if entries else None
 
     def _find_lone(self, domain: str, entry: dict[str, str]) -> tuple[Rule, bytes] | None:
-        """Return the rule and key of a request of one entry, if they are cached or need no
-        cache."""
+        """Return the rule and key of a request of one entry, if they can be computed or are
+        cached."""
         ((name, value),) = entry.items()
         place = domain, name
         try:
-            if place in self._by_name:
-                rule, head = self._by_name[place]
-                if (key := key_of_value(head, value)) is not None:
-                    return rule, key
-            return self._known[place][value]
+            found = self._of_any_value.get(place)
+            if found is None:
+                return self._known[place][value]
         except (KeyError, TypeError):
             return None  # Not cached yet, or no text.
+        key = key_of_value(found[1], value)
+        return None if key is None else (found[0], key)
 
     def _find(
         self, rules: RuleSet, domain: str, entries: Entries
@@ -98,9 +100,9 @@ class MatchCache:
     def _use(self, rules: RuleSet) -> None:
         """Forget the matches of other rules."""
         self._rules, self._known, self._older, self._count = rules, {}, {}, 0
-        self._by_name = {
+        self._of_any_value = {
             place: (rule, rule.id.to_bytes(8, "big"))
-            for place, rule in rules.rules_of_names().items()
+            for place, rule in rules.rules_of_any_value().items()
             if _is_plain(rule)
         }
 
@@ -134,17 +136,18 @@ class MatchCache:
     def _find_cached(
         self, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Return the rules and keys of many requests from the cache; None unless all are cached."""
+        """Return the rules and keys of many requests, if they can be computed or are all cached;
+        otherwise None."""
         first = requests[0] if requests else None
         if type(first) is not dict:
             return None
         try:
             if len(first) == 1:
                 (name,) = first
-                if (domain, name) in self._by_name:
-                    rule, head = self._by_name[domain, name]
-                    if (keys := keys_of_values(head, name, requests)) is not None:
-                        return [rule] * len(requests), keys
+                found = self._of_any_value.get((domain, name))
+                if found is not None:
+                    keys = keys_of_values(found[1], name, requests)
+                    return None if keys is None else ([found[0]] * len(requests), keys)
                 return find_lone(self._known[domain, name], name, requests)
             known = self._known[domain,]
             matched = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]

@@ -147,6 +147,30 @@ async def test_an_owner_that_is_asked_as_the_standby_also_borrows(
         assert short.results.outcomes.codes == [Code.ALLOWED]
         assert w.total("borrowed") == 1
 
+        batch.ids = [(1, 2, 0)]  # Decided as after the node has acquired the shard.
+        acquired = await handler.decide(request, Part(None, batch))
+        assert acquired is not None
+        assert acquired.outcomes.codes == [Code.ALLOWED]
+        assert w.total("borrowed") == 2
+
+
+async def test_a_standby_borrows_only_for_the_keys_that_it_owns(autojump_clock: MockClock) -> None:
+    async with far_apart("e1") as (w, limiter):
+        theirs = held_by(w, "e2", "split", 1)[0]
+        ours = held_by(w, "e1", "split", 1)[0]
+        both = w.nodes["e1"].handler.placement.ring
+        await w.stop("e2")
+        for value in [ours, theirs] * 5:
+            assert (await limiter.check("api", {"split": value})).allowed
+        handler = w.nodes["e1"].handler
+        handler.placement.ring = both  # Node e1 holds the shard of e2 in its place.
+        keys = [counter(w.rules, "split", value) for value in (ours, theirs)]
+        batch = Batch(Op.CHECK, keys, [1, 1], ids=[(1, 1, row) for row in range(2)])
+        parts = handler.decide_now(Request(1, 0, 1000, 0, True, batch), batch)
+
+        assert isinstance(parts, list)
+        assert [(part.rows, part.is_decided) for part in parts] == [([1], True), ([0], False)]
+
 
 async def test_a_standby_waits_for_each_owner_apart(autojump_clock: MockClock) -> None:
     """The owners wait half a second for units, which is longer than the owners of a group may
