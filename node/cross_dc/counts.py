@@ -174,7 +174,8 @@ class CrossDcCounts:
                 self._keys.rounds.add_work()
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
-            await runtime.sleep(INTERVAL * spread)  # Refunds do not travel: wait for them.
+            # Other data centers get no refunds, so counts wait for the refunds of their checks.
+            await runtime.sleep(INTERVAL * spread)
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

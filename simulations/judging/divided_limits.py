@@ -22,6 +22,10 @@ from simulations.reporting.outcome import Violation
 
 __all__ = ["judge_divided", "undivided"]
 
+_GIVEN_UP_S = 0.5
+"""Seconds after which a data center no longer waits for units of another one."""
+_HOLDING_UP = ("cut", "clog", "pause", "stall", "slow", "spikes", "busy", "loss", "bursts", "reset")
+"""Faults that may hold a request up for longer."""
 _HEDGED_NS = 1_500_000_000
 """Time after an answer until the client has refunded the answer of a second member."""
 
@@ -274,10 +278,14 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
 
 
 def _late(view: CounterView, row: Row) -> Iterator[Spend]:
-    """Yield the units that this part may have counted for a check after the data center that asked
-    has stopped to wait for it, because a fault delayed the request."""
-    if row.answer.datacenter != view.datacenter and view.row(row.answer).excuses:
-        yield from _moved(view, row.answer)
+    """Yield the units that this part may have counted for a denied check after the data center that
+    asked for it no longer waited, because a fault held the request up."""
+    answer = row.answer
+    is_given_up = not answer.allowed and answer.answered_at - answer.asked_at >= _GIVEN_UP_S
+    if answer.datacenter == view.datacenter or not is_given_up:
+        return
+    if any(each.fault.verb in _HOLDING_UP for each in view.row(answer).excuses):
+        yield from _moved(view, answer)
 
 
 def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:

@@ -73,7 +73,7 @@ class Final:
     disturbances: Disturbances = field(default_factory=Disturbances)
     holders: Holders = field(default_factory=Holders)
     longest_queue_s: float = 0.0
-    """Longest time that a message waited and was processed at a busy host."""
+    """Longest time that busy hosts have held one message up."""
 
     def used_by_key(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return the units that the owners count: by rule and key, then by data center."""

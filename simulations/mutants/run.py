@@ -51,8 +51,8 @@ def _in_python() -> Iterator[None]:
 def _excused(outcome: Outcome) -> list[Violation]:
     """Return a violation for each reason of an excuse in a run without faults.
 
-    Breaks of connections may explain an answer of the policy, but a client that repeats its checks
-    on new connections needs none.
+    The judge excuses answers of the failure policy when connections break. In these scenarios,
+    clients repeat their checks on new connections, so that the policy never decides.
     """
     excuses = Counter[str]() if outcome.faults else outcome.judged.excuses
     return [

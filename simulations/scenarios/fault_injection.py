@@ -340,15 +340,16 @@ VERBS = {
 }
 
 
-def held_up_s(fault: Fault) -> float:
+def held_up_s(fault: Fault, longest_queue_s: float) -> float:
     """Return how long a fault may hold up a message, or a transfer of several messages.
 
-    How long a busy host holds them up depends on its load, see
-    `SimulatedNetwork.longest_queue_s`.
+    `longest_queue_s` is the longest time that busy hosts have held up a message in the run.
     """
     args, until = fault.args, fault.at if fault.until is None else fault.until
     if fault.verb in ("clog", "pause", "stall"):
         return until - fault.at
+    if fault.verb == "busy":
+        return longest_queue_s
     if fault.verb == "slow":
         return float(args["extra_ms"]) / 1000 * _TRANSFER_DELAYS
     if fault.verb == "spikes":

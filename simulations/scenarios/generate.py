@@ -33,7 +33,7 @@ _DOWN = ("crash", "leave")
 _RECOVERY_S = 8.0
 """Seconds after which a restarted node has recovered its shards."""
 _PAIRS = tuple(combinations(fault_names(), 2))
-"""Pairs of kinds of faults. Each run has one of them, so that a few hundred seeds have all."""
+"""Pairs of kinds of faults. Each run has one of them, so a few hundred seeds have nearly all."""
 _CHANCES = (0.0, 0.0, 0.5)
 """Probabilities of each further kind of fault in a run: often none, otherwise half of them."""
 _WITHOUT_OVERLAPS = 0.5

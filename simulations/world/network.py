@@ -79,8 +79,7 @@ class SimulatedNetwork(MemoryNetwork):
         self._queued: dict[Address, float] = {}
         """Queueing delay of the latest message at each host, in seconds."""
         self.longest_queue_s = 0.0
-        """Longest time that a message has waited for earlier ones at a busy host and was processed
-        there."""
+        """Longest time that busy hosts have held one message up."""
 
     def place(self, address: Address, place: Place) -> None:
         """Set the data center and zone of a host or client; they determine the delay of its
@@ -195,14 +194,16 @@ class SimulatedNetwork(MemoryNetwork):
             # With exponent 1.5 the mean is three times the minimum.
             at += min(_MAX_SPIKE_S, spike / 3 * self._chance.paretovariate(1.5))
             at = max(at, not_before)
+        arrives = at
         for address in sorted(link) if self._costs else ():
             cost = self._costs.get(address, 0.0)
             self._queued[address] = 0.0
             if cost:
                 begins = max(at, self._busy.get(address, 0.0))
                 self._queued[address] = begins - at
-                self.longest_queue_s = max(self.longest_queue_s, begins + cost - at)
                 at = self._busy[address] = begins + cost
+        if at > arrives:
+            self.longest_queue_s = max(self.longest_queue_s, at - arrives)
         return at
 
     def queued_s(self, address: Address) -> float:

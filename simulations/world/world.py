@@ -88,7 +88,7 @@ class World:
 
     @property
     def longest_queue_s(self) -> float:
-        """Return the longest time that a message waited and was processed at a busy host."""
+        """Return the longest time that busy hosts have held one message up."""
         return self._network.longest_queue_s
 
     # -- nodes ---------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class ClockErrors:
         longest_queue_s: float,
     ) -> None:
         """`excuses` are those of the run by data center. `longest_queue_s` is the longest time that
-        a message waited and was processed at a busy host."""
+        busy hosts have held one message up."""
         self._scenario = scenario
         self._disturbances = disturbances
         self._excuses = excuses
@@ -163,7 +163,7 @@ class ClockErrors:
         """Return by how many seconds faults may have held up messages with the ages of hits between
         two instants. A message that arrives late makes its hits seem younger."""
         return sum(
-            self._longest_queue_s if each.fault.verb == "busy" else held_up_s(each.fault)
+            held_up_s(each.fault, self._longest_queue_s)
             for each in self._excuses.get(place.datacenter, ())
             if each.begin <= end and begin <= each.end and each.concerns(place)
         )

@@ -234,16 +234,27 @@ def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_coun
     assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
 
 
-def test_units_that_arrive_too_late_because_of_a_cut_stay_counted_where_they_are():
+@pytest.mark.parametrize(
+    ("fault", "lasts", "expected"),
+    [
+        (Fault(2.5, "cut", 5, {"datacenter": "dc2"}), 0.5, []),
+        (Fault(2.5, "busy", 5, {"node": "n2,n4,n6", "cost_ms": 20}), 0.5, []),
+        (Fault(2.5, "cut", 5, {"datacenter": "dc2"}), 0.09, ["invented_hits"]),
+        (Fault(2.5, "errors", 5, {"node": "n2,n4,n6"}), 0.5, ["invented_hits"]),
+        (Fault(2.5, "clock_step", 5, {"node": "n2,n4,n6", "by_s": -1}), 0.5, ["invented_hits"]),
+        (None, 0.5, ["invented_hits"]),
+    ],
+)
+def test_only_units_that_a_fault_held_up_stay_counted_where_they_are(fault, lasts, expected):
     parts = {"parts": KNOWN["parts"]}
-    denied = replace(borrowed(3.0), allowed=False, answered_at=3.5)
+    denied = replace(borrowed(3.0), allowed=False, answered_at=3.0 + lasts)
     answers, counted = [answered(1.0), answered(2.0), denied], {"dc1": 2, "dc2": 1}
-    cut = [Fault(2.5, "cut", 5, {"datacenter": "dc2"})]
+    faults = [] if fault is None else [fault]
 
-    assert violations(parts, answers, counted, datacenters=2) == ["invented_hits"]
-    assert violations(parts, answers, counted, datacenters=2, faults=cut) == []
+    assert violations(parts, answers, counted, datacenters=2, faults=faults) == expected
     counted["dc2"] = 2
-    assert violations(parts, answers, counted, datacenters=2, faults=cut) == ["invented_hits"]
+    found = violations(parts, answers, counted, datacenters=2, faults=faults)
+    assert found == ["invented_hits"]
 
 
 def test_a_data_center_admits_more_than_its_part_only_after_a_round_trip():
