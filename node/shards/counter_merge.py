@@ -8,7 +8,7 @@ from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, without_checks
+from node.shards.log_rows import add_logs, without_checks, without_row
 from node.shards.ownership.origins import UNKNOWN
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
@@ -234,14 +234,22 @@ class CounterMerge:
                 theirs = max(0, theirs - units)
         return log
 
-    def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
+    def join(
+        self, counts: Snapshot, regained: Mapping[bytes, int], now: int, *, are_shared: bool = False
+    ) -> None:
         """Restore counters from another member, and also charge what this node admitted itself.
 
-        The units of a sliding log keep their ages.
+        With `are_shared`, both members began with the same units, so only the units are charged
+        that exceed those of the other member. The units of a sliding log keep their ages.
         """
         mine = self._engine.snapshot(counts.keys, now)
+        states = dict(zip(counts.keys, counts.states, strict=True)) if are_shared else {}
+        if are_shared:
+            theirs = Engine(max_keys=max(1, len(counts.keys)))
+            theirs.restore(counts, now)
+            regained = {key: theirs.used(key, now) for key in counts.keys}
         aged = {
-            key: state
+            key: without_row(state, states.get(key, ()))
             for key, state, which in zip(mine.keys, mine.states, mine.which, strict=True)
             if mine.limits[which].algorithm is Algorithm.SLIDING_WINDOW_LOG
         }

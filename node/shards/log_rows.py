@@ -12,7 +12,7 @@ from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
 
-__all__ = ["add_logs", "log_rows", "without_checks", "without_units"]
+__all__ = ["add_logs", "log_rows", "without_checks", "without_row", "without_units"]
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
@@ -60,6 +60,14 @@ def without_checks(
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)
     ]
+
+
+def without_row(row: Sequence[int], other: Sequence[int]) -> list[int]:
+    """Subtract the units of another row that alternates ages and units, by the nearest ages."""
+    left = list(row)
+    for age_ns, units in zip(other[::2], other[1::2], strict=False):  # A peer may send anything.
+        _take_units(left, age_ns, units)
+    return [number for at in range(0, len(left), 2) if left[at + 1] for number in left[at : at + 2]]
 
 
 def without_units(

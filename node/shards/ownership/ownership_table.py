@@ -155,7 +155,10 @@ ACTION_MEANINGS = {
     Action.RESTORE: "Put the counters that arrived into the engine.",
     Action.HOLD: "Start to decide checks of the shard; delete its replica and its transfer.",
     Action.RELEASE: "Stop deciding; keep the counters as parts of a transfer.",
-    Action.JOIN: "As `RESTORE`; then charge the units that this node admitted.",
+    Action.JOIN: (
+        "As `RESTORE`; then charge the units that this node admitted. If both members began with "
+        "the same units, only charge the units that exceed those of the sender."
+    ),
     Action.RESTORE_BELOW_LOG: (
         "As `RESTORE`; then charge the units that this node admitted for the owner. Keys that the "
         "sender does not have keep their counters."

@@ -264,8 +264,10 @@ class ShardStates:
             case Action.RELEASE:
                 self.held[shard] = 0
             case Action.JOIN:
+                are_shared = bool(self.origins.are_shared(shard, arrival.origins))
                 for _, counts in copies:
-                    merge.join(counts, self.regained.get(shard, {}), now)
+                    regained = self.regained.get(shard, {})
+                    merge.join(counts, regained, now, are_shared=are_shared)
                 if shard in self.ended:
                     self._keep_units(self.ended[shard], shard, arrival)
             case Action.CHARGE_SENDERS_LOG:

@@ -12,10 +12,11 @@ from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
 from node.shards.replication import Replication
 from node.shards.transfers.handoff import Handoff
+from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import Copy, Pull
 from tests.node.cluster import CONTAINMENT
-from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, member
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host, member
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
@@ -132,6 +133,25 @@ def test_the_sender_of_a_late_replica_is_asked_when_the_owner_has_nothing() -> N
     again.pull(second)
 
     assert again.used == 3
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG])
+def test_counters_that_began_with_the_same_units_count_these_once(algorithm: Algorithm) -> None:
+    """No member has a log any more: the one that took over had lost it in a crash."""
+    limit = Limit.of_ns(1000, DAY, algorithm)
+    owner, standby, again, last = (Host(name, limit) for name in "abcd")
+    owner.start(3)
+    owner.copy_to(standby)
+    again.take_over_from_replica_at(standby, "e")
+    for _ in range(2):  # The member in the ring, and the one that the replica names.
+        again.ownership.owner_has_nothing(shard_of(KEY), NOW)
+    again.spend(1)
+
+    last.pull(again)
+    last.spend(1)
+    last.pull(owner)
+
+    assert last.used == 5
 
 
 def test_a_late_replica_of_a_member_that_returned_the_shard_adds_nothing() -> None:
