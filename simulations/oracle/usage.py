@@ -217,11 +217,17 @@ class SlottedWindow(_Hits):
         return full + int(partly * covered)
 
     def give_back(self, units: int, now: int, age: int) -> None:
-        """Remove units of the slot that contains `now - age`, if that slot still counts."""
+        """Remove units of the slot that contains `now - age`, if that slot still counts.
+
+        If no whole unit is in use after that, the key is forgotten, with the rest of its oldest
+        slot.
+        """
         slot_ns = self.terms.slot_ns
         slot = (now - age) // slot_ns
         if slot >= now // slot_ns - self.terms.slots:
             self._strike([hit for hit in self.hits if hit.at // slot_ns == slot], units)
+        if not self.used(now):
+            self.hits = []
 
     def _held(self, now: int) -> int:
         """Return all units that are counted in slots, also those of which only a part is in use."""

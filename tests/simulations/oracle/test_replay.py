@@ -115,6 +115,24 @@ def test_a_charge_of_nothing_applies_no_change_of_the_limit(units: int, remainin
     assert right.remaining == remaining
 
 
+def test_a_refund_that_leaves_no_whole_unit_forgets_the_rest_of_the_oldest_slot() -> None:
+    """A counter holds at most 2**60 units, so the next charge shows whether a part is left."""
+    limit = Limit.of_ns(60, 24, Algorithm.SLIDING_WINDOW, slots=3)
+    replay, engines, now = Replay(Terms.of(limit)), engines_for(limit), 0
+    for asked in (
+        Asked(4, "check", 1),
+        Asked(26, "refund", 0),
+        Asked(0, "charge", 2**60),
+        Asked(2, "charge", 1),
+    ):
+        now += asked.gap_ns
+        right = asked_of(replay, asked, now)
+        for name, engine in engines.items():
+            assert engine.answer(asked, now) == right, f"{name}: {asked}"
+    assert right is not None
+    assert right.reset_after == 24
+
+
 @settings(max_examples=100, deadline=None)
 @given(limit=limits, data=st.data())
 def test_a_clock_that_goes_back_and_forth_lets_no_engine_admit_more_than_the_oracle(
