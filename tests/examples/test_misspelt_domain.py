@@ -31,7 +31,7 @@ def test_nginx_of_the_example_limits_and_a_misspelt_domain_is_logged_at_the_star
             folder.mkdir()
             nginx = Proxies([each, each], folder, stack)._start_nginx()
             until(lambda url=nginx: is_up(url))
-            statuses[place] = [fetch(f"{nginx}/").status for _ in range(310)]
+            statuses[place] = [fetch(f"{nginx}/").status for _ in range(330)]
 
         assert statuses["right"].count(429) >= 1
         assert set(statuses["wrong"]) == {200}
@@ -39,7 +39,7 @@ def test_nginx_of_the_example_limits_and_a_misspelt_domain_is_logged_at_the_star
         assert "did you mean 'api'? the cluster has api, log, web" in wrong.log
         assert "has no rules" not in right.log
         metrics = fetch(f"{wrong.url}/metrics").body.decode()
-        assert 'ringfence_gateway_unmatched_checks_total{domain="unknown"} 31' in metrics
+        assert 'ringfence_gateway_unmatched_checks_total{domain="unknown"} 33' in metrics
 
 
 def test_envoys_misspelt_domain_is_logged_with_the_first_request(node: str, tmp_path: Path) -> None:
