@@ -22,7 +22,7 @@ def test_more_waiters_than_a_caller_may_have_are_refused_at_once(tmp_path: Path)
         "domain: api\n"
         "descriptors:\n"
         "  - key: client\n"
-        "    rate_limit: {unit: minute, requests_per_unit: 1}\n",
+        "    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: sliding_window_log}\n",
         "utf-8",
     )
     body = json.dumps({**ASKED, "max_wait": 100}).encode()
