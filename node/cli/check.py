@@ -56,6 +56,9 @@ _MAX_PLACES = 8
     metavar="LIMIT",
     help='An ad-hoc limit such as "100/minute"; its key is DOMAIN, then each KEY and its VALUE.',
 )
+@click.option(
+    "--strict", is_flag=True, help="Fail when no rule applies; otherwise that is allowed."
+)
 @cluster_option
 @json_option
 def check(
@@ -68,6 +71,7 @@ def check(
     refund: bool,
     reset: bool,
     limit: str | None,
+    strict: bool,
     cluster: str | None,
     json_: bool,
 ) -> None:
@@ -89,6 +93,8 @@ def check(
     descriptors = [parse_descriptor(each) for each in words]
     spent = 1 if cost is None else cost
     answer = trio.run(_check, need_cluster(cluster), domain, descriptors, spent, verb, limit)
+    if strict and answer.hint:
+        raise ConfigError(f"no rule applies to this request, and --strict is set; {answer.hint}")
     _show(answer, json_, spent, _DONE.get(verb, ""))
 
 

@@ -27,11 +27,12 @@ from node.cli.common import (
     printable,
     rule_place,
 )
+from node.cli.log_options import descriptor_option, domain_option
 from node.replay.logs import Entry, LogReader, read_log
 from node.replay.offline import replay_offline
 from node.replay.online import replay_online
 from node.replay.ordering import in_order
-from node.replay.tally import KEPT_CLIENTS, Shape, Tally, need_domain
+from node.replay.tally import KEPT_CLIENTS, Shape, Tally
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
@@ -61,14 +62,8 @@ _SQUEEZED = 1.5
     help="Count by the time-stamps of the log (the default with --local), or by the clock of the "
     "host that decides (the only way through a cluster).",
 )
-@click.option(
-    "--descriptor",
-    "descriptors",
-    multiple=True,
-    default=("client",),
-    show_default=True,
-    help="Fields of a line that make a descriptor: client, method, path, status; repeatable.",
-)
+@domain_option
+@descriptor_option
 @click.option(
     "--ipv6-prefix",
     type=click.IntRange(1, 128),
@@ -94,6 +89,7 @@ def replay(
     cluster: str | None,
     local: bool,
     clock: str | None,
+    domain: str,
     descriptors: tuple[str, ...],
     ipv6_prefix: int | None,
     speed: float | None,
@@ -101,7 +97,7 @@ def replay(
     max_keys: int,
     json_: bool,
 ) -> None:
-    """Check every line of LOG in domain `log`: through a cluster, or in this process by --local.
+    """Check every line of LOG: through a cluster, or in this process by --local.
 
     LOG is an access log (Common or Combined, also with a virtual host first), or a tab-separated
     trace; gzip and - are fine. --local counts by the time-stamps of the log.
@@ -110,11 +106,11 @@ def replay(
     the live rules. Without --rules the cluster's own rules apply, and their counters are spent. The
     nodes count by their own clocks, so without --speed 1 a log of a day is one burst to them.
     """
-    shape = Shape.parse(descriptors)
+    shape = Shape.parse(descriptors, domain)
     loaded = None
     if rules is not None:
         loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
-        need_domain(loaded, str(rules))
+        shape.require_domain(loaded, str(rules))
     if local:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is ParameterSource.COMMANDLINE:
@@ -240,7 +236,7 @@ async def _through(
     # A trial must neither read nor change the counters of the live rules.
     trial = None if rules is None else rules.as_trial(secrets.token_bytes(8))
     async with open_cluster(url, raise_on_outage=True, rules=trial) as cluster:
-        need_domain(cluster.rules, "the cluster")
+        shape.require_domain(cluster.rules, "the cluster")
         return await replay_online(
             entries,
             shape,

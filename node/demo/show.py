@@ -152,7 +152,7 @@ async def _replay(
     on_change: Callable[[], None],
     malformed: int,
 ) -> DemoResult:
-    shape = Shape((("client",),))
+    shape = Shape.parse(["client"])
     limiter = Limiter(cluster)
     ring = Ring.of(
         Member(NodeId(row.name), row.datacenter, row.zone, row.weight)

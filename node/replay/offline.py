@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from node.replay.logs import Entry
-from node.replay.tally import DOMAIN, Shape, Tally, Values
+from node.replay.tally import Shape, Tally, Values
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Code, Engine
 from ringfence.peering.clock import Clock
@@ -78,7 +78,7 @@ class _Plans(dict[Values, _Plan]):
     def __missing__(self, values: Values) -> _Plan:
         if len(self) >= _KEPT_PLANS:
             self.clear()
-        plan = _Plan(self._rules.match(DOMAIN, self._shape.describe(values)))
+        plan = _Plan(self._rules.match(self._shape.domain, self._shape.describe(values)))
         self[values] = plan
         return plan
 
@@ -87,7 +87,7 @@ class _Run:
     """One pass over an access log, with its limiter engine and results."""
 
     def __init__(self, rules: RuleSet, shape: Shape, clock: Clock | None, max_keys: int) -> None:
-        self.tally = Tally.of(rules)
+        self.tally = Tally.of(rules, shape.domain)
         self._clock = clock
         self._now = 0
         self._engine: Engine = new_engine(max_keys=max_keys)

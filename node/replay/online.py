@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from node.replay.logs import Entry
-from node.replay.tally import DOMAIN, Shape, Tally
+from node.replay.tally import Shape, Tally
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import NS_PER_SECOND
@@ -40,7 +40,7 @@ async def replay_online(
     async def check(entry: Entry) -> None:
         sent = trio.current_time()
         try:
-            decision = await limiter.check(DOMAIN, shape.of(entry))
+            decision = await limiter.check(shape.domain, shape.of(entry))
         finally:
             slots.release()
         tally.add(entry, decision, is_undecided=_is_undecided(decision))

@@ -21,11 +21,10 @@ __all__ = [
     "Tally",
     "ThrottledClient",
     "Values",
-    "need_domain",
 ]
 
 DOMAIN = "log"
-"""The domain of every check that a replay makes."""
+"""The domain of the checks that a replay makes, unless another is chosen."""
 
 KEPT_CLIENTS = 65_536
 """Number of clients to keep; beyond twice as many, those with the fewest denials are dropped."""
@@ -37,21 +36,29 @@ _FIELDS = ("client", "method", "path", "status")
 
 
 class Shape(Struct, frozen=True):
-    """Fields of a log line from which each descriptor is made."""
+    """The request that a log line stands for: its domain, and the fields in its descriptors."""
 
-    descriptors: tuple[tuple[str, ...], ...]
+    descriptors: tuple[tuple[tuple[str, str], ...], ...]
+    """Key and field of each entry, by descriptor."""
+    domain: str = DOMAIN
 
     @classmethod
-    def parse(cls, texts: Sequence[str]) -> "Shape":
-        """Parse texts such as `client` or `client,path`; each text describes one descriptor."""
-        shape = tuple(tuple(name.strip() for name in text.split(",")) for text in texts)
-        for names in shape:
-            for name in names:
-                if name not in _FIELDS:
-                    raise ConfigError(
-                        f"--descriptor: a line has no {name!r}; choose from {', '.join(_FIELDS)}"
-                    )
-        return cls(shape)
+    def parse(cls, texts: Sequence[str], domain: str = DOMAIN) -> "Shape":
+        """Parse texts such as `client` or `remote_address=client,path`, one for each descriptor.
+
+        The key of an entry is the name of its field, unless another key stands before it.
+        """
+        shape = [tuple(map(_entry_of, text.split(","))) for text in texts]
+        return cls(tuple(shape), domain)
+
+    def require_domain(self, rules: RuleSet, where: str) -> None:
+        """Raise `ConfigError` when the rules lack the domain."""
+        if not rules.knows_domain(self.domain):
+            known = ", ".join(rules.domains) or "none"
+            raise ConfigError(
+                f"{where}: no rules for domain {self.domain!r}, in which a log's lines are checked "
+                f"(domains there: {known}); choose one with --domain"
+            )
 
     def of(self, entry: Entry) -> tuple[Descriptor, ...]:
         """Return the descriptors of one log line."""
@@ -59,17 +66,28 @@ class Shape(Struct, frozen=True):
 
     def reader(self) -> Callable[[Entry], Values]:
         """Return a function that extracts the fields for `describe` from a line."""
-        return attrgetter(*[name for names in self.descriptors for name in names])
+        return attrgetter(*[name for entries in self.descriptors for _, name in entries])
 
     def describe(self, values: Values) -> tuple[Descriptor, ...]:
         """Return the descriptors of log lines with the given field values."""
         rest = iter((values,) if isinstance(values, str) else values)
         return tuple(
             [
-                Descriptor(tuple([(name, next(rest)) for name in names]))
-                for names in self.descriptors
+                Descriptor(tuple([(key, next(rest)) for key, _ in entries]))
+                for entries in self.descriptors
             ]
         )
+
+
+def _entry_of(word: str) -> tuple[str, str]:
+    """Return the key of an entry and its field of a log line."""
+    key, equals, name = map(str.strip, word.rpartition("="))
+    if name not in _FIELDS or (equals and not key):
+        raise ConfigError(
+            f"--descriptor: must have words FIELD or KEY=FIELD, with the fields "
+            f"{', '.join(_FIELDS)}, got {word!r}"
+        )
+    return key or name, name
 
 
 class ThrottledClient(NamedTuple):
@@ -115,9 +133,9 @@ class Tally(Struct):
     """Whether clients were dropped; then counts per client are minimums."""
 
     @classmethod
-    def of(cls, rules: RuleSet) -> "Tally":
+    def of(cls, rules: RuleSet, domain: str) -> "Tally":
         """Create empty counts for all rules that a line may match."""
-        known = [rule for rule in rules.rules() if rule.domain == DOMAIN and rule.limit is not None]
+        known = [rule for rule in rules.rules() if rule.domain == domain and rule.limit is not None]
         return cls(rules={rule.id: RuleTally(rule) for rule in known})
 
     def add(self, entry: Entry, decision: Decision, *, is_undecided: bool = False) -> None:
@@ -188,14 +206,4 @@ class Tally(Struct):
         )
         self.denied_by_rule = Counter(
             {key: count for key, count in self.denied_by_rule.items() if key[0] in kept}
-        )
-
-
-def need_domain(rules: RuleSet, where: str) -> None:
-    """Raise `ConfigError` when the rules lack the domain of the replay."""
-    if not rules.knows_domain(DOMAIN):
-        known = ", ".join(rules.domains) or "none"
-        raise ConfigError(
-            f"{where}: no rules for domain {DOMAIN!r}, in which a log's lines are checked "
-            f"(domains there: {known}); begin the rule file with `domain: {DOMAIN}`"
         )

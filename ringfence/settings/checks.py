@@ -21,15 +21,18 @@ __all__ = [
 
 
 def require_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raise `ConfigError` for the first setting outside its range; a range includes both ends.
+    """Raise `ConfigError` with a line for each setting outside its range.
 
-    The upper end may be infinite.
+    A range includes both ends, and its upper end may be infinite.
     """
+    problems: list[str] = []
     for name, (least, most) in ranges.items():
         value = getattr(settings, name)
         if not least <= value <= most:
             expected = f"at least {least}" if most == inf else f"from {least} to {most}"
-            raise ConfigError(f"{name} must be {expected}, got {value}; choose another value")
+            problems.append(f"{name} must be {expected}, got {value}; choose another value")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def require_address(

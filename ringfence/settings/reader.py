@@ -24,6 +24,7 @@ class SettingsReader(Struct, Generic[_Settings], frozen=True):
     """Reader of the settings of one program, which fills a msgspec struct."""
 
     kind: type[_Settings]
+    """A struct with a default for each setting, which forbids unknown ones."""
     prefix: str
     """Prefix of the environment variables: `PREFIX_` and the name of the setting in capitals."""
     paths: tuple[str, ...]
@@ -41,19 +42,22 @@ class SettingsReader(Struct, Generic[_Settings], frozen=True):
         """Read the settings of a program from all sources: defaults, file, environment and flags.
 
         A flag that is None or an empty list counts as absent. `complete` sets the defaults that
-        depend on other settings, and checks the values. Raises `ConfigError`, which names the
-        source and the setting.
+        depend on other settings, and checks the values. Raises `ConfigError` with one line for each
+        problem, which names the source and the setting.
         """
         source = "settings from flags and environment" if file is None else str(file)
         values = {} if file is None else self._read_file(file)
-        values |= self._read_environment(environment)
+        of_environment, problems = self._read_environment(environment)
+        values |= of_environment
         values |= {name: value for name, value in flags.items() if value not in (None, [])}
+        problems += [f"{source}: {problem}" for problem in self._problems_of(values)]
+        if problems:
+            raise ConfigError("\n".join(problems))
         try:
             return complete(msgspec.convert(values, self.kind))
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{source}: {self._describe(error)}") from error
         except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from error
+            lines = str(error).splitlines()
+            raise ConfigError("\n".join([f"{source}: {line}" for line in lines])) from error
 
     def _read_file(self, file: Path) -> dict[str, Any]:
         import tomllib  # Processes without a settings file start faster.
@@ -74,17 +78,19 @@ class SettingsReader(Struct, Generic[_Settings], frozen=True):
                 values[name] = str(file.parent / values[name])
         return values
 
-    def _read_environment(self, environment: Mapping[str, str]) -> dict[str, Any]:
+    def _read_environment(self, environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the values of valid variables, and the problems of the others."""
         types = {field.name: field.type for field in msgspec.structs.fields(self.kind)}
         values: dict[str, Any] = {}
+        problems: list[str] = []
         for variable in sorted(environment):
             if not variable.startswith(self.prefix):
                 continue
             name = variable.removeprefix(self.prefix).lower()
             if name not in types:
-                raise ConfigError(
-                    f"environment: unknown variable {variable}; {self._suggest(variable)}"
-                )
+                hint = self._suggest(variable)
+                problems.append(f"environment: unknown variable {variable}; {hint}")
+                continue
             text = environment[variable]
             if types[name] == list[str]:
                 values[name] = [each.strip() for each in text.split(",") if each.strip()]
@@ -94,14 +100,21 @@ class SettingsReader(Struct, Generic[_Settings], frozen=True):
             except msgspec.ValidationError as error:
                 choices = {variable: choices_of(self.kind).get(name, [])}
                 what = describe_error(error, choices=choices, place=variable, value=text)
-                raise ConfigError(f"environment: {what}") from error
-        return values
+                problems.append(f"environment: {what}")
+        return values, problems
 
     def _suggest(self, variable: str) -> str:
         known = [self.prefix + name.upper() for name in self.kind.__struct_fields__]
         near = get_close_matches(variable, known, n=1)
         return f"did you mean {near[0]!r}?" if near else f"use one of: {', '.join(known)}"
 
-    def _describe(self, error: msgspec.ValidationError) -> str:
-        fields = self.kind.__struct_fields__
-        return describe_error(error, fields=fields, choices=choices_of(self.kind))
+    def _problems_of(self, values: Mapping[str, object]) -> list[str]:
+        """Return the problems of unknown settings and of values of a wrong type."""
+        fields, choices = self.kind.__struct_fields__, choices_of(self.kind)
+        problems: list[str] = []
+        for name, value in values.items():
+            try:
+                msgspec.convert({name: value}, self.kind)
+            except msgspec.ValidationError as error:
+                problems.append(describe_error(error, fields=fields, choices=choices))
+        return problems

@@ -7,9 +7,15 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.cli.common import as_json, console, json_option, printable
+from node.cli.common import (
+    as_json,
+    console,
+    json_option,
+    printable,
+)
+from node.cli.log_options import descriptor_option, domain_option
 from node.replay.logs import LogReader, read_log, sorted_by_time
-from node.replay.tally import Shape, need_domain
+from node.replay.tally import Shape
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.loading.yaml_files import Defaults, load_path
@@ -65,14 +71,8 @@ _SECONDS_END = len("2015-05-18T08:05:16")
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(1), help="Number of clients listed."
 )
-@click.option(
-    "--descriptor",
-    "descriptors",
-    multiple=True,
-    default=("client",),
-    show_default=True,
-    help="Fields of a log line in the descriptor: client, method, path, status; repeatable.",
-)
+@domain_option
+@descriptor_option
 @click.option(
     "--default-algorithm",
     type=click.Choice([algorithm.value for algorithm in Algorithm]),
@@ -96,6 +96,7 @@ def what_if_command(
     routing: Routing,
     seed: int,
     top: int,
+    domain: str,
     descriptors: tuple[str, ...],
     default_algorithm: str,
     report: Path | None,
@@ -105,13 +106,13 @@ def what_if_command(
 
     With `--datacenters` above 1, one of several data centers decides each line, with delayed counts
     of the others. An exact limiter also decides each line. The difference is the cost of eventual
-    consistency. The rules must be in domain `log`.
+    consistency.
     """
     if report is not None and not report.parent.is_dir():
         raise ConfigError(f"--report {report}: folder {report.parent} must exist; create it first")
-    shape = Shape.parse(descriptors)
+    shape = Shape.parse(descriptors, domain)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
-    need_domain(loaded, str(rules))
+    shape.require_domain(loaded, str(rules))
     reader = read_log(log)
     entries = spread_ties(sorted_by_time(reader))
     screen = console(stderr=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from node.replay.logs import Entry
-from node.replay.tally import DOMAIN, Shape
+from node.replay.tally import Shape
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Code, Engine
@@ -146,7 +146,7 @@ class _Run:
 
         @lru_cache(_KEPT_QUESTIONS)
         def question_of(descriptors: tuple[Descriptor, ...]) -> tuple[RequestRows, bool]:
-            met = rules.match(DOMAIN, descriptors)
+            met = rules.match(shape.domain, descriptors)
             return RequestRows(Op.CHECK, [met], [1]), any(match is not None for match in met)
 
         self._question_of = question_of

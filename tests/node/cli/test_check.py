@@ -192,6 +192,15 @@ def test_a_request_that_meets_no_rule_is_allowed_and_says_so(
     )
 
 
+def test_a_strict_check_fails_only_when_no_rule_applies(run: Run, cluster: DemoCluster) -> None:
+    missed = run("check", "api", "colour=red", "--strict", "--cluster", cluster.url)
+    unlimited = run("check", "api", "free=x", "--strict", "--cluster", cluster.url)
+
+    assert (missed.status, missed.out) == (2, "")
+    assert "no rule applies to this request, and --strict is set; rules of 'api'" in missed.err
+    assert (unlimited.status, unlimited.err) == (0, "")
+
+
 def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
     run: Run, cluster: DemoCluster
 ) -> None:

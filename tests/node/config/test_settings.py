@@ -298,6 +298,10 @@ def test_settings_cannot_be_changed(tmp_path: Path) -> None:
     [
         ('max_keys = "many"', ["max_keys must be a whole number, got text"]),
         ("max_keys = 0", ["max_keys must be at least 1"]),
+        (
+            "max_keys = 0\nprocesses = 900",
+            ["processes must be from 1 to 256, got 900", "max_keys must be at least 1"],
+        ),
         ("processes = 0", ["processes must be from 1 to 256"]),
         ("forward_timeout = 0", ["forward_timeout must be from 0.001 to 60"]),
         ("forward_timeout = nan", ["forward_timeout must be from 0.001 to 60"]),

@@ -224,9 +224,13 @@ def test_a_line_that_is_older_than_one_before_it_is_counted_at_the_time_of_the_n
     assert (tally.late, tally.most_late_ns) == (2, 70 * 10**9)
 
 
-@pytest.mark.parametrize("text", ["ip", "client,", "", "client path", "client;path"])
+@pytest.mark.parametrize(
+    "text", ["ip", "client,", "", "client path", "client;path", "=client", "user=", "user=ip"]
+)
 def test_a_descriptor_of_fields_that_a_line_does_not_have_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="choose from client, method, path, status"):
+    with pytest.raises(
+        ConfigError, match="FIELD or KEY=FIELD, with the fields client, method, path, status"
+    ):
         Shape.parse([text])
 
 
@@ -240,7 +244,34 @@ def test_rules_without_the_domain_of_logs_are_refused_with_the_mend(
 
     assert ran.status == 2
     assert "no rules for domain 'log'" in ran.err
-    assert "domain: log" in ran.err
+    assert "domains there: api" in ran.err
+    assert "choose one with --domain" in ran.err
+
+
+def test_rules_of_another_domain_with_other_keys_are_tried_on_a_log(
+    run: Run, tmp_path: Path
+) -> None:
+    log, path = tmp_path / "trace.tsv", tmp_path / "api.yaml"
+    log.write_text("100\tx\tGET\t/\t200\n" * 12 + "100\ty\tPOST\t/\t200\n" * 3, "utf-8")
+    of_log = rules_of("10/min", "fixed_window")
+    renamed = of_log.replace("domain: log", "domain: api").replace("client", "remote_address")
+    path.write_text(
+        renamed + "    descriptors:\n      - key: method\n        value: POST\n"
+        "        rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n",
+        "utf-8",
+    )
+
+    ran = run(
+        *("replay", log, "--rules", path, "--local", "--json", "--domain", "api"),
+        *("--descriptor", "remote_address=client", "-d", "remote_address=client, method"),
+    )
+
+    assert ran.status == 0, ran.err
+    assert (ran.last["allowed"], ran.last["denied"], ran.last["no_rule"]) == (11, 4, 0)
+    assert {row["rule"]: row["denied"] for row in ran.last["rules"]} == {
+        "api > remote_address": 2,
+        "api > remote_address > method=POST": 2,
+    }
 
 
 # The command
@@ -376,7 +407,7 @@ def test_each_rule_of_a_replay_is_printed_with_its_denials_and_checks(
             ["--rules", "RULES", "--local", "--cluster", "ringfence://127.0.0.1"],
             "--local must be used without --cluster",
         ),
-        (["--rules", "RULES", "--local", "--descriptor", "ip"], "a line has no 'ip'"),
+        (["--rules", "RULES", "--local", "--descriptor", "ip"], "got 'ip'"),
         (["--rules", "RULES", "--local", "--default-algorithm", "gcra"], "token_bucket"),
         (["--rules", "nowhere.yaml", "--local"], "nowhere.yaml"),
     ],
@@ -459,10 +490,11 @@ def test_rules_of_ones_own_travel_with_each_check(
         rules_of("15/min", "fixed_window").replace("minute", "year").replace("client", "method"),
         "utf-8",
     )
+    mine.write_text(mine.read_text("utf-8").replace("domain: log", "domain: mine"), "utf-8")
 
     ran = run(
         *("replay", log, "--cluster", cluster.url, "--rules", mine, "--descriptor", "method"),
-        "--json",
+        *("--domain", "mine", "--json"),
     )
 
     assert (ran.last["allowed"], ran.last["denied"], ran.last["errors"]) == (15, 25, 0)

@@ -107,3 +107,34 @@ def test_an_error_in_a_check_names_the_source(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"^settings from flags and environment: count must be"):
         READER.read(None, {}, {}, refuse)
+
+
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
+    environment = {"EXAMPLE_COUNT": "many", "EXAMPLE_ALGORITHMS": "x", "EXAMPLE_NAME": "valid"}
+
+    with pytest.raises(ConfigError) as raised:
+        read('nmae = 1\nis_on = "yes"\nfile = "valid"', tmp_path, environment)
+
+    places = [line.partition(";")[0] for line in str(raised.value).splitlines()]
+    assert places == [
+        "environment: unknown variable EXAMPLE_ALGORITHMS",
+        "environment: EXAMPLE_COUNT must be a whole number, got 'many'",
+        f"{tmp_path / 'it.toml'}: unknown setting 'nmae'",
+        f"{tmp_path / 'it.toml'}: is_on must be true or false, got text",
+    ]
+
+
+def test_every_line_of_a_later_problem_names_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "it.toml"
+    path.write_text("count = 0", "utf-8")
+
+    def complete(settings: Example) -> Example:
+        raise ConfigError("count must be at least 1\nname must be set")
+
+    with pytest.raises(ConfigError) as raised:
+        READER.read(path, {}, {}, complete)
+
+    assert str(raised.value).splitlines() == [
+        f"{path}: count must be at least 1",
+        f"{path}: name must be set",
+    ]

@@ -73,10 +73,10 @@ def test_what_if_breaks_no_word_at_120_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     rules, log = written(tmp_path, "sliding_window")
-    rules.write_text(BY_METHOD, "utf-8")
+    rules.write_text(BY_METHOD.replace("domain: log", "domain: api"), "utf-8")
     asked = ("what-if", "--rules", rules, "--log", log, "--descriptor", "method,client")
 
-    ran = run(*asked, "--datacenters", "3")
+    ran = run(*asked, "--domain", "api", "--datacenters", "3")
 
     assert ran.status == 0
     assert "decided by 3 data centers" in ran.out
