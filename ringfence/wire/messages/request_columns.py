@@ -120,15 +120,18 @@ class Batch(Struct, weakref=True):
         return len(self.keys)
 
     def take(self, indexes: Sequence[int]) -> "Batch":
-        """Return a batch with the rows at the ascending `indexes`; rows of one group stay one
-        group."""
+        """Return a batch with the rows at the ascending `indexes`, and with the limits of these
+        rows. Rows of one group stay one group."""
+        limits, which = self.limits, [self.which[i] for i in indexes] if self.which else []
+        if len(limits) > 1 and len(which) < len(self.which):
+            limits, which = _limits_in(limits, which)
         return Batch(
             self.op,
             [self.keys[i] for i in indexes],
             [self.costs[i] for i in indexes],
             self._runs_of(indexes) if self.groups else [],
-            self.limits,
-            [self.which[i] for i in indexes] if self.which else [],
+            limits,
+            which,
             [self.ages_ns[i] for i in indexes] if self.ages_ns else [],
             [self.slot_ids[i] for i in indexes] if self.slot_ids else [],
             [self.ids[i] for i in indexes] if self.ids else [],
@@ -151,6 +154,15 @@ class Batch(Struct, weakref=True):
                 runs.append(1)
                 last = numbers[index]
         return runs
+
+
+def _limits_in(limits: Sequence[Limit], which: Sequence[int]) -> tuple[list[Limit], list[int]]:
+    """Return the limits that `which` refers to, and `which` for them; both empty without limits."""
+    numbers = dict.fromkeys([number for number in which if number])
+    places = {0: 0} | {number: place for place, number in enumerate(numbers, 1)}
+    if not numbers:
+        return [], []
+    return [limits[number - 1] for number in numbers], [places[number] for number in which]
 
 
 class Results(Struct):

@@ -4,10 +4,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hashring import shard_of
 from node.requests.request_parts import Part
 from ringfence.limiter import Code
+from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.wire import Batch, Op, Request
-from tests.node.cluster import NAMES, RULES, counter, of, owned, world
+from tests.node.cluster import NAMES, RULES, counter, of, owned, ring_of, world
 
 
 async def test_several_descriptors_are_charged_together_or_not_at_all_across_owners(
@@ -85,3 +87,31 @@ async def test_a_denied_group_through_another_node_leaves_no_charge(
         assert not decision.allowed
         peeks = [await limiter.peek("api", other) for other in others]
         assert [peek.remaining for peek in peeks] == [100] * 3
+
+
+def limited(rules: RuleSet, key: str, limit: str, owner: str) -> Descriptor:
+    """Return a descriptor with a limit of its own, whose counter `owner` has."""
+    for number in range(200):
+        descriptor = Descriptor(((key, str(number)),), limit=parse_limit(limit))
+        [match] = rules.match("api", [descriptor])
+        assert match is not None
+        if ring_of(NAMES).owner(shard_of(match.key)) == owner:
+            return descriptor
+    raise AssertionError(f"{owner} has none of 200 keys")
+
+
+async def test_a_request_with_two_limits_of_its_own_is_decided_by_two_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("c") as limiter:
+        both = [
+            limited(w.rules, "client", "2/minute fixed_window", "a"),
+            limited(w.rules, "tenant", "9/hour", "b"),
+        ]
+
+        decisions = [await limiter.check("api", both) for _ in range(3)]
+        await trio.sleep(0.1)  # Time for the refund of the denied request.
+
+        assert of(decisions) == [True, True, False]
+        assert [status.limit for status in decisions[0].statuses] == [2, 9]
+        assert (await limiter.peek("api", both[1:])).remaining == 7

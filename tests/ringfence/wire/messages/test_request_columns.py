@@ -84,6 +84,9 @@ def test_taken_rows_keep_their_columns(given):
 
     assert taken.op is batch.op
     assert rows_of(taken) == [rows_of(batch)[row] for row in rows]
+    if len(rows) < len(batch):
+        assert len(taken.limits) <= len(taken), "a frame may have no more limits than keys"
+        assert bool(taken.limits) == bool(taken.which)
 
 
 @given(batch_and_rows())
