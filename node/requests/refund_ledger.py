@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice, repeat
 from typing import TypeAlias
 
-from ringfence.limiter import CHARGED_CODES, Limit
+from ringfence.limiter import CHARGED_CODES, Algorithm, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
 from ringfence.wire import Batch, Results, Source
 
@@ -19,6 +19,8 @@ _MAX_KEYS = 16_384
 cannot be refunded."""
 _FEW_KEYS = 4
 """Keys of a batch below which they are added row by row."""
+_ALLOWANCE_NS = 50_000_000
+"""Longest allowance for a refund that takes longer to its owner than its check took."""
 _LAST_COUNTED = Source.STANDBY.value
 """Sources that charge: owners and standbys."""
 _UNKNOWN = -1
@@ -26,10 +28,11 @@ _Name: TypeAlias = bytes | tuple[bytes, int]
 """A key, with its lease under a concurrency limit."""
 
 
-_Charges: TypeAlias = tuple[int, int, int, int]
+_Charges: TypeAlias = tuple[int, int, int, int, int, int]
 """Units charged to one key: number of the current span of time, units in this span, units in the
-span before it, and when the last units were charged. A plain tuple, because the garbage collector
-stops to track tuples of integers; keys that are new in a frame share one."""
+span before it, when the first and the last of them were charged, and how many units the last charge
+had. A plain tuple, because the garbage collector stops to track tuples of integers; keys that are
+new in a frame share one."""
 
 
 class RefundLedger:
@@ -56,9 +59,16 @@ class RefundLedger:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def charged(self, batch: Batch, results: Results) -> None:
-        """Add the charges of a batch that was decided for the token."""
-        now = self._clock()
+    def now(self) -> int:
+        """Return the instant of a charge, to be read before its decision."""
+        return self._clock()
+
+    def charged(self, batch: Batch, results: Results, now: int) -> None:
+        """Add the charges of a batch that was decided for the token, not before the instant `now`.
+
+        An instant after the decision would exclude the charge from its refund: a log removes only
+        hits that are not older than the refund says.
+        """
         if self._is_uniform(batch, results):
             self._add_uniform(batch.keys, batch.costs[0], now)
         else:
@@ -85,7 +95,7 @@ class RefundLedger:
         if span is None:
             return
         known = self._charges
-        new = (span, cost, 0, now)
+        new = (span, cost, 0, now, now, cost)
         if keys[0] not in known:  # Probably all keys are new.
             before, found = len(known), [*map(known.setdefault, keys, repeat(new))]
             if len(known) - before == len(keys):
@@ -99,8 +109,8 @@ class RefundLedger:
             return
         for key in keys:
             last = known.get(key)
-            if last is not None and last[0] == span:
-                known[key] = (span, last[1] + cost, last[2], now)
+            if last is not None and last[0] == span and last[1]:
+                known[key] = (span, last[1] + cost, last[2], last[3], now, cost)
             else:
                 self._add(key, cost, span, now)
 
@@ -123,8 +133,9 @@ class RefundLedger:
                 )
             name = (key, slot_id) if slot_id else key
             charges = self._charges.get(name)
-            if charges is not None and charges[0] == span:  # Most rows of keys that have charges.
-                self._charges[name] = (span, charges[1] + cost, charges[2], now)
+            if charges is not None and charges[0] == span and charges[1]:  # Most known keys.
+                units = charges[1] + cost
+                self._charges[name] = (span, units, charges[2], charges[3], now, cost)
             elif span is not None:
                 self._add(name, cost, span, now)
 
@@ -140,7 +151,7 @@ class RefundLedger:
         """Reduce the costs of a batch of refunds to what was charged; return the units removed.
 
         A refund is treated as at least as old as the last charge, so that it affects no newer
-        window.
+        window. In a log, a refund of more than the last charge may also remove older hits.
         """
         now = self._clock()
         cut = 0
@@ -152,14 +163,18 @@ class RefundLedger:
             charges = self._charges.get(name)
             span = self._span(limit, now)
             cost, left = batch.costs[row], 0
-            if charges is not None and span is not None:
-                _, current, before, at = _turned(charges, span)
+            if charges is not None and limit is not None and span is not None:
+                _, current, before, first, last, newest = _turned(charges, span)
                 left = min(cost, current + before)
                 from_current = min(left, current)
                 before -= left - from_current
-                self._charges[name] = (span, current - from_current, before, at)
+                rest = max(0, newest - left)
+                self._charges[name] = (span, current - from_current, before, first, last, rest)
+                age = now - last
+                if _is_log(limit) and age < limit.period_ns:
+                    age = _age_in_log(limit, age if left <= newest else now - first)
                 if left:
-                    ages[row] = max(ages[row], now - at)
+                    ages[row] = max(ages[row], age)
             batch.costs[row] = left
             cut += cost - left
         if any(ages):
@@ -169,11 +184,13 @@ class RefundLedger:
     def _add(self, name: _Name, units: int, span: int, now: int) -> None:
         charges = self._charges.get(name)
         if charges is None:
-            charges = (span, 0, 0, now)
+            charges = (span, 0, 0, now, now, 0)
         elif charges[0] != span:
             del self._charges[name]  # It moves to the end.
             charges = _turned(charges, span)
-        self._charges[name] = (span, charges[1] + units, charges[2], now)
+        _, current, before, first, _, _ = charges
+        first = first if current or before else now
+        self._charges[name] = (span, current + units, before, first, now, units)
 
     def _span(self, limit: Limit | None, now: int) -> int | None:
         """Return the number of the span of charges that contains `now`; None without a limit."""
@@ -191,10 +208,22 @@ class RefundLedger:
 
 def _turned(charges: _Charges, span: int) -> _Charges:
     """Return charges at the span of time with this number; only the previous span is kept."""
-    number, current, _, at = charges
+    number, current, _, first, last, newest = charges
     if span == number:
         return charges
-    return (span, 0, current if span == number + 1 else 0, at)
+    return (span, 0, current if span == number + 1 else 0, first, last, newest)
+
+
+def _is_log(limit: Limit) -> bool:
+    return limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
+
+
+def _age_in_log(limit: Limit, age: int) -> int:
+    """Return the age of a refund whose oldest charge has the given age, at most a period.
+
+    The age includes an allowance, because a refund may take longer to its owner than its check.
+    """
+    return min(age + min(age, _ALLOWANCE_NS), limit.period_ns - 1)
 
 
 def charge_lifetime_ns(limit: Limit) -> int:

@@ -202,6 +202,7 @@ class RequestDispatcher:
     ) -> None:
         if part.results is None and sender.identity[1]:
             self._decided_checks.record_forwarded(sender.identity[1], request.seq, part.rows)
+        now = sender.now()
         results = await self._handler.decide(request, part)
         if results is None:
             reply: Message = Refused(
@@ -210,7 +211,7 @@ class RequestDispatcher:
         else:
             reply = self.answer(request, results, part.rows)
         if results is not None:
-            sender.note(part.batch, results)
+            sender.note(part.batch, results, now)
         self._reply(sender, request.seq, reply)
         if sender.session is not None and results is not None:
             self._subscriptions.on_denied_elsewhere(sender.session, part.batch, results)

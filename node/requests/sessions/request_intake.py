@@ -91,11 +91,12 @@ class RequestIntake:
             if self.wait_turn(request.seq, steps, len(batch)):
                 sender.remember(request.seq, None)
             return
+        now = sender.now()
         decided = self._dispatcher.decide(request, batch)
         if isinstance(decided, Refused):
             self._caller.send(decided)
         else:
-            self._settle(request, batch, decided)
+            self._settle(request, batch, decided, now)
 
     def defer(self, payload: bytes) -> bool:
         """Queue a request of a client undecoded; return False for other messages.
@@ -236,12 +237,13 @@ class RequestIntake:
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._dispatcher.was_decided_elsewhere(session, seq):
             part.ids = _ids(session, seq, rows)
+        now = self._sender.now()
         decided = self._dispatcher.decide(request, part, waited_ns)
         if isinstance(decided, Refused):
             refused.append(decided)
         else:
             place = None if len(rows) == len(batch) else rows
-            self._settle(request, part, decided, place, waited_ns)
+            self._settle(request, part, decided, now, place, waited_ns)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -250,17 +252,18 @@ class RequestIntake:
         request: Request,
         batch: Batch,
         decided: Results | list[Part],
+        now: int,
         place: Sequence[int] | None = None,
         waited_ns: int | None = None,
     ) -> None:
         """Answer the decided parts of a request now; the other parts are decided and answered
         later.
 
-        `place` has the positions of the batch's checks in the request; None when the batch is the
-        whole request.
+        The decision is not older than the instant `now`. `place` has the positions of the batch's
+        checks in the request; None when the batch is the whole request.
         """
         if isinstance(decided, Results):
-            self._answer(request, batch, decided, None if place is None else list(place))
+            self._answer(request, batch, decided, None if place is None else list(place), now)
             return
         sender = self._sender
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
@@ -270,7 +273,7 @@ class RequestIntake:
                 rows = range(len(batch)) if part.rows is None else part.rows
                 part.rows = [place[row] for row in rows]
             if part.is_decided and part.results is not None:
-                self._answer(request, part.batch, part.results, part.rows)
+                self._answer(request, part.batch, part.results, part.rows, now)
             else:
                 if is_first_ask:
                     rows = range(len(batch)) if part.rows is None else part.rows
@@ -278,13 +281,13 @@ class RequestIntake:
                 self._dispatcher.forward(sender, request, part, waited_ns)
 
     def _answer(
-        self, request: Request, batch: Batch, results: Results, rows: list[int] | None
+        self, request: Request, batch: Batch, results: Results, rows: list[int] | None, now: int
     ) -> None:
         sender = self._sender
         payload = self._encoded(self._dispatcher.answer(request, results, rows))
         sender.remember(request.seq, payload)
         self._send(payload)
-        sender.note(batch, results)
+        sender.note(batch, results, now)
         if batch.op in COUNTED_ONCE and not batch.ids:
             self._dispatcher.record_direct(sender, request, batch, rows)
         if not self._caller.is_over:

@@ -67,10 +67,15 @@ class Sender(Generic[SessionT]):
             self.size -= sum(map(len, forgotten))
         self._senders.on_growth(self, self.size - before)
 
-    def note(self, batch: Batch, results: Results) -> None:
-        """Record what the sender was charged, because it may refund at most that."""
+    def now(self) -> int:
+        """Return the instant before a decision, as `note` needs it."""
+        return 0 if self.ledger is None else self.ledger.now()
+
+    def note(self, batch: Batch, results: Results, now: int) -> None:
+        """Record what the sender was charged, not before `now`, because it may refund at most
+        that."""
         if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
-            self.ledger.charged(batch, results)
+            self.ledger.charged(batch, results, now)
 
     def forget(self) -> None:
         """Forget all stored requests and answers of this sender."""

@@ -14,7 +14,7 @@ from ringfence.limiter import Algorithm, Code, Limit
 from ringfence.limiter.serialization import MAX_UNITS
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import Answer, DecidedCheck, Op, Source
-from tests.node.cluster import NAMES, address_of, of, owned, world
+from tests.node.cluster import NAMES, HandClock, address_of, of, owned, world
 from tests.node.cross_dc.test_counts import two_datacenters
 from tests.node.end_to_end.test_leases import HOT, heat
 from tests.node.requests.sessions.session_world import APP, check, running_node, with_columns
@@ -269,3 +269,29 @@ async def test_a_token_may_refund_only_its_own_charges(
         assert isinstance(given, Answer)
         assert given.results.outcomes.remaining == [5]
         assert node.count("refused_refunds") == 11
+
+
+class TickingClock(HandClock):
+    """Clock that advances by a microsecond with each reading."""
+
+    def now(self) -> int:
+        self.time += 1000
+        return self.time
+
+
+@pytest.mark.parametrize(("costs", "refund", "left"), [([3], 3, 9), ([1, 1, 1], 3, 9), ([4], 1, 6)])
+async def test_a_token_refunds_its_latest_charges_from_a_log(
+    autojump_clock: MockClock, costs: list[int], refund: int, left: int
+) -> None:
+    log = Limit.of_ns(9, 60 * 10**9, Algorithm.SLIDING_WINDOW_LOG)
+    async with running_node(clock=TickingClock()) as node:
+        caller = await node.call(APP)
+        for seq, cost in enumerate(costs, 1):
+            request = with_columns(check(seq, cost=cost), limits=[log], which=[1])
+            await caller.say(request)
+        request = with_columns(replace(request, seq=9), op=Op.REFUND, costs=[refund])
+
+        answer = (await caller.say(request))[-1]
+
+        assert isinstance(answer, Answer)
+        assert answer.results.outcomes.remaining == [left]

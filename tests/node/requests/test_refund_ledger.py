@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from node.requests.refund_ledger import RefundLedger
-from ringfence.limiter import NS_PER_SECOND, Code, Limit, Outcomes
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit, Outcomes
 from ringfence.wire import Batch, Op, Results, Source
 
 LIMIT = Limit.of_ns(100, 60 * NS_PER_SECOND)
@@ -61,7 +61,8 @@ class World:
         batch = Batch(Op.CHECK, [row.key for row in rows], [row.cost for row in rows])
         if any(row.limit for row in rows):
             batch.limits, batch.which = CARRIED, [row.limit for row in rows]
-        self.ledger.charged(batch, Results(outcomes, [row.source for row in rows]))
+        results = Results(outcomes, [row.source for row in rows])
+        self.ledger.charged(batch, results, self.now)
 
     def refund(self, key: bytes, cost: int, slot_id: int = 0, limit: int = 0) -> Batch:
         batch = Batch(Op.REFUND, [key], [cost], slot_ids=[slot_id])
@@ -113,6 +114,39 @@ def test_a_refund_is_no_younger_than_the_last_charge() -> None:
     w.now += 7
 
     assert w.refund(KEYS[0], 1).ages_ns == [7]
+
+
+def test_a_refund_from_a_log_is_old_enough_for_its_charges() -> None:
+    period_ns, allowance_ns = 60 * NS_PER_SECOND, 50_000_000
+    log = Limit.of_ns(100, period_ns, Algorithm.SLIDING_WINDOW_LOG)
+    w = World()
+    w.ledger = RefundLedger(lambda: w.now, lambda key: log)
+    ages: list[int] = []
+
+    def refund(cost: int) -> None:
+        ages.extend(w.refund(KEYS[0], cost).ages_ns)
+
+    w.charge(KEYS[0], cost=2)
+    w.now += period_ns // 2
+    w.charge(KEYS[0], cost=3)
+    w.now += 7
+    refund(3)  # only the last charge
+    w.now += NS_PER_SECOND
+    refund(1)  # also a part of the charge before it
+    w.now += period_ns - NS_PER_SECOND - 8
+    refund(1)  # not more than a period, while the last charge counts
+
+    assert ages == [14, period_ns // 2 + 7 + NS_PER_SECOND + allowance_ns, period_ns - 1]
+
+
+def test_a_refund_of_a_charge_that_has_left_the_log_is_as_old_as_the_charge() -> None:
+    log = Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG)
+    w = World()
+    w.ledger = RefundLedger(lambda: w.now, lambda key: log)
+    w.charge(KEYS[0], cost=2)
+    w.now += 60 * NS_PER_SECOND
+
+    assert w.refund(KEYS[0], 2).ages_ns == [60 * NS_PER_SECOND]
 
 
 def test_a_refund_must_name_the_lease_of_its_charge() -> None:

@@ -138,12 +138,14 @@ class World:
 
 
 @asynccontextmanager
-async def running_node(rules: RuleSet | None = None) -> AsyncIterator[World]:
+async def running_node(
+    rules: RuleSet | None = None, clock: HandClock | None = None
+) -> AsyncIterator[World]:
     """Run node `a` of two nodes; `b` never runs."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1))
     settings = NodeSettings(name="a", listen="a:1", keys="keys")
-    node = Node(settings, ACCESS, rules or RuleSet(), clock=HandClock(), random=Random(2))
+    node = Node(settings, ACCESS, rules or RuleSet(), clock=clock or HandClock(), random=Random(2))
     transport = network.transport(("a", 1), on_bug=bugs.append, accept=node.accept)
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
