@@ -1,8 +1,9 @@
 """Denial cache: denials that owners sent, each kept until its `retry_after` has passed.
 
-A bucket or window that denied a cost denies the same and any greater cost until `retry_after`. Only
-a refund, a reset or a raised limit ends the denial early. The owner reports those events on the
-connection that carried the denial, so the denial is dropped when that connection ends.
+A bucket or window that denied a cost denies the same cost until `retry_after`. Only a refund, a
+reset or a raised limit ends the denial early. The owner reports those events on the connection that
+carried the denial, so the denial is dropped when that connection ends. The owner is asked about
+other costs: a greater one is denied for longer, or for good.
 
 The time counts from when the check was sent, before the owner read its clock. So a cached denial
 never lasts longer than on the owner. No I/O: the clock is injected.
@@ -32,7 +33,7 @@ class Denial(Struct, eq=False):
 
     key: bytes
     cost: int
-    """The denied cost; a smaller one may pass."""
+    """The denied cost. A smaller one may pass, and a greater one has another `retry_after`."""
     asked_at: float
     until: float
     limit: int

@@ -192,7 +192,7 @@ class LocalCache:
 
     def _find_denial(self, key: bytes, cost: int, now: float) -> Denial | None:
         denial = self.denials.find(key)
-        if denial is None or now >= denial.until or not 0 < cost >= denial.cost:
+        if denial is None or now >= denial.until or cost != denial.cost or not cost:
             return None
         return denial
 
