@@ -128,12 +128,23 @@ class Files(Struct, frozen=True):
 
 
 def read_files(settings: NodeSettings) -> Files:
-    """Read rules, keys and certificates. Raises `ConfigError` for the first invalid file."""
+    """Read rules, keys and certificates. Raises `ConfigError` with the problems of the keys and of
+    the rules."""
     keys = KeyDir(Path(settings.keys)) if settings.keys else None
-    access = load_access(keys, settings.cluster)
     rulebook = _rule_files(settings) if settings.rules else None
-    rules = rulebook.load() if rulebook is not None else RuleSet()
-    return Files(keys, access, rulebook, rules, *_tls_of(keys, settings.name))
+    try:
+        access, tls = load_access(keys, settings.cluster), _tls_of(keys, settings.name)
+    except ConfigError as of_keys:
+        try:
+            _load(rulebook)
+        except ConfigError as of_rules:
+            raise ConfigError(f"{of_keys}\n{of_rules}") from of_rules
+        raise
+    return Files(keys, access, rulebook, _load(rulebook), *tls)
+
+
+def _load(rulebook: "RuleFiles | None") -> RuleSet:
+    return RuleSet() if rulebook is None else rulebook.load()
 
 
 def _rule_files(settings: NodeSettings) -> "RuleFiles":

@@ -271,6 +271,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
 def _reason(error: HTTPError) -> str:
     try:
         problem = json.loads(error.read(_LONGEST_ANSWER))
-        return f"{problem['title']}; {problem['detail']}"
+        needs_token = "; give --token-file NAME.token" if error.code == 401 else ""
+        return f"{problem['title']}; {problem['detail']}{needs_token}"
     except (OSError, ValueError, KeyError, TypeError):
         return f"it answers {error.code}; is this an admin port?"

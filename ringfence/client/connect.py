@@ -66,7 +66,7 @@ else:
 async def connect(
     url: str | None = None,
     *,
-    rules: RuleSet | None = None,
+    rules: RulesSource | None = None,
     connect_timeout: float = 5.0,
     raise_on_outage: bool = False,
     strict: bool = False,
@@ -81,11 +81,13 @@ async def connect(
     Args:
         url: `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; None takes it from the environment
             variable `RINGFENCE_URL`.
-        rules: Rules that replace those of the cluster for this client. Each check then carries its
+        rules: Rules that replace those of the cluster for this client: a file or directory, a
+            mapping or a `RuleSet`. The nodes need not know them, since each check carries its
             limit.
         connect_timeout: Seconds to wait for the first node. After that the block begins all the
             same, and every check is allowed until a node answers.
-        raise_on_outage: Raise `PeerUnavailable` when no node answers, here and in checks.
+        raise_on_outage: Raise `PeerUnavailable` when no node answers, here and in checks, except
+            in checks of rules with `on_failure: local`.
         strict: Raise `ConfigError` for a check that no rule can match, such as one with a misspelt
             domain. Otherwise it is a warning in the log.
         denial_cache_size: Number of denials that are cached. A cached key is denied in this process
@@ -103,7 +105,7 @@ async def connect(
     async with open_cluster(
         parse_url(url),
         raise_on_outage=raise_on_outage,
-        rules=rules,
+        rules=None if rules is None else rules_of(rules),
         connect_timeout=connect_timeout,
         denial_cache_size=denial_cache_size,
         use_leases=use_leases,
@@ -151,10 +153,6 @@ async def open_cluster(
     if type(denial_cache_size) is not int or denial_cache_size < 0:
         raise ConfigError(
             f"denial_cache_size must be 0 or more, got {denial_cache_size!r}; give a number of keys"
-        )
-    if not isinstance(rules, RuleSet | None):
-        raise ConfigError(
-            f"rules must be a RuleSet, got {rules!r}; read them with RuleSet or local"
         )
     tls = _tls_of(url)
     settings = ClusterSettings(

@@ -211,8 +211,13 @@ class SlotUnavailable(RingfenceError):
     run."""
 
     def __init__(self, decision: Decision) -> None:
+        remedy = (
+            "the limit never has so many slots, so hold fewer"
+            if decision.is_permanent
+            else "wait longer with max_wait="
+        )
         super().__init__(
-            f"a slot must be free to hold it, got {decision!r}; wait longer with max_wait=, or use "
+            f"a slot must be free to hold it, got {decision!r}; {remedy}, or use "
             "raise_on_denied=False and look at the decision"
         )
         self.decision = decision

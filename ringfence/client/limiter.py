@@ -46,7 +46,8 @@ class Limiter:
     All tasks of one event loop may share it. A check over its limit returns a denied `Decision` and
     raises no error. Methods raise `ConfigError` for invalid arguments and after `aclose`, and
     `AccessDenied` when the token lacks the scope of the call. Only with `raise_on_outage=True` they
-    raise `PeerUnavailable` when no node decided. A cancelled check spends nothing.
+    raise `PeerUnavailable` when no node and no `on_failure: local` decided. A cancelled check
+    spends nothing.
 
     `timeout` means the same in all methods: the maximum seconds that one request to the nodes may
     take. Then the `on_failure` of the rules decides. By default, the observed round trips set the

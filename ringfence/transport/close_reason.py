@@ -95,7 +95,8 @@ def from_local_close(code: int, reason: str, peer: Address, server_name: str | N
             )
         return CloseReason(
             TransportCode.CERTIFICATE,
-            f"the CA given does not sign the certificate of {where} ({reason})",
+            f"the CA given does not sign the certificate of {where} ({reason}); give the ca.pem "
+            "of the cluster to which this node belongs",
         )
     if code >= QuicErrorCode.CRYPTO_ERROR:
         return _from_alert(code, f"the handshake with {where} failed", where)

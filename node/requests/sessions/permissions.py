@@ -20,13 +20,14 @@ class Permissions:
         self.role = role
         self._api = api
         self._caller = caller
+        self._name = ""
         self._scopes: frozenset[Scope] = frozenset()
         self._report_pace = Pace(now)
 
     def grant(self, sender: Sender[Caller], scopes: frozenset[Scope]) -> None:
         """Set the scopes of the caller. Without the scope `refund`, its recent charges limit its
         refunds."""
-        self._scopes = scopes
+        self._name, self._scopes = sender.identity[0], scopes
         is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._api.access.refund_ledger(sender.identity[0]) if is_bounded else None
 
@@ -34,7 +35,11 @@ class Permissions:
         """Return whether the caller has this scope; refuse the request otherwise."""
         if scope in self._scopes:
             return True
-        self._refuse(seq, f"the token lacks the scope {scope.value!r}")
+        reason = (
+            f"the token {self._name!r} lacks the scope {scope.value!r}; use a token that has it, "
+            f"or add one with `ringfence keys add-token DIR NAME:{scope.value}`"
+        )
+        self._refuse(seq, reason)
         return False
 
     def may_report(self, seq: int, now: float) -> bool:

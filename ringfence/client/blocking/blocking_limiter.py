@@ -318,7 +318,7 @@ def _reset_after_fork(limiter: weakref.ref[BlockingLimiter]) -> None:
 def connect(
     url: str | None = None,
     *,
-    rules: RuleSet | None = None,
+    rules: RulesSource | None = None,
     connect_timeout: float = 5.0,
     raise_on_outage: bool = False,
     strict: bool = False,

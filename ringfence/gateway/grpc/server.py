@@ -18,7 +18,7 @@ from ringfence.gateway.grpc.quick_checks import QuickChecks
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tls_files import tls_context
-from ringfence.gateway.process.tokens import Tokens
+from ringfence.gateway.process.tokens import DOMAINS_REFUSED, Tokens
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address
 
@@ -131,4 +131,5 @@ class GrpcServer:
             raise Refusal(Status.UNAUTHENTICATED, why)
         if Scope.CHECK not in scopes:
             self._count_refusal("forbidden")
-            raise Refusal(Status.PERMISSION_DENIED, "the token lacks the scope check")
+            why = "the token lacks the scope check" if scopes else DOMAINS_REFUSED
+            raise Refusal(Status.PERMISSION_DENIED, why)

@@ -38,7 +38,7 @@ from ringfence.gateway.http.http_types import Exchange, HttpProblem, Response
 from ringfence.gateway.http.openapi import document
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
-from ringfence.gateway.process.tokens import Tokens
+from ringfence.gateway.process.tokens import DOMAINS_REFUSED, Tokens
 from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.settings.token_file import Scope
 
@@ -142,6 +142,8 @@ class Api:
                 "send Authorization: Bearer NAME.SECRET with a token that the gateway knows",
                 [("WWW-Authenticate", 'Bearer realm="ringfence"')],
             )
+        if not scopes:
+            raise HttpProblem(403, DOMAINS_REFUSED)
         if scopes.isdisjoint(needed):
             lacking = (
                 "without `tokens` a certificate grants the scope check alone; set them for the"

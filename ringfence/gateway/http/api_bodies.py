@@ -58,7 +58,7 @@ LimitText = Annotated[
     str,
     Meta(
         pattern=(
-            r"^(0|[1-9][0-9]{0,8})/([1-9][0-9]{0,3} )?(second|minute|hour|day|week)"
+            r"^(0|[1-9][0-9]{0,8})/([1-9][0-9]{0,3} )?(second|minute|hour|day|week|month|year)"
             r"( (sliding_window|fixed_window|sliding_window_log|token_bucket|leaky_bucket))?$"
         ),
         description="A limit that no rule contains.",
@@ -273,7 +273,8 @@ def _reword_error(why: str) -> str:
     if place == "limit" and "matching regex" in what:
         return (
             'limit is AMOUNT/PERIOD, as in "100/minute" or "300/3 hour fixed_window": the period '
-            "is second, minute, hour, day or week, and an algorithm may follow"
+            "is second, minute, hour, day, week, month or year; an algorithm may follow: "
+            "sliding_window, sliding_window_log, fixed_window, token_bucket or leaky_bucket"
         )
     if place == "key" and "`array`" in what:
         return 'key is a list of strings, as in ["user", "42"]'

@@ -16,10 +16,15 @@ from ringfence.errors import ConfigError
 from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
 from ringfence.wire import matches
 
-__all__ = ["TokenReload", "Tokens", "load_tokens"]
+__all__ = ["DOMAINS_REFUSED", "TokenReload", "Tokens", "load_tokens"]
 
 logger = logging.getLogger("ringfence.gateway")
 
+DOMAINS_REFUSED = (
+    "the token must have no domains, because only nodes can limit a token to domains; use another "
+    "token, or remove its domains from the token file of the gateway"
+)
+"""Reason for which a token with domains is refused."""
 _NO_TOKEN = TokenEntry(bytes(32), frozenset())
 
 
@@ -48,7 +53,8 @@ class Tokens(Struct):
         entry = self.known.get(token.name, _NO_TOKEN)
         if not matches(token.secret, entry.digest):
             return None
-        # Only nodes can limit a token to domains, so such a token has no scope here.
+        # Only nodes can limit a token to domains, so such a token has no scope here; see
+        # `DOMAINS_REFUSED`.
         return entry.scopes if entry.domains is None else frozenset()
 
     def name_of(self, authorization: str | None) -> str:

@@ -18,7 +18,10 @@ def error_of(code: int, reason: str, address: Address, *, has_credential: bool) 
     """Create the error for a code that the member at `address`, or the transport, reported."""
     where = format_address(address)
     if code == ErrorCode.BAD_CREDENTIAL and not has_credential:
-        reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"
+        reason = (
+            f"{where}: this cluster requires a token; add the file of one to the address, as in "
+            f"ringfence://{where}?ca=ca.pem&token_file=app.token"
+        )
     elif where not in reason:
         reason = f"{where}: {reason}"
     match code:

@@ -86,14 +86,16 @@ def decided_by_node(run: Run, cluster: DemoCluster) -> Counter[str]:
 def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
-    # Without the scope `refund`, a token may refund only at the node that answered its check.
-    to = ("--cluster", urls_of(cluster)[0])
+    # Without the scope `refund`, a token may refund only at the node that received its check.
+    to, other = (("--cluster", url) for url in urls_of(cluster)[:2])
     run("check", "api", name, "--cost", "5", *to)
+    ignored = run("check", "api", name, "--refund", "--cost", "2", *other)
 
     peek = run("check", "api", name, "--peek", *to)
     refund = run("check", "api", name, "--refund", "--cost", "2", *to)
     reset = run("check", "api", name, "--reset", *to)
 
+    assert ignored.out.startswith("refunded nothing, because no units were spent, or the token")
     assert peek.status == 1
     assert (refund.status, refund.out) == (0, "refunded: 2 left of 5/year fixed_window\n")
     assert "lacks the scope 'reset'" in refused(reset)

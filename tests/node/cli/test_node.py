@@ -36,6 +36,16 @@ def test_a_node_with_wrong_settings_does_not_start_and_says_why(
     assert said in refused(ran)
 
 
+def test_problems_of_keys_and_of_rules_are_reported_together(run: Run, tmp_path: Path) -> None:
+    rules = tmp_path / "bad.yaml"
+    rules.write_text("domain: api\nlimits: []\n", "utf-8")
+
+    ran = run("node", "--check", "--rules", rules, "--keys", tmp_path / "nowhere")
+
+    assert "bad.yaml:2" in refused(ran)
+    assert "ringfence keys new" in ran.err
+
+
 def test_a_host_runs_1_to_256_processes(run: Run) -> None:
     def status(processes: int) -> int:
         return run("node", "--check", "--processes", processes).status

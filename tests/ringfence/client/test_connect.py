@@ -157,10 +157,11 @@ async def test_an_unknown_data_center_is_an_error_at_once(url):
             raise AssertionError
 
 
-async def test_rules_of_the_client_replace_those_of_the_cluster(url):
-    own = load_mapping(RULES | {"domain": "mine"}).rules
+@pytest.mark.parametrize("read", [dict, lambda rules: load_mapping(rules).rules])
+async def test_rules_of_the_client_replace_those_of_the_cluster(url, read):
+    own = read(RULES | {"domain": f"mine {read}"})
     async with ringfence.connect(url, rules=own, raise_on_outage=True) as limiter:
-        assert (await limiter.check("mine", {"user": "a"})).remaining == 4
+        assert (await limiter.check(f"mine {read}", {"user": "a"})).remaining == 4
         assert (await limiter.check("d", {"user": "a"})).source is Source.NO_RULE
 
 
@@ -272,12 +273,12 @@ async def test_arguments_of_a_wrong_type_are_errors(tmp_path):
         with pytest.raises(ConfigError, match=r"connect_timeout must be a duration"):
             async with ringfence.connect("ringfence://127.0.0.1:1", connect_timeout=wait):
                 raise AssertionError
-    with pytest.raises(ConfigError, match="must be a RuleSet"):
-        async with ringfence.connect("ringfence://127.0.0.1:1", rules="rules.yaml"):
-            raise AssertionError
-    with pytest.raises(ConfigError, match="must be a file or directory, a mapping or a RuleSet"):
-        async with ringfence.local(5):
-            raise AssertionError
+    for opened in (ringfence.connect("ringfence://127.0.0.1:1", rules=5), ringfence.local(5)):
+        with pytest.raises(
+            ConfigError, match="must be a file or directory, a mapping or a RuleSet"
+        ):
+            async with opened:
+                raise AssertionError
 
 
 async def test_a_wrong_address_is_an_error():

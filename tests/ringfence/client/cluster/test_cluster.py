@@ -127,7 +127,10 @@ async def test_the_error_of_a_missing_token_shows_how_to_write_one(autojump_cloc
 
         error = await cluster.wait_joined(5)
         assert isinstance(error, AccessDenied)
-        assert str(error) == "b:7101: this cluster wants a token: write ringfence://TOKEN@b:7101"
+        assert str(error) == (
+            "b:7101: this cluster requires a token; add the file of one to the address, as in "
+            "ringfence://b:7101?ca=ca.pem&token_file=app.token"
+        )
 
 
 async def test_decisions_come_from_the_policy_until_rules_arrive(autojump_clock):

@@ -71,6 +71,17 @@ async def test_all_operations_accept_a_limit_outside_of_rules() -> None:
     assert [reported(each)["remaining"] for each in steps] == [1, 1, 3, 5]
 
 
+@pytest.mark.parametrize(
+    ("period", "seconds"), [("month", 30 * 86_400), ("3 year", 3 * 365 * 86_400)]
+)
+async def test_a_limit_may_have_a_period_of_months_or_years(period: str, seconds: int) -> None:
+    wanted = {"limit": f"5/{period} token_bucket", "key": ["user", "42"], "cost": 5}
+    async with api() as gateway:
+        answer = reported(await post(gateway, "/v1/check", wanted))
+
+    assert (answer["limit"], answer["reset_after"]) == (5, seconds)
+
+
 async def test_a_charge_beyond_the_limit_is_counted_and_reported() -> None:
     mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
     async with api() as gateway:

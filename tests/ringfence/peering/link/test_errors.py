@@ -35,4 +35,7 @@ def test_a_reason_that_names_the_member_is_left_as_it_is():
 def test_a_missing_token_is_explained():
     error = error_of(ErrorCode.BAD_CREDENTIAL, "no", THERE, has_credential=False)
 
-    assert "write ringfence://TOKEN@node:7101" in str(error)
+    assert (
+        "requires a token; add the file of one to the address, as in ringfence://node:7101"
+        in str(error)
+    )
