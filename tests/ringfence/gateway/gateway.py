@@ -1,4 +1,4 @@
-"""The gateway's API on a limiter in this process, called without sockets."""
+"""The gateway's API on an in-process limiter, called without sockets."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -53,7 +53,7 @@ RULES = {
 
 
 class HandClock:
-    """Half past the first minute, until it is moved."""
+    """Clock that starts at 30 s and changes only when a test sets `time`."""
 
     def __init__(self) -> None:
         self.time = 30 * 10**9
@@ -62,20 +62,20 @@ class HandClock:
         return self.time
 
 
-def settings_of(**reported: Any) -> GatewaySettings:
-    return GatewaySettings(**({"cluster": "ringfence://127.0.0.1:7101"} | reported))
+def settings_of(**options: Any) -> GatewaySettings:
+    return GatewaySettings(**({"cluster": "ringfence://127.0.0.1:7101"} | options))
 
 
 @asynccontextmanager
-async def api(tokens: Tokens | None = None, **reported: Any) -> AsyncIterator[Api]:
+async def api(tokens: Tokens | None = None, **options: Any) -> AsyncIterator[Api]:
     async with ringfence.local(RULES, clock=HandClock()) as limiter:
-        yield make_api(limiter, settings_of(**reported), tokens)
+        yield make_api(limiter, settings_of(**options), tokens)
 
 
 @asynccontextmanager
-async def rls(**reported: Any) -> AsyncIterator[RateLimitService]:
+async def rls(**options: Any) -> AsyncIterator[RateLimitService]:
     async with ringfence.local(RULES, clock=HandClock()) as limiter:
-        yield make_rls(limiter, settings_of(**reported))
+        yield make_rls(limiter, settings_of(**options))
 
 
 async def ask(
@@ -87,15 +87,15 @@ async def ask(
     *,
     peer: str = "127.0.0.1",
 ) -> Response:
-    """Send one request; a body that is no bytes goes as JSON."""
-    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    """Send one request; a body other than bytes is encoded as JSON."""
+    fields = {name.lower(): value for name, value in (headers or {}).items()}
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     path, _, query = path.partition("?")
 
     async def read() -> bytes:
         return raw
 
-    return await api.answer(Exchange(method, path, query, peer, sent.get, read))
+    return await api.answer(Exchange(method, path, query, peer, fields.get, read))
 
 
 async def post(
@@ -104,8 +104,8 @@ async def post(
     return await ask(api, "POST", path, body, headers)
 
 
-def reported(response: Response) -> Any:
-    """The body as JSON."""
+def json_of(response: Response) -> Any:
+    """Return the response body, decoded from JSON."""
     return json.loads(response.body)
 
 

@@ -1,4 +1,4 @@
-"""`ringfence gateway` and other programs as processes, over real sockets."""
+"""Processes of `ringfence gateway` and of other programs, over real sockets."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ __all__ = ["Gateway", "Reply", "fetch", "free_tcp_ports", "gateway", "program", 
 class Reply:
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Header values by lower-case name."""
     body: bytes
 
 
@@ -31,7 +31,7 @@ def fetch(
     headers: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> Reply:
-    """Ask once, past any proxy that the environment names; statuses are answers, not errors."""
+    """Send one request without a proxy; return error statuses instead of raising them."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, body, dict(headers or {}), method=method)
     try:
@@ -54,24 +54,27 @@ def is_up(url: str) -> bool:
 
 
 def free_tcp_ports(count: int) -> list[int]:
-    """Ports that nobody has; held until all are found, so that they differ."""
+    """Return unused ports.
+
+    All sockets stay open until the last port is found, so that the ports differ.
+    """
     import socket
 
-    held = []
+    sockets = []
     try:
         for _ in range(count):
-            one = socket.socket()
-            held.append(one)
-            one.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
+            sock = socket.socket()
+            sockets.append(sock)
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
     finally:
-        for each in held:
-            each.close()
+        for sock in sockets:
+            sock.close()
 
 
 @contextmanager
 def program(
-    words: Sequence[str],
+    command: Sequence[str],
     log: Path,
     *,
     cwd: Path = ROOT,
@@ -80,7 +83,7 @@ def program(
     """Run a program until the block ends."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            list(words),
+            list(command),
             cwd=cwd,
             env=os.environ | (environment or {}),
             stdin=subprocess.DEVNULL,
@@ -124,18 +127,18 @@ class Gateway:
 
 @contextmanager
 def gateway(directory: Path, cluster: str, *flags: str, ready: bool = True) -> Iterator[Gateway]:
-    """A gateway to `cluster` on ports of its own.
+    """Run a gateway to `cluster` on unused ports.
 
-    Its deadline is long unless the flags say otherwise: this machine may be busy with others.
+    The deadline is long unless the flags set it, because other programs may use the machine.
     """
     http, grpc = free_tcp_ports(2)
     log = directory / f"gateway-{http}.log"
-    words = [
+    command = [
         *(sys.executable, "-m", "node.entry", "gateway", "--cluster", cluster),
         *("--listen", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", *flags),
     ]
-    patient = {"RINGFENCE_GATEWAY_DEADLINE": "2", "RINGFENCE_GATEWAY_HEDGE_AFTER": "1"}
-    with program(words, log, environment=patient) as process:
+    environment = {"RINGFENCE_GATEWAY_DEADLINE": "2", "RINGFENCE_GATEWAY_HEDGE_AFTER": "1"}
+    with program(command, log, environment=environment) as process:
         started = Gateway(process, http, grpc, log)
         if ready:
             started.wait_ready()

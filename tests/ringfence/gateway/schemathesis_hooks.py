@@ -1,4 +1,4 @@
-"""Hooks with which schemathesis sends and reads msgpack; loaded through SCHEMATHESIS_HOOKS."""
+"""Hooks that let schemathesis send and read msgpack, loaded through SCHEMATHESIS_HOOKS."""
 
 from typing import Any
 

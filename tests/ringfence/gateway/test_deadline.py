@@ -1,7 +1,7 @@
-"""Envoy gets an answer before its time-out when members fail, on virtual time.
+"""Deadlines of the gateway while members fail, on virtual time.
 
-Once with the settings that ship, where the example tells Envoy to wait 0.3 s, and once with those
-for an Envoy that waits the 20 ms of its own default.
+Envoy gets each answer before its time-out. The tests run with the default settings and the time-out
+of the example, 0.3 s. They also run with settings for Envoy's own default time-out, 20 ms.
 """
 
 from collections.abc import AsyncIterator
@@ -20,11 +20,11 @@ from tests.node.cluster import NAMES, World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
 
 SETUPS = [({}, 0.3, 0.0), ({"deadline": 0.018, "hedge_after": 0.007}, 0.02, 0.15)]
-"""Settings of the gateway, the `timeout` of Envoy's filter, and how long the rules' policy answers
-after a death. A standby decides once the owner has been silent for 0.1 s, so a deadline of a few
-milliseconds is over before that: a shorter silence would be no proof that the owner is away."""
+"""Settings of the gateway, the `timeout` of Envoy's filter, and how long the failure policy answers
+after a crash. A standby decides after the owner has been silent for 0.1 s. A deadline of a few
+milliseconds ends before that: a shorter silence does not prove that the owner is unreachable."""
 REPLICATED = 0.3
-"""By then a standby has a copy of what was counted."""
+"""Seconds until a standby has a replica of the counts."""
 OK, OVER = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 
 
@@ -37,13 +37,13 @@ async def service(here: World, options: dict[str, float]) -> AsyncIterator[RateL
         yield make_rls(limiter, settings)
 
 
-def about(key: str, value: str) -> RateLimitRequest:
+def request_for(key: str, value: str) -> RateLimitRequest:
     request = RateLimitRequest(domain="api")
     request.descriptors.add().entries.add(key=key, value=value)
     return request
 
 
-async def in_time(
+async def answer_in_time(
     service: RateLimitService, request: RateLimitRequest, within: float
 ) -> RateLimitResponse:
     started = trio.current_time()
@@ -52,36 +52,38 @@ async def in_time(
     return answer
 
 
-async def ask_until(
+async def send_until(
     instant: float, service: RateLimitService, request: RateLimitRequest, within: float
 ) -> None:
-    """Ask on until an instant; each answer is in time."""
+    """Send requests until an instant; check that each answer is in time."""
     while trio.current_time() < instant:
-        await in_time(service, request, within)
+        await answer_in_time(service, request, within)
         await trio.sleep(0.001)
 
 
 @pytest.mark.parametrize(("options", "within", "by_policy"), SETUPS)
-async def test_after_a_crash_answers_meet_the_deadline_and_the_limit_holds(
+async def test_after_a_crash_responses_meet_the_deadline_and_the_limit_holds(
     autojump_clock, options, within, by_policy
 ) -> None:
     for dead in NAMES:
         async with world() as here, service(here, options) as rls:
             [(_, client)] = owned(here.rules, "client", "a").items()
-            request = about("client", client)
+            request = request_for("client", client)
             for _ in range(3):
-                await in_time(rls, request, within)
+                await answer_in_time(rls, request, within)
             await trio.sleep(REPLICATED)
 
             await here.crash(dead)
             if dead == "a" and by_policy:
-                await ask_until(trio.current_time() + by_policy, rls, request, within)
-                codes = [(await in_time(rls, request, within)).overall_code for _ in range(5)]
-                assert codes[-2:] == [OVER, OVER], "5 a minute"
+                await send_until(trio.current_time() + by_policy, rls, request, within)
+                codes = [
+                    (await answer_in_time(rls, request, within)).overall_code for _ in range(5)
+                ]
+                assert codes[-2:] == [OVER, OVER], "the limit is 5/minute"
                 continue
 
-            codes = [(await in_time(rls, request, within)).overall_code for _ in range(4)]
-            assert codes == [OK, OK, OVER, OVER], f"5 a minute, with {dead} dead"
+            codes = [(await answer_in_time(rls, request, within)).overall_code for _ in range(4)]
+            assert codes == [OK, OK, OVER, OVER], f"the limit is 5/minute; {dead} has crashed"
 
 
 @pytest.mark.parametrize(("options", "within", "by_policy"), SETUPS)
@@ -90,17 +92,19 @@ async def test_many_concurrent_requests_are_answered_in_time(
 ) -> None:
     async with world() as here, service(here, options) as rls:
         [(_, client)] = owned(here.rules, "client", "a").items()
-        await in_time(rls, about("client", client), within)
+        await answer_in_time(rls, request_for("client", client), within)
         await trio.sleep(REPLICATED)
         await here.crash("a")
-        if by_policy:  # Another key of the same owner, so that this one's budget is whole.
+        if by_policy:  # Use another key of the same owner, so that this key's budget stays full.
             [(_, other)] = owned(here.rules, "client", "a", number=1).items()
             instant = trio.current_time() + by_policy
-            await ask_until(instant, rls, about("client", other), within)
+            await send_until(instant, rls, request_for("client", other), within)
         codes: list[int] = []
 
         async def ask() -> None:
-            codes.append((await in_time(rls, about("client", client), within)).overall_code)
+            codes.append(
+                (await answer_in_time(rls, request_for("client", client), within)).overall_code
+            )
 
         async with trio.open_nursery() as nursery:
             for _ in range(50):
@@ -114,12 +118,12 @@ async def test_without_members_the_failure_policy_answers_in_time(
     autojump_clock, options, within, _by_policy
 ) -> None:
     async with world() as here, service(here, options) as rls:
-        await in_time(rls, about("client", "x"), within)
+        await answer_in_time(rls, request_for("client", "x"), within)
         for name in NAMES:
             await here.crash(name)
 
         open_, strict = [
-            await in_time(rls, about(key, "x"), within) for key in ("client", "strict")
+            await answer_in_time(rls, request_for(key, "x"), within) for key in ("client", "strict")
         ]
 
     assert (open_.overall_code, strict.overall_code) == (OK, OVER)

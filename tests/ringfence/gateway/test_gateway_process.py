@@ -46,7 +46,7 @@ from tests.ringfence.gateway.processes import (
 JSON = {"Content-Type": "application/json"}
 SECRET = bytes(range(16))
 BEARER = {"Authorization": f"Bearer app.{SECRET.hex()}"}
-LOOKER = {"Authorization": f"Bearer looker.{SECRET.hex()}"}
+OBSERVER = {"Authorization": f"Bearer looker.{SECRET.hex()}"}
 TOKENS = (
     f'[tokens.app]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["check", "reset"]\n'
     f'[tokens.looker]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["observe"]\n'
@@ -55,7 +55,7 @@ TOKENS = (
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with tokens before one node, for all that does not end it."""
+    """Run a gateway with tokens before one node, for all tests that do not stop it."""
     directory = tmp_path_factory.mktemp("gateway")
     tokens = directory / "tokens.toml"
     tokens.write_text(TOKENS, "utf-8")
@@ -102,8 +102,8 @@ def test_requests_need_a_token_with_the_right_scope(shared: Gateway) -> None:
     assert [status("/v1/check", each) for each in ({}, wrong, {"Authorization": "Basic x"})] == [
         401
     ] * 3
-    assert [status("/v1/check", LOOKER), status("/v1/peek", LOOKER)] == [403, 200]
-    assert [status("/v1/reset", LOOKER), status("/v1/reset", BEARER)] == [403, 200]
+    assert [status("/v1/check", OBSERVER), status("/v1/peek", OBSERVER)] == [403, 200]
+    assert [status("/v1/reset", OBSERVER), status("/v1/reset", BEARER)] == [403, 200]
     assert fetch(f"{shared.url}/healthz").status == 200
 
 
@@ -145,17 +145,17 @@ def test_grpc_errors_state_the_reason(shared: Gateway) -> None:
             assert isinstance(code, grpc.StatusCode)
             return code
 
-        good = should_rate_limit("g").SerializeToString()
-        looker = [("authorization", LOOKER["Authorization"])]
-        assert refusal(good, []) is grpc.StatusCode.UNAUTHENTICATED
-        assert refusal(good, looker) is grpc.StatusCode.PERMISSION_DENIED
+        valid = should_rate_limit("g").SerializeToString()
+        observer = [("authorization", OBSERVER["Authorization"])]
+        assert refusal(valid, []) is grpc.StatusCode.UNAUTHENTICATED
+        assert refusal(valid, observer) is grpc.StatusCode.PERMISSION_DENIED
         assert refusal(b"", metadata) is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal(b"\xff\xff\xff", metadata) is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal(bytes(70_000), metadata) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert ask(good, timeout=TIMEOUT, metadata=metadata)
+        assert ask(valid, timeout=TIMEOUT, metadata=metadata)
 
 
-def test_the_health_service_knows_the_names_that_proxies_ask_for(shared: Gateway) -> None:
+def test_the_health_service_accepts_the_service_names_that_proxies_send(shared: Gateway) -> None:
     with grpc.insecure_channel(shared.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"):
@@ -163,8 +163,8 @@ def test_the_health_service_knows_the_names_that_proxies_ask_for(shared: Gateway
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def raw(shared: Gateway, sent: bytes, *, until_closed: bool = True) -> bytes:
-    """Send bytes, read until the other side has closed."""
+def send_raw(shared: Gateway, sent: bytes, *, until_closed: bool = True) -> bytes:
+    """Send bytes; return what the gateway sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", shared.port), timeout=TIMEOUT) as connection:
         connection.sendall(sent)
         received = b""
@@ -178,10 +178,14 @@ def raw(shared: Gateway, sent: bytes, *, until_closed: bool = True) -> bytes:
 POST = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
-def test_too_large_or_broken_requests_are_refused_without_harm(shared: Gateway) -> None:
+def test_too_large_or_invalid_requests_are_refused_and_the_gateway_stays_available(
+    shared: Gateway,
+) -> None:
     bearer = f"Authorization: {BEARER['Authorization']}\r\n".encode()
-    huge = raw(shared, POST + bearer + b"Connection: close\r\nContent-Length: 99999999\r\n\r\n{")
-    endless = raw(
+    huge = send_raw(
+        shared, POST + bearer + b"Connection: close\r\nContent-Length: 99999999\r\n\r\n{"
+    )
+    endless = send_raw(
         shared,
         POST
         + bearer
@@ -193,10 +197,10 @@ def test_too_large_or_broken_requests_are_refused_without_harm(shared: Gateway) 
         + b" " * 65_536
         + b"\r\n",
     )
-    headers = raw(
+    headers = send_raw(
         shared, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 100_000 + b"\r\n\r\n"
     )
-    garbage = raw(shared, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+    garbage = send_raw(shared, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
     broken = fetch(f"{shared.url}/v1/check", body=b'{"domain', headers=JSON | BEARER)
 
     assert huge.startswith(b"HTTP/1.1 413")
@@ -212,8 +216,8 @@ def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
         config = tmp_path / "gateway.toml"
         config.write_text("header_timeout = 0.3\nbody_timeout = 0.3\n", "utf-8")
         with gateway(tmp_path, running["a"].url, "--config", str(config)) as gate:
-            slow_headers = raw(gate, b"GET /healthz HTTP/1.1\r\nHost:")
-            slow_body = raw(gate, POST + b"Content-Length: 10\r\n\r\n{")
+            slow_headers = send_raw(gate, b"GET /healthz HTTP/1.1\r\nHost:")
+            slow_body = send_raw(gate, POST + b"Content-Length: 10\r\n\r\n{")
 
             assert slow_headers == b"" or slow_headers.startswith(b"HTTP/1.1 408")
             assert slow_body.startswith(b"HTTP/1.1 408")
@@ -221,7 +225,7 @@ def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
             assert counters["refused_request_timeout"] == 1
 
 
-def test_http_2_is_spoken_without_an_upgrade(shared: Gateway) -> None:
+def test_http_2_works_without_an_upgrade(shared: Gateway) -> None:
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     settings = bytes.fromhex("000000040000000000")
     # :method GET, :scheme http, :path /healthz, :authority x
@@ -236,9 +240,9 @@ def test_http_2_is_spoken_without_an_upgrade(shared: Gateway) -> None:
             received += piece
 
 
-def test_schemathesis_finds_nothing(shared: Gateway, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_failure(shared: Gateway, tmp_path: Path) -> None:
     here = Path(__file__).parent
-    ended = subprocess.run(
+    result = subprocess.run(
         [
             *(sys.executable, "-m", "schemathesis.cli"),
             *("--config-file", str(here / "schemathesis.toml")),
@@ -246,7 +250,7 @@ def test_schemathesis_finds_nothing(shared: Gateway, tmp_path: Path) -> None:
             *("--max-examples", "3", "--phases", "coverage,fuzzing"),
             *("-H", f"Authorization: {BEARER['Authorization']}"),
         ],
-        cwd=tmp_path,  # It leaves a folder where it runs.
+        cwd=tmp_path,  # Schemathesis creates a folder in its working directory.
         env=os.environ
         | {
             "SCHEMATHESIS_HOOKS": "tests.ringfence.gateway.schemathesis_hooks",
@@ -257,7 +261,7 @@ def test_schemathesis_finds_nothing(shared: Gateway, tmp_path: Path) -> None:
         check=False,
     )
 
-    assert ended.returncode == 0, ended.stdout
+    assert result.returncode == 0, result.stdout
     counters = json.loads(fetch(f"{shared.url}/v1/counters", headers=BEARER).body)
     assert "bugs" not in counters
 
@@ -286,8 +290,8 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
         until(lambda: not is_up(f"{gate.url}/readyz"))
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_node_starts_and_stops_its_gateway(tmp_path: Path, ending: signal.Signals) -> None:
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGKILL])
+def test_a_node_starts_and_stops_its_gateway(tmp_path: Path, stop_signal: signal.Signals) -> None:
     http, grpc_port = free_tcp_ports(2)
     config = tmp_path / "gateway.toml"
     config.write_text(f'listen = "127.0.0.1:{http}"\ngrpc = "127.0.0.1:{grpc_port}"\n', "utf-8")
@@ -296,15 +300,17 @@ def test_a_node_starts_and_stops_its_gateway(tmp_path: Path, ending: signal.Sign
     with started(tmp_path, flags) as running:
         until(lambda: is_up(url))
 
-        running["a"].signal(ending)
+        running["a"].signal(stop_signal)
 
         until(lambda: running["a"].process.poll() is not None)
         until(lambda: not is_up(url))
-        assert running["a"].process.returncode == (0 if ending is signal.SIGTERM else -ending)
+        assert running["a"].process.returncode == (
+            0 if stop_signal is signal.SIGTERM else -stop_signal
+        )
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "error"),
     [
         (["--http", "7180"], "got http = 127.0.0.1:7180 and the gateway's listen = 127.0.0.1:7180"),
         (["--http", "0.0.0.0:7181"], "http and the gateway's grpc must have different ports"),
@@ -315,22 +321,22 @@ def test_a_node_starts_and_stops_its_gateway(tmp_path: Path, ending: signal.Sign
     ],
 )
 def test_a_node_and_its_gateway_must_have_different_ports(
-    tmp_path: Path, flags: list[str], said: str
+    tmp_path: Path, flags: list[str], error: str
 ) -> None:
     write_keys(tmp_path / "keys", (), (), ("app:check",), 1)
 
     status, _, err = asked("node", "--gateway", "--keys", str(tmp_path / "keys"), *flags)
 
     assert status == 2
-    assert said in err
+    assert error in err
 
 
 def test_a_node_stops_with_an_error_if_its_gateway_cannot_start(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        port = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         config.write_text(f'listen = "127.0.0.1:{port}"\ngrpc = ""\n', "utf-8")
         flags = ["--listen", str(free_port()), "--gateway-config", str(config)]
 
@@ -341,8 +347,8 @@ def test_a_node_stops_with_an_error_if_its_gateway_cannot_start(tmp_path: Path) 
     assert "ringfence: the gateway cannot start; its log above says why" in err
 
 
-def caller_certificate(keys: Path) -> tuple[Path, Path]:
-    """Have the authority of a key directory sign a caller's certificate; that and its key."""
+def write_client_certificate(keys: Path) -> tuple[Path, Path]:
+    """Write a client certificate of the authority in `keys`; return its path and its key's path."""
     ca = x509.load_pem_x509_certificate((keys / "ca.pem").read_bytes())
     ca_key = serialization.load_pem_private_key((keys / "ca.key").read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
@@ -367,7 +373,7 @@ def caller_certificate(keys: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path: Path) -> None:
+def test_with_mutual_tls_both_ports_refuse_clients_without_a_certificate(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     write_keys(keys, (), ("127.0.0.1",), ("app:check",), 1)
     http, grpc_port = free_tcp_ports(2)
@@ -378,7 +384,7 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
         "utf-8",
     )
     flags = {"a": ["--name", "a", "--keys", str(keys), "--gateway-config", str(config)]}
-    ca, pair = (keys / "ca.pem").read_bytes(), caller_certificate(keys)
+    ca, pair = (keys / "ca.pem").read_bytes(), write_client_certificate(keys)
     chain, key = [each.read_bytes() for each in pair]
 
     def is_ready(context: ssl.SSLContext) -> bool:
@@ -389,19 +395,19 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
         except OSError:
             return False
 
-    stranger = ssl.create_default_context(cafile=str(keys / "ca.pem"))
-    known = ssl.create_default_context(cafile=str(keys / "ca.pem"))
-    known.load_cert_chain(*pair)
+    without_certificate = ssl.create_default_context(cafile=str(keys / "ca.pem"))
+    with_certificate = ssl.create_default_context(cafile=str(keys / "ca.pem"))
+    with_certificate.load_cert_chain(*pair)
     with started(tmp_path, flags):
-        until(lambda: is_ready(known))
-        assert not is_ready(stranger)
+        until(lambda: is_ready(with_certificate))
+        assert not is_ready(without_certificate)
         reset = urllib.request.Request(
             f"https://127.0.0.1:{http}/v1/reset",
             b'{"domain": "api", "descriptors": [{"client": "x"}]}',
             {"Content-Type": "application/json"},
         )
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(reset, context=known, timeout=TIMEOUT)
+            urllib.request.urlopen(reset, context=with_certificate, timeout=TIMEOUT)
 
         credentials = grpc.ssl_channel_credentials(ca, key, chain)
         with grpc.secure_channel(f"127.0.0.1:{grpc_port}", credentials) as channel:
@@ -418,7 +424,7 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (("--cluster", ""), "no cluster"),
         (("--cluster", "ringfence://127.0.0.1:1", "--listen", "0.0.0.0:7180"), "beyond loopback"),
@@ -427,20 +433,20 @@ def test_with_mutual_tls_both_ports_refuse_clients_without_certificate(tmp_path:
     ],
 )
 def test_invalid_settings_are_reported_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], error: str
 ) -> None:
     monkeypatch.setenv("RINGFENCE_URL", "")
 
-    status, out, err = asked("gateway", *words)
+    status, out, err = asked("gateway", *arguments)
 
     assert (status, out) == (2, "")
-    assert said in err
+    assert error in err
     assert "Traceback" not in err
 
 
 def test_an_error_names_a_port_that_is_already_in_use() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        address = f"127.0.0.1:{held.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         status, _, err = ringfence(
             "gateway", "--cluster", "ringfence://127.0.0.1:1", "--listen", address
         )
@@ -449,7 +455,7 @@ def test_an_error_names_a_port_that_is_already_in_use() -> None:
     assert f"cannot listen on {address}" in err
 
 
-_STOPPED_AT_ONCE = """
+_STOPPED_AT_FORK = """
 import os, signal
 from ringfence.gateway.process.supervisor import _end_forks_by_sigterm
 
@@ -465,24 +471,24 @@ print("continues")
 """
 
 
-def test_sigterm_ends_a_worker_from_its_first_instruction_on() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _STOPPED_AT_ONCE],
+def test_sigterm_ends_a_worker_immediately_after_the_fork() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _STOPPED_AT_FORK],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert ended.stdout.split() == [str(-signal.SIGTERM), "continues"]
+    assert result.stdout.split() == [str(-signal.SIGTERM), "continues"]
 
 
 def test_a_gateway_without_grpc_logs_it_and_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     [port] = free_tcp_ports(1)
-    words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
+    arguments = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
     log = tmp_path / "gateway.log"
     listen = ["--listen", f"127.0.0.1:{port}"]
-    with program([sys.executable, "-m", "node.entry", *words, *listen], log):
+    with program([sys.executable, "-m", "node.entry", *arguments, *listen], log):
         until(lambda: "listens on" in log.read_text("utf-8"))
 
     output = log.read_text("utf-8")

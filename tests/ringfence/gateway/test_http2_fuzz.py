@@ -1,4 +1,4 @@
-"""A short run of the fuzz target for HTTP/2 frames."""
+"""Short run of the fuzz target for HTTP/2 frames."""
 
 from random import Random
 

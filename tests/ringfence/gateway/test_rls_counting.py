@@ -28,25 +28,25 @@ RULES = "domain: api\ndescriptors:\n" + "".join(
 
 
 @dataclass
-class Asked:
-    """One request: hits of the request, and per descriptor its key, value and own hits."""
+class SentRequest:
+    """Request with its hits, and the key, value and own hits of each descriptor."""
 
     hits: int
     descriptors: list[tuple[str, str, int | None]]
 
     def message(self) -> RateLimitRequest:
-        made = RateLimitRequest(domain="api", hits_addend=self.hits)
-        for key, value, own in self.descriptors:
-            descriptor = made.descriptors.add()
+        request = RateLimitRequest(domain="api", hits_addend=self.hits)
+        for key, value, own_hits in self.descriptors:
+            descriptor = request.descriptors.add()
             descriptor.entries.add(key=key, value=value)
-            if own is not None:
-                descriptor.hits_addend.value = own
-        return made
+            if own_hits is not None:
+                descriptor.hits_addend.value = own_hits
+        return request
 
 
 @dataclass
 class GoService:
-    """The counting rules of `envoyproxy/ratelimit`: every hit counts, over the limit too.
+    """Counting rules of `envoyproxy/ratelimit`: every hit counts, also beyond the limit.
 
     Sources: src/redis/fixed_cache_impl.go (INCRBY always), src/limiter/base_limiter.go (over when
     the count after it is larger than the limit), src/utils/utilities.go (absent hits are 1).
@@ -54,15 +54,15 @@ class GoService:
 
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
 
-    def answer(self, asked: Asked, now: int) -> list[tuple[int, int]]:
-        """Return code and remaining of each descriptor."""
-        reported = []
-        for key, value, own in asked.descriptors:
+    def answer(self, sent: SentRequest, now: int) -> list[tuple[int, int]]:
+        """Count the request; return code and remaining units of each descriptor."""
+        results = []
+        for key, value, own_hits in sent.descriptors:
             counter = key, value, now // MINUTE_NS
-            self.counts[counter] += (asked.hits or 1) if own is None else own
+            self.counts[counter] += (sent.hits or 1) if own_hits is None else own_hits
             count = self.counts[counter]
-            reported.append((OVER if count > LIMITS[key] else OK, max(0, LIMITS[key] - count)))
-        return reported
+            results.append((OVER if count > LIMITS[key] else OK, max(0, LIMITS[key] - count)))
+        return results
 
 
 hits = st.sampled_from([0, 0, 0, 1, 2, 5, 300])
@@ -74,30 +74,32 @@ descriptors = st.lists(
     unique_by=lambda descriptor: descriptor[:2],
 )
 SMALL = ["few", "some", "none"]
-"""Keys of which no units are lent: those that are lent count as spent until they come back."""
+"""Keys without leases: leased units count as spent until they are returned."""
 logs = st.lists(
-    st.tuples(st.integers(0, 25), st.builds(Asked, hits, descriptors)), min_size=1, max_size=40
+    st.tuples(st.integers(0, 25), st.builds(SentRequest, hits, descriptors)),
+    min_size=1,
+    max_size=40,
 )
 """Requests with the seconds before each."""
 
 
 @settings(deadline=None)
 @given(log=logs)
-def test_answers_equal_those_of_the_go_service(
-    log: list[tuple[int, Asked]],
+def test_responses_equal_those_of_the_go_service(
+    log: list[tuple[int, SentRequest]],
 ) -> None:
     async def replay() -> None:
         clock, go = HandClock(), GoService()
         async with ringfence.local(load_text(RULES).rules, clock=clock) as limiter:
             service = make_rls(limiter, settings_of())
-            for seconds, asked in log:
+            for seconds, sent in log:
                 clock.time += seconds * 10**9
-                await compare(service, go, asked, clock.time)
+                await compare(service, go, sent, clock.time)
 
     trio.run(replay)
 
 
-async def test_cluster_answers_with_a_denial_cache_equal_the_go_service(
+async def test_responses_of_a_cluster_with_a_denial_cache_equal_those_of_the_go_service(
     autojump_clock: MockClock,
 ) -> None:
     random, go = Random(7), GoService()
@@ -106,18 +108,20 @@ async def test_cluster_answers_with_a_denial_cache_equal_the_go_service(
         for _ in range(400):
             w.clock.time += random.randrange(2) * 10**9
             keys = random.sample(SMALL, random.randint(1, 2))
-            owns = [random.choice([None, None, 0, 1, 2, 3]) for _ in keys]
+            hits_of_keys = [random.choice([None, None, 0, 1, 2, 3]) for _ in keys]
             values = [random.choice("xyz") for _ in keys]
-            asked = Asked(random.choice([0, 0, 2]), [*zip(keys, values, owns, strict=True)])
-            await compare(service, go, asked, w.clock.time)
+            sent = SentRequest(
+                random.choice([0, 0, 2]), [*zip(keys, values, hits_of_keys, strict=True)]
+            )
+            await compare(service, go, sent, w.clock.time)
 
         assert w.total("overdrawn") > 50
 
 
-async def compare(service: RateLimitService, go: GoService, asked: Asked, now: int) -> None:
-    expected = go.answer(asked, now)
-    answer = await service.should_rate_limit(asked.message())
+async def compare(service: RateLimitService, go: GoService, sent: SentRequest, now: int) -> None:
+    expected = go.answer(sent, now)
+    answer = await service.should_rate_limit(sent.message())
 
-    reported = [(status.code, status.limit_remaining) for status in answer.statuses]
-    assert reported == expected, asked
+    results = [(status.code, status.limit_remaining) for status in answer.statuses]
+    assert results == expected, sent
     assert answer.overall_code == max(code for code, _ in expected)

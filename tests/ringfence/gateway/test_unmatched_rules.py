@@ -1,4 +1,4 @@
-"""The gateway reports domains and keys that no rule can match."""
+"""Reports of domains and keys that no rule can match."""
 
 import pytest
 
@@ -13,14 +13,14 @@ METRIC = "ringfence_gateway_unmatched_checks_total"
 
 
 @pytest.mark.parametrize("quota", [False, True])
-async def test_a_domain_of_envoy_without_rules_is_a_warning_once(
+async def test_an_envoy_domain_without_rules_is_logged_once(
     quota: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rls(quota=quota) as service:
         for _ in range(3):
-            asked = request("client=x")
-            asked.domain = "apo"
-            await service.should_rate_limit(asked)
+            message = request("client=x")
+            message.domain = "apo"
+            await service.should_rate_limit(message)
 
     assert len(caplog.messages) == 1
     assert "domain 'apo' has no rules" in caplog.text
@@ -32,9 +32,9 @@ async def test_unmatched_checks_are_counted_by_known_or_unknown_domain() -> None
         await post(gateway, "/v1/check", {"domain": "apo", "descriptors": [{"client": "x"}]})
         for key in ("client", "nothing", "path"):
             await post(gateway, "/v1/check", {"domain": "api", "descriptors": [{key: "x"}]})
-        reported = await samples(gateway)
+        metrics = await samples(gateway)
 
-    assert (reported[METRIC, "unknown"], reported[METRIC, "known"]) == (1, 2)
+    assert (metrics[METRIC, "unknown"], metrics[METRIC, "known"]) == (1, 2)
 
 
 async def test_the_domain_of_v1_auth_is_checked_at_the_first_request(

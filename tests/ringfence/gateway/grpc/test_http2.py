@@ -26,8 +26,8 @@ CONTENT = STATUS_200 + field(b"content-type", b"application/grpc")
 TRAILER = field(b"grpc-status", b"0")
 
 
-def received(server: Http2, sent: bytes, now: float = 0.0) -> list[object]:
-    """What a server makes of bytes, after as many turns as it takes."""
+def receive_all(server: Http2, sent: bytes, now: float = 0.0) -> list[object]:
+    """Return all inputs that a server decodes from bytes."""
     inputs: list[object] = [*server.receive(sent, now)]
     while server.has_more:
         inputs += server.receive(b"", now)
@@ -35,7 +35,7 @@ def received(server: Http2, sent: bytes, now: float = 0.0) -> list[object]:
 
 
 class Wire:
-    """A client of h2 and our server, their bytes carried over at once."""
+    """Client of the package h2 and our server; `carry` transfers their bytes."""
 
     def __init__(self, window: int = 65_535) -> None:
         config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
@@ -51,25 +51,25 @@ class Wire:
     def carry(self, piece: int = 1 << 20, now: float = 0.0) -> None:
         sent = self.client.data_to_send()
         for at in range(0, len(sent), piece):
-            self.inputs += received(self.server, sent[at : at + piece], now)
+            self.inputs += receive_all(self.server, sent[at : at + piece], now)
         if written := self.server.out.take():
             self.events += self.client.receive_data(written)
 
-    def call(self, body: bytes, headers: object = HEADERS, **how: int) -> int:
+    def call(self, body: bytes, headers: object = HEADERS, **carry_options: int) -> int:
         stream = self.client.get_next_available_stream_id()
         self.client.send_headers(stream, headers)
         for at in range(0, len(body), 16_384):
             self.client.send_data(stream, body[at : at + 16_384])
         self.client.end_stream(stream)
-        self.carry(**how)
+        self.carry(**carry_options)
         return stream
 
-    def reported(self, stream: int) -> tuple[object, bytes, object]:
-        """Header, body and trailer of an answer as the client has it."""
-        mine = [each for each in self.events if getattr(each, "stream_id", None) == stream]
-        header = [each.headers for each in mine if isinstance(each, h2.events.ResponseReceived)]
-        data = b"".join([each.data for each in mine if isinstance(each, h2.events.DataReceived)])
-        trailer = [each.headers for each in mine if isinstance(each, h2.events.TrailersReceived)]
+    def response(self, stream: int) -> tuple[object, bytes, object]:
+        """Return header, body and trailer of the response that the client received."""
+        events = [each for each in self.events if getattr(each, "stream_id", None) == stream]
+        header = [each.headers for each in events if isinstance(each, h2.events.ResponseReceived)]
+        data = b"".join([each.data for each in events if isinstance(each, h2.events.DataReceived)])
+        trailer = [each.headers for each in events if isinstance(each, h2.events.TrailersReceived)]
         return (header or [None])[0], data, (trailer or [None])[0]
 
 
@@ -90,14 +90,14 @@ def test_requests_arrive_complete_and_in_order_for_any_chunks(
     }
 
 
-def test_an_answer_has_a_header_a_body_and_a_trailer() -> None:
+def test_a_response_has_a_header_a_body_and_a_trailer() -> None:
     wire = Wire()
     stream = wire.call(b"question")
 
     wire.server.out.answer(stream, CONTENT, b"answer", TRAILER)
     wire.carry()
 
-    header, body, trailer = wire.reported(stream)
+    header, body, trailer = wire.response(stream)
     assert header == [(":status", "200"), ("content-type", "application/grpc")]
     assert (body, trailer) == (b"answer", [("grpc-status", "0")])
     assert not wire.server.out.open
@@ -111,8 +111,8 @@ def test_repeated_headers_are_decoded_after_any_other_headers(
     for headers in (HEADERS, HEADERS, [*HEADERS, change], HEADERS, [*HEADERS, change], HEADERS):
         wire.call(b"", headers)
 
-    reported = [each.head.fields.get("authorization") for each in wire.inputs]  # type: ignore[attr-defined]
-    assert reported == [None, None, change[1], None, change[1], None]
+    fields = [each.head.fields.get("authorization") for each in wire.inputs]  # type: ignore[attr-defined]
+    assert fields == [None, None, change[1], None, change[1], None]
     heads = [each.head for each in wire.inputs]  # type: ignore[attr-defined]
     assert heads[0] == heads[1] == heads[3] == heads[5]
 
@@ -138,13 +138,13 @@ def test_a_large_response_waits_for_the_clients_window() -> None:
 
     wire.server.out.answer(stream, CONTENT, answer, TRAILER)
     wire.carry()
-    assert len(wire.reported(stream)[1]) == 1000
-    while wire.reported(stream)[2] is None:
-        got = len(wire.reported(stream)[1])
+    assert len(wire.response(stream)[1]) == 1000
+    while wire.response(stream)[2] is None:
+        got = len(wire.response(stream)[1])
         wire.client.acknowledge_received_data(1000 if got % 1000 == 0 else got % 1000, stream)
         wire.carry()
 
-    assert wire.reported(stream)[1] == answer
+    assert wire.response(stream)[1] == answer
 
 
 def test_a_window_enlarged_by_settings_resumes_responses() -> None:
@@ -156,10 +156,10 @@ def test_a_window_enlarged_by_settings_resumes_responses() -> None:
     wire.carry()
     wire.carry()
 
-    assert wire.reported(stream)[1] == b"twenty bytes or more."
+    assert wire.response(stream)[1] == b"twenty bytes or more."
 
 
-def test_many_large_requests_never_run_out_of_window() -> None:
+def test_many_large_requests_do_not_exhaust_the_window() -> None:
     wire = Wire()
     for _ in range(60):
         stream = wire.call(bytes(30_000))
@@ -181,7 +181,7 @@ def test_a_too_large_body_is_reported_once_and_the_connection_stays_open() -> No
     other = wire.call(b"small")
 
     assert wire.inputs[0] == TooLarge(stream)
-    assert ("grpc-status", "8") in wire.reported(stream)[0]  # type: ignore[operator]
+    assert ("grpc-status", "8") in wire.response(stream)[0]  # type: ignore[operator]
     assert [each.stream for each in wire.inputs[1:]] == [other]  # type: ignore[attr-defined]
 
 
@@ -286,7 +286,7 @@ def test_a_protocol_error_is_reported_and_ends_reading(sent: bytes, code: int) -
     if not sent.startswith(b"GET"):
         server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
 
-    assert received(server, sent) == []
+    assert receive_all(server, sent) == []
 
     written = server.out.take()
     assert server.is_broken
@@ -316,13 +316,13 @@ def test_header_fields_of_any_length_round_trip(size: int) -> None:
     assert Decoder().decode(field(b"name", value), raw=True) == [(b"name", value)]
 
 
-def called(server: Http2, stream: int, *, window: int = 65_535) -> None:
-    """Complete one call, whose answers have so much window."""
+def send_call(server: Http2, stream: int, *, window: int = 65_535) -> None:
+    """Send one complete call with this flow-control window for its response."""
     settings = frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, window))
-    received(server, settings + frame(Kind.HEADERS, 5, stream, Encoder().encode(HEADERS)))
+    receive_all(server, settings + frame(Kind.HEADERS, 5, stream, Encoder().encode(HEADERS)))
 
 
-def greeted() -> Http2:
+def server_after_preface() -> Http2:
     server = Http2(MAX_BODY, 0.0)
     server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
     server.out.take()
@@ -330,8 +330,8 @@ def greeted() -> Http2:
 
 
 def test_a_response_blocked_for_too_long_is_reset() -> None:
-    server = greeted()
-    called(server, 1, window=3)
+    server = server_after_preface()
+    send_call(server, 1, window=3)
     server.out.answer(1, CONTENT, b"answer", TRAILER)
 
     assert server.give_up_before(0.0) == []
@@ -340,75 +340,75 @@ def test_a_response_blocked_for_too_long_is_reset() -> None:
 
 
 def test_a_slow_decision_does_not_reset_the_call() -> None:
-    server = greeted()
-    called(server, 1)
+    server = server_after_preface()
+    send_call(server, 1)
 
     assert server.give_up_before(9.0) == []
 
 
-def test_answers_that_wait_are_bounded() -> None:
-    server = greeted()
+def test_waiting_responses_are_bounded() -> None:
+    server = server_after_preface()
     for stream in range(1, 100, 2):
-        called(server, stream, window=0)
+        send_call(server, stream, window=0)
         server.out.answer(stream, CONTENT, bytes(16_000), TRAILER)
 
     assert server.out.waiting <= 262_144
     assert len(server.out.open) == 16
 
 
-def test_headers_of_calls_that_are_not_answered_are_bounded() -> None:
-    server = greeted()
+def test_headers_of_unanswered_calls_are_bounded() -> None:
+    server = server_after_preface()
     encoder = Encoder()
     for stream in range(1, 1000, 2):
         block = encoder.encode([*HEADERS, ("authorization", 4000 * "v")])
-        received(server, frame(Kind.HEADERS, 4, stream, block))
+        receive_all(server, frame(Kind.HEADERS, 4, stream, block))
 
     assert len(server.out.open) < 300
     assert server.kept < 1_100_000
 
 
 def test_the_work_of_one_receive_call_is_bounded() -> None:
-    server = greeted()
+    server = server_after_preface()
 
     assert server.receive(900 * PING, 0.0) == []
     assert server.has_more
     assert len(server.out.take()) < 40 * len(PING)
-    assert received(server, b"") == []
+    assert receive_all(server, b"") == []
     assert not server.has_more
 
 
 def test_frames_without_a_call_are_limited_by_responses_and_time() -> None:
-    server = greeted()
-    received(server, 990 * PING)
-    called(server, 1)  # With a SETTINGS frame, which brings no call either.
+    server = server_after_preface()
+    receive_all(server, 990 * PING)
+    send_call(server, 1)  # This also sends a SETTINGS frame, which belongs to no call.
     server.out.answer(1, CONTENT, b"", TRAILER)
-    received(server, (9 + 4) * PING)
+    receive_all(server, (9 + 4) * PING)
     assert not server.is_broken
-    received(server, PING)
+    receive_all(server, PING)
     assert server.is_broken
 
-    later = greeted()
-    received(later, 1000 * PING)
-    received(later, 33 * PING, now=1.0)
+    later = server_after_preface()
+    receive_all(later, 1000 * PING)
+    receive_all(later, 33 * PING, now=1.0)
     assert not later.is_broken
-    received(later, PING, now=1.0)
+    receive_all(later, PING, now=1.0)
     assert later.is_broken
 
 
 def test_frames_for_a_reset_call_are_ignored() -> None:
-    server = greeted()
+    server = server_after_preface()
     header = frame(Kind.HEADERS, 4, 1, Encoder().encode(HEADERS))
     server.receive(header, 0.0)
     assert server.give_up_before(1.0) == [1]
 
-    assert received(server, frame(Kind.DATA, 0, 1, b"late") + frame(Kind.DATA, 1, 1, b"")) == []
+    assert receive_all(server, frame(Kind.DATA, 0, 1, b"late") + frame(Kind.DATA, 1, 1, b"")) == []
     assert not server.is_broken
     server.receive(frame(Kind.DATA, 1, 1, b"later than the end"), 0.0)
     assert server.is_broken
 
 
-def test_a_slowly_sent_header_times_out_in_any_number_of_frames() -> None:
-    server = greeted()
+def test_a_slowly_sent_header_times_out_for_any_number_of_frames() -> None:
+    server = server_after_preface()
     server.receive(frame(Kind.HEADERS, 0, 1, b""), 1.0)
     server.receive(frame(Kind.CONTINUATION, 0, 1, b""), 2.0)
 
@@ -417,8 +417,8 @@ def test_a_slowly_sent_header_times_out_in_any_number_of_frames() -> None:
     assert server.is_broken
 
 
-def test_a_caller_whose_reads_end_inside_frames_is_not_slow() -> None:
-    server = greeted()
+def test_a_client_whose_segments_end_inside_frames_is_not_treated_as_slow() -> None:
+    server = server_after_preface()
     for now in range(1, 20):
         server.receive(PING[5:] + PING[:5] if now > 1 else PING[:5], float(now))
         server.give_up_before(now - 2.0)

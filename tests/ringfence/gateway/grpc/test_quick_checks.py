@@ -1,4 +1,4 @@
-"""The quick path answers plain requests exactly as the service does, on virtual time."""
+"""Quick path of the gateway: it answers plain requests as the service does, on virtual time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,10 +19,10 @@ from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.process.worker import make_quick, make_rls, max_gather, warm_up
 from tests.node.cluster import World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
-from tests.ringfence.gateway.test_rls_counting import LIMITS, RULES, Asked, GoService
+from tests.ringfence.gateway.test_rls_counting import LIMITS, RULES, GoService, SentRequest
 
 MINUTE = "{unit: minute, requests_per_unit: 4"
-MORE = (
+RULES_OF_ALL_ALGORITHMS = (
     RULES
     + "".join(
         f"  - key: {name}\n    rate_limit: {MINUTE}, algorithm: {name}}}\n"
@@ -33,7 +33,7 @@ MORE = (
 
 
 class FakeCall:
-    """A call whose response or error is recorded; `resume` runs in a nursery."""
+    """Call that records its response; `resume` runs in a nursery."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.check: Any = None
@@ -59,7 +59,7 @@ class FakeCall:
 
 
 class Gateway:
-    """A rate limit service with its quick path, on a client of a simulated cluster."""
+    """Rate limit service with its quick path, on a client of a simulated cluster."""
 
     def __init__(
         self, limiter: Limiter, service: RateLimitService, quick: QuickChecks, nursery: trio.Nursery
@@ -99,7 +99,7 @@ async def gateway(here: World) -> AsyncIterator[Gateway]:
         yield Gateway(limiter, service, quick, nursery)
 
 
-def about(key: str, value: str, **fields: Any) -> bytes:
+def request_for(key: str, value: str, **fields: Any) -> bytes:
     request = RateLimitRequest(domain="api", **fields)
     request.descriptors.add().entries.add(key=key, value=value)
     written: bytes = request.SerializeToString()
@@ -112,11 +112,11 @@ async def test_plain_requests_count_as_the_go_service_does(autojump_clock: MockC
         for _ in range(400):
             w.clock.time += random.randrange(2) * 10**9
             key, value = random.choice([*LIMITS]), random.choice("xyz")
-            asked = Asked(random.choice([0, 0, 2]), [(key, value, None)])
-            [(code, remaining)] = go.answer(asked, w.clock.time)
-            response = await gate.ask(asked.message().SerializeToString())
+            sent = SentRequest(random.choice([0, 0, 2]), [(key, value, None)])
+            [(code, remaining)] = go.answer(sent, w.clock.time)
+            response = await gate.ask(sent.message().SerializeToString())
             [status] = response.statuses
-            if key != "many":  # Of these, leases lend units.
+            if key != "many":  # The owner leases units of this key.
                 assert (status.code, status.limit_remaining) == (code, remaining)
             assert response.overall_code == code
 
@@ -124,11 +124,13 @@ async def test_plain_requests_count_as_the_go_service_does(autojump_clock: MockC
 
 
 @pytest.mark.parametrize("key", ["few", "none", "token_bucket", "sliding_window", "shadow"])
-async def test_responses_equal_those_of_the_service(autojump_clock: MockClock, key: str) -> None:
-    async with world(rules=MORE) as w, gateway(w) as gate:
+async def test_responses_of_the_quick_path_equal_those_of_the_service(
+    autojump_clock: MockClock, key: str
+) -> None:
+    async with world(rules=RULES_OF_ALL_ALGORITHMS) as w, gateway(w) as gate:
         for _ in range(6):
-            quick = await gate.ask(about(key, "x"))
-            slow = RateLimitResponse.FromString(await gate.service.answer(about(key, "y")))
+            quick = await gate.ask(request_for(key, "x"))
+            slow = RateLimitResponse.FromString(await gate.service.answer(request_for(key, "y")))
             assert quick == slow
         assert gate.left_to_service == 0
 
@@ -139,23 +141,23 @@ async def test_responses_equal_those_of_the_service(autojump_clock: MockClock, k
         b"",
         b"\xff",
         RateLimitRequest(domain="api").SerializeToString(),
-        about("unknown", "x"),
-        about("concurrency", "x"),
-        Asked(0, [("few", "x", 1)]).message().SerializeToString(),
-        Asked(0, [("few", "x", None), ("few", "y", None)]).message().SerializeToString(),
-        about("few", "x") + b"\x12\x0a" + b"\x0a\x08\x0a\x03few\x12\x01y",
+        request_for("unknown", "x"),
+        request_for("concurrency", "x"),
+        SentRequest(0, [("few", "x", 1)]).message().SerializeToString(),
+        SentRequest(0, [("few", "x", None), ("few", "y", None)]).message().SerializeToString(),
+        request_for("few", "x") + b"\x12\x0a" + b"\x0a\x08\x0a\x03few\x12\x01y",
     ],
 )
 async def test_other_requests_are_left_to_the_service(
     autojump_clock: MockClock, message: bytes
 ) -> None:
-    async with world(rules=MORE) as w, gateway(w) as gate:
+    async with world(rules=RULES_OF_ALL_ALGORITHMS) as w, gateway(w) as gate:
         assert gate.begin(message) is None
         assert gate.begin(message) is None
 
 
 async def test_a_refund_is_left_to_the_service(autojump_clock: MockClock) -> None:
-    request = RateLimitRequest.FromString(about("few", "x"))
+    request = RateLimitRequest.FromString(request_for("few", "x"))
     [descriptor] = request.descriptors
     message = descriptor.SerializeToString() + b"\x20\x01"  # Field 4, `is_negative_hits`.
     written = b"\x0a\x03api\x12" + bytes((len(message),)) + message
@@ -166,54 +168,54 @@ async def test_a_refund_is_left_to_the_service(autojump_clock: MockClock) -> Non
 async def test_a_cancelled_call_spends_nothing(autojump_clock: MockClock) -> None:
     async with world(rules=RULES) as w, gateway(w) as gate:
         for _ in range(10):
-            call = gate.begin(about("few", "x"))
+            call = gate.begin(request_for("few", "x"))
             assert call is not None
             call.check.cancel()
             await trio.sleep(1)
             assert not call.answered.is_set()
-        response = await gate.ask(about("few", "x"))
+        response = await gate.ask(request_for("few", "x"))
         assert response.statuses[0].limit_remaining == LIMITS["few"] - 1
 
 
-async def test_a_dead_owner_leaves_the_decision_to_its_standby(autojump_clock: MockClock) -> None:
+async def test_the_standby_decides_checks_of_a_crashed_owner(autojump_clock: MockClock) -> None:
     async with world(rules=RULES) as w, gateway(w) as gate:
         [(_, value)] = owned(w.rules, "few", "b").items()
         for _ in range(3):
-            await gate.ask(about("few", value))
+            await gate.ask(request_for("few", value))
         await trio.sleep(1)
         await w.crash("b")
-        call = gate.begin(about("few", value))
+        call = gate.begin(request_for("few", value))
         assert call is not None
         await call.answered.wait()
         assert call.was_resumed
-        codes = [(await gate.ask(about("few", value))).overall_code for _ in range(2)]
+        codes = [(await gate.ask(request_for("few", value))).overall_code for _ in range(2)]
         assert codes == [RateLimitResponse.OVER_LIMIT] * 2
 
 
-async def test_the_caches_are_bounded_and_old_messages_leave_first(
+async def test_the_caches_are_bounded_and_evict_old_messages_first(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quick_checks, "_MAX_RECENT", 8)
     monkeypatch.setattr(quick_checks, "_MAX_RESPONSES", 4)
     async with world(rules=RULES) as w, gateway(w) as gate:
         for number in range(40):
-            await gate.ask(about("some", f"{number}"))
-            await gate.ask(about("some", "often", hits_addend=number % 3))
-            await gate.ask(about("unknown", f"{number}"))
-            await gate.ask(about("some", "x" * 200))
+            await gate.ask(request_for("some", f"{number}"))
+            await gate.ask(request_for("some", "often", hits_addend=number % 3))
+            await gate.ask(request_for("unknown", f"{number}"))
+            await gate.ask(request_for("some", "x" * 200))
             quick = gate.quick
             assert len(quick._recent) <= 8
             assert len(quick._older) <= 8
             assert len(quick._responses) <= 4
             known = quick._recent | quick._older
-            assert about("some", "often", hits_addend=number % 3) in known
-            assert about("some", "x" * 200) not in known
+            assert request_for("some", "often", hits_addend=number % 3) in known
+            assert request_for("some", "x" * 200) not in known
 
 
 async def test_metrics_count_results_of_the_quick_path(autojump_clock: MockClock) -> None:
     async with world(rules=RULES) as w, gateway(w) as gate:
         for _ in range(LIMITS["few"] + 2):
-            await gate.ask(about("few", "x"))
+            await gate.ask(request_for("few", "x"))
         counters = gate.service.counters
         assert counters["decided_allowed_owner"] == LIMITS["few"]
         assert counters["decided_denied_owner"] == 2

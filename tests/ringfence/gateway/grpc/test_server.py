@@ -42,31 +42,31 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 async def server() -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
     async with ringfence.local(RULES, clock=HandClock()) as limiter:
         settings = settings_of()
-        served = GrpcServer(make_rls(limiter, settings), Tokens(), settings, HERE)
-        port = await served.start()
+        grpc_server = GrpcServer(make_rls(limiter, settings), Tokens(), settings, HERE)
+        port = await grpc_server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield served, channel
-        await served.stop()
+            yield grpc_server, channel
+        await grpc_server.stop()
 
 
 @asynccontextmanager
-async def opened(
+async def open_port(
     answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]], body_timeout: float = 5.0
 ) -> AsyncIterator[tuple[int, list[str]]]:
-    """A port, and what it has turned away."""
+    """Open a port; yield its number and the causes of its refusals."""
     refusals: list[str] = []
-    made = GrpcPort(answer, settings_of(body_timeout=body_timeout), refusals.append)
-    yield await made.start(HERE, None), refusals
-    await made.stop(0.5)
+    grpc_port = GrpcPort(answer, settings_of(body_timeout=body_timeout), refusals.append)
+    yield await grpc_port.start(HERE, None), refusals
+    await grpc_port.stop(0.5)
 
 
 @asynccontextmanager
 async def port(
     answer: Callable[[HeaderBlock, bytes], Awaitable[bytes]],
 ) -> AsyncIterator[tuple[grpc.aio.Channel, list[str]]]:
-    """A channel to a port, and what that has turned away."""
+    """Open a port; yield a channel to it and the causes of its refusals."""
     async with (
-        opened(answer) as (number, refusals),
+        open_port(answer) as (number, refusals),
         grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel,
     ):
         yield channel, refusals
@@ -76,7 +76,7 @@ async def echo(head: HeaderBlock, message: bytes) -> bytes:
     return message
 
 
-def about(client: str) -> bytes:
+def request_for(client: str) -> bytes:
     request = RateLimitRequest(domain="api")
     request.descriptors.add().entries.add(key="client", value=client)
     written: bytes = request.SerializeToString()
@@ -91,14 +91,14 @@ async def code_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str | None]
 
 def test_concurrent_calls_on_one_connection_are_all_answered() -> None:
     async def main() -> None:
-        async with server() as (served, channel):
+        async with server() as (grpc_server, channel):
             ask = channel.unary_unary(METHOD, response_deserializer=RateLimitResponse.FromString)
             answers = await asyncio.gather(
-                *[ask(about(str(number % 20)), timeout=TIMEOUT) for number in range(100)]
+                *[ask(request_for(str(number % 20)), timeout=TIMEOUT) for number in range(100)]
             )
             codes = [answer.overall_code for answer in answers]
             assert codes.count(RateLimitResponse.OK) == 60, "3 for each of 20 clients"
-            assert served.counters["grpc"] == 100
+            assert grpc_server.counters["grpc"] == 100
 
     run(main)
 
@@ -118,33 +118,33 @@ def test_messages_above_the_maximum_size_are_refused() -> None:
 
 
 def test_a_refusal_message_may_contain_any_characters() -> None:
-    why = "100 % nö: line\nbreak"
+    detail = "100 % nö: line\nbreak"
 
     async def refuse(head: HeaderBlock, message: bytes) -> bytes:
-        raise Refusal(Status.INVALID_ARGUMENT, why)
+        raise Refusal(Status.INVALID_ARGUMENT, detail)
 
     async def main() -> None:
         async with port(refuse) as (channel, _):
-            reported = await code_of(channel.unary_unary("/x/y")(b"", timeout=TIMEOUT))
-        assert reported == (grpc.StatusCode.INVALID_ARGUMENT, why)
+            error = await code_of(channel.unary_unary("/x/y")(b"", timeout=TIMEOUT))
+        assert error == (grpc.StatusCode.INVALID_ARGUMENT, detail)
 
     run(main)
 
 
-def test_unknown_or_compressed_calls_are_unimplemented_and_exceptions_internal() -> None:
-    async def stumble(head: HeaderBlock, message: bytes) -> bytes:
+def test_unknown_or_compressed_calls_get_unimplemented_and_exceptions_get_internal() -> None:
+    async def raise_error(head: HeaderBlock, message: bytes) -> bytes:
         raise ZeroDivisionError
 
     async def main() -> None:
         async with server() as (_, channel):
             code, _ = await code_of(channel.unary_unary("/no/such")(b"", timeout=TIMEOUT))
             assert code is grpc.StatusCode.UNIMPLEMENTED
-            zipped = channel.unary_unary(METHOD)(
-                about("x" * 1000), timeout=TIMEOUT, compression=grpc.Compression.Gzip
+            compressed = channel.unary_unary(METHOD)(
+                request_for("x" * 1000), timeout=TIMEOUT, compression=grpc.Compression.Gzip
             )
-            code, _ = await code_of(zipped)
+            code, _ = await code_of(compressed)
             assert code is grpc.StatusCode.UNIMPLEMENTED
-        async with port(stumble) as (channel, refusals):
+        async with port(raise_error) as (channel, refusals):
             code, _ = await code_of(channel.unary_unary("/x/y")(b"", timeout=TIMEOUT))
             assert (code, refusals) == (grpc.StatusCode.INTERNAL, ["bugs"])
 
@@ -178,7 +178,7 @@ def test_a_client_can_cancel_its_call() -> None:
 
 
 class CancelledCheck(StartedCheck):
-    """A check that records whether it was cancelled."""
+    """Check that records whether it was cancelled."""
 
     def __init__(self) -> None:
         self.was_cancelled = asyncio.Event()
@@ -192,22 +192,22 @@ class CancelledCheck(StartedCheck):
 
 @asynccontextmanager
 async def quick_port(begin: Beginner) -> AsyncIterator[tuple[grpc.aio.Channel, GrpcPort]]:
-    """A channel to a port that begins each call without a task."""
-    made = GrpcPort(echo, settings_of(), lambda cause: None, begin)
-    number = await made.start(HERE, None)
+    """Open a port that begins each call without a task; yield a channel to it and the port."""
+    grpc_port = GrpcPort(echo, settings_of(), lambda cause: None, begin)
+    number = await grpc_port.start(HERE, None)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
-        yield channel, made
-    await made.stop(0.5)
+        yield channel, grpc_port
+    await grpc_port.stop(0.5)
 
 
-async def drained(made: GrpcPort) -> None:
+async def wait_until_idle(grpc_port: GrpcPort) -> None:
     """Wait until no call is in flight."""
-    while made.calls:  # noqa: ASYNC110 - a port has no event for it.
+    while grpc_port.calls:  # noqa: ASYNC110 - a port has no event for it.
         await asyncio.sleep(0.01)
 
 
-def test_a_call_without_a_task_is_answered_now_or_later_or_by_a_task() -> None:
-    async def longer(message: bytes) -> bytes:
+def test_a_call_can_be_answered_immediately_or_later_or_by_a_task() -> None:
+    async def answer_later(message: bytes) -> bytes:
         await asyncio.sleep(0.001)
         return message + b" by a task"
 
@@ -218,7 +218,7 @@ def test_a_call_without_a_task_is_answered_now_or_later_or_by_a_task() -> None:
             case b"later":
                 asyncio.get_running_loop().call_later(0.001, call.answer, message)
             case b"resumed":
-                call.resume(partial(longer, message))
+                call.resume(partial(answer_later, message))
             case b"failed":
                 asyncio.get_running_loop().call_soon(call.fail, Refusal(Status.NOT_FOUND, "no"))
             case b"refused":
@@ -230,7 +230,7 @@ def test_a_call_without_a_task_is_answered_now_or_later_or_by_a_task() -> None:
         return True
 
     async def main() -> None:
-        async with quick_port(begin) as (channel, made):
+        async with quick_port(begin) as (channel, grpc_port):
             ask = channel.unary_unary("/x/y")
             for _ in range(3):
                 assert await ask(b"now", timeout=TIMEOUT) == b"now"
@@ -243,7 +243,7 @@ def test_a_call_without_a_task_is_answered_now_or_later_or_by_a_task() -> None:
                     (b"broken", grpc.StatusCode.INTERNAL),
                 ):
                     assert (await code_of(ask(message, timeout=TIMEOUT)))[0] is code
-            await drained(made)
+            await wait_until_idle(grpc_port)
 
     run(main)
 
@@ -257,7 +257,7 @@ def test_a_check_is_cancelled_with_its_call() -> None:
         return True
 
     async def main() -> None:
-        async with quick_port(begin) as (channel, made):
+        async with quick_port(begin) as (channel, grpc_port):
             ask = channel.unary_unary("/x/y")
             assert (await code_of(ask(b"", timeout=0.5)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
             await (await checks.get()).was_cancelled.wait()
@@ -265,13 +265,13 @@ def test_a_check_is_cancelled_with_its_call() -> None:
             reset = await checks.get()
             hanging.cancel()
             await reset.was_cancelled.wait()
-            await drained(made)
+            await wait_until_idle(grpc_port)
             lost_call = ask(b"", timeout=TIMEOUT)
             lost = await checks.get()
-            next(iter(made.connections)).abort()
+            next(iter(grpc_port.connections)).abort()
             await lost.was_cancelled.wait()
             assert (await code_of(lost_call))[0] is grpc.StatusCode.UNAVAILABLE
-            await drained(made)
+            await wait_until_idle(grpc_port)
 
     run(main)
 
@@ -283,46 +283,46 @@ def test_each_call_has_its_own_deadline() -> None:
         return True
 
     async def main() -> None:
-        async with quick_port(begin) as (channel, made):
+        async with quick_port(begin) as (channel, grpc_port):
             ask = channel.unary_unary("/x/y")
             refusals: list[str] = []
-            made.on_refusal = refusals.append
+            grpc_port.on_refusal = refusals.append
             hanging = [ask(bytes((number,)), timeout=0.9 - number / 5) for number in range(4)]
             assert await ask(b"answered", timeout=0.2) == b"answered"
             for call in reversed(hanging):
                 assert (await code_of(call))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
             async with asyncio.timeout(TIMEOUT):
-                await drained(made)
+                await wait_until_idle(grpc_port)
             assert set(refusals) <= {"deadline"}
 
     run(main)
 
 
-def test_health_can_be_checked_listed_and_watched_until_the_stop() -> None:
+def test_health_can_be_checked_listed_and_watched_until_the_server_stops() -> None:
     async def main() -> None:
-        async with server() as (served, channel):
+        async with server() as (grpc_server, channel):
             stub = health_pb2_grpc.HealthStub(channel)
             known, unknown = [
                 health_pb2.HealthCheckRequest(service=name) for name in ("ratelimit", "else")
             ]
-            watched, stranger = stub.Watch(known), stub.Watch(unknown)
-            assert (await watched.read()).status == S.NOT_SERVING
-            assert (await stranger.read()).status == S.SERVICE_UNKNOWN
+            watch, unknown_watch = stub.Watch(known), stub.Watch(unknown)
+            assert (await watch.read()).status == S.NOT_SERVING
+            assert (await unknown_watch.read()).status == S.SERVICE_UNKNOWN
             assert (await stub.Check(known)).status == S.NOT_SERVING
 
-            await served.set_ready()
+            await grpc_server.set_ready()
 
-            assert (await watched.read()).status == S.SERVING
+            assert (await watch.read()).status == S.SERVING
             assert (await stub.Check(known)).status == S.SERVING
             listed = (await stub.List(health_pb2.HealthListRequest())).statuses
             assert {each.status for each in listed.values()} == {S.SERVING}
             code, _ = await code_of(stub.Check(unknown))
             assert code is grpc.StatusCode.NOT_FOUND
-            stranger.cancel()
+            unknown_watch.cancel()
 
-            stopping = asyncio.create_task(served.stop())
-            assert (await watched.read()).status == S.NOT_SERVING
-            code, _ = await code_of(watched.read())
+            stopping = asyncio.create_task(grpc_server.stop())
+            assert (await watch.read()).status == S.NOT_SERVING
+            code, _ = await code_of(watch.read())
             assert code is grpc.StatusCode.UNAVAILABLE
             await stopping
 
@@ -331,21 +331,21 @@ def test_health_can_be_checked_listed_and_watched_until_the_stop() -> None:
 
 def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
     async def main() -> None:
-        started, go = asyncio.Event(), asyncio.Event()
+        started, may_answer = asyncio.Event(), asyncio.Event()
 
         async def answer(head: HeaderBlock, message: bytes) -> bytes:
             started.set()
-            await go.wait()
+            await may_answer.wait()
             return message
 
-        made = GrpcPort(answer, settings_of(), print)
-        number = await made.start(HERE, None)
+        grpc_port = GrpcPort(answer, settings_of(), print)
+        number = await grpc_port.start(HERE, None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
             call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=TIMEOUT))
             await started.wait()
-            stopping = asyncio.create_task(made.stop(TIMEOUT))
+            stopping = asyncio.create_task(grpc_port.stop(TIMEOUT))
             await asyncio.sleep(0)
-            go.set()
+            may_answer.set()
             assert await call == b"a"
             await stopping
 
@@ -354,13 +354,13 @@ def test_calls_in_flight_are_answered_when_the_port_stops() -> None:
 
 def test_connections_without_grpc_or_without_data_are_closed() -> None:
     async def main() -> None:
-        async with opened(echo, body_timeout=0.2) as (number, refusals):
+        async with open_port(echo, body_timeout=0.2) as (number, refusals):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert b"the connection preface of HTTP/2 is missing" in await reader.read()
             writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
-            await reader.read()  # Until it is closed.
+            await reader.read()  # Returns when the port closes the connection.
             writer.close()
         assert refusals[0] == "bad_http2"
 
@@ -369,11 +369,11 @@ def test_connections_without_grpc_or_without_data_are_closed() -> None:
 
 def test_an_error_names_a_port_that_is_already_in_use() -> None:
     async def main() -> None:
-        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        where = taken.sockets[0].getsockname()
-        with pytest.raises(ConfigError, match=rf"127.0.0.1:{where[1]} for gRPC"):
-            await GrpcPort(echo, settings_of(), print).start(where, None)
-        taken.close()
+        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        address = listener.sockets[0].getsockname()
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{address[1]} for gRPC"):
+            await GrpcPort(echo, settings_of(), print).start(address, None)
+        listener.close()
 
     run(main)
 
@@ -389,7 +389,7 @@ def test_the_deadline_of_a_call_is_enforced() -> None:
             raise
 
     async def main() -> None:
-        async with opened(hang) as (number, refusals):
+        async with open_port(hang) as (number, refusals):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             for stream, timeout in ((1, "20m"), (3, "soon"), (5, "123456789m")):
                 fields = [(":method", "POST"), (":scheme", "http"), (":path", "/x/y")]
@@ -416,10 +416,10 @@ def test_watches_per_connection_are_bounded() -> None:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service="ratelimit")
             watches = [stub.Watch(request) for _ in range(5)]
-            reported = await asyncio.gather(
+            results = await asyncio.gather(
                 *[each.read() for each in watches], return_exceptions=True
             )
-            [refused] = [each for each in reported if isinstance(each, grpc.aio.AioRpcError)]
+            [refused] = [each for each in results if isinstance(each, grpc.aio.AioRpcError)]
             assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             for each in watches:
                 each.cancel()
@@ -435,7 +435,7 @@ def test_under_memory_pressure_the_connection_with_most_bytes_is_closed(
     monkeypatch.setattr("ringfence.gateway.grpc.port._MAX_KEPT", 100_000)
 
     async def main() -> None:
-        async with opened(echo) as (number, refusals):
+        async with open_port(echo) as (number, refusals):
             connections = []
             for size in (30_000, 60_000, 20_000):
                 reader, writer = await asyncio.open_connection("127.0.0.1", number)

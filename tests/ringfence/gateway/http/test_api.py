@@ -1,4 +1,4 @@
-"""The HTTP API as programs in other languages use it."""
+"""HTTP API of the gateway, as programs in other languages use it."""
 
 import json
 
@@ -7,14 +7,14 @@ import pytest
 import trio
 
 from ringfence.gateway.http.http_types import Response
-from tests.ringfence.gateway.gateway import api, ask, header, post, reported
+from tests.ringfence.gateway.gateway import api, ask, header, json_of, post
 
 X = {"domain": "api", "descriptors": [{"client": "x"}]}
 
 
 async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
     async with api() as gateway:
-        answers = [reported(await post(gateway, "/v1/check", X)) for _ in range(4)]
+        answers = [json_of(await post(gateway, "/v1/check", X)) for _ in range(4)]
 
     assert [each["remaining"] for each in answers] == [2, 1, 0, 0]
     assert [each["allowed"] for each in answers] == [True, True, True, False]
@@ -27,48 +27,48 @@ async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
 async def test_several_descriptors_are_all_or_nothing() -> None:
     both = {"domain": "api", "descriptors": [{"client": "x"}, {"wide": "w"}], "cost": 3}
     async with api() as gateway:
-        assert reported(await post(gateway, "/v1/check", both))["allowed"]
-        assert not reported(await post(gateway, "/v1/check", both))["allowed"]
-        left = reported(
+        assert json_of(await post(gateway, "/v1/check", both))["allowed"]
+        assert not json_of(await post(gateway, "/v1/check", both))["allowed"]
+        left = json_of(
             await post(gateway, "/v1/peek", {"domain": "api", "descriptors": [{"wide": "w"}]})
         )
 
     assert left["remaining"] == 7
 
 
-async def test_the_order_of_the_entries_is_that_of_the_body() -> None:
+async def test_entries_are_matched_in_the_order_of_the_body() -> None:
     async with api() as gateway:
-        right = await post(
+        matching = await post(
             gateway, "/v1/check", b'{"domain":"api","descriptors":[{"path":"/a","client":"x"}]}'
         )
-        wrong = await post(
+        swapped = await post(
             gateway, "/v1/check", b'{"domain":"api","descriptors":[{"client":"x","path":"/a"}]}'
         )
 
-    assert (reported(right)["limit"], reported(wrong)["limit"]) == (2, None)
+    assert (json_of(matching)["limit"], json_of(swapped)["limit"]) == (2, None)
 
 
-async def test_many_checks_of_several_domains_come_back_in_order() -> None:
+async def test_decisions_of_several_domains_have_the_order_of_the_checks() -> None:
     other = {"domain": "nobody", "descriptors": [{"client": "x"}]}
-    dear = {**X, "cost": 2}
+    expensive = {**X, "cost": 2}
     async with api() as gateway:
-        answer = reported(await post(gateway, "/v1/check", {"checks": [X, other, dear, X]}))
+        answer = json_of(await post(gateway, "/v1/check", {"checks": [X, other, expensive, X]}))
 
     assert [each["limit"] for each in answer["decisions"]] == [3, None, 3, 3]
     assert [each["allowed"] for each in answer["decisions"]] == [True, True, True, False]
 
 
-async def test_all_operations_accept_a_limit_outside_of_rules() -> None:
-    mine = {"limit": "5/minute", "key": ["user", "42"]}
+async def test_all_operations_accept_an_ad_hoc_limit() -> None:
+    ad_hoc = {"limit": "5/minute", "key": ["user", "42"]}
     async with api() as gateway:
         steps = [
-            await post(gateway, "/v1/check", {**mine, "cost": 4}),
-            await post(gateway, "/v1/peek", mine),
-            await post(gateway, "/v1/refund", {**mine, "cost": 2}),
-            await post(gateway, "/v1/reset", mine),
+            await post(gateway, "/v1/check", {**ad_hoc, "cost": 4}),
+            await post(gateway, "/v1/peek", ad_hoc),
+            await post(gateway, "/v1/refund", {**ad_hoc, "cost": 2}),
+            await post(gateway, "/v1/reset", ad_hoc),
         ]
 
-    assert [reported(each)["remaining"] for each in steps] == [1, 1, 3, 5]
+    assert [json_of(each)["remaining"] for each in steps] == [1, 1, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ async def test_a_limit_may_have_a_period_of_months_or_years(period: str, seconds
 
 
 async def test_a_charge_beyond_the_limit_is_counted_and_reported() -> None:
-    mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
+    ad_hoc = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
     async with api() as gateway:
-        by_rule = [reported(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
-        denied = reported(await post(gateway, "/v1/check", X))
-        by_limit = reported(await post(gateway, "/v1/charge", {**mine, "cost": 9}))
-        back = reported(await post(gateway, "/v1/refund", {**X, "cost": 5}))
-        wrong = await post(gateway, "/v1/charge", {**X, "cost": -1})
+        by_rule = [json_of(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
+        denied = json_of(await post(gateway, "/v1/check", X))
+        by_limit = json_of(await post(gateway, "/v1/charge", {**ad_hoc, "cost": 9}))
+        refunded = json_of(await post(gateway, "/v1/refund", {**X, "cost": 5}))
+        invalid = await post(gateway, "/v1/charge", {**X, "cost": -1})
 
     assert [each["allowed"] for each in by_rule] == [True, False, False]
     assert [each["remaining"] for each in by_rule] == [1, 0, 0]
     assert by_rule[2]["retry_after"] == denied["retry_after"] == 30.0
     assert (by_limit["allowed"], by_limit["limit"]) == (False, 5)
-    assert back["remaining"] == 2
-    assert wrong.status == 400
+    assert refunded["remaining"] == 2
+    assert invalid.status == 400
 
 
 async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
@@ -109,25 +109,27 @@ async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
             await post(gateway, "/v1/reset", X),
         ]
 
-    peeked, many, refunded, reset = [reported(each) for each in steps]
+    peeked, many, refunded, reset = [json_of(each) for each in steps]
     assert (peeked["allowed"], peeked["remaining"]) == (False, 0)
     assert [each["allowed"] for each in many["decisions"]] == [False]
     assert (refunded["remaining"], reset["remaining"]) == (1, 3)
 
 
-@pytest.mark.parametrize(("asked", "longest"), [(3600, 5.0), (5, 60.0)])
-async def test_acquire_waits_at_most_its_maximum(autojump_clock, asked, longest) -> None:
-    async with api(max_wait=longest) as gateway:
+@pytest.mark.parametrize(("requested", "maximum"), [(3600, 5.0), (5, 60.0)])
+async def test_acquire_does_not_wait_if_its_maximum_is_too_short(
+    autojump_clock, requested, maximum
+) -> None:
+    async with api(max_wait=maximum) as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})
         began = trio.current_time()
-        answer = reported(await post(gateway, "/v1/acquire", {**X, "max_wait": asked}))
+        answer = json_of(await post(gateway, "/v1/acquire", {**X, "max_wait": requested}))
         waited = trio.current_time() - began
 
-    assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most that it waits"
-    assert waited == 0, "what 5 s would not do is answered at once"
+    assert not answer["allowed"], "units are free after 30 s, and the request waits at most 5 s"
+    assert waited == 0, "a wait that is too short is answered immediately"
 
 
-async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_clock) -> None:
+async def test_waiting_requests_are_bounded_by_caller_and_in_total(autojump_clock) -> None:
     body = {**X, "max_wait": 40}
     async with (
         api(max_wait=60.0, max_waiting=3, max_waiting_per_caller=2) as gateway,
@@ -153,10 +155,10 @@ async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_cl
             assert (await ask(gateway, "POST", "/v1/acquire", body)).status == 200
 
 
-async def test_should_allow_request_has_the_shape_of_the_textbook() -> None:
+async def test_should_allow_request_has_the_fields_of_the_textbook() -> None:
     async with api() as gateway:
         sent = {"clientId": "c", "timestamp": 1640995200}
-        answers = [reported(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
+        answers = [json_of(await post(gateway, "/shouldAllowRequest", sent)) for _ in range(4)]
 
     assert answers == [{"allowed": True}] * 3 + [{"allowed": False}]
 
@@ -170,7 +172,7 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
 
     assert packed.content_type == "application/msgpack"
     assert msgspec.msgpack.decode(packed.body)["remaining"] == 2
-    assert (plain.content_type, reported(plain)["remaining"]) == ("application/json", 1)
+    assert (plain.content_type, json_of(plain)["remaining"]) == ("application/json", 1)
 
 
 @pytest.mark.parametrize(
@@ -202,39 +204,39 @@ async def test_the_error_of_an_invalid_body_states_the_position(body: object, wo
         response = await post(gateway, "/v1/check", body)
 
         assert (response.status, response.content_type) == (400, "application/problem+json")
-        assert word in reported(response)["detail"]
+        assert word in json_of(response)["detail"]
         assert gateway.counters["refused_bad_body"] == 1
 
 
 async def test_other_client_errors_have_standard_http_statuses() -> None:
     async with api(max_checks=2) as gateway:
-        nowhere = await ask(gateway, "GET", "/v2/check")
-        wrong_way = await ask(gateway, "GET", "/v1/check")
-        wrong_kind = await post(gateway, "/v1/check", X, {"Content-Type": "text/csv"})
+        unknown_path = await ask(gateway, "GET", "/v2/check")
+        wrong_method = await ask(gateway, "GET", "/v1/check")
+        wrong_type = await post(gateway, "/v1/check", X, {"Content-Type": "text/csv"})
         too_many = await post(gateway, "/v1/check", {"checks": [X] * 3})
 
-    assert [each.status for each in (nowhere, wrong_way, wrong_kind, too_many)] == [
+    assert [each.status for each in (unknown_path, wrong_method, wrong_type, too_many)] == [
         404,
         405,
         415,
         413,
     ]
-    assert header(wrong_way, "Allow") == "POST"
+    assert header(wrong_method, "Allow") == "POST"
 
 
-async def test_health_counters_and_the_answer_to_head() -> None:
+async def test_health_counters_and_head_requests_are_answered() -> None:
     async with api() as gateway:
         await post(gateway, "/v1/check", X)
         alive, ready = [await ask(gateway, "GET", path) for path in ("/healthz", "/readyz")]
         head = await ask(gateway, "HEAD", "/healthz")
-        counters = reported(await ask(gateway, "GET", "/v1/counters"))
+        counters = json_of(await ask(gateway, "GET", "/v1/counters"))
 
-    assert (reported(alive), reported(ready)) == ({"status": "alive"}, {"status": "ready"})
+    assert (json_of(alive), json_of(ready)) == ({"status": "alive"}, {"status": "ready"})
     assert (head.status, head.body) == (200, b"")
     assert counters["/v1/check"] == 1
 
 
-async def test_the_document_names_every_path() -> None:
+async def test_the_openapi_document_has_the_paths_and_the_configured_maximum() -> None:
     async with api(max_checks=7) as gateway:
         document = json.loads((await ask(gateway, "GET", "/openapi.json")).body)
 

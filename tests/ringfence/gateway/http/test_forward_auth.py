@@ -1,4 +1,4 @@
-"""Forward authentication as proxies use it."""
+"""Forward authentication, as proxies use it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from ringfence.gateway.http.api import Api
 from ringfence.gateway.http.http_types import UNREADABLE, Response
-from tests.ringfence.gateway.gateway import api, ask, header, reported
+from tests.ringfence.gateway.gateway import api, ask, header, json_of
 
 
 async def auth(
@@ -24,20 +24,20 @@ async def test_the_fourth_request_is_denied_with_retry_after() -> None:
     assert [header(each, "X-RateLimit-Remaining") for each in answers] == ["2", "1", "0", "0"]
     assert [header(each, "Retry-After") for each in answers] == [None, None, None, "30"]
     assert header(answers[3], "RateLimit") == '"client";r=0;t=30'
-    assert reported(answers[3])["type"].endswith("#quota-exceeded")
+    assert json_of(answers[3])["type"].endswith("#quota-exceeded")
 
 
 async def test_a_denial_is_403_for_proxies_without_429_support() -> None:
     async with api() as gateway:
         for _ in range(3):
             await auth(gateway)
-        asked = await auth(gateway, "?deny_status=403")
-        odd = await auth(gateway, "?deny_status=200")
-        foreign = await auth(gateway, "?b=1")
+        with_403 = await auth(gateway, "?deny_status=403")
+        invalid = await auth(gateway, "?deny_status=200")
+        other_query = await auth(gateway, "?b=1")
 
-    assert (asked.status, reported(asked)["status"]) == (403, 403)
-    assert odd.status == 400
-    assert foreign.status == 429, "Caddy adds the query of the client"
+    assert (with_403.status, json_of(with_403)["status"]) == (403, 403)
+    assert invalid.status == 400
+    assert other_query.status == 429, "Caddy forwards the query of the client"
 
 
 async def test_forwarded_addresses_left_of_an_untrusted_one_are_ignored() -> None:
@@ -60,7 +60,7 @@ async def test_address_headers_of_an_untrusted_client_are_ignored() -> None:
     assert answers[3].status == 429
 
 
-async def test_only_the_configured_header_states_the_address() -> None:
+async def test_only_the_configured_address_header_is_read() -> None:
     async with api(address_header="forwarded") as gateway:
         answers = [
             await auth(gateway, forwarded="for=203.0.113.7", x_forwarded_for=f"198.51.100.{number}")
@@ -87,10 +87,12 @@ async def test_descriptors_come_from_the_settings() -> None:
         keyed = await auth(gateway, x_forwarded_uri="/c", x_api_key="k")
 
     remaining = [header(each, "X-RateLimit-Remaining") for each in (first, same, other, keyed)]
-    assert remaining == ["1", "0", "1", "1"], "the fourth tells of the tighter of two"
+    assert remaining == ["1", "0", "1", "1"], (
+        "the headers of `keyed` describe the stricter of two limits"
+    )
 
 
-async def test_the_host_is_the_one_in_the_original_request() -> None:
+async def test_the_host_is_that_of_the_original_request() -> None:
     async with api(auth=["client=host"]) as gateway:
         for number in range(4):
             forwarded = await auth(gateway, host=f"n{number}", x_forwarded_host="shop.example")
@@ -100,7 +102,7 @@ async def test_the_host_is_the_one_in_the_original_request() -> None:
     assert [each.status for each in (forwarded, direct, other)] == [429, 429, 200]
 
 
-async def test_only_the_configured_header_states_the_path() -> None:
+async def test_only_the_configured_path_header_is_read() -> None:
     async with api(auth=["path+client=ip"]) as gateway:
         answers = [
             await auth(gateway, x_forwarded_uri="/a", x_original_uri=f"/{number}")
@@ -151,17 +153,17 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("spelt", SPELLINGS)
-async def test_no_alternative_spelling_makes_a_path_exempt(spelt: str) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_no_alternative_spelling_makes_a_path_exempt(spelling: str) -> None:
     async with api(exempt_paths=["/static"]) as gateway:
-        answers = [await auth(gateway, x_forwarded_uri=spelt) for _ in range(4)]
+        answers = [await auth(gateway, x_forwarded_uri=spelling) for _ in range(4)]
 
     assert answers[3].status == 429
 
 
 async def test_all_spellings_of_a_path_share_a_counter() -> None:
     async with api(auth=["path+client=ip"]) as gateway:
-        answers = [await auth(gateway, x_forwarded_uri=spelt) for spelt in SPELLINGS]
+        answers = [await auth(gateway, x_forwarded_uri=spelling) for spelling in SPELLINGS]
 
     assert [each.status for each in answers] == [200, 200, 429, 429, 429, 429, 429]
 
@@ -169,10 +171,10 @@ async def test_all_spellings_of_a_path_share_a_counter() -> None:
 async def test_an_unreadable_path_is_denied_and_never_counted_as_another_path() -> None:
     async with api() as gateway:
         answer = await auth(gateway, x_forwarded_uri=UNREADABLE)
-        asked = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
+        with_403 = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
 
-    assert (answer.status, asked.status) == (429, 403)
-    assert "escape" in reported(answer)["detail"]
+    assert (answer.status, with_403.status) == (429, 403)
+    assert "escape" in json_of(answer)["detail"]
 
 
 async def test_exempt_paths_can_be_escaped_or_unescaped() -> None:

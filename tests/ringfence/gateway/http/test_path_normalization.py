@@ -1,4 +1,4 @@
-"""All spellings of a path have one normal form."""
+"""Normalization of paths: all spellings of a path have one normal form."""
 
 import pytest
 from hypothesis import given
@@ -60,5 +60,5 @@ def test_normalized_paths_have_no_empty_or_parent_segments(uri: str) -> None:
 def test_a_normalized_path_is_unchanged(uri: str) -> None:
     path = plain_path(uri)
 
-    if not set(path) & set("%?#"):  # What was escaped is decoded once only.
+    if not set(path) & set("%?#"):  # Escaped characters are decoded only once.
         assert plain_path(path) == path

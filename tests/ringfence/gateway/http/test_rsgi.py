@@ -27,40 +27,40 @@ class Scope:
 
 
 class Protocol:
-    """Notes what is done with a request, in order."""
+    """RSGI protocol that records the calls on a request, in order."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.calls: list[str] = []
 
     async def __call__(self) -> bytes:
-        self.done.append("read")
+        self.calls.append("read")
         return b"{}"
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        raise AssertionError("the length is known")
+        raise AssertionError("the body length is known, so the body is read at once")
 
     async def client_disconnect(self) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("no code waits for a disconnection")
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.done.append(str(status))
+        self.calls.append(str(status))
 
     def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None:
-        self.done.append(str(status))
+        self.calls.append(str(status))
 
     def close(self, status: int | None) -> None:
-        raise AssertionError("this is no WebSocket")
+        raise AssertionError("this request is not a WebSocket")
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "done"),
+    ("method", "path", "calls"),
     [
         ("POST", "/nowhere", ["read", "404"]),
         ("POST", "/v1/check", ["read", "400"]),
         ("GET", "/healthz", ["200"]),
     ],
 )
-def test_a_request_is_read_before_it_is_answered(method: str, path: str, done: list[str]) -> None:
+def test_a_request_is_read_before_it_is_answered(method: str, path: str, calls: list[str]) -> None:
 
     protocol = Protocol()
 
@@ -70,4 +70,4 @@ def test_a_request_is_read_before_it_is_answered(method: str, path: str, done: l
             await serve_http(api, Scope(method, path), protocol, 1000, 1.0)
 
     asyncio.run(main())
-    assert protocol.done == done
+    assert protocol.calls == calls

@@ -6,7 +6,7 @@ from tests.ringfence.gateway.gateway import api, ask, post
 
 
 async def samples(gateway) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels."""
+    """Return each sample by its name and the values of its labels."""
     response = await ask(gateway, "GET", "/metrics")
     assert response.status == 200
     assert response.content_type.startswith("text/plain")
@@ -18,21 +18,21 @@ async def samples(gateway) -> dict[tuple[str, ...], float]:
 
 
 async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> None:
-    about_x = {"domain": "api", "descriptors": [{"client": "x"}]}
+    check = {"domain": "api", "descriptors": [{"client": "x"}]}
     entries = [{"key": "client", "value": "x"}]
     async with api() as gateway:
         for _ in range(3):
-            await post(gateway, "/v1/check", about_x)
-        await post(gateway, "/v1/check", {"checks": [about_x, about_x]})
+            await post(gateway, "/v1/check", check)
+        await post(gateway, "/v1/check", {"checks": [check, check]})
         await post(gateway, "/v1/check", b"{")
         await post(gateway, "/json", {"domain": "api", "descriptors": [{"entries": entries}]})
         await ask(gateway, "GET", "/v1/auth", peer="203.0.113.1")
         await post(gateway, "/shouldAllowRequest", {"clientId": "y"})
 
-        reported = await samples(gateway)
+        metrics = await samples(gateway)
 
     requests = "ringfence_gateway_requests_total"
-    assert {name[1]: value for name, value in reported.items() if name[0] == requests} == {
+    assert {name[1]: value for name, value in metrics.items() if name[0] == requests} == {
         "/v1/check": 5,
         "/json": 1,
         "/v1/auth": 1,
@@ -40,19 +40,19 @@ async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> 
         "/metrics": 1,
     }
     decisions = "ringfence_gateway_decisions_total"
-    assert (reported[decisions, "allowed", "local"], reported[decisions, "denied", "local"]) == (
+    assert (metrics[decisions, "allowed", "local"], metrics[decisions, "denied", "local"]) == (
         5,
         3,
     )
-    assert reported["ringfence_gateway_refusals_total", "bad_body"] == 1
-    assert reported["ringfence_gateway_bugs_total",] == 0
-    assert reported["ringfence_gateway_ready",] == 1
+    assert metrics["ringfence_gateway_refusals_total", "bad_body"] == 1
+    assert metrics["ringfence_gateway_bugs_total",] == 0
+    assert metrics["ringfence_gateway_ready",] == 1
 
 
-async def test_metrics_contain_no_key() -> None:
+async def test_metrics_do_not_contain_keys() -> None:
     async with api() as gateway:
-        about = {"domain": "api", "descriptors": [{"client": "secret-client"}]}
-        await post(gateway, "/v1/check", about)
+        check = {"domain": "api", "descriptors": [{"client": "secret-client"}]}
+        await post(gateway, "/v1/check", check)
         response = await ask(gateway, "GET", "/metrics")
 
     assert b"secret-client" not in response.body

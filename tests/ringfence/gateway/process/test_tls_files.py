@@ -1,4 +1,4 @@
-"""Invalid certificate files are reported before the gateway serves."""
+"""Errors for invalid certificate files, before the gateway serves."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,20 +20,20 @@ from ringfence.gateway.process.tls_files import check_tls_files
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyDir:
-    return made(tmp_path_factory.mktemp("keys"))
+    return new_keys(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> KeyDir:
-    return made(tmp_path_factory.mktemp("others"))
+def other_keys(tmp_path_factory: pytest.TempPathFactory) -> KeyDir:
+    return new_keys(tmp_path_factory.mktemp("others"))
 
 
-def made(directory: Path) -> KeyDir:
+def new_keys(directory: Path) -> KeyDir:
     write_keys(directory, (), ("127.0.0.1",), ("app:check",), 1)
     return KeyDir(directory)
 
 
-def complaint(certificate: Path, key: Path, client_ca: Path | str = "") -> str:
+def error_of(certificate: Path, key: Path, client_ca: Path | str = "") -> str:
     with pytest.raises(ConfigError) as caught:
         check_tls_files(str(certificate), str(key), str(client_ca), datetime.now(UTC))
     return str(caught.value)
@@ -47,26 +47,26 @@ def test_valid_files_are_accepted(keys: KeyDir) -> None:
 
 
 def test_an_error_names_files_with_the_wrong_content(keys: KeyDir, tmp_path: Path) -> None:
-    odd = tmp_path / "odd.pem"
-    odd.write_text("rubbish", "utf-8")
+    invalid = tmp_path / "odd.pem"
+    invalid.write_text("rubbish", "utf-8")
 
-    assert f"{odd} holds no certificate" in complaint(odd, keys.key)
-    assert f"{odd} is not an unencrypted private key" in complaint(keys.certificate, odd)
-    reported = complaint(keys.certificate, keys.key, odd)
-    assert reported.startswith(f"tls_client_ca: {odd} holds no certificate")
+    assert f"{invalid} holds no certificate" in error_of(invalid, keys.key)
+    assert f"{invalid} is not an unencrypted private key" in error_of(keys.certificate, invalid)
+    error = error_of(keys.certificate, keys.key, invalid)
+    assert error.startswith(f"tls_client_ca: {invalid} holds no certificate")
 
 
 def test_an_error_names_an_authority_file_with_broken_pem(keys: KeyDir, tmp_path: Path) -> None:
-    odd = tmp_path / "odd.pem"
-    odd.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "utf-8")
+    invalid = tmp_path / "odd.pem"
+    invalid.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "utf-8")
 
-    assert "tls_client_ca" in complaint(keys.certificate, keys.key, odd)
+    assert "tls_client_ca" in error_of(keys.certificate, keys.key, invalid)
 
 
-def test_a_private_key_of_another_certificate_is_reported(keys: KeyDir, others: KeyDir) -> None:
-    reported = complaint(keys.certificate, others.key)
+def test_a_private_key_of_another_certificate_is_reported(keys: KeyDir, other_keys: KeyDir) -> None:
+    error = error_of(keys.certificate, other_keys.key)
 
-    assert f"the key in {others.key} does not belong to the certificate in" in reported
+    assert f"the key in {other_keys.key} does not belong to the certificate in" in error
 
 
 def test_an_encrypted_private_key_is_reported_without_a_password_prompt(
@@ -77,7 +77,7 @@ def test_an_encrypted_private_key_is_reported_without_a_password_prompt(
     form = Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     locked.write_bytes(key.private_bytes(*form))
 
-    assert "not an unencrypted private key" in complaint(keys.certificate, locked)
+    assert "not an unencrypted private key" in error_of(keys.certificate, locked)
 
 
 def test_an_expired_certificate_is_reported(keys: KeyDir) -> None:
@@ -88,11 +88,11 @@ def test_an_expired_certificate_is_reported(keys: KeyDir) -> None:
 
 
 def test_an_unreadable_file_is_reported(keys: KeyDir, tmp_path: Path) -> None:
-    assert f"tls_key: cannot read {tmp_path}" in complaint(keys.certificate, tmp_path)
+    assert f"tls_key: cannot read {tmp_path}" in error_of(keys.certificate, tmp_path)
 
 
-def test_settings_with_invalid_files_are_refused_at_load(keys: KeyDir, others: KeyDir) -> None:
-    reported = {"tls_cert": str(keys.certificate), "tls_key": str(others.key)}
+def test_settings_with_invalid_files_are_refused_at_load(keys: KeyDir, other_keys: KeyDir) -> None:
+    settings = {"tls_cert": str(keys.certificate), "tls_key": str(other_keys.key)}
 
     with pytest.raises(ConfigError, match="tls_cert and tls_key: the key in"):
-        load_gateway_settings(None, {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}, reported)
+        load_gateway_settings(None, {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}, settings)

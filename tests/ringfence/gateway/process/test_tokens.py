@@ -9,12 +9,14 @@ from ringfence.errors import ConfigError
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
 from ringfence.settings.token_file import Scope
 from ringfence.wire.credentials import token_digest
-from tests.ringfence.gateway.gateway import api, ask, reported
+from tests.ringfence.gateway.gateway import api, ask, json_of
 
 SECRET = bytes(range(16))
 
 
-def file_of(directory: Path, scopes: str, digest: str = token_digest(SECRET).hex()) -> Path:
+def write_token_file(
+    directory: Path, scopes: str, digest: str = token_digest(SECRET).hex()
+) -> Path:
     path = directory / "tokens.toml"
     path.write_text(f'[tokens.app]\ndigest = "{digest}"\nscopes = {scopes}\n', "utf-8")
     return path
@@ -25,7 +27,7 @@ def bearer(name: str = "app", secret: bytes = SECRET) -> str:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "may"),
+    ("scopes", "granted"),
     [
         ('["check"]', {Scope.CHECK}),
         ('["observe"]', {Scope.OBSERVE}),
@@ -35,13 +37,13 @@ def bearer(name: str = "app", secret: bytes = SECRET) -> str:
     ],
 )
 def test_a_token_grants_its_scopes_in_gateway_and_node_terms(
-    tmp_path: Path, scopes: str, may: set[Scope]
+    tmp_path: Path, scopes: str, granted: set[Scope]
 ) -> None:
-    assert load_tokens(file_of(tmp_path, scopes)).scopes_of(bearer()) == may
+    assert load_tokens(write_token_file(tmp_path, scopes)).scopes_of(bearer()) == granted
 
 
 @pytest.mark.parametrize(
-    ("scope", "method", "path", "sufficing"),
+    ("scope", "method", "path", "sufficient"),
     [
         ("check", "POST", "/v1/peek", None),
         ("check", "GET", "/metrics", "observe"),
@@ -61,22 +63,22 @@ def test_a_token_grants_its_scopes_in_gateway_and_node_terms(
     ],
 )
 async def test_a_refusal_names_the_least_sufficient_scope(
-    tmp_path: Path, scope: str, method: str, path: str, sufficing: str | None
+    tmp_path: Path, scope: str, method: str, path: str, sufficient: str | None
 ) -> None:
-    tokens = load_tokens(file_of(tmp_path, f'["{scope}"]'))
+    tokens = load_tokens(write_token_file(tmp_path, f'["{scope}"]'))
     body = {"domain": "api", "descriptors": [{"client": "x"}]} if method == "POST" else None
     async with api(tokens) as gateway:
         answer = await ask(gateway, method, path, body, {"Authorization": bearer()})
 
-    if sufficing is None:
+    if sufficient is None:
         assert answer.status == 200
     else:
         assert answer.status == 403
-        assert reported(answer)["detail"] == f"the token lacks the scope {sufficing}"
+        assert json_of(answer)["detail"] == f"the token lacks the scope {sufficient}"
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "header",
     [
         None,
         "",
@@ -88,12 +90,12 @@ async def test_a_refusal_names_the_least_sufficient_scope(
         bearer("other"),
     ],
 )
-def test_invalid_credentials_have_no_scope(tmp_path: Path, sent: str | None) -> None:
-    assert load_tokens(file_of(tmp_path, '["check"]')).scopes_of(sent) is None
+def test_invalid_credentials_have_no_scope(tmp_path: Path, header: str | None) -> None:
+    assert load_tokens(write_token_file(tmp_path, '["check"]')).scopes_of(header) is None
 
 
 def test_a_token_restricted_to_domains_has_no_scope(tmp_path: Path) -> None:
-    path = file_of(tmp_path, '["check"]\ndomains = ["shop"]')
+    path = write_token_file(tmp_path, '["check"]\ndomains = ["shop"]')
 
     assert load_tokens(path).scopes_of(bearer()) == frozenset()
 
@@ -120,17 +122,17 @@ async def test_a_certificate_alone_grants_the_scope_check(
 
     assert answer.status == status
     if status == 403:
-        assert reported(answer)["detail"].startswith("without `tokens` a certificate grants")
+        assert json_of(answer)["detail"].startswith("without `tokens` a certificate grants")
 
 
 def test_with_a_token_file_a_certificate_grants_no_scope(tmp_path: Path) -> None:
-    tokens = load_tokens(file_of(tmp_path, '["check"]'), asks_certificates=True)
+    tokens = load_tokens(write_token_file(tmp_path, '["check"]'), asks_certificates=True)
 
     assert tokens.scopes_of(None) is None
 
 
 @pytest.mark.parametrize(
-    ("scopes", "digest", "said"),
+    ("scopes", "digest", "error"),
     [
         (
             '["chek"]',
@@ -143,15 +145,15 @@ def test_with_a_token_file_a_certificate_grants_no_scope(tmp_path: Path) -> None
     ],
 )
 def test_an_error_names_the_invalid_file(
-    tmp_path: Path, scopes: str, digest: str, said: str
+    tmp_path: Path, scopes: str, digest: str, error: str
 ) -> None:
-    path = file_of(tmp_path, scopes, digest)
+    path = write_token_file(tmp_path, scopes, digest)
 
     with pytest.raises(ConfigError, match="keys new") as caught:
         load_tokens(path)
 
     assert str(path) in str(caught.value)
-    assert said in str(caught.value)
+    assert error in str(caught.value)
 
 
 def test_a_token_file_without_tokens_is_rejected(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_a_changed_token_file_applies_from_the_next_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "ringfence.gateway")
-    path = file_of(tmp_path, '["check"]')
+    path = write_token_file(tmp_path, '["check"]')
     tokens = load_tokens(path)
     file = TokenReload(path, tokens)
     file.reload_if_changed()
@@ -193,7 +195,7 @@ def test_a_changed_token_file_applies_from_the_next_request(
 def test_an_invalid_or_missing_token_file_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = file_of(tmp_path, '["check"]')
+    path = write_token_file(tmp_path, '["check"]')
     tokens = load_tokens(path)
     file = TokenReload(path, tokens)
 
