@@ -13,7 +13,7 @@ START = 1_700_000_000.5
 
 
 class HandClock:
-    """A clock that stands until it is moved; the program's own `time.time()` moves along."""
+    """Clock that only `advance` moves; `time.time()` returns the same instant."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = START
@@ -39,7 +39,7 @@ def limiter(clock: HandClock) -> Iterator[BlockingLimiter]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    """Two real nodes, for tests that only use keys of their own."""
+    """Run two real nodes; each test must use its own keys."""
     with two_nodes(tmp_path_factory.mktemp("cluster")) as nodes:
         yield nodes
 

@@ -1,4 +1,4 @@
-"""Costs that are known when the answer ends: they count in full, past the limit too."""
+"""Costs that are known at the end of the response: they count in full, also beyond the limit."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
@@ -42,15 +42,15 @@ TENANT = {"tenant": "acme"}
 BY_TENANT: Any = {"domain": "llm", "keys": {"tenant": lambda _: "acme"}}
 
 
-async def answer_of_300(scope: Scope, receive: Receive, send: Send) -> None:
-    """A stream that knows its tokens with its last part."""
+async def stream_of_300_units(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stream a response that reports its cost before its last part."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"Once", "more_body": True})
     set_cost(scope, 300)
     await send({"type": "http.response.body", "body": b"."})
 
 
-def left(limiter: BlockingLimiter) -> int | None:
+def remaining(limiter: BlockingLimiter) -> int | None:
     return limiter.peek("llm", TENANT).remaining
 
 
@@ -60,9 +60,9 @@ def limiter() -> Iterator[BlockingLimiter]:
         yield opened
 
 
-async def test_answers_of_300_close_a_budget_of_1000_with_the_fourth() -> None:
+async def test_the_fourth_response_of_300_units_exhausts_a_budget_of_1000() -> None:
     app = RateLimitMiddleware(
-        answer_of_300,
+        stream_of_300_units,
         partial(ringfence.local, RULES),
         cost=1,
         cost_after=reported_cost,
@@ -87,10 +87,10 @@ async def test_an_unreported_cost_keeps_the_reserved_cost() -> None:
         assert (await opened.peek("llm", TENANT)).remaining == 750
 
 
-async def test_beside_a_slot_the_tokens_are_charged_and_the_slot_comes_back() -> None:
+async def test_the_cost_is_charged_and_the_slot_of_the_same_request_is_released() -> None:
     keys: Any = [BY_TENANT["keys"], {"streams": lambda _: "acme"}]
     app = RateLimitMiddleware(
-        answer_of_300,
+        stream_of_300_units,
         partial(ringfence.local, RULES),
         domain="llm",
         keys=keys,
@@ -105,7 +105,7 @@ async def test_beside_a_slot_the_tokens_are_charged_and_the_slot_comes_back() ->
 
 async def test_a_slot_alone_is_released_and_not_charged() -> None:
     app = RateLimitMiddleware(
-        answer_of_300,
+        stream_of_300_units,
         partial(ringfence.local, RULES),
         domain="llm",
         keys={"streams": lambda _: "acme"},
@@ -116,14 +116,14 @@ async def test_a_slot_alone_is_released_and_not_charged() -> None:
         assert (await opened.peek("llm", {"streams": "acme"})).remaining == 5
 
 
-async def test_of_a_request_that_no_node_decided_the_whole_cost_is_charged(
+async def test_the_whole_cost_of_an_undecided_request_is_charged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def undecided(*_: object, **__: object) -> ringfence.Decision:
         return decide([UNDECIDED])
 
     app = RateLimitMiddleware(
-        answer_of_300,
+        stream_of_300_units,
         partial(ringfence.local, RULES),
         cost=100,
         cost_after=reported_cost,
@@ -150,10 +150,10 @@ async def test_a_fastapi_stream_reports_its_cost_behind_other_middlewares() -> N
 
         return StreamingResponse(parts())
 
-    async def passes(request: Request, call_next: Any) -> Any:
+    async def pass_through(request: Request, call_next: Any) -> Any:
         return await call_next(request)
 
-    app.add_middleware(BaseHTTPMiddleware, dispatch=passes)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=pass_through)
     limits.install(app)
     async with living(app):
         assert await statuses(app, ["/", "/"]) == [200, 429]
@@ -179,7 +179,7 @@ def test_a_flask_stream_reports_its_cost_after_its_context_has_ended(
 
     with app.test_client().get("/") as answer:
         assert answer.data == b"Once"
-    assert left(limiter) == 600
+    assert remaining(limiter) == 600
 
 
 def test_a_flask_view_reports_its_cost(limiter: BlockingLimiter) -> None:
@@ -211,17 +211,17 @@ def test_a_wsgi_application_reports_its_cost(limiter: BlockingLimiter) -> None:
     b"".join(chunks)
     chunks.close()  # type: ignore[attr-defined]
 
-    assert left(limiter) == 1
+    assert remaining(limiter) == 1
 
 
 @pytest.mark.parametrize(
-    ("place", "cost", "named"),
+    ("target", "cost", "error"),
     [
         (object(), 3, "request must be a framework's request, an ASGI scope or a WSGI environ"),
         (scope_of(), -3, "got -3"),
         (scope_of(), 1.5, "got 1.5"),
     ],
 )
-def test_invalid_arguments_are_reported(place: object, cost: Any, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        set_cost(place, cost)
+def test_invalid_arguments_are_reported(target: object, cost: Any, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        set_cost(target, cost)

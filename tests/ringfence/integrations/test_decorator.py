@@ -49,7 +49,7 @@ def test_a_denied_call_can_return_a_default_instead(limiter):
 
 
 @pytest.mark.parametrize(
-    ("key", "same"),
+    ("key", "calls"),
     [
         ((), ["ab", "xy"]),
         ("left", ["ab", "ay"]),
@@ -58,15 +58,15 @@ def test_a_denied_call_can_return_a_default_instead(limiter):
         (lambda left, right: (left, right), ["ab", "ab"]),
     ],
 )
-def test_calls_with_the_same_key_share_a_budget(limiter, key, same):
+def test_calls_with_the_same_key_share_a_budget(limiter, key, calls):
     @limited(limiter, "1/hour", key=key, when_denied="return", default=False)
     def work(left, right):
         return True
 
-    assert [work(*pair) for pair in same] == [True, False]
+    assert [work(*pair) for pair in calls] == [True, False]
 
 
-def test_functions_count_apart_unless_they_are_given_one_name(limiter):
+def test_functions_have_separate_counters_unless_they_share_a_name(limiter):
     def make(**options):
         @limited(limiter, "1/hour", when_denied="return", default=False, **options)
         def first():
@@ -84,7 +84,7 @@ def test_functions_count_apart_unless_they_are_given_one_name(limiter):
     assert [first(), second()] == [True, False]
 
 
-def test_the_cost_may_depend_on_the_call(limiter):
+def test_the_cost_can_depend_on_the_call(limiter):
     @limited(limiter, "5/hour", cost=len)
     def send(messages):
         return len(messages)
@@ -110,7 +110,7 @@ def test_rules_of_a_domain_can_define_the_limit():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_coroutine_function_waits_for_a_blocking_limiter_in_any_loop(limiter, backend):
+def test_a_coroutine_function_can_use_a_blocking_limiter_in_any_event_loop(limiter, backend):
     @limited(limiter, "1/hour", when_denied="return", default="later")
     async def work():
         await anyio.lowlevel.checkpoint()
@@ -122,7 +122,7 @@ def test_a_coroutine_function_waits_for_a_blocking_limiter_in_any_loop(limiter, 
     assert anyio.run(twice, backend=backend) == ["done", "later"]
 
 
-async def test_waiting_calls_proceed_one_by_one_before_their_deadline(autojump_clock):
+async def test_waiting_calls_proceed_one_by_one_until_their_maximum_wait(autojump_clock):
     async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
         began = trio.current_time()
 
@@ -138,7 +138,7 @@ async def test_waiting_calls_proceed_one_by_one_before_their_deadline(autojump_c
             await waiting(0.5)()
 
 
-async def test_waiting_calls_heed_the_rules_too(autojump_clock):
+async def test_waiting_calls_obey_the_rules(autojump_clock):
     async with ringfence.local(RULES, clock=TrioClock()) as limiter:
 
         @limited(limiter, domain="jobs", descriptors={"to": "a"}, when_denied="wait")
@@ -151,7 +151,7 @@ async def test_waiting_calls_heed_the_rules_too(autojump_clock):
             await work()
 
 
-def test_a_limiter_may_be_found_at_the_first_call(limiter):
+def test_a_callback_can_return_the_limiter_at_the_first_call(limiter):
     found = []
 
     @limited(lambda: found[0], "1/hour")
@@ -162,7 +162,7 @@ def test_a_limiter_may_be_found_at_the_first_call(limiter):
     assert work()
 
 
-async def test_a_plain_function_needs_a_limiter_it_can_block_on():
+async def test_a_plain_function_needs_a_blocking_limiter():
     async with ringfence.local(RuleSet()) as limiter:
         with pytest.raises(ConfigError, match="cannot await; give it a limiter"):
             limited(limiter, "1/s")(len)
@@ -176,7 +176,7 @@ async def nobody_waits(*_):
 
 
 @pytest.mark.parametrize(
-    ("options", "mend"),
+    ("options", "error"),
     [
         ({}, "give either a limit"),
         ({"limit": "1/s", "domain": "d", "descriptors": {"a": "b"}}, "give either a limit"),
@@ -189,11 +189,11 @@ async def nobody_waits(*_):
         ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),
     ],
 )
-def test_invalid_arguments_are_reported_at_decoration(limiter, options, mend):
+def test_invalid_arguments_are_reported_at_decoration(limiter, options, error):
     def greet(user):
         return user
 
-    with pytest.raises(ConfigError, match=mend):
+    with pytest.raises(ConfigError, match=error):
         limited(limiter, **options)(greet)
 
 
@@ -220,7 +220,7 @@ def test_an_asynchronous_generator_cannot_be_limited(limiter):
 
 
 @pytest.mark.parametrize("setting", ["key", "cost", "descriptors"])
-def test_a_function_that_cannot_take_the_calls_arguments_is_refused_at_once(setting, limiter):
+def test_a_callback_that_does_not_accept_the_arguments_is_refused_at_decoration(setting, limiter):
     options = {setting: lambda: 1}
     options |= {"domain": "d"} if setting == "descriptors" else {"limit": "1/s"}
 
@@ -230,7 +230,7 @@ def test_a_function_that_cannot_take_the_calls_arguments_is_refused_at_once(sett
         def mail(to, text=""): ...
 
 
-def test_a_function_may_leave_out_arguments_that_have_defaults(limiter):
+def test_a_callback_can_omit_arguments_that_have_defaults(limiter):
     @limited(limiter, "1/s", key=lambda to: to, cost=lambda to, text="": 1)
     def mail(to, text=""):
         return True

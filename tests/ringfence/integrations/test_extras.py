@@ -8,12 +8,12 @@ import pytest
 def test_an_integration_without_its_extra_names_the_extra_to_install(extra):
     program = f"import sys; sys.modules[{extra!r}] = None; import ringfence.integrations.{extra}"
 
-    reported = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
 
-    assert reported.returncode == 1
-    assert f"pip install '.[{extra}]' in a checkout" in reported.stderr
+    assert result.returncode == 1
+    assert f"pip install '.[{extra}]' in a checkout" in result.stderr
 
 
 def test_the_decorator_needs_no_extra():

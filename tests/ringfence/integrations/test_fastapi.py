@@ -19,7 +19,7 @@ RULES = {
     "domain": "api",
     "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
-here = partial(ringfence.local, RULES)
+local_limiter = partial(ringfence.local, RULES)
 
 
 def make(limits: RateLimits) -> FastAPI:
@@ -66,7 +66,7 @@ def make(limits: RateLimits) -> FastAPI:
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_a_view_is_limited_without_a_request_in_its_signature(backend: str) -> None:
-    app = make(RateLimits(here))
+    app = make(RateLimits(local_limiter))
 
     async def main() -> None:
         async with living(app):
@@ -77,15 +77,15 @@ def test_a_view_is_limited_without_a_request_in_its_signature(backend: str) -> N
 
 
 async def test_paths_of_a_route_share_a_budget_but_routes_do_not() -> None:
-    app = make(RateLimits(here))
+    app = make(RateLimits(local_limiter))
     async with living(app):
         assert await statuses(app, ["/items/1", "/items/2", "/items/3"]) == [200, 200, 429]
         assert await statuses(app, ["/v1/in/a/1", "/v1/in/a/2", "/v1/in/b"]) == [200, 429, 200]
         assert await statuses(app, ["/v2/in/a/1", "/v2/in/a/2"]) == [200, 429]
 
 
-async def test_answers_of_any_kind_have_the_headers_once() -> None:
-    app = make(RateLimits(here))
+async def test_all_responses_have_each_header_once() -> None:
+    app = make(RateLimits(local_limiter))
     async with living(app):
         assert (await ask(app, "/v1/in/b")).headers["ratelimit"].startswith('"1/hour";r=0;t=')
         assert (await ask(app, "/report")).headers["ratelimit"].startswith('"2/hour";r=1;t=')
@@ -95,14 +95,14 @@ async def test_answers_of_any_kind_have_the_headers_once() -> None:
     assert int(refused.headers["retry-after"]) >= 1
 
 
-async def test_a_view_that_wants_to_sees_the_decision() -> None:
-    app = make(RateLimits(here))
+async def test_a_view_can_read_the_decision() -> None:
+    app = make(RateLimits(local_limiter))
     async with living(app):
         assert (await ask(app, "/seen")).body == b"6"
 
 
-async def test_limits_of_views_can_charge_failures_only() -> None:
-    limits = RateLimits(here)
+async def test_limits_of_views_can_charge_only_failures() -> None:
+    limits = RateLimits(local_limiter)
     app = FastAPI()
     limits.install(app)
     failures = limits.depends("2/hour", deduct_when=lambda response: response.status == 401)
@@ -121,7 +121,7 @@ async def test_limits_of_views_can_charge_failures_only() -> None:
 
 
 async def test_two_limits_of_a_view_always_have_separate_counters() -> None:
-    limits = RateLimits(here)
+    limits = RateLimits(local_limiter)
     app = FastAPI()
     limits.install(app)
     every = limits.depends("6/hour")
@@ -141,7 +141,7 @@ async def test_two_limits_of_a_view_always_have_separate_counters() -> None:
 
 
 async def test_a_view_keeps_its_count_when_its_limit_callback_changes() -> None:
-    limits = RateLimits(here)
+    limits = RateLimits(local_limiter)
     app = FastAPI()
     limits.install(app)
     tier = limits.depends(lambda request: request.header("x-tier"))
@@ -157,60 +157,60 @@ async def test_a_view_keeps_its_count_when_its_limit_callback_changes() -> None:
     assert (seen, over) == ([200] * 3, 429)
 
 
-async def test_rules_of_a_domain_can_limit_a_view_or_everything() -> None:
-    limits = RateLimits(here)
+async def test_rules_of_a_domain_can_limit_a_view_or_all_views() -> None:
+    limits = RateLimits(local_limiter)
     app = FastAPI()
     limits.install(app)
 
     @app.get("/ruled", dependencies=[limits.depends(domain="api")])
     async def ruled() -> None: ...
 
-    everything = make(RateLimits(here, domain="api"))
+    everything = make(RateLimits(local_limiter, domain="api"))
     async with living(app), living(everything):
         assert await statuses(app, ["/ruled"] * 3) == [200, 200, 429]
         assert await statuses(everything, ["/free", "/seen", "/report"]) == [200, 200, 429]
 
 
-async def test_the_route_is_known_before_it_is_chosen_below_included_routers_too() -> None:
-    app = make(RateLimits(here, limit="1/hour", keys="route"))
+async def test_the_route_is_known_before_routing_also_in_included_routers() -> None:
+    app = make(RateLimits(local_limiter, limit="1/hour", keys="route"))
     async with living(app):
         assert await statuses(app, ["/v1/in/a/1", "/v1/in/a/2", "/v1/in/b"]) == [200, 429, 200]
         assert await statuses(app, ["/v3/in/a/1", "/v3/in/a/2"]) == [404, 429]
 
 
-def test_openapi_shows_429_where_a_route_is_limited_and_nowhere_else() -> None:
-    paths = make(RateLimits(here)).openapi()["paths"]
+def test_openapi_documents_429_only_for_limited_routes() -> None:
+    paths = make(RateLimits(local_limiter)).openapi()["paths"]
 
-    shown = {
+    documented = {
         path for path, item in paths.items() if "429" in next(iter(item.values()))["responses"]
     }
-    assert shown == set(paths) - {"/free", "/login/{password}"}
-    assert "/v2/in/a/{x}" in shown
+    assert documented == set(paths) - {"/free", "/login/{password}"}
+    assert "/v2/in/a/{x}" in documented
     refusal = paths["/report"]["get"]["responses"]["429"]
     assert "Retry-After" in refusal["headers"]
 
 
-def test_openapi_shows_429_everywhere_when_everything_is_limited() -> None:
-    paths = make(RateLimits(here, domain="api", exempt_paths=["/free"])).openapi()["paths"]
+def test_openapi_documents_429_for_all_routes_that_a_general_limit_covers() -> None:
+    paths = make(RateLimits(local_limiter, domain="api", exempt_paths=["/free"])).openapi()["paths"]
 
-    shown = {
+    documented = {
         path for path, item in paths.items() if "429" in next(iter(item.values()))["responses"]
     }
-    assert shown == set(paths) - {"/free"}
+    assert documented == set(paths) - {"/free"}
 
 
 def test_an_invalid_limit_is_reported_when_the_route_is_defined() -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
-        RateLimits(here).depends("some/hour")
+        RateLimits(local_limiter).depends("some/hour")
 
 
 def test_the_error_for_a_non_fastapi_application_names_its_integration() -> None:
     with pytest.raises(ConfigError, match=r"ringfence\.integrations\.starlette"):
-        RateLimits(here).install(Starlette())
+        RateLimits(local_limiter).install(Starlette())
 
 
 def decorated(limits: RateLimits) -> FastAPI:
-    """As users of slowapi write it: the limit below the route, with and without a request."""
+    """Build an application with each limit below its route's decorator, as in slowapi."""
     app = FastAPI()
     limits.install(app)
 
@@ -240,7 +240,7 @@ def decorated(limits: RateLimits) -> FastAPI:
 
 @pytest.mark.parametrize("path", ["/async", "/sync/1", "/twice"])
 async def test_a_limit_below_the_routes_decorator_limits_as_a_dependency_does(path: str) -> None:
-    app = decorated(RateLimits(here))
+    app = decorated(RateLimits(local_limiter))
 
     async with living(app):
         assert await statuses(app, [path] * 3) == [200, 200, 429]
@@ -249,19 +249,19 @@ async def test_a_limit_below_the_routes_decorator_limits_as_a_dependency_does(pa
 
 
 def test_a_decorated_function_receives_only_its_own_parameters() -> None:
-    app = decorated(RateLimits(here))
+    app = decorated(RateLimits(local_limiter))
 
     with TestClient(app) as client:
         assert client.get("/sync/7?detail=1").json() == [7, True]
         assert client.get("/sync/x").status_code == 422
         assert client.post("/request", json=3).json() == ["POST", 3]
-    shown = app.openapi()["paths"]["/sync/{number}"]["get"]
-    assert [each["name"] for each in shown["parameters"]] == ["number", "detail"]
-    assert "429" in shown["responses"]
+    documented = app.openapi()["paths"]["/sync/{number}"]["get"]
+    assert [each["name"] for each in documented["parameters"]] == ["number", "detail"]
+    assert "429" in documented["responses"]
 
 
 def test_a_limit_above_the_routes_decorator_is_an_error_at_the_start() -> None:
-    limits, app = RateLimits(here), FastAPI()
+    limits, app = RateLimits(local_limiter), FastAPI()
     limits.install(app)
     router = APIRouter(prefix="/in")
 
@@ -277,16 +277,16 @@ def test_a_limit_above_the_routes_decorator_is_an_error_at_the_start() -> None:
         pass
 
 
-def test_a_limit_on_a_function_that_yields_names_the_other_way() -> None:
+def test_the_error_for_a_limit_on_a_generator_names_the_alternative() -> None:
     def stream() -> Iterator[str]:
         yield "part"
 
     with pytest.raises(ConfigError, match=r"dependencies=\[limits\.depends"):
-        RateLimits(here).limit("2/hour")(stream)
+        RateLimits(local_limiter).limit("2/hour")(stream)
 
 
 async def test_an_exempt_route_has_only_its_own_limit() -> None:
-    limits = RateLimits(here, limit="1/hour")
+    limits = RateLimits(local_limiter, limit="1/hour")
     app = FastAPI()
     limits.install(app)
     router = APIRouter()

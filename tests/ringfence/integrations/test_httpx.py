@@ -30,14 +30,14 @@ class TrioClock:
 
 
 class Upstream:
-    """The other side: says what it is told to, in turn, then 200."""
+    """Upstream server that returns the given responses in turn, then 200."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked = []
+        self.paths = []
 
     def __call__(self, request):
-        self.asked.append(request.url.path)
+        self.paths.append(request.url.path)
         status, headers = self.answers.pop(0) if self.answers else (200, {})
         return httpx.Response(status, headers=headers, text="hello")
 
@@ -51,8 +51,8 @@ def client_of(limiter, upstream, *limit, **options):
     )
 
 
-class Unread(httpx.AsyncBaseTransport):
-    """Answers without reading the request, which `MockTransport` keeps as bytes."""
+class NonReadingTransport(httpx.AsyncBaseTransport):
+    """Transport that does not read the request body; `MockTransport` keeps the body as bytes."""
 
     def __init__(self, upstream):
         self.upstream = upstream
@@ -61,17 +61,17 @@ class Unread(httpx.AsyncBaseTransport):
         return self.upstream(request)
 
 
-class Sleeps:
-    """Sleeping as the blocking transport does it, without the time it takes."""
+class FakeSleep:
+    """Fake clock of the blocking transport, which a sleep advances without waiting."""
 
     def __init__(self, monkeypatch):
-        self.at = 1000.0
+        self.now = 1000.0
         self.slept = []
-        monkeypatch.setattr("ringfence.integrations._core.clock.now", lambda: self.at)
+        monkeypatch.setattr("ringfence.integrations._core.clock.now", lambda: self.now)
         monkeypatch.setattr("ringfence.integrations._core.clock.sleep", self.sleep)
 
     def sleep(self, seconds):
-        self.at += seconds
+        self.now += seconds
         if seconds:
             self.slept.append(seconds)
 
@@ -89,7 +89,7 @@ async def test_requests_wait_for_their_turn(autojump_clock):
         assert trio.current_time() - began == pytest.approx(2)
         other = await client.get("http://other.test/a")
         assert other.status_code == 200
-        assert trio.current_time() - began == pytest.approx(2), "another host's budget"
+        assert trio.current_time() - began == pytest.approx(2), "each host has its own budget"
 
 
 async def test_a_request_whose_turn_comes_too_late_is_not_sent(autojump_clock):
@@ -105,7 +105,7 @@ async def test_a_request_whose_turn_comes_too_late_is_not_sent(autojump_clock):
         ) as caught:
             await client.get("/b", params={"secret": "x"})
 
-        assert upstream.asked == ["/a"]
+        assert upstream.paths == ["/a"]
         assert caught.value.request.url.path == "/b"
         assert isinstance(caught.value, OverLimit | httpx.TransportError)
         assert caught.value.retry_after == pytest.approx(1)
@@ -132,13 +132,17 @@ async def test_a_429_or_503_response_is_retried_after_its_wait_if_configured(aut
 
         assert answer.status_code == 200
         assert trio.current_time() - began == pytest.approx(10)
-        assert upstream.asked == ["/a"] * 3
+        assert upstream.paths == ["/a"] * 3
 
 
-async def test_others_of_the_same_key_are_held_back_as_well(autojump_clock):
+async def test_other_requests_with_the_same_key_wait_too(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "7"}))
     async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
-        options = {"respect_retry_after": True, "max_wait": 10, "transport": Unread(upstream)}
+        options = {
+            "respect_retry_after": True,
+            "max_wait": 10,
+            "transport": NonReadingTransport(upstream),
+        }
         async with client_of(limiter, upstream, "100/s", **options) as client:
             began = trio.current_time()
             streamed = await client.post("/a", content=chunks())
@@ -162,7 +166,7 @@ async def chunks():
         (404, {"Retry-After": "1"}),
     ],
 )
-async def test_responses_with_a_too_long_wait_are_returned_unchanged(answer, autojump_clock):
+async def test_responses_without_an_acceptable_wait_are_returned_unchanged(answer, autojump_clock):
     upstream = Upstream(answer)
     async with (
         ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
@@ -171,7 +175,7 @@ async def test_responses_with_a_too_long_wait_are_returned_unchanged(answer, aut
         began = trio.current_time()
         assert (await client.get("/a")).status_code == answer[0]
         assert trio.current_time() == began
-        assert len(upstream.asked) == 1
+        assert len(upstream.paths) == 1
 
 
 async def test_upstream_refusals_are_returned_unless_waiting_is_configured(autojump_clock):
@@ -197,8 +201,8 @@ def test_a_blocking_limiter_serves_an_async_client_in_any_loop(backend):
         anyio.run(get_twice, backend=backend)
 
 
-def test_a_blocking_client_waits_too(monkeypatch):
-    sleeps, upstream = Sleeps(monkeypatch), Upstream((429, {"Retry-After": "7"}))
+def test_a_blocking_client_also_waits_after_a_429(monkeypatch):
+    fake_sleep, upstream = FakeSleep(monkeypatch), Upstream((429, {"Retry-After": "7"}))
     with local(RuleSet()) as limiter:
         transport = WaitingTransport(
             limiter,
@@ -209,7 +213,7 @@ def test_a_blocking_client_waits_too(monkeypatch):
         )
         with httpx.Client(transport=transport) as client:
             assert client.get("http://up.test/a").status_code == 200
-            assert sleeps.slept == [7]
+            assert fake_sleep.slept == [7]
             with pytest.raises(TurnTooLate):
                 client.get("http://other.test/a")
 

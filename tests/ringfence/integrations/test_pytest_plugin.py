@@ -37,12 +37,12 @@ def cluster():
 
 
 def run(pytester, *flags):
-    """Run the tests there; an installed Ringfence brings its plug-in by itself."""
+    """Run the tests of `pytester`; load the plug-in unless it is installed."""
     installed = entry_points(group="pytest11", name="ringfence")
     return pytester.runpytest_inprocess(*flags, *([] if installed else ["-p", PLUGIN]))
 
 
-def test_an_application_s_tests_find_a_cluster_wherever_they_connect_to(pytester):
+def test_tests_of_an_application_reach_the_fake_cluster_at_any_address(pytester):
     pytester.makeconftest(
         f"""
         import pytest
@@ -87,7 +87,7 @@ def test_without_rules_there_are_only_ad_hoc_limits(pytester):
     run(pytester, "-q").assert_outcomes(passed=1)
 
 
-def test_the_plug_in_is_announced_to_pytest():
+def test_the_plug_in_is_registered_with_pytest():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
     assert project["entry-points"]["pytest11"] == {"ringfence": PLUGIN}
@@ -96,21 +96,21 @@ def test_the_plug_in_is_announced_to_pytest():
 def test_loading_the_plug_in_does_not_import_dependencies_of_its_fixtures():
     program = f"import sys, {PLUGIN}; print('ringfence.integrations.testing' in sys.modules)"
 
-    reported = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    assert reported.stdout.strip() == "False"
+    assert result.stdout.strip() == "False"
 
 
-async def test_limiters_of_all_kinds_count_together(cluster):
+async def test_all_limiters_of_a_fake_cluster_share_counters(cluster):
     async with ringfence.connect() as limiter:
         assert await limiter.check("api", {"user": "a"})
         assert cluster.limiter.check("api", {"user": "a"})
         assert not await limiter.check("api", {"user": "a"})
 
 
-async def test_rules_of_ones_own_travel_with_the_checks(cluster):
+async def test_a_client_can_send_its_own_rules_with_checks(cluster):
     raised = load_mapping(
         {
             "domain": "api",
@@ -124,7 +124,7 @@ async def test_rules_of_ones_own_travel_with_the_checks(cluster):
     assert cluster.limiter.peek("api", {"user": "a"}).remaining == 1
 
 
-def test_a_reset_forgets_all_counters_and_leaves_the_clock(cluster):
+def test_a_reset_removes_all_counters_and_keeps_the_time(cluster):
     before = cluster.clock.now()
     cluster.limiter.check("api", {"user": "a"}, 2)
 
@@ -134,10 +134,10 @@ def test_a_reset_forgets_all_counters_and_leaves_the_clock(cluster):
     assert cluster.clock.now() == before
 
 
-def test_while_it_is_off_everything_passes_uncounted(cluster):
+def test_a_cluster_that_is_off_allows_requests_without_counting_them(cluster):
     cluster.is_off = True
-    reported = [cluster.limiter.check("api", {"user": "a"}) for _ in range(3)]
-    assert [(each.allowed, each.remaining) for each in reported] == [(True, 2)] * 3
+    decisions = [cluster.limiter.check("api", {"user": "a"}) for _ in range(3)]
+    assert [(each.allowed, each.remaining) for each in decisions] == [(True, 2)] * 3
     assert cluster.limiter.check_limit("1/s", "a", cost=7).remaining == 1
 
     cluster.is_off = False
@@ -145,50 +145,50 @@ def test_while_it_is_off_everything_passes_uncounted(cluster):
 
 
 async def test_waiting_advances_the_fake_clock_without_real_time(cluster):
-    began, fake = trio.current_time(), cluster.clock.now()
+    began, fake_began = trio.current_time(), cluster.clock.now()
     async with ringfence.connect("ringfence://prod") as limiter:
         for _ in range(3):
             assert await limiter.acquire_limit("1/hour token_bucket", "a", max_wait=4000)
 
-    assert cluster.clock.now() - fake == 7200 * 10**9
+    assert cluster.clock.now() - fake_began == 7200 * 10**9
     assert trio.current_time() - began < 60
 
 
-def busy_once():
+def refusing_once():
     answers = [httpx.Response(429, headers={"Retry-After": "25"}), httpx.Response(200)]
     return httpx.MockTransport(lambda request: answers.pop(0))
 
 
-def test_a_retry_after_is_waited_out_on_the_clock(cluster):
-    began, fake = time.monotonic(), cluster.clock.now()
+def test_waiting_for_retry_after_advances_the_fake_clock(cluster):
+    began, fake_began = time.monotonic(), cluster.clock.now()
     with ringfence.blocking.connect("ringfence://prod") as limiter:
         transport = WaitingTransport(
-            limiter, "9/hour", respect_retry_after=True, transport=busy_once()
+            limiter, "9/hour", respect_retry_after=True, transport=refusing_once()
         )
         with httpx.Client(transport=transport) as client:
             assert client.get("http://up.test/").status_code == 200
 
-    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert cluster.clock.now() - fake_began == pytest.approx(25 * 10**9, abs=10**4)
     assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_retry_after_is_waited_out_on_the_clock_in_any_loop(cluster, backend):
+def test_waiting_for_retry_after_advances_the_fake_clock_in_any_event_loop(cluster, backend):
     async def ask():
         async with ringfence.connect("ringfence://prod") as limiter:
             transport = AsyncWaitingTransport(
-                limiter, "9/hour", respect_retry_after=True, transport=busy_once()
+                limiter, "9/hour", respect_retry_after=True, transport=refusing_once()
             )
             async with httpx.AsyncClient(transport=transport) as client:
                 return (await client.get("http://up.test/")).status_code
 
-    began, fake = time.monotonic(), cluster.clock.now()
+    began, fake_began = time.monotonic(), cluster.clock.now()
     assert anyio.run(ask, backend=backend) == 200
-    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert cluster.clock.now() - fake_began == pytest.approx(25 * 10**9, abs=10**4)
     assert time.monotonic() - began < 20
 
 
-async def test_requests_that_were_denied_in_part_are_given_back(cluster):
+async def test_a_partly_denied_request_is_refunded(cluster):
     shadowed = {
         "domain": "api",
         "descriptors": [
@@ -205,7 +205,7 @@ async def test_requests_that_were_denied_in_part_are_given_back(cluster):
         assert other.limiter.peek("api", {"all": "x"}).remaining == 9
 
 
-def test_the_storage_of_limits_finds_it_too(cluster):
+def test_the_storage_of_limits_uses_the_fake_cluster(cluster):
     storage = storage_from_string("ringfence://prod")
     limiter = FixedWindowRateLimiter(storage)
 
@@ -215,7 +215,7 @@ def test_the_storage_of_limits_finds_it_too(cluster):
     storage.close()
 
 
-def test_time_does_not_go_back(cluster):
+def test_the_fake_clock_does_not_go_back(cluster):
     with pytest.raises(ValueError, match="cannot go back by 1 s"):
         cluster.advance(-1)
 

@@ -1,4 +1,4 @@
-"""Limits on Starlette's endpoints, and what its own handlers make of refusals."""
+"""Limits on Starlette's endpoints, and refusals in its exception handlers."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from ringfence import ConfigError
 from ringfence.integrations.starlette import RateLimitMiddleware, RateLimits, TooManyRequests
 from tests.ringfence.integrations.asgi.client import ask, living, statuses
 
-here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
+local_limiter = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
 
 
 async def hello(request: Request) -> Response:
@@ -26,8 +26,8 @@ async def hello(request: Request) -> Response:
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-def test_an_endpoint_has_a_budget_of_its_own(backend: str) -> None:
-    limits = RateLimits(here)
+def test_each_endpoint_has_its_own_budget(backend: str) -> None:
+    limits = RateLimits(local_limiter)
 
     @limits.limit("1/hour")
     def plain(request: Request) -> Response:
@@ -53,7 +53,7 @@ def test_an_endpoint_has_a_budget_of_its_own(backend: str) -> None:
 
 
 async def test_an_exempt_endpoint_is_not_limited_by_the_general_limit() -> None:
-    limits = RateLimits(here, limit="1/hour")
+    limits = RateLimits(local_limiter, limit="1/hour")
 
     @limits.exempt
     class Open(HTTPEndpoint):
@@ -62,7 +62,7 @@ async def test_an_exempt_endpoint_is_not_limited_by_the_general_limit() -> None:
 
     app = Starlette(routes=[Mount("/in", routes=[Route("/open", Open)]), Route("/", hello)])
     limits.install(app)
-    other = RateLimits(here, limit="1/hour", scope="other")
+    other = RateLimits(local_limiter, limit="1/hour", scope="other")
     app.add_middleware(RateLimitMiddleware, limiter=other)
 
     async with living(app):
@@ -71,13 +71,13 @@ async def test_an_exempt_endpoint_is_not_limited_by_the_general_limit() -> None:
         assert await statuses(app, ["/"] * 2) == [200, 429]
 
 
-async def test_limits_that_share_a_scope_share_a_budget() -> None:
-    limits = RateLimits(here)
+async def test_limits_with_the_same_scope_share_a_budget() -> None:
+    limits = RateLimits(local_limiter)
     shared = limits.limit("2/hour", scope="both")
     app = Starlette(
         routes=[
-            Route("/a", shared(partial_of(hello, "a"))),
-            Route("/b", shared(partial_of(hello, "b"))),
+            Route("/a", shared(endpoint_named(hello, "a"))),
+            Route("/b", shared(endpoint_named(hello, "b"))),
         ]
     )
     limits.install(app)
@@ -85,7 +85,7 @@ async def test_limits_that_share_a_scope_share_a_budget() -> None:
         assert await statuses(app, ["/a", "/b", "/a"]) == [200, 200, 429]
 
 
-def partial_of(endpoint: object, name: str) -> object:
+def endpoint_named(endpoint: object, name: str) -> object:
     async def other(request: Request) -> Response:
         return PlainTextResponse(name)
 
@@ -93,7 +93,7 @@ def partial_of(endpoint: object, name: str) -> object:
 
 
 async def test_a_refusal_has_headers_and_the_problem() -> None:
-    limits = RateLimits(here)
+    limits = RateLimits(local_limiter)
     app = Starlette(routes=[Route("/", limits.limit("0/hour")(hello))])
     limits.install(app)
     async with living(app):
@@ -104,17 +104,17 @@ async def test_a_refusal_has_headers_and_the_problem() -> None:
     assert answer.headers["ratelimit-policy"] == '"0/hour";q=0;w=3600'
 
 
-async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_headers() -> None:
-    limits = RateLimits(here)
+async def test_an_exception_handler_receives_the_refusal_and_its_response_has_the_headers() -> None:
+    limits = RateLimits(local_limiter)
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
     limits.install(app)
 
-    async def own(request: Request, error: Exception) -> Response:
+    async def handle_refusal(request: Request, error: Exception) -> Response:
         assert isinstance(error, TooManyRequests)
         assert 1 <= (error.retry_after or 0) <= 7200
         return PlainTextResponse(f"limit {error.decision.limit}", error.status_code)
 
-    app.add_exception_handler(TooManyRequests, own)
+    app.add_exception_handler(TooManyRequests, handle_refusal)
     async with living(app):
         await ask(app)
         answer = await ask(app)
@@ -125,7 +125,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
 
 
 async def test_retry_after_is_absent_if_a_handler_returns_success() -> None:
-    limits = RateLimits(here, headers="both")
+    limits = RateLimits(local_limiter, headers="both")
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
     limits.install(app)
     app.add_exception_handler(TooManyRequests, lambda *_: PlainTextResponse("stale"))
@@ -144,7 +144,7 @@ async def test_streams_and_files_pass_whole(tmp_path: object) -> None:
     async def file(request: Request) -> Response:
         return FileResponse(__file__)
 
-    limits = RateLimits(here, limit="9/hour")
+    limits = RateLimits(local_limiter, limit="9/hour")
     app = Starlette(routes=[Route("/stream", stream), Route("/file", file)])
     limits.install(app)
     async with living(app):
@@ -156,8 +156,8 @@ async def test_streams_and_files_pass_whole(tmp_path: object) -> None:
     assert "ratelimit" in filed.headers
 
 
-async def test_the_route_is_found_early_so_keys_use_no_paths() -> None:
-    limits = RateLimits(here, limit="2/hour", keys="route")
+async def test_keys_use_the_route_before_routing() -> None:
+    limits = RateLimits(local_limiter, limit="2/hour", keys="route")
     app = Starlette(
         routes=[
             Route("/users/{id}", hello),
@@ -178,20 +178,20 @@ class ByHeader(AuthenticationBackend):
 
 
 async def test_authenticated_users_have_separate_counters() -> None:
-    limits = RateLimits(here, limit="1/hour", keys="user_or_ip")
+    limits = RateLimits(local_limiter, limit="1/hour", keys="user_or_ip")
     app = Starlette(routes=[Route("/", hello)])
     limits.install(app)
     app.add_middleware(AuthenticationMiddleware, backend=ByHeader())
     async with living(app):
         ada = await statuses(app, ["/"] * 2, x_user="ada")
         bob = await statuses(app, ["/"] * 2, x_user="bob")
-        no_member = await statuses(app, ["/"] * 2)
+        anonymous = await statuses(app, ["/"] * 2)
 
-    assert ada == bob == no_member == [200, 429]
+    assert ada == bob == anonymous == [200, 429]
 
 
 async def test_a_limit_without_the_middleware_is_an_error() -> None:
-    limits = RateLimits(here)
+    limits = RateLimits(local_limiter)
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
     async with limits.opened():
         with pytest.raises(ConfigError, match=r"limits\.install"):
@@ -200,19 +200,19 @@ async def test_a_limit_without_the_middleware_is_an_error() -> None:
 
 def test_a_limit_without_an_amount_is_an_error() -> None:
     with pytest.raises(ConfigError, match="must name a limit"):
-        RateLimits(here).limit()(hello)
+        RateLimits(local_limiter).limit()(hello)
 
 
-async def test_routes_of_classes_are_limited_by_middleware_of_their_own() -> None:
+async def test_endpoint_classes_are_limited_by_middleware_of_their_route() -> None:
     class Item(HTTPEndpoint):
         async def get(self, request: Request) -> Response:
             return PlainTextResponse("item")
 
-    limits = RateLimits(here)
+    limits = RateLimits(local_limiter)
     with pytest.raises(ConfigError, match="limit its route"):
         limits.limit("1/hour")(Item)
 
-    own = RateLimits(here, limit="1/hour", scope="item")
+    own = RateLimits(local_limiter, limit="1/hour", scope="item")
     app = Starlette(
         routes=[Route("/", Item, middleware=[Middleware(RateLimitMiddleware, limiter=own)])]
     )

@@ -1,4 +1,4 @@
-"""A domain or keys that no rule can match are reported in every framework, or refused."""
+"""Domains and keys that no rule can match: every framework warns, or refuses them if strict."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from ringfence.integrations import asgi, fastapi, flask, starlette, wsgi
 from ringfence.integrations.django import rate_limit
 from ringfence.integrations.django.integration import project_limits
 from tests.ringfence.integrations.asgi.client import ask, living, statuses
-from tests.ringfence.integrations.django import site as django_site  # noqa: F401 - it configures Django
+from tests.ringfence.integrations.django import site as django_site  # noqa: F401 - configures Django
 
 RULES = {
     "domain": "api",
@@ -30,7 +30,7 @@ MISTAKES = [
     ({"domain": "api", "keys": "ip"}, "no rule for descriptor key 'ip'.*rules are for client"),
     ({"domain": "api", "keys": ["client=ip", "user+route"]}, "no rule for .* 'user > route'"),
 ]
-here = partial(ringfence.local, RULES)
+local_limiter = partial(ringfence.local, RULES)
 mistakes = pytest.mark.parametrize(("options", "report"), MISTAKES, ids=["domain", "key", "second"])
 
 
@@ -46,7 +46,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def reported(caplog: pytest.LogCaptureFixture, report: str) -> bool:
+def was_logged_once(caplog: pytest.LogCaptureFixture, report: str) -> bool:
     return len(caplog.messages) == 1 and re.search(report, caplog.text) is not None
 
 
@@ -54,17 +54,17 @@ def reported(caplog: pytest.LogCaptureFixture, report: str) -> bool:
 async def test_an_asgi_application_starts_with_a_warning(
     options: Any, report: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = asgi.RateLimitMiddleware(hello, here, **options)
+    app = asgi.RateLimitMiddleware(hello, local_limiter, **options)
 
     async with living(app):
-        assert reported(caplog, report)
+        assert was_logged_once(caplog, report)
         assert set(await statuses(app, ["/"] * 2)) == {200}
-    assert reported(caplog, report)
+    assert was_logged_once(caplog, report)
 
 
 @mistakes
 async def test_a_strict_asgi_application_does_not_start(options: Any, report: str) -> None:
-    app = asgi.RateLimitMiddleware(hello, here, strict=True, **options)
+    app = asgi.RateLimitMiddleware(hello, local_limiter, strict=True, **options)
 
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=report)):
         async with living(app):
@@ -72,7 +72,7 @@ async def test_a_strict_asgi_application_does_not_start(options: Any, report: st
 
 
 async def test_an_open_limiter_is_checked_immediately() -> None:
-    async with here() as limiter:
+    async with local_limiter() as limiter:
         with pytest.raises(ConfigError, match="'apii' has no rules"):
             asgi.RateLimits(limiter, domain="apii", strict=True)
         limits = starlette.RateLimits(limiter, strict=True)
@@ -80,18 +80,18 @@ async def test_an_open_limiter_is_checked_immediately() -> None:
             limits.limit(domain="apii")(hello)
 
 
-async def test_a_domain_and_keys_that_rules_have_are_not_reported(
+async def test_a_domain_and_keys_of_rules_cause_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = asgi.RateLimitMiddleware(hello, here, domain="api", strict=True)
+    app = asgi.RateLimitMiddleware(hello, local_limiter, domain="api", strict=True)
 
     async with living(app):
         assert await statuses(app, ["/"] * 3) == [200, 200, 429]
     assert caplog.messages == []
 
 
-async def test_the_default_key_is_the_one_of_the_example_rules() -> None:
-    app = asgi.RateLimitMiddleware(hello, here, domain="api")
+async def test_the_default_key_is_that_of_the_example_rules() -> None:
+    app = asgi.RateLimitMiddleware(hello, local_limiter, domain="api")
 
     async with living(app):
         assert (await ask(app)).headers["ratelimit"].startswith('"client";')
@@ -100,7 +100,7 @@ async def test_the_default_key_is_the_one_of_the_example_rules() -> None:
 async def test_rules_of_a_fastapi_dependency_are_checked_at_the_server_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits, app = fastapi.RateLimits(here), FastAPI()
+    limits, app = fastapi.RateLimits(local_limiter), FastAPI()
     limits.install(app)
 
     @app.get("/report", dependencies=[limits.depends(domain="apii")])
@@ -108,9 +108,9 @@ async def test_rules_of_a_fastapi_dependency_are_checked_at_the_server_start(
         return "report"
 
     async with living(app):
-        assert reported(caplog, "domain 'apii' has no rules")
+        assert was_logged_once(caplog, "domain 'apii' has no rules")
         assert await statuses(app, ["/report"] * 3) == [200] * 3
-    assert reported(caplog, "domain 'apii' has no rules")
+    assert was_logged_once(caplog, "domain 'apii' has no rules")
 
 
 @mistakes
@@ -119,11 +119,11 @@ def test_a_wsgi_application_warns(
 ) -> None:
     wsgi.RateLimits(limiter, **options)
 
-    assert reported(caplog, report)
+    assert was_logged_once(caplog, report)
 
 
 @mistakes
-def test_a_strict_wsgi_application_connects_at_its_start_and_is_refused(
+def test_a_strict_wsgi_application_connects_at_its_start_and_raises(
     options: Any, report: str
 ) -> None:
     unopened = ringfence.blocking.local(RULES)
@@ -138,7 +138,7 @@ def test_a_flask_application_warns_and_a_strict_one_is_refused(
     options: Any, report: str, limiter: BlockingLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     flask.RateLimits(Flask("lenient"), limiter, **options)
-    assert reported(caplog, report)
+    assert was_logged_once(caplog, report)
 
     with pytest.raises(ConfigError, match=report):
         flask.RateLimits(Flask("strict"), limiter, strict=True, **options)
@@ -160,7 +160,7 @@ def test_limits_of_flask_views_are_checked_at_the_first_request(
         return "report"
 
     assert app.test_client().get("/other").status_code == 200
-    assert reported(caplog, "domain 'apii' has no rules")
+    assert was_logged_once(caplog, "domain 'apii' has no rules")
 
 
 @mistakes
@@ -170,13 +170,13 @@ def test_a_django_project_warns_and_a_strict_one_does_not_start(
     limiter: BlockingLimiter,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    given = {"URL": limiter} | {name.upper(): value for name, value in options.items()}
+    settings = {"URL": limiter} | {name.upper(): value for name, value in options.items()}
 
-    with override_settings(RINGFENCE=given):
+    with override_settings(RINGFENCE=settings):
         project_limits()
-        assert reported(caplog, report)
+        assert was_logged_once(caplog, report)
     with (
-        override_settings(RINGFENCE=given | {"STRICT": True}),
+        override_settings(RINGFENCE=settings | {"STRICT": True}),
         pytest.raises(ConfigError, match=report),
     ):
         Client().get("/free")
@@ -189,4 +189,4 @@ def test_the_domain_of_a_django_view_is_checked_at_its_first_request(
 
     with override_settings(RINGFENCE={"URL": limiter}):
         assert view(RequestFactory().get("/")).status_code == 200
-    assert reported(caplog, "domain 'apii' has no rules")
+    assert was_logged_once(caplog, "domain 'apii' has no rules")

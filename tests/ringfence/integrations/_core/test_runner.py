@@ -16,7 +16,7 @@ class Clock:
         return self.seconds
 
 
-def by(source: Source) -> Decision:
+def decision_from(source: Source) -> Decision:
     return decide([replace(UNDECIDED, source=source)])
 
 
@@ -26,10 +26,10 @@ def test_the_end_of_an_outage_logs_its_length_and_undecided_requests(
     clock = Clock()
     outages = OutageTracker(clock)
     for _ in range(3):
-        outages.record(by(Source.POLICY))
+        outages.record(decision_from(Source.POLICY))
         clock.seconds += 2
     for _ in range(2):
-        outages.record(by(Source.OWNER))
+        outages.record(decision_from(Source.OWNER))
 
     assert len(caplog.messages) == 2
     assert caplog.messages[0].startswith("Ringfence: no node of the limiter answers")
@@ -45,9 +45,9 @@ def test_local_decisions_do_not_end_an_outage(
 ) -> None:
     clock = Clock()
     outages = OutageTracker(clock)
-    outages.record(by(Source.POLICY))
+    outages.record(decision_from(Source.POLICY))
     clock.seconds += 10
-    outages.record(by(source))
+    outages.record(decision_from(source))
 
     assert outages.is_out
     assert len(caplog.messages) == 1
@@ -59,22 +59,22 @@ def test_a_partial_outage_is_logged_at_most_once_a_minute(
     clock = Clock()
     outages = OutageTracker(clock)
     for _ in range(50):
-        outages.record(by(Source.POLICY))
+        outages.record(decision_from(Source.POLICY))
         clock.seconds += 0.5
-        outages.record(by(Source.OWNER))
+        outages.record(decision_from(Source.OWNER))
         clock.seconds += 0.1
 
     assert len(caplog.messages) == 1
 
 
-def test_a_limiter_that_failed_and_answers_again_is_logged_too(
+def test_the_recovery_of_a_failed_limiter_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
     outages = OutageTracker(clock)
     outages.record_failure(RuntimeError("a bug"))
     clock.seconds += 2
-    outages.record(by(Source.OWNER))
+    outages.record(decision_from(Source.OWNER))
 
     assert caplog.messages[0] == "limiter failed; requests are allowed without a check"
     assert "answers again after 2 s" in caplog.messages[1]

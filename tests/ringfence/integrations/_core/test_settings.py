@@ -1,4 +1,4 @@
-"""Settings, their form as keyword arguments, and what importing an integration loads."""
+"""Settings, their keyword arguments, and the modules that an integration imports."""
 
 import subprocess
 import sys
@@ -17,14 +17,14 @@ from ringfence.integrations._core.settings import Options, Settings, ViewOptions
 ROOT = Path(__file__).parents[4]
 
 
-def test_every_setting_can_be_given_by_name() -> None:
+def test_every_setting_is_a_keyword_argument() -> None:
     names = {field.name for field in fields(Settings)}
 
     assert names == set(Options.__annotations__) | set(ViewOptions.__annotations__)
     assert names - set(ViewOptions.__annotations__) == {"limit"}
 
 
-def test_plain_asgi_and_wsgi_need_no_framework() -> None:
+def test_plain_asgi_and_wsgi_import_no_framework() -> None:
     frameworks = ["starlette", "fastapi", "flask", "werkzeug", "django", "litestar"]
     program = (
         "import sys, ringfence.integrations.asgi, ringfence.integrations.wsgi; "
@@ -115,7 +115,7 @@ def test_an_asynchronous_function_among_entries_of_keys_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "function", "wanted"),
+    ("setting", "function", "parameters"),
     [
         ("user", lambda: 1, "request"),
         ("limit", lambda: "5/m", "request"),
@@ -128,11 +128,11 @@ def test_an_asynchronous_function_among_entries_of_keys_is_refused() -> None:
         ("keys", {"tenant": lambda a, b: "acme"}, "request"),
     ],
 )
-def test_functions_with_another_number_of_arguments_are_refused(
-    setting: str, function: object, wanted: str
+def test_callbacks_with_a_wrong_number_of_arguments_are_refused(
+    setting: str, function: object, parameters: str
 ) -> None:
     options: Any = {setting: function}
-    with pytest.raises(ConfigError, match=rf"can be called with {wanted}, got '.*lambda.*\("):
+    with pytest.raises(ConfigError, match=rf"can be called with {parameters}, got '.*lambda.*\("):
         Policy(Settings(**options))
 
 

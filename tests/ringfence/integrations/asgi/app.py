@@ -1,4 +1,4 @@
-"""The ASGI application and rules that tests of the middleware share."""
+"""ASGI application and rules that tests of the middleware share."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def in_process() -> "partial[object]":
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers in chunks with the status that the path names, else 200."""
+    """Answer in chunks with the status in the path, or 200."""
     status = int(scope["path"][1:]) if scope["path"][1:].isdigit() else 200
     await send(
         {

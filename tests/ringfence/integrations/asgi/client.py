@@ -1,4 +1,4 @@
-"""A server and a browser in one, for ASGI applications in this process."""
+"""In-process server and HTTP client for ASGI applications."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ class Answer:
     @property
     def headers(self) -> dict[str, str]:
         fields = self.fields
-        assert len(dict(fields)) == len(fields), f"a header stands twice: {fields}"
+        assert len(dict(fields)) == len(fields), f"a header occurs twice: {fields}"
         return dict(fields)
 
     @property
@@ -80,25 +80,25 @@ async def statuses(app: AsgiApp, paths: Sequence[str], **headers: str) -> list[i
 
 @asynccontextmanager
 async def living(app: AsgiApp) -> AsyncIterator[list[Message]]:
-    """Announce the application's start, and its end when the block ends; what it said."""
+    """Send startup, and shutdown at the end of the block; yield the messages of the application."""
     to_app, inbox = anyio.create_memory_object_stream[Message](2)
-    said: list[Message] = []
+    sent: list[Message] = []
     received = anyio.Event()
 
     async def send(message: Message) -> None:
-        said.append(message)
+        sent.append(message)
         received.set()
 
-    async def live() -> None:
+    async def run_application() -> None:
         await app({"type": "lifespan", "asgi": {"version": "3.0"}}, inbox.receive, send)
 
     with to_app, inbox:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(live)
+            tasks.start_soon(run_application)
             await to_app.send({"type": "lifespan.startup"})
             await received.wait()
             try:
-                yield said
+                yield sent
             finally:
-                if said[0]["type"] == "lifespan.startup.complete":
+                if sent[0]["type"] == "lifespan.startup.complete":
                     await to_app.send({"type": "lifespan.shutdown"})

@@ -24,7 +24,7 @@ IDENTITY_RULES = {
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "error"),
     [
         ({"cost": lambda _: -1}, "got -1"),
         ({"cost": lambda _: "5"}, "got '5'"),
@@ -45,11 +45,11 @@ IDENTITY_RULES = {
     ],
 )
 async def test_a_wrong_callback_result_is_an_error_and_not_an_outage(
-    options: dict[str, object], named: str, caplog: pytest.LogCaptureFixture
+    options: dict[str, object], error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = RateLimitMiddleware(hello, in_process(), **{"limit": "9/hour"} | options)  # type: ignore[arg-type]
     async with living(app):
-        with pytest.raises(ConfigError, match=named):
+        with pytest.raises(ConfigError, match=error):
             await ask(app)
     assert not caplog.records
 
@@ -57,13 +57,13 @@ async def test_a_wrong_callback_result_is_an_error_and_not_an_outage(
 async def nothing() -> None: ...
 
 
-@pytest.mark.parametrize("ann", [42, UUID(int=42)])
-async def test_a_user_identity_need_not_be_text(ann: object) -> None:
+@pytest.mark.parametrize("identity", [42, UUID(int=42)])
+async def test_a_user_identity_can_be_a_number_or_a_uuid(identity: object) -> None:
     options: list[dict[str, Any]] = [
-        {"keys": "user", "user": lambda _: ann},
-        {"keys": "user_or_ip", "user": lambda _: ann},
-        {"keys": lambda _: ann},
-        {"keys": {"who": lambda _: ann}},
+        {"keys": "user", "user": lambda _: identity},
+        {"keys": "user_or_ip", "user": lambda _: identity},
+        {"keys": lambda _: identity},
+        {"keys": {"who": lambda _: identity}},
     ]
     for each in options:
         for limiting in ({"limit": "1/hour"}, {"domain": "identities"}):
@@ -74,15 +74,15 @@ async def test_a_user_identity_need_not_be_text(ann: object) -> None:
                 assert await statuses(app, ["/"] * 2) == [200, 429]
 
 
-async def test_callbacks_read_headers_without_regard_to_case() -> None:
-    def named(request: Request) -> object:
+async def test_callbacks_read_headers_case_insensitively() -> None:
+    def user_of(request: Request) -> object:
         assert request.headers.get("x-none", "") == ""
         assert request.header("X-User") == request.header("x-user")
         seen.append(sorted(request.headers))
         return request.headers.get("X-User")
 
     seen: list[list[str]] = []
-    app = RateLimitMiddleware(hello, in_process(), limit="1/hour", keys="user", user=named)
+    app = RateLimitMiddleware(hello, in_process(), limit="1/hour", keys="user", user=user_of)
     async with living(app):
         assert await statuses(app, ["/"] * 2, x_user="ann", x_other="1") == [200, 429]
         assert (await ask(app, x_user="bob")).status == 200
@@ -92,15 +92,15 @@ async def test_callbacks_read_headers_without_regard_to_case() -> None:
 
 
 async def test_a_limit_callback_can_return_several_limits() -> None:
-    given: list[Any] = [["1/hour", "9/day"], ("9/day", "1/hour"), [parse_limit("1/hour")], []]
-    for limits in given:
+    results: list[Any] = [["1/hour", "9/day"], ("9/day", "1/hour"), [parse_limit("1/hour")], []]
+    for limits in results:
         app = RateLimitMiddleware(hello, in_process(), limit=lambda _, limits=limits: limits)
         async with living(app):
             assert (await statuses(app, ["/"] * 2) == [200, 429]) is bool(limits)
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "error"),
     [
         ({}, "limits nothing"),
         ({"domain": "api", "limit": "1/s"}, "both domain 'api' and limit"),
@@ -115,12 +115,12 @@ async def test_a_limit_callback_can_return_several_limits() -> None:
     ],
 )
 def test_invalid_settings_are_refused_at_construction(
-    options: dict[str, object], named: str
+    options: dict[str, object], error: str
 ) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=error):
         RateLimitMiddleware(hello, in_process(), **options)  # type: ignore[arg-type]
 
 
-def test_settings_are_refused_beside_shared_limits() -> None:
+def test_settings_in_addition_to_shared_limits_are_refused() -> None:
     with pytest.raises(ConfigError, match="domain"):
         RateLimitMiddleware(hello, RateLimits(in_process()), domain="api")

@@ -14,7 +14,7 @@ from tests.ringfence.integrations.asgi.client import ask, living, statuses
 
 
 @asynccontextmanager
-async def noted(events: list[str]) -> AsyncIterator[Limiter]:
+async def recorded_limiter(events: list[str]) -> AsyncIterator[Limiter]:
     events.append("open")
     async with ringfence.local(RULES) as limiter:
         yield limiter
@@ -48,7 +48,7 @@ def raising(events: list[str]) -> AsgiApp:
 
 
 @pytest.mark.parametrize(
-    ("make", "between"),
+    ("make_application", "between"),
     [
         (with_lifespan, ["startup", "shutdown"]),
         (returning, ["returned"]),
@@ -56,16 +56,18 @@ def raising(events: list[str]) -> AsgiApp:
     ],
 )
 async def test_the_limiter_is_open_during_the_applications_lifespan(
-    make: Callable[[list[str]], AsgiApp], between: list[str]
+    make_application: Callable[[list[str]], AsgiApp], between: list[str]
 ) -> None:
     events: list[str] = []
-    app = RateLimitMiddleware(make(events), lambda: noted(events), domain="api")
+    app = RateLimitMiddleware(
+        make_application(events), lambda: recorded_limiter(events), domain="api"
+    )
 
-    async with living(app) as said:
+    async with living(app) as messages:
         assert events[0] == "open"
 
     assert events == ["open", *between, "closed"]
-    assert [each["type"] for each in said] == [
+    assert [each["type"] for each in messages] == [
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
@@ -73,19 +75,19 @@ async def test_the_limiter_is_open_during_the_applications_lifespan(
 
 async def test_a_wrong_address_fails_the_startup_with_its_message() -> None:
     app = RateLimitMiddleware(with_lifespan([]), "ringfence://127.0.0.1:not-a-port", limit="1/s")
-    said: list[Message] = []
+    messages: list[Message] = []
 
     async def receive() -> Message:
         return {"type": "lifespan.startup"}
 
     async def send(message: Message) -> None:
-        said.append(message)
+        messages.append(message)
 
     with pytest.raises(ConfigError, match="not-a-port"):
         await app({"type": "lifespan"}, receive, send)
 
-    assert said[0]["type"] == "lifespan.startup.failed"
-    assert "not-a-port" in said[0]["message"]
+    assert messages[0]["type"] == "lifespan.startup.failed"
+    assert "not-a-port" in messages[0]["message"]
 
 
 async def test_an_application_can_open_the_limiter_in_its_own_lifespan() -> None:

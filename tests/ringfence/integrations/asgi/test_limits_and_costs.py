@@ -28,8 +28,8 @@ async def test_several_limits_are_charged_all_or_none() -> None:
     async with living(app) as _:
         assert await statuses(app, ["/"] * 2) == [200, 429]
         async with app.limits.opened() as limiter:
-            left = await limiter.check_limit("5/hour", "app", "client", "203.0.113.9", cost=0)
-        assert left.remaining == 4
+            decision = await limiter.check_limit("5/hour", "app", "client", "203.0.113.9", cost=0)
+        assert decision.remaining == 4
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ async def test_a_limit_can_depend_on_the_request() -> None:
 
     app = RateLimitMiddleware(hello, in_process(), limit=by_tier, keys="header:x-user")
     async with living(app):
-        for tier, passed in (("gold", 3), ("silver", 2), ("", 1)):
+        for tier, allowed in (("gold", 3), ("silver", 2), ("", 1)):
             seen = [(await ask(app, x_user=tier or "-", x_tier=tier)).status for _ in range(3)]
-            assert seen.count(200) == passed, tier
+            assert seen.count(200) == allowed, tier
 
 
 @pytest.mark.parametrize(
-    ("limits", "passed"), [(["20/hour", "4/hour"], 4), (["4/hour", "20/hour"], 4)]
+    ("limits", "allowed"), [(["20/hour", "4/hour"], 4), (["4/hour", "20/hour"], 4)]
 )
 async def test_limits_with_different_amounts_have_separate_counters(
-    limits: list[str], passed: int
+    limits: list[str], allowed: int
 ) -> None:
     app = RateLimitMiddleware(hello, in_process(), limit=limits)
 
     async with living(app):
-        assert (await statuses(app, ["/"] * 6)).count(200) == passed
+        assert (await statuses(app, ["/"] * 6)).count(200) == allowed
 
 
 async def test_applications_with_different_namespaces_share_no_counter() -> None:
@@ -104,8 +104,8 @@ async def test_concurrent_failures_cannot_exceed_the_limit() -> None:
     assert sorted(seen) == [401] * 2 + [429] * 8
 
 
-@pytest.mark.parametrize(("limit", "left"), [("10/hour", 6), ("3/hour", 0)])
-async def test_cost_after_reads_the_cost_from_the_response(limit: str, left: int) -> None:
+@pytest.mark.parametrize(("limit", "remaining"), [("10/hour", 6), ("3/hour", 0)])
+async def test_cost_after_reads_the_cost_from_the_response(limit: str, remaining: int) -> None:
     app = RateLimitMiddleware(
         hello,
         in_process(),
@@ -117,7 +117,7 @@ async def test_cost_after_reads_the_cost_from_the_response(limit: str, left: int
         async with app.limits.opened() as limiter:
             decision = await limiter.check_limit(limit, "app", "client", "203.0.113.9", cost=0)
 
-    assert decision.remaining == left
+    assert decision.remaining == remaining
 
 
 async def test_an_application_error_counts_as_500_and_propagates() -> None:
@@ -160,8 +160,8 @@ async def test_a_response_longer_than_the_period_keeps_its_slot() -> None:
                 assert (await ask(app)).status == 429
         await hello(scope, receive, send)
 
-    inside = partial(ringfence.local, RULES, clock=clock)
-    app = RateLimitMiddleware(stream, inside, domain="api", keys={"running": lambda _: "x"})
+    local_limiter = partial(ringfence.local, RULES, clock=clock)
+    app = RateLimitMiddleware(stream, local_limiter, domain="api", keys={"running": lambda _: "x"})
     async with living(app):
         assert await statuses(app, ["/stream", "/"]) == [200, 200]
 

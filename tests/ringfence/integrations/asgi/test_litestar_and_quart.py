@@ -14,7 +14,7 @@ from ringfence.integrations._core.lifespan import AsgiApp
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits
 from tests.ringfence.integrations.asgi.client import ask, living, statuses
 
-here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
+local_limiter = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
 
 
 @get("/users/{number:int}")
@@ -23,11 +23,11 @@ async def user() -> str:
 
 
 def litestar_wrapped() -> AsgiApp:
-    return RateLimitMiddleware(Litestar([user]), here, limit="2/hour")
+    return RateLimitMiddleware(Litestar([user]), local_limiter, limit="2/hour")
 
 
 def litestar_inside() -> AsgiApp:
-    limits = RateLimits(here, limit="2/hour", keys="route")
+    limits = RateLimits(local_limiter, limit="2/hour", keys="route")
     return Litestar(
         [user],
         middleware=[DefineMiddleware(RateLimitMiddleware, limiter=limits)],
@@ -42,7 +42,7 @@ def quart(kind: type[Quart] = Quart) -> AsgiApp:
     async def user(number: int) -> str:
         return "user"
 
-    app.asgi_app = RateLimitMiddleware(app.asgi_app, here, limit="2/hour")
+    app.asgi_app = RateLimitMiddleware(app.asgi_app, local_limiter, limit="2/hour")
     return app
 
 

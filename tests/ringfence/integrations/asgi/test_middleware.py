@@ -49,13 +49,13 @@ async def test_a_429_has_retry_after_and_must_not_be_stored() -> None:
 
 
 async def test_browsers_get_an_html_page_or_the_template() -> None:
-    plain = RateLimitMiddleware(hello, in_process(), limit="0/hour")
-    own = RateLimitMiddleware(
+    without_template = RateLimitMiddleware(hello, in_process(), limit="0/hour")
+    with_template = RateLimitMiddleware(
         hello, in_process(), limit="0/hour", template=lambda _: "<p>later</p>"
     )
-    async with living(plain), living(own):
-        assert b"<h1>" in (await ask(plain, accept="text/html")).body
-        assert (await ask(own)).body == b"<p>later</p>"
+    async with living(without_template), living(with_template):
+        assert b"<h1>" in (await ask(without_template, accept="text/html")).body
+        assert (await ask(with_template)).body == b"<p>later</p>"
 
 
 async def test_health_checks_head_and_options_are_exempt() -> None:
@@ -93,10 +93,12 @@ async def test_forwarded_addresses_count_only_from_trusted_proxies() -> None:
     app = RateLimitMiddleware(hello, in_process(), domain="api", trusted_proxies=["10.0.0.0/8"])
     async with living(app):
         spoofed = [await ask(app, x_forwarded_for=f"198.51.100.{n}") for n in range(3)]
-        behind = [await ask(app, peer="10.0.0.7", x_forwarded_for=f"1.1.1.{n}") for n in range(3)]
+        behind_proxy = [
+            await ask(app, peer="10.0.0.7", x_forwarded_for=f"1.1.1.{n}") for n in range(3)
+        ]
 
     assert [each.status for each in spoofed] == [200, 200, 429]
-    assert [each.status for each in behind] == [200, 200, 200]
+    assert [each.status for each in behind_proxy] == [200, 200, 200]
 
 
 async def test_disabled_limits_allow_all_and_can_be_enabled_later() -> None:
@@ -111,8 +113,8 @@ async def test_disabled_limits_allow_all_and_can_be_enabled_later() -> None:
 async def test_disabled_limits_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
     app = RateLimitMiddleware(hello, limit="0/hour", enabled=False)
-    async with living(app) as said:
-        assert said[0]["type"] == "lifespan.startup.complete"
+    async with living(app) as messages:
+        assert messages[0]["type"] == "lifespan.startup.complete"
         assert await statuses(app, ["/"]) == [200]
 
 

@@ -12,17 +12,17 @@ from tests.ringfence.integrations.asgi.client import ask, statuses
 
 
 class Failing(Limiter):
-    """Raises what it is told; counts how often it was asked."""
+    """Limiter that raises an error at each check and counts the checks."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        self.asked = 0
+        self.checks = 0
 
     def expect(self, *_: object) -> list[str]:
         return []
 
     async def check(self, *_: object, **__: object) -> Decision:
-        self.asked += 1
+        self.checks += 1
         raise self.error
 
 
@@ -40,7 +40,7 @@ async def test_a_failing_limiter_allows_requests_and_logs_once(
 
 
 class Unreachable(Limiter):
-    """Says what a limiter says that finds no node."""
+    """Limiter that returns the decision of a client without a reachable node."""
 
     def __init__(self) -> None:
         pass
@@ -73,4 +73,4 @@ async def test_a_limiter_that_denies_access_is_not_retried_at_once(
         app = RateLimitMiddleware(hello, limiter, domain="api")
         await statuses(app, ["/"] * 5)
 
-    assert (denying.asked, buggy.asked) == (1, 5)
+    assert (denying.checks, buggy.checks) == (1, 5)

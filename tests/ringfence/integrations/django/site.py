@@ -1,4 +1,4 @@
-"""A Django project in one module, for tests. Its limits count in this process."""
+"""Django project in one module, for tests. Its limits count in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +20,10 @@ if not settings.configured:
             "rest_framework",
             "ringfence.integrations.django",
         ],
-        MIDDLEWARE=[f"{__name__}.knows_users", "ringfence.integrations.django.RateLimitMiddleware"],
+        MIDDLEWARE=[
+            f"{__name__}.authenticate_by_header",
+            "ringfence.integrations.django.RateLimitMiddleware",
+        ],
         REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
         LOGGING_CONFIG=None,
         USE_TZ=True,
@@ -53,8 +56,10 @@ class User:
 
 
 @sync_and_async_middleware
-def knows_users(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """Authenticates by a header; in async code the user must be fetched by `auser`, as Django's."""
+def authenticate_by_header(
+    get_response: Callable[[HttpRequest], Any],
+) -> Callable[[HttpRequest], Any]:
+    """Authenticate by a header; asynchronous code fetches the user with `auser`, as in Django."""
 
     def user_of(request: HttpRequest) -> User | None:
         name = request.headers.get("x-user")
@@ -196,7 +201,7 @@ class Searches(RingfenceThrottle):
 
 class Failures(RingfenceThrottle):
     limit = "1/hour"
-    options = {"deduct_when": _failed}  # noqa: RUF012 - as REST framework has it
+    options = {"deduct_when": _failed}  # noqa: RUF012 - as in REST framework
 
 
 class FailedSearch(APIView):
@@ -207,7 +212,7 @@ class FailedSearch(APIView):
 
 
 class Search(APIView):
-    throttle_classes = [Searches]  # noqa: RUF012 - as REST framework has it
+    throttle_classes = [Searches]  # noqa: RUF012 - as in REST framework
 
     def get(self, request: Request) -> Response:
         return Response("found")

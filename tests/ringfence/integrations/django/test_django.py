@@ -1,4 +1,4 @@
-"""Django: middleware, decorator, throttle and checks, under WSGI's and ASGI's handlers."""
+"""Django: middleware, decorator, throttle and checks, with the WSGI and ASGI handlers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ringfence.integrations.django.integration import DjangoRequest, project_lim
 from tests.ringfence.integrations.django import site as django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
-USERS = "tests.ringfence.integrations.django.site.knows_users"
+USERS = "tests.ringfence.integrations.django.site.authenticate_by_header"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 RULES = {
     "domain": "api",
@@ -34,7 +34,7 @@ def limiter() -> Iterator[BlockingLimiter]:
 
 
 class Sync:
-    """Asks as WSGI's handler does."""
+    """Client that calls Django's WSGI handler."""
 
     def responses(self, *paths: str, method: str = "get", **headers: str) -> list[Any]:
         client = Client(raise_request_exception=False)
@@ -45,7 +45,7 @@ class Sync:
 
 
 class Async(Sync):
-    """Asks as ASGI's handler does."""
+    """Client that calls Django's ASGI handler."""
 
     def responses(self, *paths: str, method: str = "get", **headers: str) -> list[Any]:
         async def ask() -> list[Any]:
@@ -75,7 +75,7 @@ def test_an_exempt_view_has_only_its_own_limit(server: Sync, limiter: BlockingLi
 
 @pytest.mark.parametrize("path", ["/plain", "/async", "/class", "/async-class"])
 @pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
-def test_a_view_has_a_budget_of_its_own(server: Sync, path: str, middleware: list[str]) -> None:
+def test_each_view_has_its_own_budget(server: Sync, path: str, middleware: list[str]) -> None:
     with override_settings(MIDDLEWARE=middleware):
         first, refused = server.responses(path, path)
         assert server.statuses("/free", "/free") == [200, 200]
@@ -92,12 +92,14 @@ def test_rules_limit_all_requests_including_those_without_a_view(
     server: Sync, limiter: BlockingLimiter
 ) -> None:
     with override_settings(RINGFENCE={"URL": limiter, "DOMAIN": "api"}):
-        first, lost, refused = server.responses("/free", "/nowhere", "/free", accept="text/html")
+        first, not_found, refused = server.responses(
+            "/free", "/nowhere", "/free", accept="text/html"
+        )
         assert server.responses("/free", method="options")[0].status_code == 200
         assert server.statuses("/free", x_forwarded_for="1.1.1.1") == [429]
 
     assert first.headers["RateLimit"].startswith('"client";r=1;t=')
-    assert lost.status_code == 404
+    assert not_found.status_code == 404
     assert refused.status_code == 429
     assert b"<h1>Too many requests</h1>" in refused.content
 
@@ -125,14 +127,14 @@ def test_a_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None:
 
 
 def test_an_async_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None:
-    async def ask() -> None:
+    async def request_stream() -> None:
         client = AsyncClient()
         first = await client.get("/async-stream")
         assert (await client.get("/async-stream")).status_code == 429
         assert b"".join([part async for part in first]) == b"abc"
         assert (await client.get("/async-stream")).status_code == 200
 
-    asyncio.run(ask())
+    asyncio.run(request_stream())
 
 
 def test_streams_report_their_cost_and_are_charged_in_full(limiter: BlockingLimiter) -> None:
@@ -158,13 +160,13 @@ def test_users_have_separate_counters_and_are_fetched_without_blocking_async_cod
 
 @pytest.mark.parametrize("handler", [Sync, Async])
 def test_the_general_limit_can_be_per_user(limiter: BlockingLimiter, handler: type[Sync]) -> None:
-    given = {"URL": limiter, "LIMIT": "1/hour", "KEYS": "user_or_ip"}
-    with override_settings(MIDDLEWARE=[USERS, OURS], RINGFENCE=given):
+    settings = {"URL": limiter, "LIMIT": "1/hour", "KEYS": "user_or_ip"}
+    with override_settings(MIDDLEWARE=[USERS, OURS], RINGFENCE=settings):
         for headers in ({"x-user": "ada"}, {"x-user": "bob"}, {}):
             assert handler().statuses("/free", "/free", **headers) == [200, 429]
 
 
-def test_paths_of_one_route_share_its_budget(server: Sync, limiter: BlockingLimiter) -> None:
+def test_paths_of_one_route_share_one_budget(server: Sync, limiter: BlockingLimiter) -> None:
     with override_settings(RINGFENCE={"URL": limiter, "LIMIT": "2/hour", "KEYS": "route"}):
         assert server.statuses(*[f"/v1/users/{n}" for n in range(3)]) == [200, 200, 429]
         assert server.statuses(*[f"/nowhere/{n}" for n in range(3)]) == [404, 404, 429]
@@ -189,7 +191,7 @@ def test_the_throttle_works_without_the_middleware(limiter: BlockingLimiter) -> 
     assert int(refused.headers["Retry-After"]) >= 1
 
 
-def test_a_throttle_that_charges_by_the_answer_needs_the_middleware(
+def test_a_throttle_that_charges_by_the_response_needs_the_middleware(
     limiter: BlockingLimiter,
 ) -> None:
     assert Sync().statuses("/failed-search", "/failed-search") == [200, 200]
@@ -201,30 +203,30 @@ def test_functions_of_rest_framework_can_be_decorated(server: Sync) -> None:
     assert server.statuses("/decorated-search", "/decorated-search") == [200, 429]
 
 
-def test_a_limiter_that_fails_lets_requests_through_marked(
+def test_a_failing_limiter_allows_requests_and_marks_them(
     server: Sync, limiter: BlockingLimiter
 ) -> None:
     limiter.close()
     first, second = server.responses("/plain", "/async")
 
-    assert [first.status_code, second.status_code] == [500, 200]  # The view wants a decision.
+    assert [first.status_code, second.status_code] == [500, 200]  # The view requires a decision.
     assert second.headers["Ringfence-Outage"] == "allow"
 
 
-def test_async_views_connect_without_stopping_the_loop(limiter: BlockingLimiter) -> None:
+def test_async_views_connect_without_blocking_the_event_loop(limiter: BlockingLimiter) -> None:
     unopened = ringfence.blocking.local(RULES)
     with override_settings(RINGFENCE={"URL": unopened}):
         assert Async().statuses("/async", "/async") == [200, 429]
     unopened.close()
 
 
-def test_the_off_switch_needs_no_cluster(monkeypatch: pytest.MonkeyPatch, server: Sync) -> None:
+def test_disabled_limits_need_no_cluster(monkeypatch: pytest.MonkeyPatch, server: Sync) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
     with override_settings(RINGFENCE={"ENABLED": False, "LIMIT": "0/hour"}):
         assert server.statuses("/free", "/async") == [200, 200]
 
 
-def test_a_decorated_method_is_an_error_with_a_remedy(limiter: BlockingLimiter) -> None:
+def test_the_error_for_a_decorated_method_names_the_remedy(limiter: BlockingLimiter) -> None:
     with pytest.raises(ConfigError, match="method_decorator"):
         Client().get("/wrong")
 
@@ -234,7 +236,7 @@ def test_an_invalid_limit_is_reported_at_its_definition() -> None:
         rate_limit("some/hour")
 
 
-def test_callbacks_read_headers_without_regard_to_case() -> None:
+def test_callbacks_read_headers_case_insensitively() -> None:
     request = DjangoRequest(RequestFactory().get("/", headers={"X-Tier": "gold"}))
 
     assert request.headers["x-tier"] == request.headers.get("X-TIER") == "gold"
@@ -245,16 +247,16 @@ def test_callbacks_read_headers_without_regard_to_case() -> None:
 # -- manage.py check -------------------------------------------------------------------------------
 
 
-def found() -> list[str | None]:
+def check_ids() -> list[str | None]:
     return [each.id for each in run_checks() if str(each.id).startswith("ringfence")]
 
 
 def test_the_system_check_accepts_valid_settings(limiter: BlockingLimiter) -> None:
-    assert found() == []
+    assert check_ids() == []
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("settings", "message"),
     [
         ({"LIMIT": "some/hour"}, "some/hour"),
         ({"LIMITS": "1/hour"}, "'LIMITS'"),
@@ -268,17 +270,17 @@ def test_the_system_check_accepts_valid_settings(limiter: BlockingLimiter) -> No
     ],
 )
 def test_the_system_check_reports_invalid_settings(
-    given: dict[str, object], named: str, limiter: BlockingLimiter
+    settings: dict[str, object], message: str, limiter: BlockingLimiter
 ) -> None:
-    with override_settings(RINGFENCE={"URL": limiter} | given):
+    with override_settings(RINGFENCE={"URL": limiter} | settings):
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
-    assert named in error.msg
+    assert message in error.msg
 
 
-@pytest.mark.parametrize("given", [[], None, "1/hour"])
-def test_the_system_check_reports_settings_that_are_not_a_dictionary(given: object) -> None:
-    with override_settings(RINGFENCE=given):
+@pytest.mark.parametrize("settings", [[], None, "1/hour"])
+def test_the_system_check_reports_settings_that_are_not_a_dictionary(settings: object) -> None:
+    with override_settings(RINGFENCE=settings):
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
     assert "RINGFENCE must be a dictionary" in error.msg
@@ -287,13 +289,13 @@ def test_the_system_check_reports_settings_that_are_not_a_dictionary(given: obje
 def test_the_system_check_warns_of_settings_without_effect(limiter: BlockingLimiter) -> None:
     by_user = {"URL": limiter, "LIMIT": "1/hour", "KEYS": "user"}
     with override_settings(MIDDLEWARE=[], RINGFENCE=by_user):
-        assert found() == ["ringfence.W001"]
+        assert check_ids() == ["ringfence.W001"]
     with override_settings(MIDDLEWARE=[OURS, AUTHENTICATION], RINGFENCE=by_user):
-        assert found() == ["ringfence.W002"]
+        assert check_ids() == ["ringfence.W002"]
     with override_settings(MIDDLEWARE=[AUTHENTICATION, OURS], RINGFENCE=by_user):
-        assert found() == []
+        assert check_ids() == []
     with override_settings(SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https")):
-        assert found() == ["ringfence.W003"]
+        assert check_ids() == ["ringfence.W003"]
 
 
 def test_changed_settings_are_loaded_again(limiter: BlockingLimiter) -> None:

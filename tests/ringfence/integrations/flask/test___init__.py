@@ -1,4 +1,4 @@
-"""The Flask extension."""
+"""Flask extension."""
 
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -40,7 +40,7 @@ def limiter(shared: BlockingLimiter, request: pytest.FixtureRequest) -> Blocking
 
 @pytest.fixture
 def app(request: pytest.FixtureRequest) -> Flask:
-    # The name of the test is part of each budget's: endpoints of two tests share none.
+    # The name of the test is part of each budget's name, so tests share no budget.
     return Flask(request.node.name)
 
 
@@ -55,7 +55,7 @@ def limits(limiter: BlockingLimiter, request: pytest.FixtureRequest) -> RateLimi
 def statuses(app: Flask, *paths: str, **options: Any) -> list[int]:
     client, seen = app.test_client(), []
     for path in paths:
-        with client.get(path, **options) as response:  # A server, too, closes what it has sent.
+        with client.get(path, **options) as response:  # A server also closes each response.
             seen.append(response.status_code)
     return seen
 
@@ -64,7 +64,7 @@ def view() -> str:
     return "hello"
 
 
-def named(name: str) -> Callable[[], str]:
+def view_named(name: str) -> Callable[[], str]:
     def other() -> str:
         return name
 
@@ -72,7 +72,7 @@ def named(name: str) -> Callable[[], str]:
     return other
 
 
-def test_views_have_budgets_of_their_own_wherever_the_decorator_stands(
+def test_each_view_has_its_own_budget_for_any_order_of_decorators(
     app: Flask, limits: RateLimits
 ) -> None:
     @app.get("/below")
@@ -90,7 +90,7 @@ def test_views_have_budgets_of_their_own_wherever_the_decorator_stands(
     async def asynchronous() -> str:
         return "async"
 
-    app.get("/free")(named("free"))
+    app.get("/free")(view_named("free"))
     limits.init_app(app)
 
     assert statuses(app, "/below", "/below") == [200, 429]
@@ -104,7 +104,7 @@ def test_rules_limit_all_requests_including_those_without_a_view(
     app: Flask, limiter: BlockingLimiter
 ) -> None:
     RateLimits(app, limiter, domain="api")
-    app.get("/")(named("index"))
+    app.get("/")(view_named("index"))
     client = app.test_client()
 
     first = client.get("/")
@@ -117,12 +117,14 @@ def test_rules_limit_all_requests_including_those_without_a_view(
     assert client.options("/").status_code == 200
 
 
-def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimits) -> None:
-    app.get("/")(limits.limit("1/hour")(named("index")))
+def test_an_error_handler_can_replace_the_response_of_a_refusal(
+    app: Flask, limits: RateLimits
+) -> None:
+    app.get("/")(limits.limit("1/hour")(view_named("index")))
     limits.init_app(app)
 
     @app.errorhandler(429)
-    def own(error: TooManyRequests) -> tuple[str, int]:
+    def handle_refusal(error: TooManyRequests) -> tuple[str, int]:
         assert 1 <= (error.retry_after or 0) <= 7200
         return f"limit {error.refusal.refused.decision.limit}", 429
 
@@ -134,12 +136,12 @@ def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimi
     assert refused.headers["Cache-Control"] == "no-store"
 
 
-def test_a_handler_keeps_the_fields_that_it_wrote_itself(app: Flask, limits: RateLimits) -> None:
+def test_header_fields_of_an_error_handler_are_kept(app: Flask, limits: RateLimits) -> None:
     app.get("/")(limits.limit("1/hour")(view))
     limits.init_app(app)
 
     @app.errorhandler(429)
-    def own(error: TooManyRequests) -> Any:
+    def handle_refusal(error: TooManyRequests) -> Any:
         return "no", 429, {"Retry-After": str(error.retry_after), "Cache-Control": "private"}
 
     client = app.test_client()
@@ -153,10 +155,10 @@ def test_nested_blueprints_add_their_budgets_and_views_can_be_exempt(
     app: Flask, limits: RateLimits
 ) -> None:
     outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
-    outer.get("/a")(named("a"))
-    outer.get("/b")(named("b"))
-    outer.get("/free")(limits.exempt(named("free")))
-    inner.get("/c")(named("c"))
+    outer.get("/a")(view_named("a"))
+    outer.get("/b")(view_named("b"))
+    outer.get("/free")(limits.exempt(view_named("free")))
+    inner.get("/c")(view_named("c"))
     limits.limit("3/hour")(outer)
     limits.limit("1/hour")(inner)
     outer.register_blueprint(inner)
@@ -170,9 +172,9 @@ def test_nested_blueprints_add_their_budgets_and_views_can_be_exempt(
 def test_a_whole_blueprint_can_be_exempt(app: Flask, limiter: BlockingLimiter) -> None:
     limits = RateLimits(app, limiter, limit="0/hour")
     blueprint = limits.exempt(Blueprint("open", __name__))
-    blueprint.get("/open")(named("open"))
+    blueprint.get("/open")(view_named("open"))
     app.register_blueprint(blueprint)
-    app.get("/")(named("index"))
+    app.get("/")(view_named("index"))
 
     assert statuses(app, "/open", "/") == [200, 429]
 
@@ -187,7 +189,7 @@ def test_methods_of_view_classes_are_limited(app: Flask, limits: RateLimits) -> 
             return "post"
 
     class Whole(MethodView):
-        decorators = [limits.limit("1/hour")]  # noqa: RUF012 - as Flask has it
+        decorators = [limits.limit("1/hour")]  # noqa: RUF012 - as in Flask
 
         def get(self) -> str:
             return "get"
@@ -214,7 +216,7 @@ def test_head_requests_that_are_not_exempt_are_limited(app: Flask, limits: RateL
     assert [client.head("/item").status_code for _ in range(2)] == [200, 429]
 
 
-def test_an_application_is_limited_once(app: Flask, limits: RateLimits) -> None:
+def test_a_second_extension_of_an_application_is_an_error(app: Flask, limits: RateLimits) -> None:
     limits.init_app(app)
 
     with pytest.raises(ConfigError, match="must have one RateLimits"):
@@ -233,7 +235,7 @@ def test_only_failed_logins_are_charged(app: Flask, limits: RateLimits) -> None:
     assert statuses(app, "/login/a", "/login/b", "/login/right") == [401, 401, 429]
 
 
-def test_a_view_that_fails_is_charged_as_500(app: Flask, limits: RateLimits) -> None:
+def test_a_failing_view_is_charged_as_status_500(app: Flask, limits: RateLimits) -> None:
     seen: list[int] = []
 
     @app.get("/")
@@ -251,7 +253,7 @@ def test_a_view_that_fails_is_charged_as_500(app: Flask, limits: RateLimits) -> 
     assert seen == [500, 500]
 
 
-def test_a_place_is_held_until_a_stream_ends(app: Flask, limiter: BlockingLimiter) -> None:
+def test_a_slot_is_held_until_a_stream_ends(app: Flask, limiter: BlockingLimiter) -> None:
     limits = RateLimits(limiter=limiter)
 
     @app.get("/")
@@ -305,12 +307,12 @@ def test_settings_come_from_the_configuration(app: Flask, limiter: BlockingLimit
     assert client.get("/", headers=other).status_code == 200
 
 
-def test_one_extension_limits_several_applications_each_by_its_own_settings(
+def test_one_extension_limits_several_applications_with_separate_settings(
     limits: RateLimits,
 ) -> None:
     on, off = Flask("on"), Flask("off")
     off.config["RINGFENCE_ENABLED"] = False
-    shared_view = limits.limit("1/hour")(named("shared"))
+    shared_view = limits.limit("1/hour")(view_named("shared"))
     for app in (on, off):
         limits.init_app(app)
         app.get("/")(shared_view)
@@ -336,17 +338,17 @@ def test_an_invalid_limit_is_reported_at_its_definition(limits: RateLimits) -> N
         limits.limit()
 
 
-def test_a_limit_that_a_decorator_hides_is_warned_of(
+def test_a_limit_that_a_decorator_hides_is_logged(
     app: Flask, limits: RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     def hiding(inner: Callable[[], str]) -> Callable[[], str]:
         return lambda: inner() + "!"
 
-    def passing_on(inner: Callable[[], str]) -> Callable[[], str]:
+    def preserving(inner: Callable[[], str]) -> Callable[[], str]:
         return wraps(inner)(lambda: inner() + "!")
 
-    app.add_url_rule("/a", "a", hiding(limits.limit("1/hour")(named("hidden"))))
-    app.add_url_rule("/b", "b", passing_on(limits.limit("1/hour")(named("seen"))))
+    app.add_url_rule("/a", "a", hiding(limits.limit("1/hour")(view_named("hidden"))))
+    app.add_url_rule("/b", "b", preserving(limits.limit("1/hour")(view_named("seen"))))
     limits.init_app(app)
     statuses(app, "/a", "/a", "/b")
 
@@ -357,9 +359,9 @@ def test_a_limit_that_a_decorator_hides_is_warned_of(
 
 def test_the_command_lists_the_limits_of_each_route(app: Flask, limiter: BlockingLimiter) -> None:
     limits = RateLimits(app, limiter, domain="api")
-    app.get("/report")(limits.limit("5/minute", keys="user_or_ip")(named("report")))
-    app.post("/open")(limits.exempt(named("open")))
-    app.get("/healthz")(named("healthz"))
+    app.get("/report")(limits.limit("5/minute", keys="user_or_ip")(view_named("report")))
+    app.post("/open")(limits.exempt(view_named("open")))
+    app.get("/healthz")(view_named("healthz"))
 
     shown = app.test_cli_runner().invoke(args=["ringfence", "rules"]).output.splitlines()
 

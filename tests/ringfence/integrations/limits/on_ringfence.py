@@ -1,8 +1,9 @@
-"""A pytest plug-in that runs third-party test suites on the Ringfence storage in a test cluster.
+"""Pytest plug-in that runs third-party test suites on the Ringfence storage in a test cluster.
 
-Every address of another store that a suite names (`memory://`, `redis://` and so on) becomes a
-storage of ours: each `memory://` counts by itself, all others of a test count together. Time is
-what `time.time` says, which the suites freeze and move. Clients of other stores only empty them.
+The plug-in replaces each address of another store (`memory://`, `redis://` and so on) by a
+Ringfence storage. Each `memory://` storage has its own counters; all other storages of a test share
+theirs. The clock is `time.time`, which the suites freeze and move. Clients of other stores can only
+clear the counters.
 """
 
 import os
@@ -26,7 +27,7 @@ sys.path.append(os.environ["RINGFENCE_SUITE_LIBRARIES"])
 
 
 class _Clock(FakeClock):
-    """The time that a suite sees."""
+    """Clock of a suite, which reads `time.time`."""
 
     def now(self) -> int:
         return round(time.time() * 1e9)
@@ -40,7 +41,7 @@ def _cluster() -> FakeCluster:
 
 
 class _Shared:
-    """The cluster of all stores that a test reaches by an address."""
+    """Cluster that all stores with a server address share in a test."""
 
     cluster = _cluster()
 
@@ -60,11 +61,11 @@ class _AsServer(RingfenceStorage):
 
     @property
     def storage(self) -> Any:
-        """Give a client to empty the store with."""
+        """Return a client that can clear the store."""
         return _Client()
 
     def _run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        """Fail while a suite has the other store's client fail."""
+        """Run a call, or raise the error of a Redis client that the suite has patched."""
         command = redis.Redis.execute_command
         if isinstance(command, mock.Mock):
             command()
@@ -72,7 +73,7 @@ class _AsServer(RingfenceStorage):
 
 
 class _Client:
-    """A client of another store, to empty it with."""
+    """Client of another store, which can only clear it."""
 
     def __init__(self, *_: object) -> None:
         self.flushall = self.flush_all = self.drop_database = _clear_cache
@@ -98,5 +99,5 @@ def _on_ringfence() -> Iterator[None]:
 
 @pytest.fixture
 def docker_services() -> mock.Mock:
-    """Starts nothing."""
+    """Return a mock, because no service is needed."""
     return mock.Mock()

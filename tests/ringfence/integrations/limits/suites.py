@@ -1,13 +1,13 @@
-"""Test suites of Flask-Limiter and slowapi on our storage, in the in-process test cluster.
+"""Test suites of Flask-Limiter and slowapi on the Ringfence storage and an in-process cluster.
 
     python -m tests.ringfence.integrations.limits.suites
 
 runs Flask-Limiter's suite from its source package. A path of a checkout as argument runs slowapi's
 suite, because its package has no tests.
 
-Not part of the fast suite: it fetches the source package and test libraries from the package index.
-Where that fails it says so and ends with status 77. Otherwise the status is pytest's own. Tests of
-another store's internals are left out, with the reason.
+This program is not part of the fast suite: it fetches the source package and test libraries from
+the package index. It exits with status 77 if that fails, and otherwise with the status of pytest.
+`LEFT_OUT` lists tests of the internals of other stores, which are not run.
 """
 
 import os
@@ -23,20 +23,20 @@ __all__ = ["LEFT_OUT", "main"]
 _HERE = Path(__file__).parent
 _SKIPPED = 77
 _LIBRARIES = ("hiro", "six", "mock", "pytest-mock", "pytest-check", "flask-restful", "flask-restx")
-_OF_THESE = ("aniso8601", "pytz", "importlib_resources", "jsonschema", "referencing", "attrs")
-_OF_THOSE = ("jsonschema-specifications", "rpds-py")
+_DEPENDENCIES = ("aniso8601", "pytz", "importlib_resources", "jsonschema", "referencing", "attrs")
+_MORE_DEPENDENCIES = ("jsonschema-specifications", "rpds-py")
 LEFT_OUT = {
     "tests/test_configuration.py::test_constructor_arguments_over_config": (
-        "asks that memory:// is the class MemoryStorage"
+        "asserts that memory:// is the class MemoryStorage"
     ),
     "tests/test_flask_ext.py::test_reset_unsupported": (
-        "asks that reset() does nothing, as Memcached cannot; ours forgets all keys"
+        "asserts that reset() does nothing, as in Memcached; Ringfence removes all keys"
     ),
     "tests/test_fastapi_extension.py::TestDecorators::test_callable_cost": (
-        "spends 7.5, which memory:// takes; Redis refuses fractions as we do"
+        "spends 7.5, which memory:// accepts; Redis and Ringfence refuse fractions"
     ),
 }
-"""By test: why it is one of another store's internals."""
+"""Reason to skip, by test: each test depends on the internals of another store."""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,20 +44,27 @@ def main(arguments: list[str]) -> int:
     with TemporaryDirectory() as scratch:
         libraries = Path(scratch, "libraries")
         try:
-            _pip("install", "--target", str(libraries), *_LIBRARIES, *_OF_THESE, *_OF_THOSE)
+            _pip(
+                "install",
+                "--target",
+                str(libraries),
+                *_LIBRARIES,
+                *_DEPENDENCIES,
+                *_MORE_DEPENDENCIES,
+            )
             suite = Path(arguments[0]) if arguments else _flask_limiter(Path(scratch))
         except subprocess.SubprocessError as error:
-            print(f"skipped: the package index gave nothing: {error}", file=sys.stderr)  # noqa: T201
+            print(f"skipped: the package index is not available: {error}", file=sys.stderr)  # noqa: T201
             return _SKIPPED
         left_out = [f"--deselect={test}" for test in LEFT_OUT]
-        words = ["-q", "-c", os.devnull, "--rootdir", str(suite), "-p", "on_ringfence"]
-        plain = ["-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:faker"]
+        options = ["-q", "-c", os.devnull, "--rootdir", str(suite), "-p", "on_ringfence"]
+        without_plugins = ["-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:faker"]
         environment = os.environ | {
             "PYTHONPATH": str(_HERE),
             "RINGFENCE_SUITE_LIBRARIES": str(libraries),
         }
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *plain, *left_out, "tests"],
+            [sys.executable, "-m", "pytest", *options, *without_plugins, *left_out, "tests"],
             cwd=suite,
             env=environment,
             check=False,
@@ -65,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _flask_limiter(scratch: Path) -> Path:
-    """Fetch the source package of the version that is installed, and unpack it."""
+    """Fetch and unpack the source package of the installed version; return its folder."""
     wanted = f"Flask-Limiter=={version('Flask-Limiter')}"
     _pip("download", "--no-binary", ":all:", "--dest", str(scratch), wanted)
     [archive] = scratch.glob("*.tar.gz")
@@ -74,9 +81,11 @@ def _flask_limiter(scratch: Path) -> Path:
     return archive.with_name(archive.name.removesuffix(".tar.gz"))
 
 
-def _pip(command: str, *words: str) -> None:
+def _pip(command: str, *arguments: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "pip", command, "-q", "--no-deps", *words], check=True, timeout=300
+        [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments],
+        check=True,
+        timeout=300,
     )
 
 

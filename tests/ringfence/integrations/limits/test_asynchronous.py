@@ -18,7 +18,7 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values())
 
 
 def run(backend, test):
-    """Run a test in a fresh event loop, with a storage that was made outside of any."""
+    """Run a test in a new event loop with a storage that was created outside of it."""
     storage = storage_from_string("async+ringfence+local://")
     try:
         anyio.run(test, storage, backend=backend)
@@ -26,7 +26,7 @@ def run(backend, test):
         storage.close()
 
 
-async def hit_often(limiter, item, times, key="a"):
+async def count_allowed_hits(limiter, item, times, key="a"):
     allowed = []
 
     async def hit():
@@ -44,7 +44,7 @@ def test_a_hundred_concurrent_tasks_get_exactly_the_limit(strategy, backend):
     async def test(storage):
         limiter, item = strategy(storage), parse("5/year")
 
-        assert await hit_often(limiter, item, 100) == 5
+        assert await count_allowed_hits(limiter, item, 100) == 5
         assert not await limiter.test(item, "a")
         assert (await limiter.get_window_stats(item, "a")).remaining == 0
         await limiter.clear(item, "a")
@@ -57,7 +57,7 @@ def test_a_hundred_concurrent_tasks_get_exactly_the_limit(strategy, backend):
 
 
 @every_backend
-def test_a_million_units_in_one_hit_take_no_time_to_speak_of(backend):
+def test_a_hit_of_a_million_units_takes_less_than_2_s(backend):
     async def test(storage):
         limiter, million = MovingWindowRateLimiter(storage), parse("1000000/day")
         began = time.process_time()
@@ -71,16 +71,16 @@ def test_a_million_units_in_one_hit_take_no_time_to_speak_of(backend):
 
 
 @every_backend
-def test_windows_are_read_back(backend):
+def test_the_state_of_a_window_can_be_read(backend):
     async def test(storage):
         key = "LIMITER/a/5/1/minute"
         assert await storage.check()
         assert await storage.get_expiry(key) == pytest.approx(time.time(), abs=20)
         assert await storage.incr(key, 60, 3) == 3
         assert await storage.get(key) == 3
-        reported = await storage.get_expiry(key)
-        assert reported == pytest.approx(time.time() + 60, abs=20)
-        assert await storage.get_expiry(key) == pytest.approx(reported, abs=1)
+        expiry = await storage.get_expiry(key)
+        assert expiry == pytest.approx(time.time() + 60, abs=20)
+        assert await storage.get_expiry(key) == pytest.approx(expiry, abs=1)
         await storage.acquire_entry(key, 5, 60, 2)
         assert await storage.get_moving_window(key, 5, 60) == (
             pytest.approx(time.time(), abs=20),
@@ -91,9 +91,9 @@ def test_windows_are_read_back(backend):
 
 
 @every_backend
-def test_a_wait_that_is_cancelled_ends_and_leaves_the_storage_usable(backend):
+def test_a_cancelled_call_ends_and_leaves_the_storage_usable(backend):
     async def test(storage):
-        for _ in range(2):  # The first time, it has not even connected yet.
+        for _ in range(2):  # In the first round, the storage has not connected yet.
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await storage.incr("k/1/1/minute", 60)
@@ -116,23 +116,23 @@ def test_one_storage_serves_several_event_loops():
 
 
 @every_strategy
-async def test_a_limiter_of_this_event_loop_can_be_given(strategy):
+async def test_the_storage_accepts_a_limiter_of_the_running_event_loop(strategy):
     async with ringfence.local(RuleSet()) as limiter:
         storage = AsyncRingfenceStorage(limiter=limiter)
 
-        assert await hit_often(strategy(storage), parse("5/year"), 100) == 5
+        assert await count_allowed_hits(strategy(storage), parse("5/year"), 100) == 5
         storage.close()
         assert (await limiter.check_limit("1/s", "a")).allowed
 
 
 @every_backend
 @every_strategy
-def test_a_cluster_holds_one_limit_for_all_loops(strategy, backend, cluster):
+def test_all_storages_of_a_cluster_share_one_limit(strategy, backend, cluster):
     async def test():
         storages = [storage_from_string(f"async+{cluster.url}") for _ in range(2)]
         item, key = parse("5/hour"), f"{strategy.__name__} on {backend}"
         try:
-            allowed = [await hit_often(strategy(each), item, 20, key) for each in storages]
+            allowed = [await count_allowed_hits(strategy(each), item, 20, key) for each in storages]
         finally:
             for each in storages:
                 each.close()
@@ -142,7 +142,7 @@ def test_a_cluster_holds_one_limit_for_all_loops(strategy, backend, cluster):
 
 
 @every_backend
-def test_an_outage_raises_an_error_if_so_configured(backend):
+def test_an_outage_raises_an_error_if_configured(backend):
     async def test():
         storage = storage_from_string(
             "async+ringfence://127.0.0.1:9",

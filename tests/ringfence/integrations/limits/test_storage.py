@@ -1,4 +1,4 @@
-"""The storage fulfils the contract of `limits` and matches its own storages."""
+"""Storage for `limits`: it fulfils the contract and matches the storages of the library."""
 
 import os
 import time
@@ -33,7 +33,7 @@ def storage(limiter):
 
 
 steps = st.lists(
-    # Instants that never fall on a window's very end, where `limits` counts the closed interval.
+    # No instant is exactly a window's end, because `limits` counts the closed interval.
     st.tuples(st.sampled_from([0.001, 0.301, 3.001, 7.001, 12.001, 25.001]), st.integers(1, 4)),
     max_size=25,
 )
@@ -44,7 +44,7 @@ steps = st.lists(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=steps, amount=st.integers(1, 8))
-def test_every_hit_is_decided_as_by_the_storage_of_limits_itself(
+def test_decisions_equal_those_of_the_memory_storage_of_limits(
     strategy, steps, amount, clock, limiter
 ):
     ours, theirs = (strategy(each) for each in (RingfenceStorage(limiter=limiter), MemoryStorage()))
@@ -59,10 +59,10 @@ def test_every_hit_is_decided_as_by_the_storage_of_limits_itself(
 
 
 def assert_same_stats(ours: RateLimiter, theirs: RateLimiter, item: RateLimitItem) -> None:
-    reported, expected = ours.get_window_stats(item, "a"), theirs.get_window_stats(item, "a")
-    assert reported.remaining == expected.remaining
-    if reported.remaining < item.amount:
-        assert reported.reset_time == pytest.approx(expected.reset_time, abs=1e-5)
+    stats, expected = ours.get_window_stats(item, "a"), theirs.get_window_stats(item, "a")
+    assert stats.remaining == expected.remaining
+    if stats.remaining < item.amount:
+        assert stats.reset_time == pytest.approx(expected.reset_time, abs=1e-5)
 
 
 @every_strategy
@@ -88,7 +88,7 @@ def test_a_cleared_limit_starts_again_from_zero(strategy, storage):
 
 
 @every_strategy
-def test_a_reset_forgets_everything_also_for_other_processes_within_a_second(
+def test_a_reset_removes_all_counters_and_reaches_other_processes_within_a_second(
     strategy, limiter, monkeypatch
 ):
     ours, another = (strategy(RingfenceStorage(limiter=limiter)) for _ in range(2))
@@ -107,7 +107,7 @@ def test_a_reset_forgets_everything_also_for_other_processes_within_a_second(
     assert another.hit(once, "a")
 
 
-def test_a_million_units_in_one_hit_take_no_time_to_speak_of(storage):
+def test_a_hit_of_a_million_units_takes_less_than_2_s(storage):
     limiter, million = MovingWindowRateLimiter(storage), parse("1000000/day")
     began = time.process_time()
 
@@ -118,7 +118,7 @@ def test_a_million_units_in_one_hit_take_no_time_to_speak_of(storage):
     assert time.process_time() - began < 2
 
 
-def test_fixed_windows_count_denied_hits_and_never_pass_too_high_costs(storage):
+def test_only_fixed_windows_count_denied_hits(storage):
     item = parse("10/minute")
     fixed, moving = FixedWindowRateLimiter(storage), MovingWindowRateLimiter(storage)
 
@@ -130,7 +130,7 @@ def test_fixed_windows_count_denied_hits_and_never_pass_too_high_costs(storage):
     assert SlidingWindowCounterRateLimiter(storage).hit(item, "a", cost=10)
 
 
-def test_hits_of_nothing_always_pass_and_count_nothing(storage, clock):
+def test_hits_with_cost_0_always_pass_and_are_not_counted(storage, clock):
     assert storage.acquire_entry("k/1/1/minute", 1, 60, 1)
     assert storage.acquire_entry("k/1/1/minute", 1, 60, 0)
     assert storage.acquire_sliding_window_entry("k/1/1/minute", 0, 60, 0)
@@ -139,8 +139,8 @@ def test_hits_of_nothing_always_pass_and_count_nothing(storage, clock):
 
 
 @pytest.mark.parametrize("key", ["named/by/nobody", "plain", "LIMITER/a/5/2/minute"])
-def test_a_window_is_read_back_by_whatever_key_it_was_counted(key, storage, clock):
-    """The last key names two minutes, and is counted by 30 seconds nevertheless."""
+def test_a_window_can_be_read_with_any_form_of_key(key, storage, clock):
+    """Count with a period of 30 seconds, although the last key names two minutes."""
     assert [storage.incr(key, 30), storage.incr(key, 30, 4)] == [1, 5]
 
     clock.advance(10)
@@ -151,7 +151,7 @@ def test_a_window_is_read_back_by_whatever_key_it_was_counted(key, storage, cloc
     assert storage.get_expiry(key) == clock.seconds
 
 
-def test_only_so_many_keys_are_remembered(storage, monkeypatch):
+def test_a_full_cache_of_keys_evicts_the_oldest_key(storage, monkeypatch):
     monkeypatch.setattr("ringfence.integrations.limits.counting._CACHE_SIZE", 2)
     for key in ("a", "b", "c", "c"):
         storage.incr(key, 30)
@@ -168,28 +168,28 @@ def test_an_uncounted_key_without_a_period_has_no_window(storage, clock):
 
 
 def test_the_end_of_a_recently_read_window_needs_no_request(storage, limiter):
-    asked = count_questions(limiter)
+    requests = record_requests(limiter)
     key = parse("5/minute").key_for("a")
     storage.incr(key, 60)
-    asked.clear()
+    requests.clear()
 
     storage.get(key)
     first = storage.get_expiry(key)
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert storage.get_expiry(key) == pytest.approx(first)
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
-def count_questions(limiter: BlockingLimiter) -> list[object]:
-    asked: list[object] = []
+def record_requests(limiter: BlockingLimiter) -> list[object]:
+    requests: list[object] = []
     run = limiter.run
 
-    def counted(call):
-        asked.append(call)
+    def recorded(call):
+        requests.append(call)
         return run(call)
 
-    limiter.run = counted
-    return asked
+    limiter.run = recorded
+    return requests
 
 
 def test_a_cached_window_is_not_used_beyond_its_end(storage, clock):
@@ -213,7 +213,7 @@ def test_a_moving_window_starts_at_its_oldest_hit(storage, clock):
     assert storage.get_moving_window(key, 5, 60) == (pytest.approx(began + 10), 2)
 
 
-def test_without_a_cluster_requests_pass_unless_errors_are_asked_for():
+def test_without_a_cluster_requests_pass_unless_errors_are_configured():
     item = parse("1/minute")
     passing = storage_from_string(NOWHERE, connect_timeout=0.05)
     failing = storage_from_string(f"{NOWHERE}?raise_on_outage=yes&connect_timeout=0.05")
@@ -246,7 +246,7 @@ def test_a_closed_storage_raises_a_clear_error():
         storage.get("k/1/1/minute")
 
 
-def test_a_check_is_false_whatever_fails(limiter, monkeypatch):
+def test_check_returns_false_after_any_error(limiter, monkeypatch):
     storage = RingfenceStorage(limiter=limiter)
 
     def fail(*_):
@@ -256,7 +256,7 @@ def test_a_check_is_false_whatever_fails(limiter, monkeypatch):
     assert storage.check() is False
 
 
-def test_a_fractional_cost_is_refused_with_the_way_out(storage):
+def test_the_error_for_a_fractional_cost_states_the_remedy(storage):
     for strategy in STRATEGIES.values():
         with pytest.raises(
             ConfigError, match=r"cost must be a whole number.* got 0\.5;.*smaller unit"
@@ -264,14 +264,14 @@ def test_a_fractional_cost_is_refused_with_the_way_out(storage):
             strategy(storage).hit(parse("5/minute"), "a", cost=0.5)
 
 
-def test_a_limiter_that_was_given_is_left_to_its_owner(limiter):
+def test_closing_a_storage_does_not_close_a_given_limiter(limiter):
     RingfenceStorage(limiter=limiter).close()
 
     assert limiter.check_limit("1/s", "a")
 
 
 @every_strategy
-def test_a_cluster_holds_one_limit_for_all_its_storages(strategy, cluster):
+def test_all_storages_of_a_cluster_share_one_limit(strategy, cluster):
     item = parse("5/hour")
     storages = [storage_from_string(cluster.url) for _ in range(2)]
     limiters = [strategy(storage) for storage in storages]
@@ -290,7 +290,7 @@ def test_a_cluster_holds_one_limit_for_all_its_storages(strategy, cluster):
             storage.close()
 
 
-def test_the_environment_may_name_the_cluster(cluster, monkeypatch):
+def test_the_cluster_address_can_come_from_the_environment(cluster, monkeypatch):
     monkeypatch.setenv("RINGFENCE_URL", cluster.url)
     storage = storage_from_string("ringfence://")
     try:
@@ -299,7 +299,7 @@ def test_the_environment_may_name_the_cluster(cluster, monkeypatch):
         storage.close()
 
 
-def test_a_forked_child_counts_on():
+def test_a_forked_child_has_separate_in_process_counters():
     storage = storage_from_string("ringfence+local://")
     storage.incr("k/1/1/minute", 60)
     child = os.fork()
@@ -312,7 +312,7 @@ def test_a_forked_child_counts_on():
 
 
 @pytest.mark.parametrize(
-    ("uri", "options", "mend"),
+    ("uri", "options", "error"),
     [
         ("ringfence://h:1?speed=9", {}, "unknown option 'speed'"),
         (
@@ -332,12 +332,12 @@ def test_a_forked_child_counts_on():
         ("async+ringfence://h:x", {}, "port must be a number"),
     ],
 )
-def test_an_address_with_something_wrong_is_refused_at_once(uri, options, mend):
-    with pytest.raises(ConfigError, match=mend):
+def test_an_invalid_address_or_option_is_refused_at_construction(uri, options, error):
+    with pytest.raises(ConfigError, match=error):
         storage_from_string(uri, **options)
 
 
-def test_options_can_be_given_in_either_place():
+def test_options_can_be_arguments_or_part_of_the_address():
     for storage in (
         storage_from_string(NOWHERE, raise_on_outage="off", connect_timeout="0.05"),
         storage_from_string(f"{NOWHERE}?raise_on_outage=False&connect_timeout=0.05"),
@@ -346,7 +346,7 @@ def test_options_can_be_given_in_either_place():
         storage.close()
 
 
-def test_limiters_of_both_kinds_can_be_given():
+def test_the_storage_accepts_local_and_connected_limiters():
     with local(RuleSet()) as limiter, connect(NOWHERE, connect_timeout=0.05) as other:
         assert RingfenceStorage(limiter=limiter).check()
         assert not RingfenceStorage(limiter=other).check()

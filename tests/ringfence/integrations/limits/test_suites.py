@@ -1,4 +1,4 @@
-"""The documentation lists each skipped test of third-party suites."""
+"""Documentation of the skipped tests of third-party suites."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.ringfence.integrations.limits.suites import LEFT_OUT
 PAGE = Path(__file__).parents[4] / "docs" / "guides" / "limits-storage.md"
 
 
-def test_the_page_lists_every_test_that_is_left_out() -> None:
+def test_the_page_lists_every_skipped_test() -> None:
     section = (
         PAGE.read_text("utf-8")
         .partition("## The test suites of Flask-Limiter and slowapi")[2]

@@ -14,7 +14,7 @@ from slowapi.errors import RateLimitExceeded
 from slowapi.util import get_remote_address as slow_address
 from starlette.responses import PlainTextResponse
 
-import ringfence.integrations.limits  # noqa: F401 - makes its addresses known
+import ringfence.integrations.limits  # noqa: F401 - registers its addresses
 
 STRATEGIES = ("fixed-window", "moving-window", "sliding-window-counter")
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -45,7 +45,7 @@ def flask_app(uri, strategy="fixed-window", **options):
     return app, limiter
 
 
-def test_flask_limiters_own_commands_show_the_storage_and_clear_it(monkeypatch):
+def test_commands_of_flask_limiter_show_the_storage_and_clear_it(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     app, limiter = flask_app(LOCAL)
     runner = app.test_cli_runner()
@@ -83,7 +83,7 @@ def slow_app(uri, strategy="fixed-window", **options):
 
 
 def get_each(apps):
-    """Get /a of each of these, one after the other, in an asyncio loop."""
+    """Request /a of each application in turn, in one asyncio loop."""
 
     async def get(app):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
@@ -119,7 +119,7 @@ def test_flask_limiter_can_charge_only_failures(strategy):
     limiter.storage.close()
 
 
-def test_flask_limiter_falls_back_and_probes_while_the_cluster_is_away():
+def test_flask_limiter_uses_its_fallback_if_the_cluster_is_unreachable():
     app, limiter = flask_app(
         "ringfence://127.0.0.1:9",
         storage_options={"raise_on_outage": True, "connect_timeout": 0.05},
@@ -131,7 +131,7 @@ def test_flask_limiter_falls_back_and_probes_while_the_cluster_is_away():
     limiter.storage.close()
 
 
-def test_flask_limiter_lets_requests_pass_when_the_cluster_is_away():
+def test_flask_limiter_allows_requests_if_the_cluster_is_unreachable():
     app, limiter = flask_app("ringfence://127.0.0.1:9", storage_options={"connect_timeout": 0.05})
     client = app.test_client()
 
@@ -152,8 +152,8 @@ def test_slowapi_enforces_the_limit_and_sends_the_remaining_units(strategy):
     limiter._storage.close()
 
 
-def test_two_servers_of_each_kind_share_one_budget_on_real_nodes(cluster):
-    """The two name their keys differently, so the budget is shared among each kind's servers."""
+def test_two_servers_with_the_same_library_share_one_budget_on_real_nodes(cluster):
+    """The libraries use different keys, so only servers of the same library share a budget."""
     flasks = [flask_app(cluster.url, "moving-window") for _ in range(2)]
     slows = [slow_app(cluster.url, "moving-window") for _ in range(2)]
     clients = [app.test_client() for app, _ in flasks]
@@ -161,8 +161,8 @@ def test_two_servers_of_each_kind_share_one_budget_on_real_nodes(cluster):
         statuses = [clients[n % 2].get("/a").status_code for n in range(12)]
         assert statuses == [200] * 5 + [429] * 7
 
-        reported = get_each([app for app, _ in slows] * 6)
-        assert [each.status_code for each in reported] == [200] * 5 + [429] * 7
+        answers = get_each([app for app, _ in slows] * 6)
+        assert [each.status_code for each in answers] == [200] * 5 + [429] * 7
     finally:
         for _, limiter in flasks:
             limiter.storage.close()

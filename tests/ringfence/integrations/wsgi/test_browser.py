@@ -1,4 +1,4 @@
-"""A real browser is shown the page, where a program reads the problem."""
+"""HTML page of a refusal in a real browser."""
 
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.ringfence.integrations.wsgi.test_wsgi import hello
 
 
 class Silent(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is inherited
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited name
         pass
 
 
@@ -36,8 +36,8 @@ def address() -> Iterator[str]:
             thread.join()
 
 
-def test_chromium_shows_the_page(chromium: str, address: str, tmp_path: Path) -> None:
-    shown = subprocess.run(
+def test_chromium_shows_the_page_of_a_refusal(chromium: str, address: str, tmp_path: Path) -> None:
+    result = subprocess.run(
         [
             chromium,
             "--headless=new",
@@ -53,5 +53,5 @@ def test_chromium_shows_the_page(chromium: str, address: str, tmp_path: Path) ->
         check=True,
     )
 
-    assert "<h1>Too many requests</h1>" in shown.stdout
-    assert "<title>Too many requests</title>" in shown.stdout
+    assert "<h1>Too many requests</h1>" in result.stdout
+    assert "<title>Too many requests</title>" in result.stdout

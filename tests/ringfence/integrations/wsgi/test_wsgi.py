@@ -1,4 +1,4 @@
-"""The WSGI middleware, called as a server calls it."""
+"""WSGI middleware, called as a server calls it."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator
@@ -41,10 +41,14 @@ def hello(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[b
 
 class Answer:
     def __init__(self, app: Any, path: str = "/", method: str = "GET", **environ: str) -> None:
-        held: WSGIEnvironment = {}
-        setup_testing_defaults(held)
-        held |= {"QUERY_STRING": "", "REMOTE_ADDR": "203.0.113.9", "PATH_INFO": path} | environ
-        held |= {"REQUEST_METHOD": method, "wsgi.input": io.BytesIO()}
+        request_environ: WSGIEnvironment = {}
+        setup_testing_defaults(request_environ)
+        request_environ |= {
+            "QUERY_STRING": "",
+            "REMOTE_ADDR": "203.0.113.9",
+            "PATH_INFO": path,
+        } | environ
+        request_environ |= {"REQUEST_METHOD": method, "wsgi.input": io.BytesIO()}
         self.fields: list[tuple[str, str]] = []
 
         def start_response(
@@ -53,13 +57,13 @@ class Answer:
             self.status, self.fields = int(status[:3]), headers
             return lambda _: None
 
-        chunks = validator(app)(held, start_response)
+        chunks = validator(app)(request_environ, start_response)
         self.body = b"".join(chunks)
         chunks.close()
 
     @property
     def headers(self) -> dict[str, str]:
-        assert len(dict(self.fields)) == len(self.fields), "a header stands twice"
+        assert len(dict(self.fields)) == len(self.fields), "a header occurs twice"
         return dict(self.fields)
 
 
@@ -85,12 +89,12 @@ def test_a_client_over_its_limit_is_refused(limiter: BlockingLimiter) -> None:
 def test_address_headers_are_read_from_trusted_proxies_only(limiter: BlockingLimiter) -> None:
     app = RateLimitMiddleware(hello, limiter, limit="1/hour", trusted_proxies="10.0.0.0/8")
     spoofed = [Answer(app, HTTP_X_FORWARDED_FOR=f"1.1.1.{n}").status for n in range(2)]
-    behind = [
+    behind_proxy = [
         Answer(app, REMOTE_ADDR="10.1.1.1", HTTP_X_FORWARDED_FOR=f"1.1.1.{n}").status
         for n in range(2)
     ]
 
-    assert (spoofed, behind) == ([200, 429], [200, 200])
+    assert (spoofed, behind_proxy) == ([200, 429], [200, 200])
 
 
 def test_options_requests_are_exempt_and_a_refused_head_has_no_body(
@@ -141,7 +145,7 @@ def test_a_slot_is_held_until_the_server_closes_the_response(limiter: BlockingLi
     assert statuses(app, "/", "/") == [200, 200]
 
 
-def test_an_application_that_fails_is_settled_and_its_error_passes(
+def test_a_failing_application_is_settled_and_its_error_propagates(
     limiter: BlockingLimiter,
 ) -> None:
     def broken(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -154,7 +158,7 @@ def test_an_application_that_fails_is_settled_and_its_error_passes(
     assert limiter.peek("api", {"client": "203.0.113.9"}).remaining == 2
 
 
-def test_one_middleware_inside_another_adds_to_the_same_headers(limiter: BlockingLimiter) -> None:
+def test_nested_middlewares_share_their_headers(limiter: BlockingLimiter) -> None:
     seen: list[Decision | None] = []
 
     def view(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -169,7 +173,7 @@ def test_one_middleware_inside_another_adds_to_the_same_headers(limiter: Blockin
     assert seen[0].remaining == 1
 
 
-def test_a_limiter_that_fails_lets_requests_through_marked(
+def test_a_failing_limiter_allows_requests_and_marks_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     closed = ringfence.blocking.local(RULES)
@@ -203,7 +207,7 @@ def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "no node of the limiter answers" in record.message
 
 
-def test_invalid_settings_are_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_reported_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
     with pytest.raises(ConfigError, match="limits nothing"):
@@ -232,7 +236,7 @@ def test_each_of_two_limiters_settles_its_own_charges(limiter: BlockingLimiter) 
     assert limiter.peek("api", {"client": "203.0.113.9"}).remaining == 2
 
 
-def test_callbacks_read_headers_without_regard_to_case() -> None:
+def test_callbacks_read_headers_case_insensitively() -> None:
     environ = {
         "HTTP_X_USER": "ann",
         "CONTENT_TYPE": "text/plain",
