@@ -21,20 +21,25 @@ def rule(
 
 
 def allowed(
-    of: Rule, remaining: int = 50, reset_after: float = 30.0, source: Source = Source.OWNER
+    limiting_rule: Rule,
+    remaining: int = 50,
+    reset_after: float = 30.0,
+    source: Source = Source.OWNER,
 ) -> Status:
-    assert of.limit is not None
-    return Status(True, of, of.limit.amount, remaining, 0.0, reset_after, 0.0, source)
+    assert limiting_rule.limit is not None
+    return Status(
+        True, limiting_rule, limiting_rule.limit.amount, remaining, 0.0, reset_after, 0.0, source
+    )
 
 
 def denied(
-    of: Rule,
+    limiting_rule: Rule,
     retry_after: float | None = 12.0,
     reset_after: float = 40.0,
     source: Source = Source.OWNER,
     remaining: int = 0,
 ) -> Status:
-    status = allowed(of, remaining, reset_after, source)
+    status = allowed(limiting_rule, remaining, reset_after, source)
     return replace(status, allowed=False, retry_after=retry_after)
 
 

@@ -1,4 +1,4 @@
-"""The client address comes from trusted proxies; other claims are ignored."""
+"""Client addresses: headers of trusted proxies count, all other headers are ignored."""
 
 from collections.abc import Callable
 
@@ -16,47 +16,51 @@ claims = st.lists(
 ).map(", ".join)
 
 
-def sent(**headers: str) -> Callable[[str], str | None]:
+def headers_of(**headers: str) -> Callable[[str], str | None]:
     return {name.replace("_", "-"): value for name, value in headers.items()}.get
 
 
 @given(claim=claims)
 def test_without_trusted_proxies_the_peer_is_the_client(claim: str) -> None:
-    assert ClientAddress().of(CLIENT, sent(x_forwarded_for=claim)) == CLIENT
+    assert ClientAddress().of(CLIENT, headers_of(x_forwarded_for=claim)) == CLIENT
 
 
 @given(claim=claims)
-def test_no_claim_moves_a_client_behind_a_listed_proxy(claim: str) -> None:
+def test_claimed_addresses_do_not_change_the_client_behind_listed_proxies(claim: str) -> None:
     chain = f"{claim}, {CLIENT}" if claim else CLIENT
 
-    reported = ClientAddress([PROXY, INNER]).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+    client = ClientAddress([PROXY, INNER]).of(
+        INNER, headers_of(x_forwarded_for=f"{chain}, {PROXY}")
+    )
 
-    assert reported == CLIENT
+    assert client == CLIENT
 
 
 @given(claim=claims)
-def test_no_claim_moves_a_client_behind_a_number_of_proxies(claim: str) -> None:
+def test_claimed_addresses_do_not_change_the_client_behind_a_number_of_proxies(claim: str) -> None:
     chain = f"{claim}, {CLIENT}" if claim else CLIENT
 
-    reported = ClientAddress(2).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+    client = ClientAddress(2).of(INNER, headers_of(x_forwarded_for=f"{chain}, {PROXY}"))
 
-    assert reported == CLIENT
+    assert client == CLIENT
 
 
 @given(claim=claims)
 def test_address_headers_of_an_untrusted_peer_are_ignored(claim: str) -> None:
-    reported = ClientAddress(["10.0.0.0/8"]).of(CLIENT, sent(x_forwarded_for=claim))
+    client = ClientAddress(["10.0.0.0/8"]).of(CLIENT, headers_of(x_forwarded_for=claim))
 
-    assert reported == CLIENT
+    assert client == CLIENT
 
 
 @given(claim=claims)
 def test_only_the_configured_header_is_read(claim: str) -> None:
     addresses = ClientAddress(1, header="x-real-ip")
 
-    reported = addresses.of(PROXY, sent(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim))
+    client = addresses.of(
+        PROXY, headers_of(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim)
+    )
 
-    assert reported == CLIENT
+    assert client == CLIENT
 
 
 @pytest.mark.parametrize(
@@ -75,8 +79,10 @@ def test_only_the_configured_header_is_read(claim: str) -> None:
         ('for=";,\\, for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::/64"),
     ],
 )
-def test_the_forwarded_header_is_read_as_rfc_7239_writes_it(value: str, client: str) -> None:
-    assert ClientAddress([PROXY], header="Forwarded").of(PROXY, sent(forwarded=value)) == client
+def test_the_forwarded_header_is_parsed_as_in_rfc_7239(value: str, client: str) -> None:
+    assert (
+        ClientAddress([PROXY], header="Forwarded").of(PROXY, headers_of(forwarded=value)) == client
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,38 +101,42 @@ def test_the_forwarded_header_is_read_as_rfc_7239_writes_it(value: str, client: 
     ],
 )
 def test_addresses_are_read_with_ports_brackets_and_zones(entry: str, client: str) -> None:
-    assert ClientAddress([PROXY]).of(PROXY, sent(x_forwarded_for=entry)) == client
+    assert ClientAddress([PROXY]).of(PROXY, headers_of(x_forwarded_for=entry)) == client
 
 
 def test_a_chain_shorter_than_configured_ends_at_its_first_entry() -> None:
     addresses = ClientAddress(3)
 
-    assert addresses.of(INNER, sent(x_forwarded_for=f"{CLIENT}, {PROXY}")) == CLIENT
-    assert addresses.of(INNER, sent()) == INNER
+    assert addresses.of(INNER, headers_of(x_forwarded_for=f"{CLIENT}, {PROXY}")) == CLIENT
+    assert addresses.of(INNER, headers_of()) == INNER
 
 
 def test_the_client_is_the_first_entry_of_a_trusted_chain() -> None:
-    reported = ClientAddress(["10.0.0.0/8"]).of(INNER, sent(x_forwarded_for="10.9.9.9, 10.0.0.7"))
+    client = ClientAddress(["10.0.0.0/8"]).of(
+        INNER, headers_of(x_forwarded_for="10.9.9.9, 10.0.0.7")
+    )
 
-    assert reported == "10.9.9.9"
+    assert client == "10.9.9.9"
 
 
-def test_a_chain_without_end_is_not_followed_to_its_end() -> None:
+def test_only_the_last_entries_of_an_endless_chain_are_read() -> None:
     endless = ", ".join([CLIENT, *["10.0.0.8"] * 9000])
 
-    assert ClientAddress(["10.0.0.0/8"]).of(PROXY, sent(x_forwarded_for=endless)) == "10.0.0.8"
+    assert (
+        ClientAddress(["10.0.0.0/8"]).of(PROXY, headers_of(x_forwarded_for=endless)) == "10.0.0.8"
+    )
 
 
-def test_a_proxy_seen_as_ipv4_in_ipv6_is_the_same_proxy() -> None:
-    reported = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", sent(x_forwarded_for=CLIENT))
+def test_a_proxy_matches_its_ipv4_mapped_ipv6_address() -> None:
+    client = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", headers_of(x_forwarded_for=CLIENT))
 
-    assert reported == CLIENT
+    assert client == CLIENT
 
 
 @pytest.mark.parametrize("peer", [None, ""])
 def test_a_proxy_on_a_unix_socket_can_be_trusted(peer: str | None) -> None:
-    assert ClientAddress("unix").of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
-    assert ClientAddress(1).of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
+    assert ClientAddress("unix").of(peer, headers_of(x_forwarded_for=CLIENT)) == CLIENT
+    assert ClientAddress(1).of(peer, headers_of(x_forwarded_for=CLIENT)) == CLIENT
 
 
 def test_clients_without_address_share_one_counter_and_one_log_line(
@@ -134,9 +144,9 @@ def test_clients_without_address_share_one_counter_and_one_log_line(
 ) -> None:
     addresses = ClientAddress()
 
-    reported = [addresses.of(None, sent(x_forwarded_for=CLIENT)) for _ in range(3)]
+    clients = [addresses.of(None, headers_of(x_forwarded_for=CLIENT)) for _ in range(3)]
 
-    assert reported == ["unknown"] * 3
+    assert clients == ["unknown"] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "unix" in caplog.text
 
@@ -147,23 +157,23 @@ def test_a_proxy_without_client_address_is_logged_once_and_not_counted(
 ) -> None:
     addresses = ClientAddress(trusted)
 
-    reported = [addresses.of(PROXY, sent(x_forwarded_for="rubbish")) for _ in range(3)]
+    clients = [addresses.of(PROXY, headers_of(x_forwarded_for="rubbish")) for _ in range(3)]
 
-    assert reported == ["unknown"] * 3
-    assert addresses.of(PROXY, sent()) == PROXY, "a request of the proxy's own"
+    assert clients == ["unknown"] * 3
+    assert addresses.of(PROXY, headers_of()) == PROXY, "the proxy itself sent the request"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "x-forwarded-for" in caplog.text
 
 
-def test_one_ipv6_subscriber_is_one_client_by_the_prefix_chosen() -> None:
+def test_ipv6_addresses_with_the_same_configured_prefix_are_one_client() -> None:
     narrow, wide = ClientAddress(ipv6_prefix=128), ClientAddress(ipv6_prefix=48)
 
-    assert narrow.of("2001:db8:1:2::3", sent()) == "2001:db8:1:2::3/128"
-    assert wide.of("2001:db8:1:2::3", sent()) == wide.of("2001:db8:1:ffff::1", sent())
+    assert narrow.of("2001:db8:1:2::3", headers_of()) == "2001:db8:1:2::3/128"
+    assert wide.of("2001:db8:1:2::3", headers_of()) == wide.of("2001:db8:1:ffff::1", headers_of())
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("make", "error"),
     [
         (lambda: ClientAddress(-1), "trusted_proxies -1"),
         (lambda: ClientAddress(True), "trusted_proxies True"),
@@ -172,6 +182,6 @@ def test_one_ipv6_subscriber_is_one_client_by_the_prefix_chosen() -> None:
         (lambda: ClientAddress(ipv6_prefix=0), "ipv6_prefix 0"),
     ],
 )
-def test_invalid_settings_are_reported(make: Callable[[], object], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_invalid_settings_are_reported(make: Callable[[], object], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         make()

@@ -14,7 +14,7 @@ from tests.ringfence.http.decisions import allowed, answer, denied, rule
 MINUTE = rule("minute")
 
 
-def test_the_fields_of_the_draft_read_as_its_own_examples() -> None:
+def test_ietf_fields_equal_the_examples_of_the_draft() -> None:
     fields = LimitHeaders("ietf").of(answer(allowed(rule("default"))))
 
     assert fields == [
@@ -23,7 +23,7 @@ def test_the_fields_of_the_draft_read_as_its_own_examples() -> None:
     ]
 
 
-def test_several_policies_stand_in_one_list_as_in_the_drafts_example() -> None:
+def test_several_policies_form_one_list_as_in_the_example_of_the_draft() -> None:
     decision = answer(allowed(rule("permin", "50/minute"), 9), allowed(rule("perhr", "1000/hour")))
 
     fields = dict(LimitHeaders("ietf").of(decision))
@@ -48,7 +48,7 @@ def test_headers_describe_the_denying_limit_with_the_longest_wait() -> None:
     assert dict(LimitHeaders().of(decision))["RateLimit"] == '"long";r=0;t=201'
 
 
-def test_the_x_style_has_the_names_that_services_have_long_sent() -> None:
+def test_the_x_style_has_the_customary_x_ratelimit_names() -> None:
     fields = LimitHeaders("x").of(answer(denied(MINUTE, 11.2)))
 
     assert fields == [
@@ -83,12 +83,12 @@ def test_the_reset_epoch_advances_for_a_repeated_decision() -> None:
     headers = LimitHeaders("x", reset="epoch", wall_clock=lambda: next(times))
     decision = answer(allowed(MINUTE))
 
-    reported = [dict(headers.of(decision))["X-RateLimit-Reset"] for _ in range(2)]
+    resets = [dict(headers.of(decision))["X-RateLimit-Reset"] for _ in range(2)]
 
-    assert reported == ["1700000031", "1700000038"]
+    assert resets == ["1700000031", "1700000038"]
 
 
-def test_the_style_none_leaves_retry_after_alone() -> None:
+def test_the_style_none_sends_only_retry_after() -> None:
     for style in ("none", None):
         headers = LimitHeaders(style)
 
@@ -102,10 +102,10 @@ def test_retry_after_is_a_positive_integer_and_never_too_early(
 ) -> None:
     fields = dict(LimitHeaders(style).of(answer(denied(MINUTE, wait, reset))))
 
-    reported = int(fields["Retry-After"])
-    assert max(1, wait) <= reported < max(1, wait) + 1
+    retry_after = int(fields["Retry-After"])
+    assert max(1, wait) <= retry_after < max(1, wait) + 1
     ((_, parameters),) = http_sf.parse(fields["RateLimit"].encode(), tltype="list")
-    assert parameters["t"] <= reported
+    assert parameters["t"] <= retry_after
 
 
 @given(remaining=st.integers(0, 2**53), reset=st.floats(0, 1e12))
@@ -123,7 +123,7 @@ def test_retry_after_is_absent_if_a_retry_cannot_succeed() -> None:
 
 
 @given(name=st.text(min_size=1), amount=st.integers(1, 2**53 - 1), ms=st.integers(1, 10**9))
-def test_whatever_a_rule_is_called_its_fields_are_structured_fields(
+def test_fields_are_valid_structured_fields_for_any_rule_name(
     name: str, amount: int, ms: int
 ) -> None:
     limit = f"{amount}/{ms / 1000:.3f} s"
@@ -144,7 +144,7 @@ def test_a_concurrency_limit_has_a_unit_and_no_window() -> None:
     assert fields["RateLimit-Policy"] == '"jobs";q=5;qu="concurrent-requests"'
 
 
-def test_a_limit_outside_of_rules_is_named_by_amount_and_period() -> None:
+def test_an_ad_hoc_limit_is_named_by_amount_and_period() -> None:
     fields = dict(LimitHeaders().of(answer(allowed(adhoc_rule(parse_limit("5/s burst 9"))))))
 
     assert fields["RateLimit-Policy"] == '"5/second burst 9";q=5;w=1'
@@ -172,7 +172,7 @@ def test_headers_omit_limits_in_shadow_mode() -> None:
         (denied(MINUTE, 1.0, source=Source.POLICY), "deny"),
     ],
 )
-def test_an_outage_is_marked_and_no_count_is_made_up(status: object, mark: str) -> None:
+def test_headers_mark_an_outage_and_contain_no_count(status: object, mark: str) -> None:
     fields = dict(LimitHeaders("both").of(answer(status)))  # type: ignore[arg-type]
 
     assert fields.pop("Ringfence-Outage") == mark
@@ -188,13 +188,13 @@ def test_headers_mark_a_local_decision_during_an_outage() -> None:
     assert fields["RateLimit"] == '"minute";r=50;t=30'
 
 
-def test_a_process_that_is_its_own_limiter_is_no_outage() -> None:
+def test_decisions_of_an_in_process_limiter_mark_no_outage() -> None:
     fields = dict(LimitHeaders().of(answer(allowed(MINUTE, source=Source.LOCAL))))
 
     assert "Ringfence-Outage" not in fields
 
 
-def test_the_rules_view_shows_changed_rules() -> None:
+def test_headers_show_a_changed_limit_of_a_rule() -> None:
     headers = LimitHeaders()
     headers.of(answer(allowed(rule("minute", "100/minute"))))
 

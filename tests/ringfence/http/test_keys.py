@@ -13,7 +13,7 @@ from ringfence.http.keys import KeySpec
 
 
 @dataclass
-class Asked:
+class FakeRequest:
     method: str = "GET"
     path: str = "/users/7"
     peer: str | None = "203.0.113.9"
@@ -26,8 +26,8 @@ class Asked:
         return self.headers.get(name)
 
 
-def read(spec: KeySpec, asked: Asked) -> list[dict[str, str]]:
-    return Keys(spec, ClientAddress()).descriptors(asked)
+def read(spec: KeySpec, request: FakeRequest) -> list[dict[str, str]]:
+    return Keys(spec, ClientAddress()).descriptors(request)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def read(spec: KeySpec, asked: Asked) -> list[dict[str, str]]:
         ("key=header:x-api-key + method", {"key": "secret", "method": "GET"}),
     ],
 )
-def test_a_key_has_a_name(spec: str, descriptor: dict[str, str]) -> None:
-    asked = Asked(user="ada", headers={"host": "example.org", "x-api-key": "secret"})
+def test_a_named_key_reads_its_part_of_the_request(spec: str, descriptor: dict[str, str]) -> None:
+    request = FakeRequest(user="ada", headers={"host": "example.org", "x-api-key": "secret"})
 
-    assert read(spec, asked) == [descriptor]
+    assert read(spec, request) == [descriptor]
 
 
-def test_a_key_may_be_a_function_or_entries_of_names_and_functions() -> None:
+def test_a_key_can_be_a_function_or_entries_of_names_and_functions() -> None:
     def tenant(request: object) -> str:
         return "acme"
 
-    assert read(tenant, Asked()) == [{"tenant": "acme"}]
-    assert read({"tenant": tenant, "client": "ip"}, Asked()) == [
+    assert read(tenant, FakeRequest()) == [{"tenant": "acme"}]
+    assert read({"tenant": tenant, "client": "ip"}, FakeRequest()) == [
         {"tenant": "acme", "client": "203.0.113.9"}
     ]
 
@@ -65,23 +65,25 @@ def test_a_key_may_be_a_function_or_entries_of_names_and_functions() -> None:
 def test_each_key_is_a_descriptor_unless_the_request_lacks_a_part() -> None:
     keys = ["ip", "user+route", {"key": "header:x-api-key"}]
 
-    assert read(keys, Asked()) == [{"ip": "203.0.113.9"}]
-    assert len(read(keys, Asked(user="ada", headers={"x-api-key": "k"}))) == 3
+    assert read(keys, FakeRequest()) == [{"ip": "203.0.113.9"}]
+    assert len(read(keys, FakeRequest(user="ada", headers={"x-api-key": "k"}))) == 3
 
 
 @given(name=st.text())
-def test_no_user_name_can_spend_the_budget_of_an_address(name: str) -> None:
-    assert read("user_or_ip", Asked(user=name)) != read("user_or_ip", Asked(peer=name or None))
+def test_no_user_name_shares_a_key_with_an_address(name: str) -> None:
+    assert read("user_or_ip", FakeRequest(user=name)) != read(
+        "user_or_ip", FakeRequest(peer=name or None)
+    )
 
 
 def test_the_path_replaces_an_unknown_route() -> None:
-    assert read("route", Asked(route=None)) == [{"route": "/users/7"}]
+    assert read("route", FakeRequest(route=None)) == [{"route": "/users/7"}]
 
 
-def test_for_limits_outside_of_rules_a_key_is_its_names_and_values() -> None:
+def test_keys_of_ad_hoc_limits_consist_of_names_and_values() -> None:
     keys = Keys(["ip", "method+route"], ClientAddress())
 
-    assert keys.parts(Asked()) == [
+    assert keys.parts(FakeRequest()) == [
         ("ip", "203.0.113.9"),
         ("method", "GET", "route", "/users/{id}"),
     ]
@@ -90,7 +92,7 @@ def test_for_limits_outside_of_rules_a_key_is_its_names_and_values() -> None:
 def test_a_callback_can_replace_the_user_of_the_request() -> None:
     keys = Keys("user", ClientAddress(), user=lambda request: request.header("x-user"))
 
-    assert keys.descriptors(Asked(user="ada", headers={"x-user": "bob"})) == [{"user": "bob"}]
+    assert keys.descriptors(FakeRequest(user="ada", headers={"x-user": "bob"})) == [{"user": "bob"}]
     assert not keys.needs_user
 
 

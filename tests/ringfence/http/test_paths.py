@@ -1,4 +1,4 @@
-"""Only paths that all servers interpret in the same way can be exempt."""
+"""Paths that can be exempt: only those that all servers interpret in the same way."""
 
 import pytest
 from hypothesis import given
@@ -48,5 +48,5 @@ def test_paths_of_plain_names_have_one_reading(parts: list[str]) -> None:
         "/static/%0d%0a",
     ],
 )
-def test_paths_that_servers_read_differently_have_more_than_one(path: str) -> None:
+def test_paths_that_servers_read_differently_have_more_than_one_reading(path: str) -> None:
     assert not has_one_reading(path)

@@ -43,7 +43,7 @@ def test_a_browser_gets_an_html_page() -> None:
     assert b"<h1>Too many requests</h1>\n<p>Try again in 5 seconds.</p>" in body.content
 
 
-def test_a_denial_without_a_useful_retry_states_that_fact() -> None:
+def test_the_body_states_that_a_retry_cannot_succeed() -> None:
     problem = Refused.of(answer(denied(DAILY, None))).as_problem()
 
     assert "retry-after" not in problem
@@ -68,7 +68,7 @@ def test_html_is_sent_to_clients_that_prefer_it_to_json(accept: str | None, html
     assert prefers_html(accept) is html
 
 
-def test_a_template_can_use_the_wait() -> None:
+def test_a_template_can_read_the_retry_after_and_the_policies() -> None:
     refused = Refused.of(answer(denied(DAILY, 4.2)))
 
     body = refused_body(refused, lambda seen: f"<p>{seen.retry_after} {seen.policies[0]}</p>")
