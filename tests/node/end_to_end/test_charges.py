@@ -30,11 +30,11 @@ descriptors:
 
 
 async def used(limiter: Limiter, descriptors: dict[str, str]) -> int:
-    """Find the units in use, at most 40, by refunds until one more unit passes."""
-    for given in range(40):
+    """Return the units in use, at most 40: refund single units until one unit is free."""
+    for refunds in range(40):
         left = (await limiter.peek("api", descriptors)).remaining
         if left:
-            return 5 - left + given
+            return 5 - left + refunds
         await limiter.refund("api", descriptors, 1)
     raise AssertionError("more than 40 units in use")
 
@@ -44,17 +44,17 @@ async def test_a_charge_through_any_node_counts_beyond_the_limit_at_the_owner(
 ) -> None:
     async with world() as w:
         client = owned(w.rules, "client", "b")
-        reported: list[Decision] = []
+        decisions: list[Decision] = []
         for seed in NAMES:
             async with w.client(seed, only=True) as limiter:
-                reported.append(await limiter.charge("api", client, 3))
+                decisions.append(await limiter.charge("api", client, 3))
         async with w.client() as limiter:
             peek = await limiter.peek("api", client)
 
-            assert of(reported) == [True, False, False]
-            assert [each.remaining for each in reported] == [2, 0, 0]
-            assert {each.source for each in reported} == {Source.OWNER}
-            assert reported[-1].retry_after == peek.retry_after == 30.0
+            assert of(decisions) == [True, False, False]
+            assert [each.remaining for each in decisions] == [2, 0, 0]
+            assert {each.source for each in decisions} == {Source.OWNER}
+            assert decisions[-1].retry_after == peek.retry_after == 30.0
             assert not peek.allowed
             assert [w.count(name, "forwarded") for name in NAMES] == [1, 0, 1]
             assert (w.count("b", "charges"), w.count("b", "overdrawn")) == (3, 2)
@@ -70,9 +70,9 @@ async def test_a_charge_reaches_the_owner_despite_a_cached_denial(
             await limiter.check("api", client)
         assert (await limiter.check("api", client)).source is Source.CACHE
 
-        reported = await limiter.charge("api", client, 4)
+        decision = await limiter.charge("api", client, 4)
 
-        assert (reported.source, reported.allowed) == (Source.OWNER, False)
+        assert (decision.source, decision.allowed) == (Source.OWNER, False)
         assert await used(limiter, client) == 9
 
 
@@ -108,7 +108,7 @@ async def test_debt_is_replicated_and_counts_once_after_the_owner_returns(
         assert await used(limiter, client) == 11
 
 
-async def test_an_owner_receives_its_standbys_charges_after_a_cut(
+async def test_an_owner_receives_the_charges_of_its_standby_after_a_network_cut(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -117,8 +117,8 @@ async def test_an_owner_receives_its_standbys_charges_after_a_cut(
         await trio.sleep(0.3)
         w.network.pause(address_of("b"))
 
-        reported = await limiter.charge("api", client, 9)
-        assert reported.source is Source.STANDBY
+        decision = await limiter.charge("api", client, 9)
+        assert decision.source is Source.STANDBY
         w.network.resume(address_of("b"))
         await trio.sleep(10)
 
@@ -133,11 +133,11 @@ async def test_a_repeated_charge_counts_once(autojump_clock: MockClock) -> None:
         again = with_columns(replace(charge, seq=2), ids=[(APP.session, 1, 0)])
 
         answers = [(await caller.say(each))[-1] for each in (charge, charge, again)]
-        look = (await caller.say(with_columns(replace(charge, seq=3), costs=[0])))[-1]
+        peek = (await caller.say(with_columns(replace(charge, seq=3), costs=[0])))[-1]
 
         codes = [each.results.outcomes.codes for each in answers if isinstance(each, Answer)]
         assert codes == [[Code.OVERDRAWN]] * 3
-        assert isinstance(look, Answer)
+        assert isinstance(peek, Answer)
         assert node.count("charges") == 2
         assert node.node.queries.stats(1).counters["repeated_checks"] == 1
 
@@ -171,29 +171,29 @@ async def test_a_charge_into_debt_recalls_the_leases_of_its_key(
         await heat(borrower, window)
         assert (await borrower.check("api", window)).source is Source.LEASE
 
-        reported = await other.charge("api", window, 50_000)
+        decision = await other.charge("api", window, 50_000)
         await trio.sleep(0.02)
         after = await borrower.check("api", window)
 
-        assert not reported.allowed
+        assert not decision.allowed
         assert (after.source, after.allowed) == (Source.OWNER, False)
 
 
-async def test_a_borrower_spends_nothing_of_its_lease_for_a_charge(
+async def test_a_charge_spends_no_units_of_a_lease(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
         window = owned(w.rules, "window", "a")
         await heat(limiter, window, times=50)
 
-        reported = await limiter.charge("api", window, 1000)
+        decision = await limiter.charge("api", window, 1000)
         await trio.sleep(3)
 
-        assert reported.source is Source.OWNER
+        assert decision.source is Source.OWNER
         assert (await other.peek("api", window)).remaining == 10000 - 50 - 1000
 
 
-async def test_slots_in_flight_cannot_be_charged(autojump_clock: MockClock) -> None:
+async def test_concurrency_limits_cannot_be_charged(autojump_clock: MockClock) -> None:
     async with world(rules=SLOTS) as w, w.client() as limiter:
         with pytest.raises(ConfigError, match="limits other than concurrency, got"):
             await limiter.charge("api", [{"tenant": "x"}, {"streams": "x"}], 5)
@@ -204,7 +204,9 @@ async def test_slots_in_flight_cannot_be_charged(autojump_clock: MockClock) -> N
         assert w.total("charges") == 0
 
 
-async def test_a_charge_without_a_reachable_node_reports_it(autojump_clock: MockClock) -> None:
+async def test_a_charge_without_a_reachable_node_follows_the_failure_policy(
+    autojump_clock: MockClock,
+) -> None:
     async with (
         world() as w,
         w.client("a") as limiter,
@@ -255,7 +257,7 @@ async def test_debt_of_one_data_center_reaches_the_others(
         assert denied.retry_after
 
 
-async def test_a_token_may_refund_only_its_own_charges(
+async def test_a_token_can_refund_only_its_own_charges(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -264,10 +266,10 @@ async def test_a_token_may_refund_only_its_own_charges(
 
         await caller.say(charge)
         refund = with_columns(replace(charge, seq=2), op=Op.REFUND, costs=[20])
-        given = (await caller.say(refund))[-1]
+        answer = (await caller.say(refund))[-1]
 
-        assert isinstance(given, Answer)
-        assert given.results.outcomes.remaining == [5]
+        assert isinstance(answer, Answer)
+        assert answer.results.outcomes.remaining == [5]
         assert node.count("refused_refunds") == 11
 
 

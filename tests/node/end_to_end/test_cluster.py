@@ -41,7 +41,7 @@ async def test_a_check_of_another_owner_is_forwarded_and_counted_once(
         assert [w.count(name, "checks") for name in NAMES] == [1, 3, 0]
 
 
-async def test_a_client_asks_the_owner_itself(autojump_clock: MockClock) -> None:
+async def test_a_client_sends_checks_directly_to_their_owner(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a") as limiter:
         for number in range(50):
             await limiter.check("api", {"client": str(number)})
@@ -65,22 +65,22 @@ async def test_a_client_is_rejected_until_the_node_runs_and_then_served(
         assert w.count("b", "refused_starting") >= 1
 
 
-async def test_every_documented_counter_is_there_from_the_start(autojump_clock: MockClock) -> None:
+async def test_every_documented_counter_exists_from_the_start(autojump_clock: MockClock) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "node-counters.md").read_text(
         "utf-8"
     )
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
-    later = ("refused_", "internal_errors_")
+    created_later = ("refused_", "internal_errors_")
 
     async with world("a") as w:
         counters = w.nodes["a"].queries.stats(1).counters
 
     assert len(documented) > 80
-    assert {name for name in documented if not name.startswith(later)} <= counters.keys()
+    assert {name for name in documented if not name.startswith(created_later)} <= counters.keys()
 
 
-async def test_keys_may_change_before_a_node_runs() -> None:
+async def test_keys_can_change_before_a_node_runs() -> None:
     access = Access(cluster="ringfence", is_open=True)
     settings = NodeSettings(name="a", listen="a:7101")
     node = Node(settings, access, RuleSet(), clock=HandClock(), random=Random(1))
@@ -90,16 +90,18 @@ async def test_keys_may_change_before_a_node_runs() -> None:
     assert not node.access.current.is_open
 
 
-async def test_each_node_logs_once_that_a_peer_is_within_reach(
+async def test_each_node_logs_once_that_a_peer_is_reachable(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Several links lead to each peer: the seed's link, the link of checks and the link of
-    transfers."""
+    """Check that several links to a peer cause one log line.
+
+    Each peer has the seed's link, the link of checks and the link of transfers.
+    """
     caplog.set_level("INFO", "ringfence.node")
 
     def reached(name: str) -> int:
-        said = f"peer {name} at {name}:7101 is within reach"
-        return [record.getMessage() for record in caplog.records].count(said)
+        message = f"peer {name} at {name}:7101 is within reach"
+        return [record.getMessage() for record in caplog.records].count(message)
 
     async with world("a", "b") as w, w.client("a", only=True) as limiter:
         for number in range(20):
@@ -132,7 +134,7 @@ async def test_members_connect_with_the_new_key_once_the_old_one_is_dropped(
         assert w.count("b", "checks") == 7
 
 
-async def test_a_request_that_meets_no_rule_never_leaves_the_process(
+async def test_a_request_that_matches_no_rule_is_not_sent(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -153,7 +155,7 @@ async def test_a_refund_removes_the_newest_hits_of_a_log(autojump_clock: MockClo
 
         assert (await limiter.refund("api", client, 3)).remaining == 4
         w.clock.time += 20 * 10**9 - 1
-        assert (await limiter.peek("api", client)).remaining == 4, "the oldest hit is left"
+        assert (await limiter.peek("api", client)).remaining == 4, "the oldest hit is still counted"
         w.clock.time += 1
         assert (await limiter.peek("api", client)).remaining == 5
 
@@ -165,13 +167,13 @@ async def test_peek_refund_and_reset_reach_the_owner_through_any_node(
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client, 3)
 
-        left = [
+        remaining = [
             (await limiter.peek("api", client)).remaining,
             (await limiter.refund("api", client, 2)).remaining,
             (await limiter.reset("api", client)).remaining,
         ]
 
-        assert left == [2, 4, 5]
+        assert remaining == [2, 4, 5]
         assert w.count("b", "refunds") == w.count("b", "resets") == 1
 
 

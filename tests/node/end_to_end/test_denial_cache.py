@@ -21,15 +21,15 @@ async def test_a_cached_denial_is_repeated_without_a_request(
     async with world() as w, w.client() as limiter:
         client = owned(w.rules, "client", "a")
         await spend(limiter, client)
-        asked = w.count("a", "checks")
+        checks_before = w.count("a", "checks")
 
-        again = [await limiter.check("api", client) for _ in range(20)]
+        repeated = [await limiter.check("api", client) for _ in range(20)]
         many = await limiter.check_many("api", [client, {"client": "other"}, client])
 
-        assert {decision.source for decision in again} == {Source.CACHE}
+        assert {decision.source for decision in repeated} == {Source.CACHE}
         assert [decision.source for decision in many] == [Source.CACHE, Source.OWNER, Source.CACHE]
         assert of(many) == [False, True, False]
-        assert w.count("a", "checks") - asked <= 1
+        assert w.count("a", "checks") - checks_before <= 1
         assert (await limiter.check("api", [client])).source is Source.CACHE
         now = limiter.check_now("api", client)
         assert now is not None
@@ -38,7 +38,7 @@ async def test_a_cached_denial_is_repeated_without_a_request(
         assert limiter.check_now("api", {"client": "other"}) is None
 
 
-async def test_an_expired_denial_is_requested_again(
+async def test_after_the_end_of_a_denial_a_check_is_sent_again(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client() as limiter:
@@ -107,7 +107,7 @@ async def test_a_denial_forwarded_by_a_nonowner_is_not_cached(
         assert (await limiter.check("api", client)).source is Source.OWNER
 
 
-async def test_denials_are_requested_again_after_the_counter_moves(
+async def test_after_a_counter_moves_checks_are_sent_to_its_new_owner(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a") as w, w.client("a") as limiter:

@@ -29,11 +29,11 @@ async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
             await trio.sleep(0.15)
             started = trio.current_time()
             await w.stop("b")
-            took = trio.current_time() - started
+            duration = trio.current_time() - started
 
         assert len(sources) == 300
         assert set(sources) == {Source.OWNER}
-        assert took < 2.0
+        assert duration < 2.0
 
 
 async def test_a_draining_node_answers_its_forwarded_requests(autojump_clock: MockClock) -> None:
@@ -52,7 +52,9 @@ async def test_a_draining_node_answers_its_forwarded_requests(autojump_clock: Mo
         assert decisions[0].source in (Source.OWNER, Source.STANDBY)
 
 
-async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: MockClock) -> None:
+async def test_draining_is_bounded_even_if_a_client_stays_connected(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w, w.client("a") as limiter:
         await limiter.check("api", {"client": "x"})
         w.network.cut(("client1", 1), address_of("b"))
@@ -61,7 +63,7 @@ async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: Mock
             await w.stop("b")
 
 
-async def test_the_last_of_the_nodes_that_stop_at_once_says_how_many_counters_no_member_fetched(
+async def test_nodes_that_stop_at_the_same_time_log_the_number_of_counters_that_no_member_fetched(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as w:
@@ -81,7 +83,7 @@ async def test_the_last_of_the_nodes_that_stop_at_once_says_how_many_counters_no
 
 async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a") as limiter:
-        w.network.cut(("client1", 1), address_of("b"))  # It keeps the node draining.
+        w.network.cut(("client1", 1), address_of("b"))  # This keeps the node draining.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(w.nodes["b"].leave)
             await trio.sleep(3)
@@ -93,31 +95,33 @@ async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock)
         assert limiter.rules.domains
 
 
-async def test_a_shard_that_moves_to_and_fro_is_always_decided(autojump_clock: MockClock) -> None:
+async def test_checks_of_a_shard_that_moves_back_and_forth_are_always_decided(
+    autojump_clock: MockClock,
+) -> None:
     async with (
         world(joins=True) as w,
         w.client("a", only=True) as limiter,
         w.client("b", only=True) as other,
     ):
-        # Node b connects to a now; with the delay this would take longer than checks wait.
+        # Node b connects to a now: with the delay, a handshake takes longer than a check waits.
         await other.check("api", owned(w.rules, "tenant", "a"))
-        w.network.set_delay(address_of("a"), address_of("b"), 0.2)  # News comes earlier through c.
+        w.network.set_delay(address_of("a"), address_of("b"), 0.2)  # Gossip through c is faster.
         keys = [owned(w.rules, "tenant", "b", number) for number in range(20)]
-        for is_away in (True, False, True):
-            await _set_forward_only(w, "b", is_away=is_away)
+        for is_forward_only in (True, False, True):
+            await _set_forward_only(w, "b", is_forward_only=is_forward_only)
             decisions = [await limiter.check("api", key) for key in keys]
             assert {each.source for each in decisions} == {Source.OWNER}
 
 
-async def _set_forward_only(w: World, name: str, *, is_away: bool) -> None:
-    """Let a member leave or enter the ring, and wait until the others have noticed."""
+async def _set_forward_only(w: World, name: str, *, is_forward_only: bool) -> None:
+    """Remove a member from the ring or add it; wait until the rings of all nodes have changed."""
     gossip = w.nodes[name].cluster.gossip
     assert gossip is not None
-    gossip.set_forward_only(is_away)
+    gossip.set_forward_only(is_forward_only)
     with trio.fail_after(30):
-        while any(_has(node, name) is is_away for node in w.nodes.values()):  # noqa: ASYNC110
+        while any(_ring_has(node, name) is is_forward_only for node in w.nodes.values()):  # noqa: ASYNC110
             await trio.sleep(0.001)
 
 
-def _has(node: Node, name: str) -> bool:
+def _ring_has(node: Node, name: str) -> bool:
     return any(member.name == name for member in node.cluster.ring.members)

@@ -20,15 +20,17 @@ from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, 
 # Races
 
 
-@pytest.mark.parametrize("only", [False, True], ids=["asking the owner", "through other nodes"])
+@pytest.mark.parametrize(
+    "only", [False, True], ids=["directly to the owner", "through other nodes"]
+)
 async def test_exactly_one_of_two_clients_gets_the_last_unit(
     autojump_clock: MockClock, only: bool
 ) -> None:
     rounds = 300
     async with world() as w, w.client("a", only=only) as one, w.client("b", only=only) as two:
-        won = [await race([one, two], {"one": str(number)}) for number in range(rounds)]
+        allowed_counts = [await race([one, two], {"one": str(number)}) for number in range(rounds)]
 
-        assert won == [1] * rounds
+        assert allowed_counts == [1] * rounds
         assert (w.total("forwarded") > rounds) is only
 
 
@@ -43,7 +45,7 @@ async def test_exactly_the_limit_of_a_hundred_concurrent_checks_passes(
 @given(
     seed=st.integers(0, 2**32),
     jitter=st.floats(0, 0.05),
-    asks=st.lists(
+    schedule=st.lists(
         st.tuples(
             st.integers(0, 3),  # the client
             st.integers(0, 2),  # the key
@@ -55,10 +57,10 @@ async def test_exactly_the_limit_of_a_hundred_concurrent_checks_passes(
     ),
 )
 def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
-    seed: int, jitter: float, asks: list[tuple[int, int, int, float]]
+    seed: int, jitter: float, schedule: list[tuple[int, int, int, float]]
 ) -> None:
     spent = [0, 0, 0]
-    refused: list[list[int]] = [[], [], []]
+    denied_costs: list[list[int]] = [[], [], []]
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
@@ -75,26 +77,27 @@ def test_no_interleaving_admits_more_than_the_limit_or_less_than_requested(
             ):
                 limiters = (one, two, three, four)
 
-                async def ask(who: int, key: int, cost: int, at: float) -> None:
-                    await trio.sleep(at)
-                    decision = await limiters[who].check("api", {"client": str(key)}, cost)
+                async def send_check(client: int, key: int, cost: int, time: float) -> None:
+                    await trio.sleep(time)
+                    decision = await limiters[client].check("api", {"client": str(key)}, cost)
                     assert decision.source in (Source.OWNER, Source.CACHE, Source.LEASE)
                     if decision.allowed:
                         spent[key] += cost
                     else:
-                        refused[key].append(cost)
+                        denied_costs[key].append(cost)
 
                 async with trio.open_nursery() as checks:
-                    for who, key, cost, at in asks:
-                        checks.start_soon(ask, who, key, cost, at)
+                    for client, key, cost, time in schedule:
+                        checks.start_soon(send_check, client, key, cost, time)
             nursery.cancel_scope.cancel()
         assert w.bugs == []
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
 
-    for units, costs in zip(spent, refused, strict=True):
+    for units, costs in zip(spent, denied_costs, strict=True):
         assert units <= 5
-        assert all(max(cost, 1) > 5 - units for cost in costs)  # No check was denied without need.
+        # No check that fits the remaining units was denied.
+        assert all(max(cost, 1) > 5 - units for cost in costs)
 
 
 # Exactness, through the wire
@@ -126,8 +129,8 @@ async def check_example(
     assert DAY_NS % vector.limit.period_ns == 0
     for number, step in enumerate(vector.steps):
         w.clock.time = begin_ns + step.at_ns
-        ask = limiter.charge_limit if step.is_charge else limiter.check_limit
-        decision = await ask(vector.limit, key, cost=step.cost)
+        call = limiter.charge_limit if step.is_charge else limiter.check_limit
+        decision = await call(vector.limit, key, cost=step.cost)
 
         reported = {
             "admitted": decision.allowed,
@@ -147,11 +150,13 @@ async def check_example(
             "reset_after": in_seconds(step.reset_after_ns),
             "delay": in_seconds(step.delay_ns),
         }
-        said = {name: value for name, value in expected.items() if value is not None}
-        if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
+        specified = {name: value for name, value in expected.items() if value is not None}
+        if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in specified:
             # The likely time of a free slot is never later than the guaranteed time.
-            assert reported["retry_after"] <= said.pop("retry_after")
-        assert {name: reported[name] for name in said} == said, f"{vector.name}, step {number}"
+            assert reported["retry_after"] <= specified.pop("retry_after")
+        assert {name: reported[name] for name in specified} == specified, (
+            f"{vector.name}, step {number}"
+        )
 
 
 def in_seconds(duration_ns: int | None) -> float | None:

@@ -14,7 +14,7 @@ from tests.node.cluster import NAMES, HandClock, address_of, empty_world, of, ow
 from tests.node.keys_by_owner import key_owned_by, race
 
 
-async def test_after_an_owners_death_its_standby_decides_and_is_named_as_source(
+async def test_after_a_crash_of_the_owner_the_standby_decides_and_is_the_source(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a") as limiter:
@@ -59,7 +59,7 @@ async def test_owner_forwarder_and_standby_report_the_same_window_end(
             assert (await limiter.check_limit(limit, key)).remaining == 4
 
 
-async def test_a_forwarding_node_also_asks_the_standby(autojump_clock: MockClock) -> None:
+async def test_a_forwarding_node_also_uses_the_standby(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         await w.crash("b")
         decisions = [
@@ -80,14 +80,14 @@ async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
         await limiter.check("api", client)
         await w.crash("b")
 
-        taken = []
+        durations = []
         for _ in range(12):
             started = trio.current_time()
             assert (await limiter.check("api", client, 0)).source is Source.STANDBY
-            taken.append(trio.current_time() - started)
+            durations.append(trio.current_time() - started)
 
-        assert max(taken) < 1.1  # the time-outs of the owner and of a handshake
-        assert max(taken[-5:]) < 0.01
+        assert max(durations) < 1.1  # the time-outs of the owner and of a handshake
+        assert max(durations[-5:]) < 0.01
 
 
 async def test_a_returned_owner_decides_again(autojump_clock: MockClock) -> None:
@@ -134,7 +134,7 @@ async def test_without_reachable_nodes_each_rules_failure_policy_applies(
         assert {d.source for d in alone} == {Source.LOCAL}
 
 
-async def test_a_node_cut_off_from_all_others_applies_the_rules(
+async def test_a_node_without_peers_applies_the_failure_policies(
     autojump_clock: MockClock,
 ) -> None:
     async with world(joins=True) as w, w.client("a", only=True) as limiter:
@@ -142,7 +142,7 @@ async def test_a_node_cut_off_from_all_others_applies_the_rules(
         await w.crash("b")
         await w.crash("c")
 
-        # Keys of the crashed nodes that this node cannot decide as their standby.
+        # Keys of the crashed nodes; for some of them, this node is not the standby.
         sources = {
             (await limiter.check("api", owned(rules, key, owner, number))).source
             for key in ("client", "strict", "alone")
@@ -164,7 +164,7 @@ async def test_a_silent_peer_does_not_delay_a_check(autojump_clock: MockClock) -
         started = trio.current_time()
         await limiter.check("api", client)
 
-        # Twice the shortest time-out for each of the two nodes; the asked node is alive.
+        # Twice the shortest time-out for each of the two nodes; the node of the client is alive.
         assert trio.current_time() - started < 0.85
 
 
@@ -172,31 +172,31 @@ async def test_a_silent_owner_does_not_delay_checks_of_other_owners(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
-        theirs, ours = owned(w.rules, "client", "b"), owned(w.rules, "client", "c")
-        await race([limiter], theirs)
+        silent_key, other_key = owned(w.rules, "client", "b"), owned(w.rules, "client", "c")
+        await race([limiter], silent_key)
         w.network.cut(address_of("a"), address_of("b"))
-        took: dict[str, float] = {}
+        durations: dict[str, float] = {}
 
-        async def ask(what: str, descriptor: Mapping[str, str], after: float) -> None:
+        async def ask(name: str, descriptor: Mapping[str, str], after: float) -> None:
             await trio.sleep(after)
             started = trio.current_time()
             await limiter.check("api", descriptor)
-            took[what] = trio.current_time() - started
+            durations[name] = trio.current_time() - started
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask, "theirs", theirs, 0.0)
-            nursery.start_soon(ask, "ours", ours, 0.01)
+            nursery.start_soon(ask, "silent", silent_key, 0.0)
+            nursery.start_soon(ask, "other", other_key, 0.01)
 
-        assert took["ours"] < 0.05
-        assert took["theirs"] > 0.2
+        assert durations["other"] < 0.05
+        assert durations["silent"] > 0.2
 
 
 @pytest.mark.internal_errors
-async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
+async def test_an_internal_error_in_a_forwarded_request_affects_no_other_request(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
-        theirs = owned(w.rules, "client", "b")
+        forwarded = owned(w.rules, "client", "b")
         decide = w.nodes["a"].handler.router.decide
 
         async def broken(*args: object, **more: object) -> Results:
@@ -204,9 +204,9 @@ async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
             raise ArithmeticError("the router is broken")
 
         w.nodes["a"].handler.router.decide = broken  # type: ignore[method-assign, assignment]
-        await limiter.check("api", theirs)
+        await limiter.check("api", forwarded)
 
-        assert (await limiter.check("api", theirs)).source is Source.OWNER
+        assert (await limiter.check("api", forwarded)).source is Source.OWNER
         assert w.count("a", "refused_internal") == 1
         assert "the router is broken" in caplog.text
         assert w.count("a", "internal_errors_forwarding") == 1
@@ -217,35 +217,35 @@ async def test_an_internal_error_in_a_forwarded_request_ends_nothing_else(
 async def test_a_node_with_a_wrong_clock_leaves_the_ring_once_and_returns_once(
     autojump_clock: MockClock,
 ) -> None:
-    async with world(joins=True) as made:
+    async with world(joins=True) as w:
         ahead = HandClock()
-        ahead.time = made.clock.time + 3600 * 10**9
-        made.nodes["c"].clock.host = ahead
+        ahead.time = w.clock.time + 3600 * 10**9
+        w.nodes["c"].clock.host = ahead
         rings = []
         for _ in range(60):
             await trio.sleep(0.5)
-            rings.append(len(made.nodes["a"].cluster.ring.members))
+            rings.append(len(w.nodes["a"].cluster.ring.members))
 
         assert rings[0] == rings[-1] == 3
         assert 2 in rings
-        assert (made.count("c", "clock_suspect"), made.count("c", "clock_trusted")) == (1, 1)
+        assert (w.count("c", "clock_suspect"), w.count("c", "clock_trusted")) == (1, 1)
 
 
 async def test_a_node_with_the_name_of_a_running_node_does_not_start(
     autojump_clock: MockClock,
 ) -> None:
-    """It would stop the other node, whose replacement has no counters."""
-    async with world(joins=True) as made:
-        first = made.nodes["b"]
+    """Check that the start fails: it would stop a running node that has counters."""
+    async with world(joins=True) as w:
+        first = w.nodes["b"]
         for seeds in ("a", "b", "ab"):
             with pytest.RaisesGroup(
                 pytest.RaisesExc(ConfigError, match="got 'b', which the node at b:7101 has"),
                 flatten_subgroups=True,
             ):
-                await made.start("b", host=f"new-{seeds}", seeds=[*seeds])
-        made.nodes["b"] = first
+                await w.start("b", host=f"new-{seeds}", seeds=[*seeds])
+        w.nodes["b"] = first
         await trio.sleep(10)
-        rows = made.nodes["a"].queries.members(1).members
+        rows = w.nodes["a"].queries.members(1).members
 
         assert [(row.name, row.host, row.state) for row in rows] == [
             (name, name, "alive") for name in NAMES
@@ -253,32 +253,32 @@ async def test_a_node_with_the_name_of_a_running_node_does_not_start(
 
 
 @pytest.mark.parametrize("successor", ["", "d"])
-async def test_a_node_may_return_at_another_address_at_once(
+async def test_a_node_can_return_at_another_address_immediately(
     autojump_clock: MockClock, successor: str
 ) -> None:
-    """Another node may already have its old address."""
-    async with world(joins=True) as made:
-        await made.crash("b")
+    """Check this also if another node already has the old address."""
+    async with world(joins=True) as w:
+        await w.crash("b")
         if successor:
-            await made.start(successor, host="b", seeds=["a"])
-        await made.start("b", host="new", seeds=["a"])
-        await made.settle()
+            await w.start(successor, host="b", seeds=["a"])
+        await w.start("b", host="new", seeds=["a"])
+        await w.settle()
 
-        assert made.nodes["b"].membership.me.host == "new"
+        assert w.nodes["b"].membership.me.host == "new"
 
 
 async def test_a_node_whose_keys_all_members_reject_does_not_start_alone(
     autojump_clock: MockClock,
 ) -> None:
-    """Its clients would have limits of their own."""
-    async with empty_world() as made:
-        made.access = Access((b"1" * 32,), "ringfence")
-        first = await made.start("a")
-        made.access = Access((b"2" * 32,), "ringfence")
+    """Check that the start fails: a second cluster would count its clients separately."""
+    async with empty_world() as w:
+        w.access = Access((b"1" * 32,), "ringfence")
+        first = await w.start("a")
+        w.access = Access((b"2" * 32,), "ringfence")
         with pytest.RaisesGroup(
             pytest.RaisesExc(ConfigError, match="'b' cannot join: a:7101: .*; copy cluster.key"),
             flatten_subgroups=True,
         ):
-            await made.start("b")
+            await w.start("b")
 
         assert [row.name for row in first.queries.members(1).members] == ["a"]

@@ -69,9 +69,9 @@ class Served:
 
 
 def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +102,16 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
         await nursery.start(node.run, transport)
         patient = f"{url}&timeout=20"  # The machine may be busy with other processes.
         async with ringfence.connect(patient, raise_on_outage=True, use_leases=False) as limiter:
-            made = Served(node, transport, url, port, token, limiter)
-            await made.check()
-            yield made
-            await made.check()
+            running = Served(node, transport, url, port, token, limiter)
+            await running.check()
+            yield running
+            await running.check()
         nursery.cancel_scope.cancel()
     assert bugs == []
 
 
 @contextmanager
-def stranger(served: Served) -> Iterator[socket.socket]:
+def open_socket(served: Served) -> Iterator[socket.socket]:
     """Open a socket that sends arbitrary bytes to the node."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
@@ -132,19 +132,19 @@ def quic_client(port: int) -> QuicConnection:
     return quic
 
 
-async def say(served: Served, data: bytes, *, end_stream: bool = False) -> tuple[int, str]:
+async def send_raw(served: Served, data: bytes, *, end_stream: bool = False) -> tuple[int, str]:
     """Send raw bytes on the stream of a valid connection; return how the node closed it."""
     quic = quic_client(served.port)
-    is_said = False
-    with stranger(served) as plain, trio.fail_after(30):
+    is_sent = False
+    with open_socket(served) as plain, trio.fail_after(30):
         sock = trio.socket.from_stdlib_socket(plain)
         while True:
             while (event := quic.next_event()) is not None:
                 if isinstance(event, ConnectionTerminated):
                     return event.error_code, event.reason_phrase
-                if isinstance(event, HandshakeCompleted) and not is_said:
+                if isinstance(event, HandshakeCompleted) and not is_sent:
                     quic.send_stream_data(0, data, end_stream)
-                    is_said = True
+                    is_sent = True
             if quic._close_event is not None:  # aioquic reports it only after a drain period.
                 return quic._close_event.error_code, quic._close_event.reason_phrase
             for datagram, _ in quic.datagrams_to_send(trio.current_time()):
@@ -161,7 +161,7 @@ async def say(served: Served, data: bytes, *, end_stream: bool = False) -> tuple
 async def test_random_datagrams_change_nothing_and_are_counted(keys: KeyDir) -> None:
     random = Random(1)
     async with served(keys) as s:
-        with stranger(s) as sock:
+        with open_socket(s) as sock:
             for number in range(1000):
                 sock.send(random.randbytes(random.choice([0, 1, 5, 30, 100, 1200, 9000])))
                 if number % 20 == 0:
@@ -189,15 +189,15 @@ async def test_random_datagrams_change_nothing_and_are_counted(keys: KeyDir) -> 
         (frame(b"\x91\x7f"), False, "bad_message_unknown_type", ErrorCode.BAD_MESSAGE),
         (frame(encode(Ping(1))), False, "hello_expected", ErrorCode.HELLO_EXPECTED),
     ],
-    ids=["too long", "far too long", "empty", "cut off", "noise", "unknown", "no hello"],
+    ids=["too long", "far too long", "empty", "cut off", "garbled", "unknown type", "no hello"],
 )
 async def test_invalid_protocol_bytes_close_only_their_connection(
     keys: KeyDir, data: bytes, end_stream: bool, cause: str, code: ErrorCode
 ) -> None:
     async with served(keys) as s:
-        ended, reason = await say(s, data, end_stream=end_stream)
+        close_code, reason = await send_raw(s, data, end_stream=end_stream)
 
-        assert ended == code
+        assert close_code == code
         assert reason
         assert (await s.refusals())[cause] == 1
 
@@ -206,20 +206,20 @@ async def test_a_wrong_version_or_token_is_rejected_with_a_reason_and_counted(
     keys: KeyDir,
 ) -> None:
     async with served(keys) as s:
-        good = Hello(Role.CLIENT, "app", parse_token(s.token).secret, 1)
-        old = bytearray(encode(good))
-        old[2] += 1  # The version is the hello's first field.
+        valid = Hello(Role.CLIENT, "app", parse_token(s.token).secret, 1)
+        wrong_version = bytearray(encode(valid))
+        wrong_version[2] += 1  # The version is the first field of a hello.
 
-        ended = [
-            (await say(s, frame(payload)))[0]
+        close_codes = [
+            (await send_raw(s, frame(payload)))[0]
             for payload in (
-                bytes(old),
+                bytes(wrong_version),
                 encode(Hello(Role.CLIENT, "app", b"x" * 32, 1)),
                 encode(Hello(Role.NODE, "a", b"x" * 32, 1)),
             )
         ]
 
-        assert ended == [
+        assert close_codes == [
             ErrorCode.WRONG_VERSION,
             ErrorCode.BAD_CREDENTIAL,
             ErrorCode.BAD_CREDENTIAL,
@@ -234,7 +234,7 @@ async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no
 ) -> None:
     random = Random(2)
     async with served(keys) as s:
-        with stranger(s) as sock:
+        with open_socket(s) as sock:
             for _ in range(100):  # valid handshakes, each with different keys
                 [(first, _), *_] = quic_client(s.port).datagrams_to_send(trio.current_time())
                 sock.send(first)
@@ -245,9 +245,9 @@ async def test_two_thousand_unfinished_handshakes_use_little_memory_and_block_no
                     await trio.lowlevel.checkpoint()
                 if number % 500 == 0:
                     await s.check()
-            most = s.transport.connections
+            connections_after_flood = s.transport.connections
 
-        refusals = await s.refusals()  # Asked by a new client, which still connects.
-        assert most < 100
+        refusals = await s.refusals()  # A new client can still connect and read the counters.
+        assert connections_after_flood < 100
         assert refusals["retry"] + refusals.get("handshakes_waiting", 0) > 1000
         assert s.node.queries.stats(1).counters["connections"] <= 2

@@ -12,7 +12,7 @@ from ringfence.wire import Batch, Op, Request
 from tests.node.cluster import NAMES, RULES, counter, of, owned, ring_of, world
 
 
-async def test_several_descriptors_are_charged_together_or_not_at_all_across_owners(
+async def test_descriptors_of_several_owners_are_charged_all_or_none(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w:
@@ -64,10 +64,10 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group_of_two_owners(
         for seq in range(1, 4):
             batch = Batch(Op.CHECK, keys, [1, 1], [2])
             request = Request(seq, 0, 500, 0, False, Batch(Op.CHECK, keys, [1, 1], [2]))
-            verdicts = await w.nodes["c"].handler.decide(request, Part(None, batch))
-            assert verdicts is not None
-            codes.append(verdicts.outcomes.codes)
-            remaining.append(verdicts.outcomes.remaining[0])
+            results = await w.nodes["c"].handler.decide(request, Part(None, batch))
+            assert results is not None
+            codes.append(results.outcomes.codes)
+            remaining.append(results.outcomes.remaining[0])
 
         assert codes == [[Code.ALLOWED, Code.ALLOWED], *[[Code.ALLOWED, Code.DENIED]] * 2]
         assert remaining == [4, 3, 2]
@@ -77,11 +77,11 @@ async def test_a_denied_group_through_another_node_leaves_no_charge(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("c", only=True) as limiter:
-        full = owned(w.rules, "client", "a")
-        await limiter.check("api", full, 5)
+        exhausted = owned(w.rules, "client", "a")
+        await limiter.check("api", exhausted, 5)
         others = [owned(w.rules, "tenant", name, 3) for name in NAMES]
 
-        decision = await limiter.check("api", [*others, full], 1)
+        decision = await limiter.check("api", [*others, exhausted], 1)
         await trio.sleep(0.1)
 
         assert not decision.allowed

@@ -36,13 +36,13 @@ async def heat(limiter: Limiter, descriptors: dict[str, str], times: int = 40) -
     return sources
 
 
-async def test_a_hot_key_is_spent_in_the_client(
+async def test_checks_of_a_hot_key_are_decided_in_the_client(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter:
         tenant = owned(w.rules, "tenant", "a")
         await heat(limiter, tenant)
-        asked = w.count("a", "checks")
+        checks_before = w.count("a", "checks")
 
         many = await limiter.check_many("api", [tenant] * 20)
         now = limiter.check_now("api", tenant)
@@ -53,7 +53,7 @@ async def test_a_hot_key_is_spent_in_the_client(
         assert now.allowed
         assert now.limit == 10000
         assert w.count("a", "leases") >= 1
-        assert w.count("a", "checks") == asked
+        assert w.count("a", "checks") == checks_before
 
 
 async def test_spent_lease_units_count_and_the_rest_is_returned(
@@ -62,15 +62,15 @@ async def test_spent_lease_units_count_and_the_rest_is_returned(
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
         window = owned(w.rules, "window", "a")
         await heat(limiter, window, times=50)
-        lent = (await other.peek("api", window)).remaining
+        remaining_while_leased = (await other.peek("api", window)).remaining
         await trio.sleep(3)
 
-        assert lent is not None
-        assert lent < 10000 - 50 - 8
+        assert remaining_while_leased is not None
+        assert remaining_while_leased < 10000 - 50 - 8
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
-async def test_units_borrowed_by_a_closed_client_count_as_spent(
+async def test_units_leased_to_a_closed_client_count_as_spent(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client(leases=False) as other:
@@ -85,7 +85,7 @@ async def test_units_borrowed_by_a_closed_client_count_as_spent(
         assert 10000 - 2 * 320 <= remaining < 10000 - 50
 
 
-async def test_rules_may_forbid_leases_and_small_limits_and_shadow_rules_have_none(
+async def test_rules_can_forbid_leases_and_small_limits_and_shadow_rules_have_none(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as unsubscribed:
@@ -111,7 +111,7 @@ async def test_requests_with_several_limits_are_sent_to_the_owner(
         assert {decision.source for decision in decisions} == {Source.OWNER}
 
 
-async def test_four_borrowers_together_spend_the_limit_and_no_more(
+async def test_four_clients_with_leases_spend_exactly_the_limit(
     autojump_clock: MockClock,
 ) -> None:
     rules = HOT.replace("10000", "2000").replace("unit: minute", "unit: day")
@@ -140,20 +140,22 @@ async def test_four_borrowers_together_spend_the_limit_and_no_more(
         assert sources.count(Source.LEASE) > 500
 
 
-async def test_a_changed_rule_calls_leases_back(autojump_clock: MockClock) -> None:
+async def test_a_changed_rule_recalls_leases(autojump_clock: MockClock) -> None:
     async with world(rules=HOT) as w, w.client() as limiter:
         tenant = owned(w.rules, "tenant", "a")
         await heat(limiter, tenant)
-        none = load_text(HOT.replace("requests_per_unit: 10000", "requests_per_unit: 0")).rules
+        zero_limits = load_text(
+            HOT.replace("requests_per_unit: 10000", "requests_per_unit: 0")
+        ).rules
         for node in w.nodes.values():
-            node.change_rules(none)
+            node.change_rules(zero_limits)
         await trio.sleep(0.05)
 
         assert not (await limiter.check("api", tenant)).allowed
         assert w.count("a", "leases_recalled") == 1
 
 
-async def test_a_reset_leaves_a_full_limit_once_leases_are_back(
+async def test_a_reset_leaves_a_full_limit_after_the_leases_are_returned(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter:
@@ -167,21 +169,21 @@ async def test_a_reset_leaves_a_full_limit_once_leases_are_back(
         assert remaining >= 10000 - 60
 
 
-async def test_after_an_owners_crash_its_standby_has_counted_lent_units(
+async def test_after_a_crash_of_the_owner_the_standby_counts_leased_units(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
         window = owned(w.rules, "window", "a")
         await heat(limiter, window)
-        lent = (await other.peek("api", window)).remaining
+        remaining_while_leased = (await other.peek("api", window)).remaining
         await trio.sleep(0.15)
         await w.crash("a")
         await trio.sleep(6)
 
-        left = (await other.peek("api", window)).remaining
-        assert lent is not None
-        assert left is not None
-        assert left <= lent
+        remaining = (await other.peek("api", window)).remaining
+        assert remaining_while_leased is not None
+        assert remaining is not None
+        assert remaining <= remaining_while_leased
         assert (await limiter.check("api", window)).source is not Source.LEASE
 
 

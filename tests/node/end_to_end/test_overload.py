@@ -14,9 +14,9 @@ LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_margin=10.0, answer_timeo
 resumes."""
 
 
-@pytest.mark.parametrize(("stands_still", "shed"), [(0.2, 0), (0.4, 3), (2.0, 3)])
+@pytest.mark.parametrize(("pause", "shed"), [(0.2, 0), (0.4, 3), (2.0, 3)])
 async def test_checks_past_their_deadline_are_shed_and_not_counted(
-    autojump_clock: MockClock, stands_still: float, shed: int
+    autojump_clock: MockClock, pause: float, shed: int
 ) -> None:
     async with world("a") as w, w.client(link=LINKS) as limiter:
         client = {"client": "x"}
@@ -30,7 +30,7 @@ async def test_checks_past_their_deadline_are_shed_and_not_counted(
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(check)
-            await trio.sleep(stands_still)
+            await trio.sleep(pause)
             w.network.resume(address_of("a"))
 
         assert sources == [Source.SHED if shed else Source.OWNER] * 3

@@ -38,89 +38,91 @@ descriptors:
   - key: alone
     rate_limit: {unit: minute, requests_per_unit: 2, algorithm: fixed_window, on_failure: local}
 """
-Seen = Counter[tuple[str, str, str]]
+DecisionCounts = Counter[tuple[str, str, str]]
 
 
-def measured(made: World) -> Seen:
+def count_decisions(w: World) -> DecisionCounts:
     """Return the sum of `ringfence_decisions_total` over all nodes."""
-    found: Seen = Counter()
-    for node in made.nodes.values():
+    found: DecisionCounts = Counter()
+    for node in w.nodes.values():
         found.update(node.queries.measure().decisions())
     return found
 
 
-def note(seen: Seen, *decisions: Decision) -> None:
+def record(seen: DecisionCounts, *decisions: Decision) -> None:
     for each in decisions:
         assert each.rule is not None
         result = "allowed" if each.allowed else "denied"
         seen[f"api > {each.rule.path[0][0]}", result, str(each.source)] += 1
 
 
-def most_denied(made: World) -> list[tuple[bytes, int]]:
+def most_denied(w: World) -> list[tuple[bytes, int]]:
     found: Counter[bytes] = Counter()
-    for node in made.nodes.values():
+    for node in w.nodes.values():
         found.update({each.key: each.denied for each in node.queries.measure().throttled.most(100)})
     return found.most_common()
 
 
-async def load(limiter: Limiter, made: World, seen: Seen) -> None:
+async def send_checks(limiter: Limiter, w: World, seen: DecisionCounts) -> None:
     """Check hot keys through each call, keys over their limit, and cold keys."""
-    worst = owned(made.rules, "client", "c")
-    bad = owned(made.rules, "client", "a")
-    tenant = owned(made.rules, "tenant", "b")
+    worst = owned(w.rules, "client", "c")
+    bad = owned(w.rules, "client", "a")
+    tenant = owned(w.rules, "tenant", "b")
     for step in range(60):
-        note(seen, *(await limiter.check_many("api", [worst] * 30 + [tenant] * 50)))
-        note(seen, *(await limiter.check_many("api", [worst] * 20)))
+        record(seen, *(await limiter.check_many("api", [worst] * 30 + [tenant] * 50)))
+        record(seen, *(await limiter.check_many("api", [worst] * 20)))
         for _ in range(20):
-            note(seen, await limiter.check("api", tenant, cost=3))
-            note(seen, await limiter.check("api", bad))
+            record(seen, await limiter.check("api", tenant, cost=3))
+            record(seen, await limiter.check("api", bad))
             now = limiter.check_now("api", bad)
             if now is not None:
-                note(seen, now)
-        note(seen, *(await limiter.check_many("api", [tenant] * 30, costs=[2] * 30)))
-        note(seen, await limiter.check("api", {"tenant": f"cold{step}"}))
+                record(seen, now)
+        record(seen, *(await limiter.check_many("api", [tenant] * 30, costs=[2] * 30)))
+        record(seen, await limiter.check("api", {"tenant": f"cold{step}"}))
         await trio.sleep(0.03)
 
 
 async def test_metrics_of_all_nodes_match_the_decisions_of_clients(
     autojump_clock: MockClock,
 ) -> None:
-    seen: Seen = Counter()
-    async with world(rules=HOT) as made:
-        measured(made)  # From here on, decisions are counted.
-        async with made.client() as one, made.client("b") as two, trio.open_nursery() as tasks:
-            tasks.start_soon(load, one, made, seen)
-            tasks.start_soon(load, two, made, seen)
+    seen: DecisionCounts = Counter()
+    async with world(rules=HOT) as w:
+        count_decisions(w)  # From here on, decisions are counted.
+        async with w.client() as one, w.client("b") as two, trio.open_nursery() as tasks:
+            tasks.start_soon(send_checks, one, w, seen)
+            tasks.start_soon(send_checks, two, w, seen)
             await trio.sleep(4.0)
-            found = measured(made)
-            worst = most_denied(made)
+            found = count_decisions(w)
+            worst = most_denied(w)
 
     assert found == seen
     assert seen["api > tenant", "allowed", "lease"] > 5000
     assert seen["api > client", "denied", "cache"] > 5000
     assert seen["api > tenant", "allowed", "owner"] > 60
-    [(first, most), (second, less)] = worst
-    assert first == counter(made.rules, "client", owned(made.rules, "client", "c")["client"])
-    assert second == counter(made.rules, "client", owned(made.rules, "client", "a")["client"])
-    assert most > less
-    assert most + less == sum(count for (_, result, _), count in seen.items() if result == "denied")
+    [(first, most), (second, second_most)] = worst
+    assert first == counter(w.rules, "client", owned(w.rules, "client", "c")["client"])
+    assert second == counter(w.rules, "client", owned(w.rules, "client", "a")["client"])
+    assert most > second_most
+    assert most + second_most == sum(
+        count for (_, result, _), count in seen.items() if result == "denied"
+    )
 
 
-async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
+async def test_detailed_metrics_count_decisions_of_clients_by_value(
     autojump_clock: MockClock,
 ) -> None:
     rules = HOT.replace("- key: client\n", "- key: client\n    detailed_metric: true\n")
     rules = rules.replace("- key: tenant\n", "- key: tenant\n    value_to_metric: true\n")
-    async with world(rules=rules) as made:
-        measured(made)
-        async with made.client() as limiter:
+    async with world(rules=rules) as w:
+        count_decisions(w)
+        async with w.client() as limiter:
             for _ in range(20):
                 await limiter.check("api", {"client": "x"})
             for _ in range(60):
                 await limiter.check("api", {"tenant": "t"})
                 await trio.sleep(0.01)
         found: Counter[tuple[str, str]] = Counter()
-        for node in made.nodes.values():
+        for node in w.nodes.values():
             found.update(node.queries.measure().detailed_decisions())
 
     assert found == {
@@ -130,14 +132,14 @@ async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
     }
 
 
-async def test_a_closing_client_reports_first(autojump_clock: MockClock) -> None:
-    seen: Seen = Counter()
-    async with world(rules=HOT) as made:
-        measured(made)
-        async with made.client() as limiter:
+async def test_a_client_reports_its_decisions_before_it_closes(autojump_clock: MockClock) -> None:
+    seen: DecisionCounts = Counter()
+    async with world(rules=HOT) as w:
+        count_decisions(w)
+        async with w.client() as limiter:
             for _ in range(20):
-                note(seen, await limiter.check("api", {"client": "x"}))
-        found = measured(made)
+                record(seen, await limiter.check("api", {"client": "x"}))
+        found = count_decisions(w)
 
     assert found == seen
     assert seen["api > client", "denied", "cache"] == 14
@@ -146,19 +148,19 @@ async def test_a_closing_client_reports_first(autojump_clock: MockClock) -> None
 async def test_decisions_of_a_failure_policy_are_reported_after_reconnection(
     autojump_clock: MockClock,
 ) -> None:
-    seen: Seen = Counter()
-    async with world("a", rules=HOT) as made, made.client("a") as limiter:
+    seen: DecisionCounts = Counter()
+    async with world("a", rules=HOT) as w, w.client("a") as limiter:
         await limiter.check("api", {"tenant": "x"})
-        made.lives["a"].cancel()
-        made.network.crash(("a", 7101))
+        w.lives["a"].cancel()
+        w.network.crash(("a", 7101))
         await trio.sleep(1.0)
         for _ in range(7):
             for key in ("tenant", "strict", "alone"):
-                note(seen, await limiter.check("api", {key: "x"}))
-        before = made.count("a", "reported_undecided")
-        await made.start("a")
+                record(seen, await limiter.check("api", {key: "x"}))
+        before = w.count("a", "reported_undecided")
+        await w.start("a")
         await trio.sleep(8.0)
-        undecided = made.count("a", "reported_undecided")
+        undecided = w.count("a", "reported_undecided")
 
     assert seen == {
         ("api > tenant", "allowed", "policy"): 7,
@@ -170,27 +172,27 @@ async def test_decisions_of_a_failure_policy_are_reported_after_reconnection(
 
 
 async def test_a_report_with_a_lost_answer_counts_once(autojump_clock: MockClock) -> None:
-    async with world("a", rules=HOT) as made, made.client("a") as limiter:
-        measured(made)
+    async with world("a", rules=HOT) as w, w.client("a") as limiter:
+        count_decisions(w)
         for _ in range(20):
             await limiter.check("api", {"client": "x"})
-        caches = made.nodes["a"]._api.caches
-        counted = caches.record_report
+        caches = w.nodes["a"]._api.caches
+        record_report = caches.record_report
 
         def cut_off(name: str, report: Report) -> None:
-            counted(name, report)
-            made.network.cut(("a", 7101), ("client1", 1))
-            caches.record_report = counted  # type: ignore[method-assign]
+            record_report(name, report)
+            w.network.cut(("a", 7101), ("client1", 1))
+            caches.record_report = record_report  # type: ignore[method-assign]
 
         caches.record_report = cut_off  # type: ignore[method-assign]
         await trio.sleep(3.0)
-        made.network.heal(("a", 7101), ("client1", 1))
+        w.network.heal(("a", 7101), ("client1", 1))
         await trio.sleep(8.0)
-        found = measured(made)
+        found = count_decisions(w)
 
     assert found["api > client", "denied", "cache"] == 14
-    assert made.count("a", "reports") == 1
-    assert made.count("a", "repeated_reports") >= 1
+    assert w.count("a", "reports") == 1
+    assert w.count("a", "repeated_reports") >= 1
 
 
 def report_of(*rows: tuple[bytes, int, int, int], number: int = 1, named: int = 0) -> Report:
@@ -232,17 +234,17 @@ async def test_a_report_of_too_many_decisions_closes_the_connection(
 ) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
-        await caller.say(lying(MAX_REPORT_DECISIONS + 1))
+        await caller.say(oversized_report(MAX_REPORT_DECISIONS + 1))
 
         assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
 
 
-def lying(count: int) -> bytes:
+def oversized_report(count: int) -> bytes:
     payload: bytes = packb([41, 1, 1, 1, 0, [RULE_ID], [2], [5], [count]])
     return payload
 
 
-async def test_only_clients_that_may_check_may_report(autojump_clock: MockClock) -> None:
+async def test_only_clients_with_the_scope_check_can_report(autojump_clock: MockClock) -> None:
     tokens = {"app": replace(ACCESS.tokens["app"], scopes=frozenset({Scope.OBSERVE}))}
     async with running_node() as w:
         w.node.change_access(Access(ACCESS.cluster_keys, ACCESS.cluster, tokens))
@@ -265,12 +267,12 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
     rules = load_text(HOT).rules
     tokens = {"app": replace(ACCESS.tokens["app"], domains=frozenset({"api"}))}
     access = Access(ACCESS.cluster_keys, ACCESS.cluster, tokens)
-    ours = counter(rules, "client", "x")
+    permitted_key = counter(rules, "client", "x")
     async with running_node(rules) as w:
         measures = w.node.queries.measure()
         w.node.change_access(access)
         caller = await w.call(APP)
-        await caller.say(report_of((ours, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
+        await caller.say(report_of((permitted_key, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
         counters = w.node.queries.stats(1).counters
 
     assert measures.decisions() == {("api > client", "denied", "cache"): 3}
@@ -279,7 +281,7 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
     assert counters["refused_report_domain"] == 1
 
 
-async def test_unknown_rules_of_reports_share_one_label(autojump_clock: MockClock) -> None:
+async def test_unknown_rules_in_reports_share_one_label(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         measures = w.node.queries.measure()
         caller = await w.call(APP)

@@ -1,4 +1,4 @@
-"""New rules reach clients and forwarding nodes."""
+"""Changes of rules: new rules reach clients and forwarding nodes."""
 
 import trio
 from trio.testing import MockClock

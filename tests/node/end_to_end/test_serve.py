@@ -38,9 +38,9 @@ def rules_of(amount: int) -> str:
 
 
 def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -48,9 +48,9 @@ def until(holds: Callable[[], bool]) -> None:
 
     The function polls, since there is no event for the logs or answers of another process.
     """
-    give_up = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
-        assert time.monotonic() < give_up, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not hold before the time-out"
         time.sleep(0.02)
 
 
@@ -115,9 +115,11 @@ def nodes(directory: Path, *names: str, amount: int = 5) -> Iterator[dict[str, N
         yield running
 
 
-def ringfence(*words: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "node.entry", *words],
+def ringfence(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    result = subprocess.run(
+        [sys.executable, "-m", "node.entry", *arguments],
         cwd=ROOT,
         env=os.environ | (environment or {}),
         capture_output=True,
@@ -125,10 +127,10 @@ def ringfence(*words: str, environment: Mapping[str, str] | None = None) -> tupl
         timeout=TIMEOUT,
         check=False,
     )
-    return ended.returncode, ended.stdout, ended.stderr
+    return result.returncode, result.stdout, result.stderr
 
 
-def asked(*words: str) -> tuple[int, str, str]:
+def asked(*arguments: str) -> tuple[int, str, str]:
     """Run the command in this process, which is faster than a new process."""
     out, err = StringIO(), StringIO()
     with (
@@ -136,10 +138,10 @@ def asked(*words: str) -> tuple[int, str, str]:
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        patch.setattr("sys.argv", ["ringfence", *words])
-        with pytest.raises(SystemExit) as left:
+        patch.setattr("sys.argv", ["ringfence", *arguments])
+        with pytest.raises(SystemExit) as exit_error:
             command.main()
-    return int(left.value.code or 0), out.getvalue(), err.getvalue()
+    return int(exit_error.value.code or 0), out.getvalue(), err.getvalue()
 
 
 def members_of(node: NodeProcess) -> dict[str, dict[str, Any]]:
@@ -148,11 +150,11 @@ def members_of(node: NodeProcess) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(out)["members"]}
 
 
-def left(limiter: blocking.BlockingLimiter, client: str) -> int | None:
+def remaining_of(limiter: blocking.BlockingLimiter, client: str) -> int | None:
     return limiter.peek("api", {"client": client}).remaining
 
 
-def test_separately_started_nodes_share_one_limit_and_forward(tmp_path: Path) -> None:
+def test_separately_started_nodes_share_one_limit_and_forward_checks(tmp_path: Path) -> None:
     with nodes(tmp_path, "a", "b") as running:
         decisions = [
             asked("check", "api", "client=x", "--json", "--cluster", running[name].url)
@@ -170,18 +172,18 @@ def test_separately_started_nodes_share_one_limit_and_forward(tmp_path: Path) ->
 def test_rules_are_reloaded_after_a_change_and_on_request(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
         node, path = running["a"], tmp_path / "rules" / "api.yaml"
-        assert left(limiter, "x") == 5
+        assert remaining_of(limiter, "x") == 5
 
         path.write_text(rules_of(7), "utf-8")
-        until(lambda: left(limiter, "x") == 7)
+        until(lambda: remaining_of(limiter, "x") == 7)
 
         path.write_text("domain: [", "utf-8")
         until(lambda: "the old ones stay in force" in node.log)
-        assert left(limiter, "x") == 7
+        assert remaining_of(limiter, "x") == 7
 
         path.write_text(rules_of(9), "utf-8")
         node.signal(signal.SIGHUP)
-        until(lambda: left(limiter, "x") == 9)
+        until(lambda: remaining_of(limiter, "x") == 9)
 
         assert all(line.startswith("time=") for line in node.log.splitlines())
         assert node.end() == 0
@@ -208,27 +210,27 @@ def test_ctrl_c_also_drains_a_node(tmp_path: Path) -> None:
 
 def test_a_member_removed_by_an_operator_transfers_its_counters(tmp_path: Path) -> None:
     with nodes(tmp_path, "a", "b") as running:
-        one, other = running["a"], running["b"]
+        staying, leaving = running["a"], running["b"]
         clients = [f"client-{number}" for number in range(20)]
-        with blocking.connect(other.url) as limiter:
+        with blocking.connect(leaving.url) as limiter:
             for client in clients:
                 assert limiter.check("api", {"client": client}).allowed
 
-        status, out, err = asked("leave", "--json", "--cluster", other.url)
+        status, out, err = asked("leave", "--json", "--cluster", leaving.url)
 
         assert status == 0, err
         assert json.loads(out)["name"] == "b"
         assert json.loads(out)["left"] is True
-        assert other.process.wait(TIMEOUT) == 0
-        assert "node b has stopped" in other.log
-        assert "Traceback" not in other.log
-        row = members_of(one)["b"]
+        assert leaving.process.wait(TIMEOUT) == 0
+        assert "node b has stopped" in leaving.log
+        assert "Traceback" not in leaving.log
+        row = members_of(staying)["b"]
         assert (row["state"], row["owned_shards"], row["reachable"]) == ("left", 0, False)
-        with blocking.connect(one.url) as limiter:
-            assert {left(limiter, client) for client in clients} == {4}
+        with blocking.connect(staying.url) as limiter:
+            assert {remaining_of(limiter, client) for client in clients} == {4}
 
 
-def test_the_last_member_may_leave(tmp_path: Path) -> None:
+def test_the_last_member_can_leave(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         status, out, err = asked("leave", "a", "--cluster", running["a"].url)
 
@@ -251,7 +253,7 @@ def test_members_see_the_settings_of_each_others_flags(tmp_path: Path) -> None:
     assert rows["b"]["owned_shards"] > rows["a"]["owned_shards"]
 
 
-def test_a_node_that_joins_others_without_rules_warns(tmp_path: Path) -> None:
+def test_a_node_without_rules_that_joins_other_nodes_logs_a_warning(tmp_path: Path) -> None:
     rules = tmp_path / "api.yaml"
     rules.write_text(rules_of(5), "utf-8")
     flags = {"a": ["--name", "a", "--rules", str(rules)], "b": ["--name", "b"]}
@@ -276,7 +278,7 @@ def test_nodes_of_clusters_with_different_names_do_not_join(tmp_path: Path) -> N
     assert rows.keys() == {"a"}
 
 
-def test_a_used_port_is_named_in_the_error(tmp_path: Path) -> None:
+def test_the_error_for_a_used_port_names_the_port(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         address = f"127.0.0.1:{running['a'].port}"
 
@@ -311,8 +313,8 @@ def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> No
             return error.code, error.read()
 
     with started(tmp_path, {"a": flags}) as running:
-        [found] = re.findall(r"operators look at https://0\.0\.0\.0:(\d+)", running["a"].log)
-        url = f"https://127.0.0.1:{found}"
+        [admin_port] = re.findall(r"operators look at https://0\.0\.0\.0:(\d+)", running["a"].log)
+        url = f"https://127.0.0.1:{admin_port}"
         until(lambda: ask("/readyz")[0] == 200)
         assert ask("/metrics")[0] == 401
         assert ask("/metrics", "app.token")[0] == 403
@@ -334,8 +336,8 @@ def test_the_admin_port_serves_tls_to_clients_with_a_token(tmp_path: Path) -> No
 
 
 def test_a_used_admin_port_is_reported_in_one_line(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         status, _, err = ringfence(
             *("node", "--listen", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{port}")
         )
@@ -346,8 +348,10 @@ def test_a_used_admin_port_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_most_denied_key_of_a_cluster_is_listed_first(tmp_path: Path) -> None:
-    """With three processes, the metrics count the decisions of two clients and name the most
-    denied key."""
+    """Check with three processes that metrics count the decisions of two clients.
+
+    The list of throttled keys starts with the most denied key.
+    """
     with nodes(tmp_path, "a", "b", "c") as running:
         url = running["a"].url
         status, _, err = asked(
@@ -362,18 +366,18 @@ def test_the_most_denied_key_of_a_cluster_is_listed_first(tmp_path: Path) -> Non
                         decision = limiter.check("api", {"client": client})
                         denied[client] += not decision.allowed
 
-            def reported() -> Any:
+            def throttled() -> Any:
                 return json.loads(asked("throttled", "--cluster", url, "--json")[1])
 
             until(
-                lambda: reported()["denied"] >= denied.total()
+                lambda: throttled()["denied"] >= denied.total()
             )  # Each client reports once a second.
-            found = reported()
+            result = throttled()
 
-    assert found["missing"] == []
-    assert [(row["counter"][0][1], row["denied"]) for row in found["keys"]] == [
+    assert result["missing"] == []
+    assert [(row["counter"][0][1], row["denied"]) for row in result["keys"]] == [
         ("greedy", denied["greedy"]),
         ("modest", denied["modest"]),
     ]
     assert denied == {"greedy": 595, "modest": 75, "good": 0}
-    assert found["denied"] == denied.total()
+    assert result["denied"] == denied.total()

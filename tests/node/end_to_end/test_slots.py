@@ -38,10 +38,10 @@ class Watch:
 
 async def run_time(w: World) -> None:
     """Make the nodes' clock follow virtual time."""
-    began, first = trio.current_time(), w.clock.time
+    started, started_wall = trio.current_time(), w.clock.time
     while True:
         await trio.sleep(0.02)
-        w.clock.time = first + round((trio.current_time() - began) * 1e9)
+        w.clock.time = started_wall + round((trio.current_time() - started) * 1e9)
 
 
 @pytest.mark.parametrize("only", [False, True])
@@ -103,7 +103,7 @@ async def test_a_waiter_that_gives_up_leaves_the_queue(autojump_clock):
         assert await limiter.check("api", entries)
 
 
-async def test_without_an_error_the_block_gets_the_denial(autojump_clock):
+async def test_with_raise_on_denied_off_the_block_gets_the_denial(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries = owned(w.rules, "alone", "b")
         async with (
@@ -169,7 +169,7 @@ async def test_a_release_without_a_reachable_node_is_sent_after_reconnection(
         assert await other.check("api", entries)
 
 
-async def test_after_an_owners_death_its_standby_serves_the_waiters(autojump_clock):
+async def test_after_a_crash_of_the_owner_the_standby_serves_the_waiters(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries, watch = owned(w.rules, "job", "b"), Watch()
         async with trio.open_nursery() as nursery:
@@ -234,7 +234,7 @@ async def test_waiters_of_one_connection_are_bounded_and_all_served(autojump_clo
         assert watch.most == 1
 
 
-async def test_a_denial_contains_when_a_slot_is_likely_free(autojump_clock):
+async def test_a_denial_estimates_when_a_slot_is_free(autojump_clock):
     async with world(rules=RULES) as w, w.client() as limiter:
         entries = owned(w.rules, "job", "b")
         async with limiter.hold("api", entries):
