@@ -20,7 +20,7 @@ def test_all_addresses_of_one_ipv6_subscriber_are_one_client(network, first, sec
 
 
 @given(first=st.ip_addresses(v=4), second=st.ip_addresses(v=4))
-def test_every_ipv4_address_is_a_client_of_its_own(first, second):
+def test_every_ipv4_address_is_a_separate_client(first, second):
     same = group_address(str(first)) == group_address(str(second))
 
     assert same == (first == second)
@@ -38,7 +38,7 @@ def test_every_ipv4_address_is_a_client_of_its_own(first, second):
         ("", ""),
     ],
 )
-def test_what_an_address_is_counted_as(address, client):
+def test_ipv6_addresses_are_grouped_and_other_values_are_unchanged(address, client):
     assert group_address(address) == client
 
 
@@ -48,6 +48,6 @@ def test_a_longer_prefix_distinguishes_more_clients():
 
 
 @pytest.mark.parametrize("prefix", [0, -1, 129])
-def test_a_prefix_that_cannot_be_is_refused(prefix):
+def test_a_prefix_outside_1_to_128_is_rejected(prefix):
     with pytest.raises(ValueError, match="must be 1 to 128"):
         group_address("2001:db8::17", prefix)

@@ -1,4 +1,4 @@
-"""How far over a limit several data centers can go together."""
+"""Bounds on how far several data centers together can exceed a limit."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ demands = st.floats(0, 1000)
 
 
 @pytest.mark.parametrize(
-    ("datacenters", "demand", "late_ms", "seconds", "percent"),
+    ("datacenters", "demand", "staleness_ms", "seconds", "percent"),
     [
         (3, 2, 300, 1, 40),
         (3, 2, 300, 10, 4),
@@ -34,19 +34,19 @@ demands = st.floats(0, 1000)
         (5, 10, 500, 3600, 0.11),
     ],
 )
-def test_under_even_load_the_excess_is_what_the_others_admit_while_counts_are_under_way(
-    datacenters, demand, late_ms, seconds, percent
+def test_under_even_load_the_excess_is_what_other_data_centers_admit_during_the_delay(
+    datacenters, demand, staleness_ms, seconds, percent
 ):
     limit = Limit.of_ns(10**9, seconds * NS_PER_SECOND)
-    untold = (datacenters - 1) * limit.amount // 100
+    unsent = (datacenters - 1) * limit.amount // 100
 
-    excess = exceeding(limit, datacenters, late_ms * MS, demand) - untold
+    excess = exceeding(limit, datacenters, staleness_ms * MS, demand) - unsent
 
     assert 100 * excess / limit.amount == pytest.approx(percent, rel=0.02)
 
 
 def test_the_bound_adds_remote_admissions_and_unsent_counts():
-    # Late by 220 ms for a round, 40 ms for the way and 20 ms in queues: 3 arrive at each of two.
+    # The staleness is 220 ms for a round, 40 ms for the link and 20 ms in queues.
     bounds = cross_dc_bounds(LIMIT, "global", 3, 80 * MS, 2.0)
 
     assert bounds.staleness_ns == 280 * MS
@@ -65,7 +65,7 @@ def test_a_bucket_is_bounded_by_its_size():
     assert (bounds.bound, bounds.ceiling) == (200 + 1 + 2, 400)
 
 
-def test_a_link_slower_than_the_rounds_makes_them_wait_for_each_other():
+def test_rounds_wait_for_each_other_when_the_round_trip_is_too_long():
     quick, slow = (cross_dc_bounds(LIMIT, "global", 2, rtt * MS, 2.0) for rtt in (140, 141))
 
     assert quick.staleness_ns == (220 + 70 + 20) * MS
@@ -83,33 +83,33 @@ def test_a_period_below_twenty_times_the_staleness_is_too_short(rtt_ms):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_one_data_center_alone_holds_the_limit_whatever_its_period(scope):
+def test_the_bound_of_a_single_data_center_is_the_limit(scope):
     bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
 
     assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
 
 
-def test_where_one_data_center_decides_nothing_is_exceeded():
+def test_a_limit_with_a_home_data_center_is_never_exceeded():
     bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
 
     assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
 
 
-def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
+def test_a_split_limit_is_never_exceeded_even_when_links_fail():
     bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
 
     assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
     assert "asks the others for more when the part is used up" in bounds.reason
 
 
-def test_parts_of_a_bucket_are_one_unit_at_least():
+def test_each_part_of_a_split_bucket_has_at_least_one_unit():
     bucket = Limit.of_ns(50, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=2)
 
     assert cross_dc_bounds(bucket, "split", 7, 0, 2.0).bound == 7
 
 
 @given(limits, st.sampled_from(SCOPES), datacenters, rtts, demands)
-def test_a_bound_lies_between_the_limit_and_the_limit_of_every_data_center(
+def test_a_bound_is_between_the_limit_and_the_sum_over_all_data_centers(
     limit, scope, datacenters, rtt_ns, demand
 ):
     bounds = cross_dc_bounds(limit, scope, datacenters, rtt_ns, demand)
@@ -118,7 +118,9 @@ def test_a_bound_lies_between_the_limit_and_the_limit_of_every_data_center(
 
 
 @given(limits, datacenters, rtts, demands)
-def test_more_demand_and_longer_ways_never_lower_a_bound(limit, datacenters, rtt_ns, demand):
+def test_more_demand_or_a_longer_round_trip_never_lowers_a_bound(
+    limit, datacenters, rtt_ns, demand
+):
     bound = cross_dc_bounds(limit, "global", datacenters, rtt_ns, demand).bound
 
     assert cross_dc_bounds(limit, "global", datacenters, rtt_ns + MS, demand).bound >= bound

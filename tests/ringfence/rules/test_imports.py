@@ -8,17 +8,17 @@ HEAVY = ("yaml", "rich", "click", "ringfence.rules.loading.yaml_files", "ringfen
 
 def modules_after(statement):
     code = f"import sys; {statement}; print(*sys.modules)"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return set(done.stdout.split())
+    return set(completed.stdout.split())
 
 
-def test_importing_the_rules_brings_no_yaml():
+def test_importing_the_rules_does_not_import_yaml():
     assert modules_after("import ringfence.rules").isdisjoint(HEAVY)
 
 
-def test_rules_as_python_maps_need_no_yaml():
+def test_importing_the_mapping_loader_does_not_import_yaml():
     loaded = modules_after("from ringfence.rules.loading.mapping import load_mapping")
 
     assert "yaml" not in loaded

@@ -26,7 +26,7 @@ plain_lists = st.lists(st.text(alphabet="ab_=\x00\xff\u00e9", max_size=6), max_s
 
 
 @given(values=plain_lists, identity=st.integers(0, 2**64 - 1))
-def test_a_key_can_be_read_back(values, identity):
+def test_decoding_a_key_returns_its_rule_and_its_values(values, identity):
     assert decode_key(encode_key(identity, values)) == (identity, tuple(values))
 
 
@@ -35,13 +35,13 @@ def test_a_key_with_a_digest_still_yields_its_rule(values, junk):
     long = encode_key(7, [*values, "x" * 200])
 
     assert decode_key(long) == (7, None)
-    identity, read = decode_key((7).to_bytes(8, "big") + junk)
+    identity, decoded = decode_key((7).to_bytes(8, "big") + junk)
     assert identity == 7
-    assert read is None or all(text.encode() is not None for text in read)
+    assert decoded is None or all(text.encode() is not None for text in decoded)
 
 
 @given(first=st.tuples(words, paths), second=st.tuples(words, paths))
-def test_two_places_have_one_identity_only_when_they_are_the_same(first, second):
+def test_two_rule_paths_have_the_same_identity_only_when_they_are_equal(first, second):
     assert (rule_id(*first) == rule_id(*second)) == (first == second)
 
 
@@ -67,7 +67,7 @@ def test_no_key_is_longer_than_the_bound_and_each_begins_with_its_rule(identity,
     assert key[:8] == identity.to_bytes(8, "big")
 
 
-def test_long_values_that_differ_anywhere_have_keys_of_their_own():
+def test_different_long_values_have_different_keys():
     path = "/a" * 500
 
     keys = {
@@ -103,7 +103,7 @@ def test_an_ad_hoc_limit_keeps_its_counters_when_only_its_amounts_change():
     )
 
 
-def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
+def test_ad_hoc_limits_of_different_shape_or_name_have_separate_counters():
     day = 86_400 * NS_PER_SECOND
     rules = [
         adhoc_rule(HUNDRED_A_MINUTE),

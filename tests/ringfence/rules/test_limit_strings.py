@@ -61,7 +61,7 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
         ("20 concurrent ttl 5s", Limit.of_ns(20, 5 * SECOND, Algorithm.CONCURRENCY)),
     ],
 )
-def test_a_limit_is_read_as_people_mean_it(text, limit):
+def test_a_limit_string_is_parsed(text, limit):
     assert parse_limit(text) == limit
     assert parse_limit(format_limit(limit)) == limit
 
@@ -81,7 +81,7 @@ def test_a_limit_is_read_as_people_mean_it(text, limit):
         (Limit.of_ns(1, 1), "1/0.000000001s"),
     ],
 )
-def test_a_limit_is_written_as_people_write_it(limit, text):
+def test_a_limit_is_formatted_in_its_short_form(limit, text):
     assert format_limit(limit) == text
 
 
@@ -116,18 +116,18 @@ def limits(draw):
 
 
 @given(limit=limits())
-def test_reading_what_was_written_gives_the_same_limit(limit):
+def test_parsing_a_formatted_limit_returns_the_same_limit(limit):
     assert parse_limit(format_limit(limit)) == limit
 
 
 @given(text=st.text(max_size=30) | st.from_regex(r"[0-9a-z/% ._]{0,30}", fullmatch=True))
-def test_any_text_is_a_limit_or_an_error_on_purpose(text):
+def test_any_text_is_parsed_or_raises_config_error(text):
     with suppress(ConfigError):
         parse_limit(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "mend"),
+    ("text", "place", "fix"),
     [
         ("100/minte", "at 'minte', character 5", "did you mean 'minute'?"),
         ("", "at its end", "begin as in '100/minute'"),
@@ -165,9 +165,9 @@ def test_any_text_is_a_limit_or_an_error_on_purpose(text):
         ("٣/s", "at '٣', character 1", "begin as in '100/minute'"),
     ],
 )
-def test_an_error_contains_the_position_and_the_fix(text, place, mend):
+def test_an_error_contains_the_position_and_the_fix(text, place, fix):
     with pytest.raises(ConfigError) as caught:
         parse_limit(text)
 
     assert place in str(caught.value)
-    assert mend in str(caught.value)
+    assert fix in str(caught.value)

@@ -20,7 +20,7 @@ from ringfence.rules.periods import (
     ("text", "seconds"),
     [("90", 90), ("90s", 90), ("15m", 900), (" 2 hours ", 7200), ("1.5h", 5400), ("1_000 s", 1000)],
 )
-def test_a_period_is_read_as_people_mean_it(text, seconds):
+def test_a_period_is_parsed(text, seconds):
     assert parse_period(text) == seconds * NS_PER_SECOND
 
 
@@ -31,14 +31,14 @@ def test_an_invalid_period_is_rejected_with_a_fix(text):
 
 
 @given(period_ns=st.integers(1, 10**18))
-def test_a_written_period_is_read_back(period_ns):
+def test_parsing_a_formatted_period_returns_the_same_period(period_ns):
     written = format_period(period_ns)
 
     assert parse_period(written if written[0].isdigit() else f"1 {written}") == period_ns
 
 
 @given(permille=st.integers(0, 10**6))
-def test_a_written_share_is_read_back(permille):
+def test_parsing_a_formatted_share_returns_the_same_share(permille):
     assert parse_share(format_share(permille)) == permille
 
 
@@ -58,11 +58,11 @@ def test_units_have_short_and_plural_names_in_any_case():
     assert unit_named("sols") is None
 
 
-def test_a_length_of_one_unit_has_its_name():
+def test_a_length_of_exactly_one_unit_has_the_name_of_the_unit():
     assert [unit_of(length) for length in UNIT_NS.values()] == list(UNIT_NS)
     assert unit_of(90 * NS_PER_SECOND) == ""
 
 
-def test_an_unknown_word_gets_its_nearest_neighbour_or_all_there_are():
+def test_an_unknown_word_gets_the_nearest_known_word_or_all_known_words():
     assert suggest("Minuet", UNIT_NS) == "did you mean 'minute'?"
     assert suggest("blink", ["day", "hour"]) == "use one of: day, hour"

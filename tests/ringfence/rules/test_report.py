@@ -10,10 +10,10 @@ from ringfence.rules.report import Datacenters, describe, too_short
 FILES = Path(__file__).parent / "files"
 LIMIT = "{unit: minute, requests_per_unit: 5}"
 MINUTE = 60 * NS_PER_SECOND
-FAR = Datacenters(3, 80_000_000)
+THREE_DATACENTERS = Datacenters(3, 80_000_000)
 
 
-def test_the_tree_is_laid_out_in_file_order_with_its_depths():
+def test_rows_are_in_file_order_and_have_the_depth_of_their_descriptor():
     rows = describe(load_path(FILES / "tree.yaml").rules)
 
     assert [(row.depth, row.label) for row in rows[:8]] == [
@@ -37,8 +37,8 @@ def test_a_rule_shows_its_limit_identity_cost_and_bound():
     assert row.identity == f"{rule.id:016x}"
     assert row.algorithm == "leaky_bucket"
     assert row.bytes_per_key == bytes_per_key(rule.limit, is_compiled=True)
-    [slower] = [each for each in describe(rules, is_compiled=False) if each.label == "queue"]
-    assert slower.bytes_per_key == bytes_per_key(rule.limit, is_compiled=False)
+    [uncompiled] = [each for each in describe(rules, is_compiled=False) if each.label == "queue"]
+    assert uncompiled.bytes_per_key == bytes_per_key(rule.limit, is_compiled=False)
     assert (row.usual, row.worst, row.bound) == (
         over_admission(rule.limit).usual,
         over_admission(rule.limit).worst,
@@ -47,7 +47,7 @@ def test_a_rule_shows_its_limit_identity_cost_and_bound():
     assert row.flags == ("on_failure local",)
 
 
-def test_what_has_no_limit_shows_no_cost():
+def test_a_row_without_a_limit_has_no_cost():
     rows = {row.label: row for row in describe(load_path(FILES / "tree.yaml").rules)}
 
     assert rows["key6"].limit == "unlimited"
@@ -76,7 +76,7 @@ def test_flags_and_names_are_shown():
     assert shared.flags == ("share", "on_failure allow")
 
 
-def test_every_warning_stands_at_the_row_it_is_about():
+def test_every_warning_is_in_the_row_that_caused_it():
     loaded = load_text(
         f"domain: d\ndescriptors:\n- {{key: k, rate_limit: {LIMIT}}}\n- {{key: k, value: v}}\n"
         "- {key: u, rate_limit: {unlimited: true, requests_per_unit: 5}}\n",
@@ -92,7 +92,7 @@ def test_an_empty_rule_set_has_no_rows():
     assert describe(RuleSet()) == []
 
 
-def test_an_ad_hoc_limit_can_be_shown_like_any_other():
+def test_an_ad_hoc_limit_has_a_row_like_a_rule_of_a_file():
     rule = adhoc_rule(Limit.of_ns(5, NS_PER_SECOND), "uploads")
 
     assert [row.label for row in describe(RuleSet.of(rule))] == ["", "uploads"]
@@ -110,7 +110,7 @@ GLOBAL = (
 
 
 def test_a_row_shows_scope_and_cross_dc_bounds():
-    rows = {row.label: row for row in describe(load_text(GLOBAL).rules, (), FAR)}
+    rows = {row.label: row for row in describe(load_text(GLOBAL).rules, (), THREE_DATACENTERS)}
     reported = rows["told"]
 
     assert (reported.scope, reported.flags) == ("global", ("on_failure allow", "global"))
@@ -122,7 +122,7 @@ def test_a_row_shows_scope_and_cross_dc_bounds():
     assert rows["free"].cross_dc is None
 
 
-def test_without_data_centers_nothing_is_said_of_them():
+def test_rows_have_no_cross_dc_bounds_without_data_centers():
     assert all(row.cross_dc is None for row in describe(load_text(GLOBAL).rules))
 
 
@@ -130,7 +130,7 @@ def test_periods_too_short_for_the_delay_are_reported():
     loaded = load_text(GLOBAL, "rules.yaml")
 
     assert too_short(loaded, Datacenters(1, 80_000_000)) == []
-    assert [str(problem) for problem in too_short(loaded, FAR)] == [
+    assert [str(problem) for problem in too_short(loaded, THREE_DATACENTERS)] == [
         "rules.yaml:10: d > quick > rate_limit: with a round trip of 80 ms, counts of other data "
         "centers arrive too late for 9/5 seconds; use a period of at least 5.6 s, "
         "`scope: datacenter`, `global: {mode: split}` or `global: {mode: home, home: NAME}`"

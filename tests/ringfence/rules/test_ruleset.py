@@ -30,13 +30,13 @@ def match(rules, text, domain="test-domain", limit=None, cost=None):
     return found
 
 
-def per(text):
+def amount_and_period(text):
     amount, unit = text.split("/")
     return int(amount), UNIT_NS[unit] * NS_PER_SECOND
 
 
 def limit_of(text):
-    return Limit.of_ns(*per(text))
+    return Limit.of_ns(*amount_and_period(text))
 
 
 def a_rule(domain="d", *path, **settings):
@@ -57,7 +57,7 @@ def a_rule(domain="d", *path, **settings):
         "key1=value1, subkey1=a, subkey1=b",
     ],
 )
-def test_a_request_that_ends_where_no_limit_stands_meets_none(text):
+def test_a_request_that_ends_at_a_descriptor_without_a_limit_matches_nothing(text):
     assert match(load("tree"), text) is None
 
 
@@ -75,10 +75,10 @@ def test_a_request_that_ends_where_no_limit_stands_meets_none(text):
         ("key7=unspecified_value", "70/min", "key7_unspecified_value"),
     ],
 )
-def test_a_request_meets_the_limit_where_its_last_entry_arrives(text, limit, metric):
+def test_a_request_matches_the_limit_of_its_last_entry(text, limit, metric):
     found = match(load("tree"), text)
 
-    assert (found.rule.limit.amount, found.rule.limit.period_ns) == per(limit)
+    assert (found.rule.limit.amount, found.rule.limit.period_ns) == amount_and_period(limit)
     assert found.metric == f"test-domain.{metric}"
 
 
@@ -92,21 +92,21 @@ def test_an_unknown_domain_matches_nothing_and_is_detectable():
     assert rules.domains == ("test-domain",)
 
 
-def test_an_unlimited_rule_is_met_and_has_no_limit():
+def test_an_unlimited_rule_matches_and_has_no_limit():
     found = match(load("tree"), "key6=foo")
 
     assert found.rule.limit is None
     assert found.metric == "test-domain.key6"
 
 
-def test_the_unit_and_the_name_of_a_limit_are_kept_for_answers():
+def test_a_match_has_the_unit_and_the_name_of_its_limit():
     found = match(load("tree"), "key4=foo")
 
     assert (found.rule.name, found.rule.unit) == ("key4_rate_limit", "day")
     assert match(load("tree"), "key3=foo").rule.unit == "hour"
 
 
-def test_shadow_mode_belongs_to_its_own_descriptor():
+def test_shadow_mode_applies_only_to_its_own_descriptor():
     rules = load("shadow")
     texts = [
         "key1=value1, subkey1=any",
@@ -118,7 +118,7 @@ def test_shadow_mode_belongs_to_its_own_descriptor():
     assert [match(rules, text).rule.shadow for text in texts] == [False, True, True, False]
 
 
-def test_metadata_comes_with_its_rule():
+def test_a_match_has_the_metadata_of_its_rule():
     rules = load("metadata")
 
     assert match(rules, "key1=value1, subkey1=x").rule.metadata == {"name": "service_1"}
@@ -150,7 +150,7 @@ def test_merged_files_are_one_domain():
         ("nestedWild=val1, wild=goo2", "nestedWild_val1.wild_goo*"),
     ],
 )
-def test_a_value_that_fits_a_pattern_meets_its_limit(text, metric):
+def test_a_value_that_matches_a_pattern_has_the_limit_of_the_pattern(text, metric):
     assert match(load("wildcards"), text).metric == f"test-domain.{metric}"
 
 
@@ -167,11 +167,11 @@ def test_a_value_that_fits_a_pattern_meets_its_limit(text, metric):
         "nestedWild=val2, wild=goo",
     ],
 )
-def test_a_value_that_fits_no_pattern_meets_nothing(text):
+def test_a_value_that_matches_no_pattern_has_no_limit(text):
     assert match(load("wildcards"), text) is None
 
 
-def test_of_two_patterns_that_fit_the_first_in_the_file_is_met():
+def test_the_first_pattern_in_the_file_applies_when_two_patterns_match():
     limits = "{unit: minute, requests_per_unit: 5}"
     rules = load_text(
         "domain: d\ndescriptors:\n"
@@ -238,7 +238,7 @@ def test_metric_names_follow_their_precedence(text, metric):
         (("detailed", "detailed"), ("/a", "x"), "d.route_/a.user_x"),
     ],
 )
-def test_metric_names_of_empty_values_are_those_of_envoys_service(details, values, metric):
+def test_metric_names_of_empty_values_equal_those_of_the_envoy_service(details, values, metric):
     rule = replace(a_rule("d", ("route", None), ("user", None)), details=details)
     text = ", ".join(f"{key}={value}" for key, value in zip(("route", "user"), values, strict=True))
     found = match(RuleSet.of(rule), text, "d")
@@ -247,7 +247,7 @@ def test_metric_names_of_empty_values_are_those_of_envoys_service(details, value
     assert metric_of_key(rule, found.key) == metric
 
 
-def test_an_empty_value_beside_a_shared_threshold_leaves_no_mark():
+def test_an_empty_value_beside_a_shared_threshold_is_absent_from_the_metric_name():
     rule = a_rule("d", ("team", "red-*"), ("user", None))
     rule = replace(rule, details=("share", "detailed"))
     found = match(RuleSet.of(rule), "team=red-1, user=", "d")
@@ -256,13 +256,13 @@ def test_an_empty_value_beside_a_shared_threshold_leaves_no_mark():
     assert metric_of_key(rule, found.key) == found.metric
 
 
-def test_the_metric_of_a_key_that_is_a_digest_is_not_known():
+def test_a_key_with_a_digest_has_no_metric_name():
     rule = replace(a_rule("d", ("k", None)), details=("value",))
 
     assert metric_of_key(rule, match(RuleSet.of(rule), "k=" + "x" * 200, "d").key) is None
 
 
-def test_a_shared_threshold_above_leaves_values_below_their_own_counters():
+def test_values_below_a_shared_threshold_have_their_own_counters():
     rules = load("metrics")
     first, second, third = (
         match(rules, text, "metrics")
@@ -277,7 +277,7 @@ def matched_names(*texts):
     return [None if each is None else each.rule.name for each in found]
 
 
-def test_a_replaced_limit_is_dropped_when_its_replacement_is_met():
+def test_a_replaced_limit_is_dropped_when_its_replacement_matches():
     assert matched_names("address=1", "region=eu") == ["by_address", "by_region"]
     assert matched_names("address=1", "user=7", "region=eu") == [None, "by_user", None]
     assert matched_names("address=1", "user=7", "nothing=1") == [None, "by_user", None]
@@ -296,7 +296,7 @@ def test_an_override_wins_over_the_rule_and_carries_its_limit():
     assert found.metric == "test-domain.key1_value1.subkey1_something"
 
 
-def test_overrides_of_one_descriptor_count_on_under_one_key():
+def test_overrides_of_one_descriptor_share_one_key():
     rules = load("tree")
     text = "key1=value1, subkey1=something"
     by_day = match(rules, text, limit=limit_of("10/day"))
@@ -319,7 +319,7 @@ def test_the_key_of_an_override_is_no_longer_than_any_other():
     assert found[0] != found[1]
 
 
-def test_an_override_needs_no_rule_but_entries_and_takes_no_flags():
+def test_an_override_needs_entries_but_no_rule_and_inherits_no_flags():
     rules = load("shadow")
 
     assert match(rules, "no=rule", limit=limit_of("1/s")).metric == "test-domain.no_rule"
@@ -341,13 +341,13 @@ def test_the_cost_of_a_descriptor_reaches_its_match():
     assert match(rules, "noVal=x", cost=7).cost == 7
 
 
-def test_values_that_are_no_good_text_still_count():
+def test_values_with_invalid_unicode_have_separate_keys():
     rules = load("wildcards")
 
     assert match(rules, "noVal=\udcff").key != match(rules, "noVal=\udcfe").key
 
 
-def test_rule_sets_are_equal_by_content_whatever_their_version():
+def test_rule_sets_with_equal_content_are_equal_in_any_version():
     rule = a_rule("d", ("k", None))
 
     assert RuleSet.of(rule, version=1) == RuleSet.of(rule, version=2)
@@ -357,7 +357,7 @@ def test_rule_sets_are_equal_by_content_whatever_their_version():
     assert repr(RuleSet.of(rule, version=3)) == "RuleSet(d; 1 rules, v3)"
 
 
-def test_carried_rules_are_the_same_otherwise():
+def test_as_carried_changes_only_the_carried_flag():
     rules = RuleSet([Domain("d", (a_rule("d", ("k", None)), Open((("k", "free"),))))], version=4)
     carried = rules.as_carried()
 
@@ -367,7 +367,7 @@ def test_carried_rules_are_the_same_otherwise():
     assert carried.version == 4
 
 
-def test_the_steps_to_a_hand_made_rule_are_filled_in():
+def test_missing_steps_above_a_rule_are_added():
     deep, above = a_rule("d", ("a", None), ("b", "x")), a_rule("d", ("a", None))
     rules = RuleSet.of(deep, above)
 
@@ -377,12 +377,12 @@ def test_the_steps_to_a_hand_made_rule_are_filled_in():
     assert RuleSet.of(deep).contents[0].rows == (Open((("a", None),)), deep)
 
 
-def test_a_place_that_stands_twice_is_refused():
+def test_a_duplicate_path_is_rejected():
     with pytest.raises(ConfigError, match="d > k=v occurs twice"):
         RuleSet.of(a_rule("d", ("k", "v")), a_rule("d", ("k", "v")))
 
 
-def test_a_domain_that_stands_twice_is_refused():
+def test_a_duplicate_domain_is_rejected():
     with pytest.raises(ConfigError, match="domain 'd' occurs twice"):
         RuleSet([Domain("d"), Domain("d")])
 
@@ -405,13 +405,13 @@ requests = st.lists(
 
 
 def match_naively(rows, request):
-    """Envoy's rules by looking at every place of a level, one level after the other."""
+    """Match as Envoy does, by a linear search in each level of the tree."""
     at = ()
     for key, value in request:
         level = dict.fromkeys(path[: len(at) + 1] for path in rows if path[: len(at)] == at)
         level = [path for path in level if len(path) == len(at) + 1 and path[-1][0] == key]
         exact = [path for path in level if path[-1][1] == value]
-        fits = [
+        matching = [
             path
             for path in level
             if path[-1][1] is not None
@@ -419,14 +419,14 @@ def match_naively(rows, request):
             and Glob(path[-1][1]).matches(value)
         ]
         any_value = [path for path in level if path[-1][1] is None]
-        if not (exact or fits or any_value):
+        if not (exact or matching or any_value):
             return None
-        at = (exact + fits + any_value)[0]
+        at = (exact + matching + any_value)[0]
     return at if rows.get(at) else None
 
 
 @given(rows=places, request=requests)
-def test_matching_is_that_of_a_naive_walk(rows, request):
+def test_matching_agrees_with_a_naive_search(rows, request):
     domain = Domain(
         "d", tuple(a_rule("d", *path) if limited else Open(path) for path, limited in rows.items())
     )
@@ -453,7 +453,7 @@ def test_two_requests_share_a_counter_only_when_rule_and_counted_values_agree(ro
         assert (one.key == two.key) == (one.rule.path == two.rule.path and counted[0] == counted[1])
 
 
-def test_a_trial_counts_apart_from_the_rules_it_tries_and_from_other_trials():
+def test_a_trial_has_counters_separate_from_its_rules_and_from_other_trials():
     limited = "    rate_limit: {unit: day, requests_per_unit: 5}\n"
     rules = load_text(f"domain: log\ndescriptors:\n  - key: client\n{limited}").rules
     first, again, second = (rules.as_trial(salt) for salt in (b"1", b"1", b"2"))

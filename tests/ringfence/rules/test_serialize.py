@@ -40,7 +40,7 @@ metadata = st.dictionaries(
     names,
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1, 1) | names,
-        lambda held: st.lists(held, max_size=2) | st.dictionaries(names, held, max_size=2),
+        lambda nested: st.lists(nested, max_size=2) | st.dictionaries(names, nested, max_size=2),
         max_leaves=4,
     ),
     max_size=2,
@@ -85,7 +85,7 @@ def rule_sets(draw):
 
 
 @given(rules=rule_sets())
-def test_rules_survive_the_way_to_a_client(rules):
+def test_rules_are_equal_after_serialization(rules):
     packed = msgpack.packb(rules.to_plain())
     received = RuleSet.from_plain(msgpack.unpackb(packed))
 
@@ -94,7 +94,7 @@ def test_rules_survive_the_way_to_a_client(rules):
 
 
 @pytest.mark.parametrize("file", RULE_FILES, ids=lambda file: file.stem)
-def test_every_rule_file_survives_the_way_to_a_client(file):
+def test_the_rules_of_every_file_are_equal_after_serialization(file):
     rules = load_path(file).rules
 
     assert RuleSet.from_plain(rules.to_plain()) == rules
@@ -102,10 +102,10 @@ def test_every_rule_file_survives_the_way_to_a_client(file):
 
 def replace_at(plain, place, value):
     plain = copy.deepcopy(plain)
-    held = plain
+    parent = plain
     for index in place[:-1]:
-        held = held[index]
-    held[place[-1]] = value
+        parent = parent[index]
+    parent[place[-1]] = value
     return plain
 
 
@@ -163,7 +163,7 @@ LIMIT = (*FIELDS, 0)
         ((*FIELDS, 10), ["share"]),
     ],
 )
-def test_malformed_rules_are_the_other_sides_fault(place, value):
+def test_malformed_rules_raise_remote_protocol_error(place, value):
     plain = load_path(FILES / "replaces.yaml").rules.to_plain()
 
     with pytest.raises(RemoteProtocolError, match="rules: "):
@@ -171,12 +171,12 @@ def test_malformed_rules_are_the_other_sides_fault(place, value):
 
 
 @pytest.mark.parametrize("plain", [None, 7, "rules", b"", {}, [], [0], [0, [], 1], [0, [0]]])
-def test_data_of_another_shape_is_the_other_sides_fault(plain):
+def test_data_of_another_shape_raises_remote_protocol_error(plain):
     with pytest.raises(RemoteProtocolError):
         RuleSet.from_plain(plain)
 
 
-def test_metadata_may_not_be_bottomless():
+def test_metadata_nested_too_deep_is_rejected():
     rules = load_path(FILES / "metadata.yaml").rules
     deep: dict[str, object] = {}
     for _ in range(40):
@@ -189,7 +189,7 @@ def test_metadata_may_not_be_bottomless():
         RuleSet.from_plain(replace_at(RuleSet.of(rule).to_plain(), (*FIELDS, 9), deep))
 
 
-def test_metadata_that_no_message_can_hold_is_refused():
+def test_metadata_that_cannot_be_encoded_is_rejected():
     (first, *_) = load_path(FILES / "metadata.yaml").rules.rules()
 
     with pytest.raises(ConfigError, match="got set"):
@@ -199,16 +199,16 @@ def test_metadata_that_no_message_can_hold_is_refused():
 @given(
     plain=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=2),
-        lambda held: st.lists(held, max_size=4) | st.dictionaries(st.text(max_size=2), held),
+        lambda nested: st.lists(nested, max_size=4) | st.dictionaries(st.text(max_size=2), nested),
         max_leaves=12,
     )
 )
-def test_garbage_is_refused_and_never_a_crash(plain):
+def test_random_data_is_accepted_or_raises_remote_protocol_error(plain):
     with suppress(RemoteProtocolError):
         RuleSet.from_plain(plain)
 
 
-def test_merged_files_travel_as_one_domain():
+def test_merged_files_are_serialized_as_one_domain():
     rules = load_files(sorted((FILES / "merged").glob("[!.]*.y*ml")), merge=True).rules
 
     assert RuleSet.from_plain(rules.to_plain()).domains == ("test-domain",)

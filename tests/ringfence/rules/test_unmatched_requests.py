@@ -18,7 +18,7 @@ RULES = load_mapping(
 ).rules
 
 
-def test_the_paths_of_a_domain_are_those_of_its_rules_each_once() -> None:
+def test_known_paths_are_the_distinct_paths_of_the_rules_of_a_domain() -> None:
     assert known_paths(RULES, "api") == (("client",), ("path", "ip"))
 
 
@@ -39,7 +39,7 @@ def test_a_node_without_rules_is_described_as_such() -> None:
 
 
 @pytest.mark.parametrize("path", [["ip"], ["path"], ["ip", "path"], ["open"], ["client", "ip"]])
-def test_keys_in_another_order_or_number_are_no_path_of_a_rule(path: list[str]) -> None:
+def test_keys_in_another_order_or_number_are_reported_as_unknown(path: list[str]) -> None:
     assert unknown_path(RULES, "api", path) is not None
 
 

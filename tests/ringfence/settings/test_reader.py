@@ -1,4 +1,4 @@
-"""Sources of settings and their precedence, for nodes and gateways alike."""
+"""Sources of settings and their precedence, for nodes and gateways."""
 
 from pathlib import Path
 
@@ -52,11 +52,11 @@ def test_without_sources_defaults_apply() -> None:
     assert read() == Example()
 
 
-def test_the_environment_has_lists_with_commas() -> None:
+def test_a_list_in_the_environment_is_separated_by_commas() -> None:
     assert read(environment={"EXAMPLE_SEEDS": "a, b,"}).seeds == ["a", "b"]
 
 
-def test_paths_are_relative_to_the_file_but_not_elsewhere(tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_it_and_other_paths_are_unchanged(tmp_path: Path) -> None:
     assert read('file = "x/y"', tmp_path).file == str(tmp_path / "x" / "y")
     assert read('file = "/x"', tmp_path).file == "/x"
     assert read('file = ""', tmp_path).file == ""
@@ -102,11 +102,11 @@ def test_a_missing_file_is_reported_with_an_example(tmp_path: Path) -> None:
 
 
 def test_an_error_in_a_check_names_the_source(tmp_path: Path) -> None:
-    def refuse(settings: Example) -> Example:
+    def reject(settings: Example) -> Example:
         raise ConfigError("count must be even, got 1")
 
     with pytest.raises(ConfigError, match=r"^settings from flags and environment: count must be"):
-        READER.read(None, {}, {}, refuse)
+        READER.read(None, {}, {}, reject)
 
 
 def test_all_problems_are_reported_together(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading of `tokens.toml`, for nodes and gateways alike."""
+"""Reading of `tokens.toml`, for nodes and gateways."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
 DIGEST = "0f" * 32
 
 
-def written(directory: Path, text: str) -> Path:
+def write_tokens(directory: Path, text: str) -> Path:
     path = directory / "tokens.toml"
     path.write_text(text, "utf-8")
     return path
 
 
 def test_tokens_have_digest_scopes_and_domains(tmp_path: Path) -> None:
-    path = written(
+    path = write_tokens(
         tmp_path,
         f'[tokens.app]\ndigest = "{DIGEST}"\nscopes = ["check", "refund"]\n'
         f'[tokens."batch jobs"]\ndigest = "{DIGEST}"\nscopes = []\ndomains = ["jobs"]\n',
@@ -31,7 +31,7 @@ def test_tokens_have_digest_scopes_and_domains(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
-    assert load_token_file(written(tmp_path, "")) == {}
+    assert load_token_file(write_tokens(tmp_path, "")) == {}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
 def test_a_wrong_record_is_reported_with_file_and_token(
     tmp_path: Path, record: str, message: str
 ) -> None:
-    path = written(tmp_path, f"[tokens.app]\n{record}\n")
+    path = write_tokens(tmp_path, f"[tokens.app]\n{record}\n")
 
     with pytest.raises(ConfigError, match="ringfence keys new") as caught:
         load_token_file(path)
@@ -68,7 +68,7 @@ def test_a_wrong_record_is_reported_with_file_and_token(
 
 
 @pytest.mark.parametrize("content", [b"[tokens", b"tokens = 3", b"token = {}", b"\xff"])
-def test_a_file_that_holds_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_valid_token_table_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.toml"
     path.write_bytes(content)
 

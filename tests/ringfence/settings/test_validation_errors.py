@@ -38,7 +38,7 @@ def test_an_unknown_word_is_reported_with_the_known_words(word: str, hint: str) 
     assert message.endswith(f", got {word!r}{hint}")
 
 
-def test_an_error_without_a_place_names_the_given_one() -> None:
+def test_an_error_without_a_setting_names_the_given_place() -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert("many", int, strict=False)
 

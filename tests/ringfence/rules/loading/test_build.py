@@ -1,4 +1,4 @@
-"""What may stand where in a rule file; the conditions of Envoy first, then what it lets pass."""
+"""Validation of rule files: first the checks that Envoy also has, then those that it lacks."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def problems_of(text):
     return [str(problem) for problem in caught.value.problems]
 
 
-def below(*lines):
+def rules_text(*lines):
     return "\n".join(["domain: d", "descriptors:", *lines])
 
 
 def warnings_of(*lines):
-    return [str(warning) for warning in load_text(below(*lines), "rules.yaml").warnings]
+    return [str(warning) for warning in load_text(rules_text(*lines), "rules.yaml").warnings]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def warnings_of(*lines):
     ],
 )
 def test_a_wrong_descriptor_is_reported_with_line_path_and_fix(lines, problem):
-    (found,) = problems_of(below(*lines))
+    (found,) = problems_of(rules_text(*lines))
 
     assert found.startswith(f"rules.yaml:{problem}")
 
@@ -132,25 +132,25 @@ def test_an_unknown_replaced_name_is_rejected():
         "    replaces: [{name: by_adress}]",
     ]
 
-    assert problems_of(below(*lines)) == [
+    assert problems_of(rules_text(*lines)) == [
         "rules.yaml:8: d > b > rate_limit: replaces 'by_adress', but no limit of this domain has "
         "that name; did you mean 'by_address'?"
     ]
 
 
-def test_a_rule_with_another_mistake_still_has_its_name():
+def test_a_rule_with_another_error_can_still_be_replaced_by_name():
     lines = [
         "- {key: a, rate_limit: {name: by_address, unit: fortnight, requests_per_unit: 1}}",
         "- {key: b, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: by_address}]}}",
     ]
 
-    (problem,) = problems_of(below(*lines))
+    (problem,) = problems_of(rules_text(*lines))
 
     assert "unknown unit 'fortnight'" in problem
 
 
 def test_names_of_other_domains_are_not_replaced():
-    text = below(f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}")
+    text = rules_text(f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}")
 
     assert problems_of(text)[0].endswith("add `name:` to the limit that must be replaced")
 
@@ -158,21 +158,21 @@ def test_names_of_other_domains_are_not_replaced():
 @pytest.mark.parametrize(
     ("first", "second"), [("foo*", "foo*bar"), ("*", "a*"), ("*a*", "*ba*"), ("a*b*", "a*b*b")]
 )
-def test_a_pattern_behind_a_broader_one_is_refused(first, second):
+def test_a_pattern_after_a_broader_pattern_is_rejected(first, second):
     lines = [f'- {{key: k, value: "{value}", rate_limit: {LIMIT}}}' for value in (first, second)]
 
-    assert problems_of(below(*lines)) == [
+    assert problems_of(rules_text(*lines)) == [
         f"rules.yaml:4: d > k={second}: this pattern can never match: {first!r} in line 3 matches "
         "all its values; move it above the broader one, or remove it"
     ]
     assert warnings_of(*reversed(lines)) == []
 
 
-def test_two_ways_to_write_one_pattern_are_refused_in_either_order():
+def test_two_spellings_of_one_pattern_are_rejected_in_either_order():
     lines = [f'- {{key: k, value: "{value}"}}' for value in ("a*", "a**")]
 
-    assert "can never match" in problems_of(below(*lines))[0]
-    assert "can never match" in problems_of(below(*reversed(lines)))[0]
+    assert "can never match" in problems_of(rules_text(*lines))[0]
+    assert "can never match" in problems_of(rules_text(*reversed(lines)))[0]
 
 
 def test_patterns_of_different_keys_do_not_hide_each_other():
@@ -182,7 +182,7 @@ def test_patterns_of_different_keys_do_not_hide_each_other():
 def test_too_many_patterns_under_one_key_are_refused():
     lines = [f'- {{key: k, value: "{number}-*"}}' for number in range(1001)]
 
-    assert "more than 1000 patterns" in problems_of(below(*lines))[0]
+    assert "more than 1000 patterns" in problems_of(rules_text(*lines))[0]
 
 
 def test_a_value_exempt_from_a_general_limit_causes_a_warning():
@@ -238,9 +238,9 @@ def test_legal_but_suspicious_keys_cause_warnings(line, warning):
     assert warning in found
 
 
-def test_whole_numbers_and_flags_are_values_as_they_are_written():
+def test_whole_numbers_and_flags_keep_their_spelling_as_values():
     rules = load_text(
-        below(
+        rules_text(
             f"- {{key: port, value: 8080, rate_limit: {LIMIT}}}",
             f"- {{key: debug, value: on, rate_limit: {LIMIT}}}",
             f"- {{key: mask, value: 0x1F, rate_limit: {LIMIT}}}",
@@ -251,9 +251,9 @@ def test_whole_numbers_and_flags_are_values_as_they_are_written():
     assert values == ["8080", "on", "0x1F"]
 
 
-def test_nothing_written_after_a_key_is_as_if_it_were_absent():
+def test_a_key_with_an_empty_value_is_treated_as_absent():
     rules = load_text(
-        below("- {key: k, value: , rate_limit: , descriptors: , shadow_mode: }")
+        rules_text("- {key: k, value: , rate_limit: , descriptors: , shadow_mode: }")
     ).rules
 
     assert rules.rules() == ()
@@ -261,7 +261,7 @@ def test_nothing_written_after_a_key_is_as_if_it_were_absent():
 
 
 def test_metadata_keeps_every_kind_of_value():
-    text = below(
+    text = rules_text(
         "- key: k",
         f"  rate_limit: {LIMIT}",
         "  metadata: {a: 1, b: -2.5, c: yes, d: null, e: [x, {f: 1e3}], g: {h: {}}, '1': 0}",
@@ -294,8 +294,8 @@ def test_metadata_keeps_every_kind_of_value():
         ("{a: " + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep; flatten it"),
     ],
 )
-def test_metadata_that_no_message_could_carry_is_refused(metadata, problem):
-    text = below("- key: k", f"  rate_limit: {LIMIT}", f"  metadata: {metadata}")
+def test_metadata_that_cannot_be_encoded_is_rejected(metadata, problem):
+    text = rules_text("- key: k", f"  rate_limit: {LIMIT}", f"  metadata: {metadata}")
 
     (found,) = problems_of(text)
 

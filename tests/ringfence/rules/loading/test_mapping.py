@@ -11,13 +11,13 @@ FILES = sorted((Path(__file__).parents[1] / "files").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_mapping_means_what_a_file_of_the_same_content_means(file):
+def test_a_mapping_gives_the_same_rules_as_a_file_with_the_same_content(file):
     mapping = yaml.safe_load(file.read_text("utf-8"))
 
     assert load_mapping(mapping).rules == load_path(file).rules
 
 
-def test_defaults_hold_for_mappings_too():
+def test_defaults_apply_to_mappings():
     rules = {
         "domain": "d",
         "descriptors": ({"key": "k", "rate_limit": {"unit": "day", "requests_per_unit": 5}},),
@@ -33,7 +33,7 @@ def problems_of(mapping):
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_mistake_is_named_with_its_place():
+def test_an_error_is_reported_with_its_path():
     rules = {"domain": "d", "descriptors": [{"key": "k", "rate_limit": {"unit": "dy"}}]}
 
     assert problems_of(rules) == [
@@ -44,19 +44,19 @@ def test_a_mistake_is_named_with_its_place():
 
 
 @pytest.mark.parametrize("value", [{1}, b"bytes", object, 1j])
-def test_a_value_that_no_file_can_hold_is_refused(value):
+def test_a_value_of_a_type_that_no_file_can_contain_is_rejected(value):
     (problem,) = problems_of({"domain": "d", "descriptors": value})
 
     assert problem.endswith("; use a type that a rule file can contain")
 
 
-def test_a_text_that_cannot_be_sent_is_refused():
+def test_text_with_invalid_unicode_is_rejected():
     problems = problems_of({"domain": "\ud800", "descriptors": []})
 
     assert problems[0].startswith("rules: values must be text, numbers, flags, lists or maps")
 
 
-def test_a_mapping_that_holds_itself_is_refused():
+def test_a_mapping_that_contains_itself_is_rejected():
     rules: dict[str, object] = {"domain": "d"}
     rules["descriptors"] = [rules]
 

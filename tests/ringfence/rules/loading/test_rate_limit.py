@@ -1,4 +1,4 @@
-"""The keys of `rate_limit` and `defaults`: Envoy's, ours, and those that are not built yet."""
+"""Keys of `rate_limit` and `defaults`: of Envoy, of Ringfence, and not available yet."""
 
 from pathlib import Path
 
@@ -57,17 +57,17 @@ def ours(key):
         ("jobs", Limit.of_ns(20, MINUTE, Algorithm.CONCURRENCY)),
     ],
 )
-def test_our_keys_say_how_to_count(key, limit):
+def test_ringfence_keys_set_the_algorithm_and_its_parameters(key, limit):
     assert ours(key).limit == limit
 
 
-def test_our_keys_say_what_happens_in_a_failure_and_how_far_a_limit_reaches():
+def test_ringfence_keys_set_the_failure_policy_and_the_scope():
     assert ours("plain").on_failure is OnFailure.LOCAL
     assert ours("denying").on_failure is OnFailure.DENY
     assert ours("here").scope == "datacenter"
 
 
-def test_a_period_that_is_a_unit_has_the_units_word():
+def test_a_period_of_exactly_one_unit_has_the_name_of_the_unit():
     assert [ours(key).unit for key in ("as_unit", "seconds", "plain")] == ["hour", "", "minute"]
 
 
@@ -233,13 +233,13 @@ def test_a_key_of_one_algorithm_chooses_it_over_the_default(keys, algorithm):
     assert rule.limit.algorithm == algorithm
 
 
-def test_a_burst_stays_with_a_default_that_has_one():
+def test_a_burst_keeps_a_default_algorithm_that_supports_burst():
     rule = rule_of("unit: day, requests_per_unit: 5, burst: 9", "{algorithm: leaky_bucket}")
 
     assert rule.limit.algorithm is Algorithm.LEAKY_BUCKET
 
 
-def test_a_rule_wins_over_its_file_and_a_file_over_its_node():
+def test_a_rule_overrides_its_file_and_a_file_overrides_the_node():
     node = Defaults(algorithm=Algorithm.TOKEN_BUCKET, on_failure=OnFailure.DENY)
     plain, named = "unit: day, requests_per_unit: 5", "algorithm: fixed_window"
 
@@ -254,7 +254,7 @@ def test_a_rule_wins_over_its_file_and_a_file_over_its_node():
     assert rule_of(f"{plain}, on_failure: allow", "{}", node).on_failure is OnFailure.ALLOW
 
 
-def test_defaults_go_only_where_they_fit():
+def test_defaults_apply_only_to_rules_that_support_them():
     defaults = "{mode: queue, slots: 6, align: calendar, timezone: Europe/Berlin, soft: 5%}"
 
     def limit(keys):

@@ -1,4 +1,4 @@
-"""The keys that say who shares a limit."""
+"""Keys that set which data centers share a limit."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_a_file_may_set_the_scope_for_its_rules(keys, defaults, scope):
 @pytest.mark.parametrize(
     "algorithm", ["sliding_window", "fixed_window", "token_bucket", "leaky_bucket"]
 )
-def test_four_algorithms_hold_in_all_data_centers_in_every_way(algorithm, mode):
+def test_four_algorithms_support_every_mode_of_a_global_limit(algorithm, mode):
     words = mode.replace("gossip", "global").replace(", home:", "")
     assert scope_of(f"algorithm: {algorithm}, global: {{mode: {mode}}}") == words
 
@@ -81,7 +81,7 @@ def test_four_algorithms_hold_in_all_data_centers_in_every_way(algorithm, mode):
         ("mode: queue, global: {mode: home, home: eu}", "home eu"),
     ],
 )
-def test_the_others_hold_where_one_node_can_decide(keys, scope):
+def test_the_other_algorithms_support_modes_that_do_not_add_remote_counts(keys, scope):
     assert scope_of(keys) == scope
 
 
@@ -143,7 +143,7 @@ def test_an_unsupported_scope_is_reported_with_its_fix(keys, problem):
     assert problem_of(keys).startswith(f"rules.yaml:5: d > k > rate_limit{problem}")
 
 
-def test_a_period_that_is_over_before_counts_have_come_is_refused():
+def test_a_period_shorter_than_the_delay_of_counts_is_rejected():
     found = problem_of("scope: global", limit="period: 3.9, requests_per_unit: 5")
 
     assert found == (

@@ -79,18 +79,18 @@ def test_the_example_rules_load_without_a_warning():
         ("<<: 5\ndomain: d\n", "rules.yaml:1: `<<` must be given a map"),
     ],
 )
-def test_a_file_that_is_no_good_yaml_is_refused(text, problem):
+def test_a_file_with_invalid_or_unsupported_yaml_is_rejected(text, problem):
     assert problem_of(text).startswith(problem)
 
 
-def test_aliases_that_multiply_are_refused_before_they_are_written_out():
+def test_aliases_that_multiply_are_rejected_before_they_are_expanded():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
 
     assert "more than 500000 values" in problem_of("\n".join(lines))
 
 
-def test_aliases_that_nest_are_refused_before_they_are_written_out():
+def test_aliases_that_nest_are_rejected_before_they_are_expanded():
     lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 200)]
 
     assert f"nested more than {MAX_DEPTH} deep" in problem_of("\n".join(lines))
@@ -112,19 +112,19 @@ def test_anchors_aliases_and_merge_keys_are_understood():
     assert amounts == [(5, "minute"), (5, "minute"), (9, "minute"), (5, "hour")]
 
 
-def test_a_second_key_of_a_merged_map_is_still_refused():
+def test_a_duplicate_key_beside_a_merge_key_is_rejected():
     text = "domain: d\ndescriptors:\n- &a {key: a}\n- {<<: *a, key: b, key: c}\n"
 
     assert "key 'key' is given twice" in problem_of(text)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
     path = write(tmp_path, "a.yaml", b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
 
     assert load_path(path).rules.domains == ("d",)
 
 
-def test_bytes_that_are_no_utf_8_are_refused_with_their_line(tmp_path):
+def test_bytes_that_are_not_utf_8_are_reported_with_their_line(tmp_path):
     path = write(tmp_path, "a.yaml", b"domain: d\n# caf\xe9\n")
 
     (problem,) = problems_of(load_path, path)
@@ -174,7 +174,7 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
     assert sum("did you mean" in problem for problem in problems) == 2
 
 
-def test_a_flood_of_problems_is_cut_in_the_message_and_whole_in_the_error():
+def test_a_message_is_cut_after_50_lines_while_the_error_has_all_problems():
     text = "domain: d\ndescriptors:\n" + "- {key: a, odd: 1}\n" * 200
 
     with pytest.raises(RuleFileError) as caught:
@@ -193,7 +193,7 @@ def test_a_directory_is_read_in_the_order_of_names_without_its_dot_files(tmp_pat
     assert load_path(tmp_path).rules.domains == ("a", "b")
 
 
-def test_a_directory_of_symbolic_links_is_read_as_container_mounts_make_it(tmp_path):
+def test_a_directory_of_symbolic_links_as_in_container_mounts_is_read(tmp_path):
     (tmp_path / "..2026").mkdir()
     write(tmp_path / "..2026", "a.yaml", GOOD)
     (tmp_path / "..data").symlink_to("..2026")
@@ -222,7 +222,7 @@ def test_merged_files_may_not_repeat_a_descriptor(tmp_path):
     )
 
 
-def test_defaults_hold_for_their_own_file_alone(tmp_path):
+def test_defaults_apply_only_to_their_own_file(tmp_path):
     write(tmp_path, "a.yaml", GOOD + "defaults: {algorithm: token_bucket}\n")
     write(tmp_path, "b.yaml", GOOD.replace("key: k", "key: l"))
 
@@ -231,7 +231,7 @@ def test_defaults_hold_for_their_own_file_alone(tmp_path):
     assert [rule.limit.algorithm.value for rule in rules] == ["token_bucket", "sliding_window"]
 
 
-def test_files_of_one_domain_must_agree_on_what_happens_in_a_failure(tmp_path):
+def test_files_of_one_domain_must_agree_on_the_failure_policy(tmp_path):
     write(tmp_path, "a.yaml", GOOD + "defaults: {on_failure: deny}\n")
     second = write(
         tmp_path, "b.yaml", GOOD.replace("key: k", "key: l") + "defaults: {on_failure: local}\n"
@@ -242,7 +242,7 @@ def test_files_of_one_domain_must_agree_on_what_happens_in_a_failure(tmp_path):
     assert problem.startswith(f"{second}:4: d: on_failure is local here but deny in an earlier")
 
 
-def test_the_version_is_the_time_of_the_youngest_change(tmp_path):
+def test_the_version_is_the_time_of_the_latest_change(tmp_path):
     first = write(tmp_path, "a.yaml", GOOD)
     second = write(tmp_path, "b.yaml", GOOD.replace("domain: d", "domain: e"))
     set_time(first, 2_000_000_001)
@@ -261,17 +261,17 @@ def test_text_has_version_zero():
     assert load_text(GOOD).rules.version == 0
 
 
-def test_a_loaded_limit_decides_for_its_requests():
+def test_a_loaded_limit_matches_its_requests():
     (found,) = load_text(GOOD).rules.match("d", [Descriptor((("k", "v"),))])
 
     assert found.rule.limit == Limit.of_ns(5, 60 * NS_PER_SECOND)
 
 
 @given(text=st.text(alphabet="dk: -[]{}&*!|>'\"\n\t,#?x0.<", max_size=60))
-def test_any_text_loads_or_is_refused_on_purpose(text):
+def test_any_text_loads_or_raises_rule_file_error(text):
     try:
         loaded = load_text("domain: d\ndescriptors:\n" + text)
     except RuleFileError as error:
-        assert error.problems  # noqa: PT017 - most texts are refused, the law is that none crashes
+        assert error.problems  # noqa: PT017 - most texts are rejected; none may raise another error
     else:
         assert loaded.rules.domains == ("d",)
