@@ -27,7 +27,7 @@ def node(name: str, proof: bytes) -> Hello:
     return Hello(Role.NODE, name, proof, 1)
 
 
-def written(directory: Path, cluster_key: str, tokens: str) -> KeyDir:
+def write_key_dir(directory: Path, cluster_key: str, tokens: str) -> KeyDir:
     keys = KeyDir(directory)
     keys.cluster_key.write_text(cluster_key, "utf-8")
     keys.tokens.write_text(tokens, "utf-8")
@@ -48,24 +48,24 @@ def test_wrong_secrets_unknown_names_and_tokens_without_scopes_get_no_access(
     assert ACCESS.scopes_of(client(name, secret)) is None
 
 
-def test_a_node_that_proves_the_cluster_key_may_do_everything() -> None:
+def test_a_node_that_proves_the_cluster_key_gets_all_scopes() -> None:
     assert ACCESS.scopes_of(node("b", ACCESS.proof_of("b"))) == frozenset(Scope)
 
 
 @pytest.mark.parametrize(
     "proof",
     [
-        node_proof(CLUSTER_KEY, "a"),  # another node's
+        node_proof(CLUSTER_KEY, "a"),  # the proof of another node
         node_proof(b"", "b"),
         CLUSTER_KEY,
         b"",
     ],
 )
-def test_a_node_that_does_not_prove_it_gets_nothing(proof: bytes) -> None:
+def test_a_node_with_a_wrong_proof_gets_no_access(proof: bytes) -> None:
     assert ACCESS.scopes_of(node("b", proof)) is None
 
 
-def test_a_token_is_no_proof_of_being_a_node() -> None:
+def test_a_token_is_not_accepted_as_the_proof_of_a_node() -> None:
     assert ACCESS.scopes_of(node("app", SECRET)) is None
 
 
@@ -77,7 +77,7 @@ def test_without_keys_all_clients_and_nodes_of_the_cluster_are_accepted() -> Non
 
 
 def test_keys_are_read_from_their_directory(tmp_path: Path) -> None:
-    keys = written(
+    keys = write_key_dir(
         tmp_path,
         CLUSTER_KEY.hex() + "\n",
         f'[tokens."app"]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["check", "reset"]\n',
@@ -91,9 +91,11 @@ def test_keys_are_read_from_their_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster_key", ["", "not hexadecimal", "00ff", "\u00e9"])
-def test_a_bad_cluster_key_is_refused_by_file(tmp_path: Path, cluster_key: str) -> None:
+def test_an_invalid_cluster_key_is_rejected_with_its_file_name(
+    tmp_path: Path, cluster_key: str
+) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):
-        load_access(written(tmp_path, cluster_key, ""))
+        load_access(write_key_dir(tmp_path, cluster_key, ""))
 
 
 @pytest.mark.parametrize(
@@ -108,12 +110,12 @@ def test_a_bad_cluster_key_is_refused_by_file(tmp_path: Path, cluster_key: str) 
         '[tokens."app"]\nscopes = ["check"]',
     ],
 )
-def test_a_bad_token_file_is_refused_by_file(tmp_path: Path, tokens: str) -> None:
+def test_an_invalid_token_file_is_rejected_with_its_file_name(tmp_path: Path, tokens: str) -> None:
     with pytest.raises(ConfigError, match=r"tokens\.toml.*ringfence keys new"):
-        load_access(written(tmp_path, CLUSTER_KEY.hex(), tokens))
+        load_access(write_key_dir(tmp_path, CLUSTER_KEY.hex(), tokens))
 
 
-def test_missing_key_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_missing_key_files_are_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys: .*no such directory.*ringfence keys new"):
         load_access(KeyDir(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):

@@ -23,7 +23,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("days", "level", "said"),
+    ("days", "level", "message"),
     [
         (100, "INFO", "certificate nodes/a.pem expires on 2030-08-09, in 100 days"),
         (29.5, "WARNING", "certificate nodes/a.pem expires on 2030-05-31, in 29 days; renew it"),
@@ -36,23 +36,23 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ],
 )
 def test_the_log_states_when_a_certificate_expires(
-    caplog: pytest.LogCaptureFixture, days: float, level: str, said: str
+    caplog: pytest.LogCaptureFixture, days: float, level: str, message: str
 ) -> None:
     caplog.set_level(logging.INFO, "ringfence.node")
 
     log_expiries(expiring(days), NOW)
 
-    assert logged(caplog) == [(level, said)]
+    assert logged(caplog) == [(level, message)]
 
 
 async def test_a_certificate_that_expires_within_30_days_is_logged_daily(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ringfence.node")
-    began = trio.current_time()
+    started_at = trio.current_time()
 
     def now() -> datetime:
-        return NOW + timedelta(seconds=trio.current_time() - began)
+        return NOW + timedelta(seconds=trio.current_time() - started_at)
 
     with trio.move_on_after(4.5 * 86_400):
         await warn_daily(lambda: expiring(32.5), now)
@@ -63,7 +63,7 @@ async def test_a_certificate_that_expires_within_30_days_is_logged_daily(
     ]
 
 
-def test_a_nodes_own_certificate_and_its_authority_are_watched(tmp_path: Path) -> None:
+def test_expiries_include_the_nodes_own_certificate_and_its_authority(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 20, ["a"])
     keys = KeyDir(tmp_path / "keys")
     now = datetime.now(UTC)

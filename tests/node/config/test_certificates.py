@@ -14,16 +14,16 @@ from ringfence.errors import ConfigError
 from ringfence.transport.tls.certificates import NODE_NAME, node_server_name, node_server_names
 
 NOW = datetime.now(UTC) + timedelta(hours=1)
-"""Later than the certificates that are made here, however long the tests before took."""
+"""Time after the creation of all certificates, also when earlier tests are slow."""
 
 
-def made(directory: Path, *nodes: str) -> KeyDir:
+def create_keys(directory: Path, *nodes: str) -> KeyDir:
     write_keys(directory, [], [], ["app:check"], 2, nodes)
     return KeyDir(directory)
 
 
-def test_a_node_shows_its_own_certificate_and_verifies_names(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", "a", "b")
+def test_a_node_presents_its_own_certificate_and_verifies_names(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys", "a", "b")
 
     client, server = load_node_tls(keys, "a", NOW)
 
@@ -32,8 +32,8 @@ def test_a_node_shows_its_own_certificate_and_verifies_names(tmp_path: Path) -> 
     assert client.name_of("") == NODE_NAME
 
 
-def test_when_the_certificates_expire_is_known(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", "a")
+def test_expiry_of_returns_the_expiry_of_the_node_and_its_authority(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys", "a")
 
     found = expiry_of(*load_node_tls(keys, "a", NOW))
 
@@ -42,7 +42,7 @@ def test_when_the_certificates_expire_is_known(tmp_path: Path) -> None:
 
 
 def test_with_the_shared_certificate_names_are_not_verified(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
 
     client, server = load_node_tls(keys, "a", NOW)
 
@@ -51,10 +51,10 @@ def test_with_the_shared_certificate_names_are_not_verified(tmp_path: Path) -> N
     assert client.name_of("b") == NODE_NAME
 
 
-def test_while_the_shared_certificate_lies_beside_it_is_still_accepted(
+def test_the_shared_certificate_is_accepted_while_its_file_exists(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = made(tmp_path / "keys", "a")
+    keys = create_keys(tmp_path / "keys", "a")
     keys.certificate.write_bytes(b"peers may still show this one")
 
     with caplog.at_level(logging.WARNING):
@@ -65,11 +65,11 @@ def test_while_the_shared_certificate_lies_beside_it_is_still_accepted(
     assert "remove node.pem and node.key" in caplog.text
 
 
-@pytest.mark.parametrize("shown", ["nodes/c", "node"])
-def test_the_certificate_of_another_node_is_refused(tmp_path: Path, shown: str) -> None:
-    keys = made(tmp_path / "keys", "b")
-    (keys.path / f"{shown}.pem").write_bytes(keys.certificate_of("b").read_bytes())
-    (keys.path / f"{shown}.key").write_bytes(keys.key_of("b").read_bytes())
+@pytest.mark.parametrize("file_stem", ["nodes/c", "node"])
+def test_the_certificate_of_another_node_is_refused(tmp_path: Path, file_stem: str) -> None:
+    keys = create_keys(tmp_path / "keys", "b")
+    (keys.path / f"{file_stem}.pem").write_bytes(keys.certificate_of("b").read_bytes())
+    (keys.path / f"{file_stem}.key").write_bytes(keys.key_of("b").read_bytes())
 
     with pytest.raises(ConfigError) as reported:
         load_node_tls(keys, "c", NOW)
@@ -80,9 +80,9 @@ def test_the_certificate_of_another_node_is_refused(tmp_path: Path, shown: str) 
     )
 
 
-def test_a_shared_certificate_does_not_stand_for_one_node(tmp_path: Path) -> None:
-    shared = made(tmp_path / "shared")
-    keys = made(tmp_path / "keys", "c")
+def test_a_shared_certificate_is_rejected_as_the_certificate_of_one_node(tmp_path: Path) -> None:
+    shared = create_keys(tmp_path / "shared")
+    keys = create_keys(tmp_path / "keys", "c")
     keys.certificate_of("c").write_bytes(shared.certificate.read_bytes())
     keys.key_of("c").write_bytes(shared.key.read_bytes())
 
@@ -91,14 +91,14 @@ def test_a_shared_certificate_does_not_stand_for_one_node(tmp_path: Path) -> Non
 
 
 def test_the_error_for_a_missing_certificate_explains_how_to_create_one(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", "b")
+    keys = create_keys(tmp_path / "keys", "b")
 
     with pytest.raises(ConfigError, match=r"hold nodes/c.pem.* or node.pem, got neither; make it"):
         load_node_tls(keys, "c", NOW)
 
 
 def test_a_nodes_own_certificate_can_replace_the_shared_file(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", "b")
+    keys = create_keys(tmp_path / "keys", "b")
     mounted = KeyDir(Path(copytree(keys.path, tmp_path / "mounted")))
     mounted.certificate_of("b").rename(mounted.certificate)
     mounted.key_of("b").rename(mounted.key)

@@ -31,7 +31,7 @@ def test_the_error_for_an_invalid_seed_shows_the_valid_forms(text: str) -> None:
         parse_seed(text)
 
 
-async def test_addresses_are_found_each_once_in_order() -> None:
+async def test_each_address_is_returned_once_in_order() -> None:
     found = await Discovery(["127.0.0.1:7101", "localhost:7102", "127.0.0.1:7101"]).resolve()
 
     assert found[0] == ("127.0.0.1", 7101)
@@ -39,7 +39,7 @@ async def test_addresses_are_found_each_once_in_order() -> None:
     assert len(found) == len(set(found))
 
 
-async def test_of_the_addresses_of_a_name_the_ipv6_loopback_address_is_the_last(
+async def test_the_ipv6_loopback_address_of_a_name_is_returned_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def getaddrinfo(host: str, port: int, **kind: int) -> list[object]:

@@ -20,23 +20,23 @@ SERVICE = "_ringfence._udp.prod.test."
 
 
 class NameServer:
-    """Answers what is asked over UDP from a table that the test changes."""
+    """Name server on UDP that answers from a table. The test can change the table."""
 
     def __init__(self, rows: dict[tuple[str, str], list[str]]) -> None:
         self.rows = rows
-        self.asked: list[tuple[str, str]] = []
+        self.queries: list[tuple[str, str]] = []
         self.is_mute = False
 
-    async def run(self, at: trio.socket.SocketType) -> None:
+    async def run(self, sock: trio.socket.SocketType) -> None:
         while True:
-            wire, asker = await at.recvfrom(4096)
+            wire, client = await sock.recvfrom(4096)
             if not self.is_mute:
-                await at.sendto(self._answer(dns.message.from_wire(wire)).to_wire(), asker)
+                await sock.sendto(self._answer(dns.message.from_wire(wire)).to_wire(), client)
 
     def _answer(self, query: dns.message.Message) -> dns.message.Message:
         [question] = query.question
         name, kind = question.name.to_text(), dns.rdatatype.to_text(question.rdtype)
-        self.asked.append((name, kind))
+        self.queries.append((name, kind))
         answer = dns.message.make_response(query)
         answer.flags |= dns.flags.AA
         texts = self.rows.get((name, kind))
@@ -48,13 +48,13 @@ class NameServer:
 
 
 class Host(trio.abc.HostnameResolver):
-    """What the system's resolver does on a host that is set up to ask the name server."""
+    """Resolver of a host that is configured to use the name server."""
 
     def __init__(self, resolver: dns.asyncresolver.Resolver) -> None:
         self._resolver = resolver
 
     async def getaddrinfo(self, host, port, *args, **options):  # type: ignore[no-untyped-def]
-        """Ask for addresses of both kinds."""
+        """Resolve IPv6 and IPv4 addresses."""
         name = host.decode() if isinstance(host, bytes) else host
         rows = []
         for kind, family in (("AAAA", socket.AF_INET6), ("A", socket.AF_INET)):
@@ -68,7 +68,7 @@ class Host(trio.abc.HostnameResolver):
         return rows
 
     async def getnameinfo(self, sockaddr, flags):  # type: ignore[no-untyped-def]
-        """Never asked."""
+        """Fail, because no test needs it."""
         raise NotImplementedError
 
 
@@ -76,18 +76,18 @@ class Host(trio.abc.HostnameResolver):
 async def name_server(
     monkeypatch: pytest.MonkeyPatch, rows: dict[tuple[str, str], list[str]]
 ) -> AsyncIterator[NameServer]:
-    """A name server that this host asks for everything."""
+    """Start a name server and make this host use it for all queries."""
     server = NameServer(rows)
-    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as at:
-        await at.bind(("127.0.0.1", 0))
+    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        await sock.bind(("127.0.0.1", 0))
         resolver = dns.asyncresolver.Resolver(configure=False)
         resolver.nameservers = ["127.0.0.1"]
-        resolver.port = at.getsockname()[1]
+        resolver.port = sock.getsockname()[1]
         resolver.lifetime = 0.2
         monkeypatch.setattr(dns.asyncresolver, "default_resolver", resolver)
         trio.socket.set_custom_hostname_resolver(Host(resolver))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run, at)
+            nursery.start_soon(server.run, sock)
             yield server
             nursery.cancel_scope.cancel()
 
@@ -128,7 +128,7 @@ async def test_a_service_record_gives_target_addresses_with_their_ports(
 
     assert sorted(before) == [("10.0.0.1", 7101), ("fd00::2", 7201)]
     assert after == [("10.0.0.9", 7301)]
-    assert server.asked.count((SERVICE, "SRV")) == 2
+    assert server.queries.count((SERVICE, "SRV")) == 2
 
 
 async def test_previous_addresses_are_used_while_the_name_server_fails(
@@ -138,7 +138,7 @@ async def test_previous_addresses_are_used_while_the_name_server_fails(
     async with name_server(monkeypatch, rows) as server:
         discovery = Discovery(["srv:_ringfence._udp.prod.test", "dns:nodes.test:7101"])
         expected = [("10.0.0.1", 7101)]
-        assert await discovery.resolve() == expected, "of the name nothing is known"
+        assert await discovery.resolve() == expected, "the name has no records yet"
         server.rows = {}
         assert await discovery.resolve() == expected
         server.is_mute = True

@@ -33,30 +33,30 @@ def test_token_changes_are_listed_by_kind_of_change() -> None:
     }
     after = replace(ACCESS, tokens=tokens)
     app = replace(ACCESS.tokens["app"], domains=frozenset(["shop"]))
-    held = replace(ACCESS, tokens={**ACCESS.tokens, "app": app})
+    with_changed_app = replace(ACCESS, tokens={**ACCESS.tokens, "app": app})
 
     assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [
         "tokens added: new",
         "tokens revoked: app",
         "tokens changed: web",
     ]
-    assert changes_between((ACCESS, CLIENT, SERVER), (held, CLIENT, SERVER)) == [
+    assert changes_between((ACCESS, CLIENT, SERVER), (with_changed_app, CLIENT, SERVER)) == [
         "tokens changed: app"
     ]
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ((OLD, NEW), "cluster keys changed: 2 accepted, the same is used"),
         ((NEW, OLD), "cluster keys changed: 2 accepted, another is used"),
         ((NEW,), "cluster keys changed: one accepted, another is used"),
     ],
 )
-def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], said: str) -> None:
+def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], message: str) -> None:
     after = replace(ACCESS, cluster_keys=keys)
 
-    assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [said]
+    assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [message]
 
 
 def test_changes_of_certificates_and_of_the_authority_are_distinguished() -> None:

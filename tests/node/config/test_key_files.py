@@ -25,7 +25,7 @@ from ringfence.wire import Hello, Role, matches
 TOKENS = ("app:check", "operator:check,reset,observe")
 
 
-def made(
+def create_keys(
     directory: Path,
     names: Sequence[str] = (),
     addresses: Sequence[str] = (),
@@ -45,8 +45,8 @@ def alternatives(keys: KeyDir) -> x509.SubjectAlternativeName:
     return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
-def test_every_file_and_the_directory_are_for_their_owner_alone(tmp_path: Path) -> None:
-    keys = made(tmp_path / "deep" / "keys")
+def test_every_file_and_the_directory_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "deep" / "keys")
 
     assert stat.S_IMODE(keys.path.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()}
@@ -66,7 +66,7 @@ def test_every_file_and_the_directory_are_for_their_owner_alone(tmp_path: Path) 
 
 
 def test_nodes_and_clients_can_use_the_written_files(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     now = datetime.now(UTC)
 
     load_server_tls(keys.certificate, keys.key, now)
@@ -78,18 +78,18 @@ def test_nodes_and_clients_can_use_the_written_files(tmp_path: Path) -> None:
     assert access.scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) == {Scope.CHECK}
 
 
-def test_the_certificate_covers_names_and_addresses_and_the_days_given(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", ["a.example.org"], ["10.0.0.1", "::1"], days=30)
+def test_the_certificate_has_the_given_names_addresses_and_validity(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys", ["a.example.org"], ["10.0.0.1", "::1"], days=30)
 
     covered = alternatives(keys)
     assert covered.get_values_for_type(x509.DNSName) == [NODE_NAME, "a.example.org"]
     assert [str(ip) for ip in covered.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "::1"]
-    left = certificate_of(keys).not_valid_after_utc - datetime.now(UTC)
-    assert timedelta(days=29) < left <= timedelta(days=30)
+    validity = certificate_of(keys).not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=29) < validity <= timedelta(days=30)
 
 
-def test_only_digests_of_the_tokens_stand_in_the_nodes_file(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+def test_the_token_file_contains_only_digests_of_the_tokens(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys")
 
     records = tomllib.loads(keys.tokens.read_text("utf-8"))["tokens"]
 
@@ -101,46 +101,46 @@ def test_only_digests_of_the_tokens_stand_in_the_nodes_file(tmp_path: Path) -> N
 
 
 def test_two_clusters_share_no_secret(tmp_path: Path) -> None:
-    one, other = made(tmp_path / "one"), made(tmp_path / "other")
+    one, other = create_keys(tmp_path / "one"), create_keys(tmp_path / "other")
 
     for path in one.path.iterdir():
         assert path.read_bytes() != (other.path / path.name).read_bytes()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+def test_existing_keys_are_not_overwritten(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys")
     before = {path: path.read_bytes() for path in keys.path.iterdir()}
 
     with pytest.raises(ConfigError, match="exists; name a directory without keys"):
-        made(tmp_path / "keys")
+        create_keys(tmp_path / "keys")
 
     assert {path: path.read_bytes() for path in keys.path.iterdir()} == before
 
 
-def test_one_file_in_the_way_keeps_all_others_from_being_written(tmp_path: Path) -> None:
+def test_no_file_is_written_when_one_of_them_exists(tmp_path: Path) -> None:
     (tmp_path / "operator.token").write_text("precious", "ascii")
 
     with pytest.raises(ConfigError, match=r"operator\.token exists"):
-        made(tmp_path)
+        create_keys(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["operator.token"]
     assert (tmp_path / "operator.token").read_text("ascii") == "precious"
 
 
-def test_a_dangling_link_in_the_way_is_not_written_through(tmp_path: Path) -> None:
+def test_a_dangling_link_is_not_followed_when_keys_are_written(tmp_path: Path) -> None:
     directory, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
     directory.mkdir()
     (directory / "node.key").symlink_to(elsewhere)
 
     with pytest.raises(ConfigError, match=r"node\.key"):
-        made(directory)
+        create_keys(directory)
 
     assert not elsewhere.exists()
     assert [path.name for path in directory.iterdir()] == ["node.key"]
 
 
 @pytest.mark.parametrize(
-    ("names", "addresses", "tokens", "said"),
+    ("names", "addresses", "tokens", "message"),
     [
         ([], ["a.example.org"], TOKENS, r"--address 'a\.example\.org' is not an IP.*--name"),
         ([], ["10.0.0.1:7101"], TOKENS, "is not an IP address"),
@@ -161,10 +161,10 @@ def test_a_dangling_link_in_the_way_is_not_written_through(tmp_path: Path) -> No
     ],
 )
 def test_invalid_arguments_are_named_and_nothing_is_written(
-    tmp_path: Path, names: list[str], addresses: list[str], tokens: list[str], said: str
+    tmp_path: Path, names: list[str], addresses: list[str], tokens: list[str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
-        made(tmp_path / "keys", names, addresses, tokens)
+    with pytest.raises(ConfigError, match=message):
+        create_keys(tmp_path / "keys", names, addresses, tokens)
 
     assert not (tmp_path / "keys").exists()
 
@@ -173,18 +173,18 @@ def test_an_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> No
     (tmp_path / "file").write_text("", "ascii")
 
     with pytest.raises(ConfigError, match=r"file/keys: cannot be made"):
-        made(tmp_path / "file" / "keys")
+        create_keys(tmp_path / "file" / "keys")
 
 
 def test_the_cluster_key_is_changed_in_three_steps(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
     file = KeyDir(tmp_path / "keys").cluster_key
-    held = [file.read_text("ascii").split()]
+    contents = [file.read_text("ascii").split()]
     for step in ("add", "use", "drop"):
         rotate(tmp_path / "keys", step)
-        held.append(file.read_text("ascii").split())
+        contents.append(file.read_text("ascii").split())
 
-    [old], added, used, [new] = held
+    [old], added, used, [new] = contents
     assert added == [old, new]
     assert used == [new, old]
     assert old != new
@@ -229,8 +229,8 @@ def test_the_error_for_a_wrong_rotation_step_names_the_right_one(tmp_path: Path)
 
 
 def names_of(certificate: Path) -> list[str]:
-    read = x509.load_pem_x509_certificate(certificate.read_bytes())
-    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     return found.value.get_values_for_type(x509.DNSName)
 
 
@@ -249,7 +249,7 @@ def test_each_given_node_gets_its_own_certificate(tmp_path: Path) -> None:
 
 
 def test_a_node_is_added_and_its_certificate_renewed(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     add_node(keys.path, "c", [], [], 30)
     before = keys.certificate_of("c").read_bytes(), keys.key_of("c").read_bytes()
 
@@ -263,8 +263,8 @@ def test_a_node_is_added_and_its_certificate_renewed(tmp_path: Path) -> None:
     assert sorted(path.name for path in keys.nodes.iterdir()) == ["c.key", "c.pem"]
 
 
-def test_a_node_is_added_only_where_the_authority_is(tmp_path: Path) -> None:
-    keys, other = made(tmp_path / "keys"), made(tmp_path / "other")
+def test_a_node_is_added_only_with_the_matching_authority_key(tmp_path: Path) -> None:
+    keys, other = create_keys(tmp_path / "keys"), create_keys(tmp_path / "other")
     authority = keys.ca_key.read_bytes()
 
     keys.ca_key.write_bytes(other.ca_key.read_bytes())
@@ -293,7 +293,7 @@ def test_node_names_that_are_not_host_names_get_certificates(tmp_path: Path, nam
     assert len(own.partition(".")[0]) <= 63
 
 
-def test_names_that_differ_in_case_alone_differ_in_certificates() -> None:
+def test_node_names_that_differ_only_in_case_have_different_server_names() -> None:
     assert node_server_name("A") != node_server_name("a")
     assert node_server_name("A").lower() != node_server_name("a").lower()
 
@@ -303,8 +303,8 @@ def scopes_of(keys: KeyDir, file: Path) -> frozenset[Scope] | None:
     return load_access(keys).scopes_of(Hello(Role.CLIENT, token.name, token.secret, 1))
 
 
-def test_a_token_is_added_and_works_beside_the_others(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+def test_an_added_token_works_and_existing_tokens_still_work(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys")
 
     file = add_token(keys.path, "batch:check,refund", ["jobs"])
 
@@ -316,7 +316,7 @@ def test_a_token_is_added_and_works_beside_the_others(tmp_path: Path) -> None:
 
 
 def test_revoking_a_token_removes_its_file_and_frees_its_name(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     token = parse_token(keys.token("app").read_text("ascii").strip())
 
     assert revoke_token(keys.path, "app") == [keys.tokens, keys.token("app")]
@@ -329,8 +329,8 @@ def test_revoking_a_token_removes_its_file_and_frees_its_name(tmp_path: Path) ->
     assert load_access(keys).scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) is None
 
 
-def test_a_token_can_be_revoked_where_its_file_is_not(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+def test_a_token_can_be_revoked_without_its_token_file(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "keys")
     keys.token("app").unlink()
 
     assert revoke_token(keys.path, "app") == [keys.tokens]
@@ -339,17 +339,17 @@ def test_a_token_can_be_revoked_where_its_file_is_not(tmp_path: Path) -> None:
 
 
 def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     (keys.path / "old.token").write_text("precious", "ascii")
     before = {path: path.read_bytes() for path in keys.path.iterdir()}
 
-    for text, said in (
+    for text, message in (
         ("app:check", r"got 'app'; `ringfence keys revoke-token .* app` removes"),
         ("new:chekc", "the token 'new:chekc': there is no scope 'chekc'"),
         ("../x:check", "is not NAME:SCOPE"),
         ("old:check", r"old\.token exists"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             add_token(keys.path, text)
     with pytest.raises(ConfigError, match="got 'ap'; known are app, operator"):
         revoke_token(keys.path, "ap")
@@ -359,7 +359,7 @@ def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
 
 
 def test_an_error_names_a_token_file_that_is_not_toml(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     keys.tokens.write_text("[tokens\n", "ascii")
 
     with pytest.raises(ConfigError, match=r"tokens\.toml: the file must be TOML"):
@@ -371,8 +371,8 @@ def test_an_error_names_a_token_file_that_is_not_toml(tmp_path: Path) -> None:
 def test_replaced_token_files_stay_readable_by_their_group_only(
     tmp_path: Path,
 ) -> None:
-    """As on a host where root changes the file and the service runs under another name."""
-    keys = made(tmp_path / "keys")
+    """Change the file as root while the service runs as another user."""
+    keys = create_keys(tmp_path / "keys")
     keys.tokens.chmod(0o664)
     if os.geteuid() == 0:
         os.chown(keys.tokens, 1234, 2345)
@@ -386,9 +386,9 @@ def test_replaced_token_files_stay_readable_by_their_group_only(
     assert stat.S_IMODE(keys.token("batch").stat().st_mode) == 0o600
 
 
-def covered_by(certificate: Path) -> list[str]:
-    read = x509.load_pem_x509_certificate(certificate.read_bytes())
-    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+def alternative_names_of(certificate: Path) -> list[str]:
+    parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     return [str(name.value) for name in found.value]
 
 
@@ -398,7 +398,7 @@ def test_renewed_certificates_keep_names_and_addresses_and_get_new_keys(tmp_path
     keys = KeyDir(directory)
     add_node(directory, "c", ["c.example.org"], [], 2)
     nodes = ("a", "Web_1", "c")
-    covered = {node: covered_by(keys.certificate_of(node)) for node in nodes}
+    covered = {node: alternative_names_of(keys.certificate_of(node)) for node in nodes}
     secrets = {node: keys.key_of(node).read_bytes() for node in nodes}
 
     written = renew(directory, [], 90)
@@ -407,7 +407,7 @@ def test_renewed_certificates_keep_names_and_addresses_and_get_new_keys(tmp_path
         path for node in nodes for path in (keys.certificate_of(node), keys.key_of(node))
     }
     for node in nodes:
-        assert covered_by(keys.certificate_of(node)) == covered[node]
+        assert alternative_names_of(keys.certificate_of(node)) == covered[node]
         assert keys.key_of(node).read_bytes() != secrets[node]
         load_server_tls(keys.certificate_of(node), keys.key_of(node), datetime.now(UTC))
         assert stat.S_IMODE(keys.key_of(node).stat().st_mode) == 0o600
@@ -416,7 +416,7 @@ def test_renewed_certificates_keep_names_and_addresses_and_get_new_keys(tmp_path
 
 
 def test_only_given_nodes_and_the_shared_certificate_are_renewed(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", ["lb.example.org"])
+    keys = create_keys(tmp_path / "keys", ["lb.example.org"])
     add_node(keys.path, "a", [], [], 2)
     add_node(keys.path, "b", [], [], 2)
     before = keys.certificate.read_bytes(), keys.certificate_of("b").read_bytes()
@@ -424,11 +424,11 @@ def test_only_given_nodes_and_the_shared_certificate_are_renewed(tmp_path: Path)
     assert renew(keys.path, ["a"], 90) == [keys.certificate_of("a"), keys.key_of("a")]
     assert (keys.certificate.read_bytes(), keys.certificate_of("b").read_bytes()) == before
     assert keys.certificate in renew(keys.path, [], 90)
-    assert covered_by(keys.certificate) == [NODE_NAME, "lb.example.org"]
+    assert alternative_names_of(keys.certificate) == [NODE_NAME, "lb.example.org"]
 
 
 def test_a_failed_renewal_names_the_certificate_and_changes_nothing(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys")
+    keys = create_keys(tmp_path / "keys")
     add_node(keys.path, "a", [], [], 2)
     before = {path: path.read_bytes() for path in keys.nodes.iterdir()}
 
@@ -444,7 +444,7 @@ def test_a_failed_renewal_names_the_certificate_and_changes_nothing(tmp_path: Pa
 
 
 def test_the_key_listing_is_complete_and_shows_no_secret(tmp_path: Path) -> None:
-    keys = made(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], days=10)
+    keys = create_keys(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], days=10)
     add_token(keys.path, "shop:check", ["web", "shop"])
 
     certificates = list_certificates(keys, datetime.now(UTC))

@@ -19,14 +19,14 @@ def rules_of(amount: int, domain: str = "api") -> str:
     )
 
 
-def book(path: Path, *, merge: bool = False) -> RuleFiles:
+def rule_files_at(path: Path, *, merge: bool = False) -> RuleFiles:
     return RuleFiles(path, Algorithm.TOKEN_BUCKET, merge=merge)
 
 
-def written(path: Path, text: str, *, at: int) -> Path:
-    """Write a file as of `at` seconds since the epoch."""
+def write_file(path: Path, text: str, *, mtime: int) -> Path:
+    """Write a file and set its modification time, in seconds since the epoch."""
     path.write_text(text, "utf-8")
-    os.utime(path, (at, at))
+    os.utime(path, (mtime, mtime))
     return path
 
 
@@ -36,12 +36,12 @@ def amount_of(rules: RuleSet | None) -> int | None:
     return None if limit is None else limit.amount
 
 
-def load_if_changed(rulebook: RuleFiles) -> RuleSet | None:
-    return rulebook.reload() if rulebook.has_changed() else None
+def load_if_changed(rule_files: RuleFiles) -> RuleSet | None:
+    return rule_files.reload() if rule_files.has_changed() else None
 
 
 def test_rules_are_read_with_the_default_algorithm(tmp_path: Path) -> None:
-    rules = book(written(tmp_path / "api.yaml", rules_of(5), at=1000)).load()
+    rules = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)).load()
 
     [match] = rules.match("api", [Descriptor((("client", "x"),))])
     assert match is not None
@@ -49,50 +49,52 @@ def test_rules_are_read_with_the_default_algorithm(tmp_path: Path) -> None:
     assert match.rule.limit.algorithm is Algorithm.TOKEN_BUCKET
 
 
-def test_wrong_rules_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_invalid_rules_are_rejected_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"api\.yaml"):
-        book(written(tmp_path / "api.yaml", "domain: api\nrules: 3\n", at=1000)).load()
+        rule_files_at(
+            write_file(tmp_path / "api.yaml", "domain: api\nrules: 3\n", mtime=1000)
+        ).load()
     with pytest.raises(ConfigError, match="cannot be read"):
-        book(tmp_path / "nowhere.yaml").load()
+        rule_files_at(tmp_path / "nowhere.yaml").load()
 
 
 def test_two_files_can_share_a_domain_only_with_merge(tmp_path: Path) -> None:
-    written(tmp_path / "a.yaml", rules_of(5), at=1000)
+    write_file(tmp_path / "a.yaml", rules_of(5), mtime=1000)
     other = rules_of(6).replace("client", "path")
-    written(tmp_path / "b.yaml", other, at=1000)
+    write_file(tmp_path / "b.yaml", other, mtime=1000)
 
-    assert len(book(tmp_path, merge=True).load().rules()) == 2
+    assert len(rule_files_at(tmp_path, merge=True).load().rules()) == 2
     with pytest.raises(ConfigError, match="already in"):
-        book(tmp_path).load()
+        rule_files_at(tmp_path).load()
 
 
-def test_nothing_is_read_again_while_nothing_has_changed(tmp_path: Path) -> None:
-    rulebook = book(written(tmp_path / "api.yaml", rules_of(5), at=1000))
-    rulebook.load()
+def test_unchanged_files_are_not_reloaded(tmp_path: Path) -> None:
+    rule_files = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000))
+    rule_files.load()
 
-    assert load_if_changed(rulebook) is None
-
-
-def test_a_written_file_is_read_again_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook = book(path)
-    rulebook.load()
-
-    written(path, rules_of(6), at=1001)
-
-    assert amount_of(load_if_changed(rulebook)) == 6
-    assert load_if_changed(rulebook) is None
+    assert load_if_changed(rule_files) is None
 
 
-def test_a_file_added_to_the_directory_and_one_removed_are_noticed(tmp_path: Path) -> None:
-    written(tmp_path / "a.yaml", rules_of(5), at=1000)
-    rulebook = book(tmp_path)
-    rulebook.load()
+def test_a_changed_file_is_reloaded_once(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
 
-    written(tmp_path / "b.yaml", rules_of(6, "other"), at=1000)
-    added = load_if_changed(rulebook)
+    write_file(path, rules_of(6), mtime=1001)
+
+    assert amount_of(load_if_changed(rule_files)) == 6
+    assert load_if_changed(rule_files) is None
+
+
+def test_added_and_removed_files_of_a_directory_are_detected(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(tmp_path)
+    rule_files.load()
+
+    write_file(tmp_path / "b.yaml", rules_of(6, "other"), mtime=1000)
+    added = load_if_changed(rule_files)
     (tmp_path / "a.yaml").unlink()
-    removed = load_if_changed(rulebook)
+    removed = load_if_changed(rule_files)
 
     assert added is not None
     assert removed is not None
@@ -100,22 +102,22 @@ def test_a_file_added_to_the_directory_and_one_removed_are_noticed(tmp_path: Pat
     assert sorted(removed.domains) == ["other"]
 
 
-def test_a_link_swapped_to_another_directory_is_noticed(tmp_path: Path) -> None:
-    """As orchestrators publish configuration: all files change at once, by one rename."""
+def test_a_link_changed_to_another_directory_is_detected(tmp_path: Path) -> None:
+    """Change all files at once by one rename, as orchestrators publish configuration."""
     for name, amount in (("one", 5), ("two", 6)):
         (tmp_path / name).mkdir()
-        written(tmp_path / name / "api.yaml", rules_of(amount), at=1000)
+        write_file(tmp_path / name / "api.yaml", rules_of(amount), mtime=1000)
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "..data").symlink_to(tmp_path / "one")
     (rules / "api.yaml").symlink_to("..data/api.yaml")
-    rulebook = book(rules)
-    assert amount_of(rulebook.load()) == 5
+    rule_files = rule_files_at(rules)
+    assert amount_of(rule_files.load()) == 5
 
     (rules / "..next").symlink_to(tmp_path / "two")
     (rules / "..next").rename(rules / "..data")
 
-    assert amount_of(load_if_changed(rulebook)) == 6
+    assert amount_of(load_if_changed(rule_files)) == 6
 
 
 @pytest.mark.parametrize(
@@ -124,14 +126,14 @@ def test_a_link_swapped_to_another_directory_is_noticed(tmp_path: Path) -> None:
 def test_a_bad_file_never_replaces_good_rules_and_is_reported_once(
     tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook = book(path)
-    rulebook.load()
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
 
-    written(path, bad, at=1001)
+    write_file(path, bad, mtime=1001)
     with caplog.at_level(logging.ERROR, "ringfence.node"):
-        assert load_if_changed(rulebook) is None
-        assert load_if_changed(rulebook) is None
+        assert load_if_changed(rule_files) is None
+        assert load_if_changed(rule_files) is None
 
     [record] = caplog.records
     assert "the old ones stay in force" in record.message
@@ -141,61 +143,61 @@ def test_a_bad_file_never_replaces_good_rules_and_is_reported_once(
 def test_a_removed_file_leaves_the_rules_in_force(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook = book(path)
-    rulebook.load()
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
 
     path.unlink()
 
-    assert load_if_changed(rulebook) is None
+    assert load_if_changed(rule_files) is None
     assert "the old ones stay in force" in caplog.text
-    written(path, rules_of(6), at=1002)
-    assert amount_of(load_if_changed(rulebook)) == 6
+    write_file(path, rules_of(6), mtime=1002)
+    assert amount_of(load_if_changed(rule_files)) == 6
 
 
-def test_a_mended_file_comes_into_force(tmp_path: Path) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook = book(path)
-    rulebook.load()
-    written(path, "domain: [", at=1001)
-    load_if_changed(rulebook)
+def test_a_corrected_file_takes_effect(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
+    write_file(path, "domain: [", mtime=1001)
+    load_if_changed(rule_files)
 
-    written(path, rules_of(6), at=1002)
+    write_file(path, rules_of(6), mtime=1002)
 
-    assert amount_of(load_if_changed(rulebook)) == 6
+    assert amount_of(load_if_changed(rule_files)) == 6
 
 
 def test_every_reload_has_a_newer_version_even_of_an_older_file(tmp_path: Path) -> None:
-    """Clients fetch rules when they hear of a higher version; a roll-back must reach them too."""
-    path = written(tmp_path / "api.yaml", rules_of(5), at=2000)
-    rulebook = book(path)
-    first = rulebook.load()
+    """Roll back to an older file. Clients fetch rules only when the version is higher."""
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=2000)
+    rule_files = rule_files_at(path)
+    first = rule_files.load()
 
-    written(path, rules_of(6), at=1000)
-    rolled_back = load_if_changed(rulebook)
-    written(path, rules_of(7), at=1000)
+    write_file(path, rules_of(6), mtime=1000)
+    rolled_back = load_if_changed(rule_files)
+    write_file(path, rules_of(7), mtime=1000)
     os.utime(path, ns=(1, 1000 * 10**9 + 1))  # Changed again within one millisecond.
-    again = load_if_changed(rulebook)
+    changed_again = load_if_changed(rule_files)
 
     assert rolled_back is not None
-    assert again is not None
-    assert first.version < rolled_back.version < again.version
+    assert changed_again is not None
+    assert first.version < rolled_back.version < changed_again.version
 
 
 def test_a_reload_on_request_needs_no_change(tmp_path: Path) -> None:
-    rulebook = book(written(tmp_path / "api.yaml", rules_of(5), at=1000))
-    rulebook.load()
+    rule_files = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000))
+    rule_files.load()
 
-    assert amount_of(rulebook.reload()) == 5
+    assert amount_of(rule_files.reload()) == 5
 
 
-def test_warnings_are_logged_and_keep_nothing_back(
+def test_warnings_are_logged_and_the_rules_are_loaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = rules_of(5) + "  - key: path\n    shadow_mode: true\n"
-    rulebook = book(written(tmp_path / "api.yaml", text, at=1000))
+    rule_files = rule_files_at(write_file(tmp_path / "api.yaml", text, mtime=1000))
 
-    rules = rulebook.load()
+    rules = rule_files.load()
 
     assert len(rules.rules()) == 1
     assert "api.yaml" in caplog.text
@@ -207,42 +209,42 @@ def test_rules_larger_than_a_message_are_refused_with_a_remedy(tmp_path: Path) -
         "    rate_limit: {unit: minute, requests_per_unit: 5}\n"
         for number in range(20)
     )
-    path = written(tmp_path / "api.yaml", f"domain: api\ndescriptors:\n{rows}", at=1000)
+    path = write_file(tmp_path / "api.yaml", f"domain: api\ndescriptors:\n{rows}", mtime=1000)
 
     with pytest.raises(ConfigError, match=r"too many to be sent to clients.*use wildcards"):
-        book(path).load()
+        rule_files_at(path).load()
 
 
 def test_refusals_are_counted(tmp_path: Path) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook = book(path)
-    rulebook.load()
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
 
-    written(path, "domain: [", at=2000)
-    assert [load_if_changed(rulebook), load_if_changed(rulebook)] == [None, None]
-    assert rulebook.refusals == 1
-    assert "api.yaml" in rulebook.refusal
-    assert rulebook.reload() is None
-    assert rulebook.refusals == 2
+    write_file(path, "domain: [", mtime=2000)
+    assert [load_if_changed(rule_files), load_if_changed(rule_files)] == [None, None]
+    assert rule_files.refusals == 1
+    assert "api.yaml" in rule_files.refusal
+    assert rule_files.reload() is None
+    assert rule_files.refusals == 2
 
 
-def test_a_thread_that_waits_for_a_change_ends_with_it_or_when_asked(tmp_path: Path) -> None:
-    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
-    rulebook, ended = book(path), Event()
-    look = partial(ended.wait, 0.005)
-    rulebook.load()
-    waiting = Thread(target=rulebook.wait_for_change, args=(look,), daemon=True)
-    waiting.start()
-    waiting.join(0.05)
-    assert waiting.is_alive()
+def test_wait_for_change_returns_after_a_change_or_a_stop_request(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files, stopped = rule_files_at(path), Event()
+    poll = partial(stopped.wait, 0.005)
+    rule_files.load()
+    first_watcher = Thread(target=rule_files.wait_for_change, args=(poll,), daemon=True)
+    first_watcher.start()
+    first_watcher.join(0.05)
+    assert first_watcher.is_alive()
 
-    written(path, rules_of(6), at=1001)
-    waiting.join(5)
+    write_file(path, rules_of(6), mtime=1001)
+    first_watcher.join(5)
 
-    assert not waiting.is_alive()
-    assert amount_of(rulebook.reload()) == 6
-    other = Thread(target=rulebook.wait_for_change, args=(look,), daemon=True)
-    other.start()
-    ended.set()
-    other.join(5)
-    assert not other.is_alive()
+    assert not first_watcher.is_alive()
+    assert amount_of(rule_files.reload()) == 6
+    second_watcher = Thread(target=rule_files.wait_for_change, args=(poll,), daemon=True)
+    second_watcher.start()
+    stopped.set()
+    second_watcher.join(5)
+    assert not second_watcher.is_alive()

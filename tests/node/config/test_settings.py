@@ -14,7 +14,7 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "node-settings.md").read_text("utf-8")
-WHOLE = """
+NODE_TOML = """
 name = "b"
 listen = "127.0.0.1:7102"
 join = ["127.0.0.1:7101"]
@@ -27,7 +27,7 @@ max_keys = 5
 
 def load(
     directory: Path,
-    text: str = WHOLE,
+    text: str = NODE_TOML,
     environment: Mapping[str, str] | None = None,
     **flags: object,
 ) -> NodeSettings:
@@ -36,7 +36,7 @@ def load(
     return load_settings(path, environment or {}, flags)
 
 
-def refusal(
+def error_of(
     directory: Path, text: str, environment: Mapping[str, str] | None = None, **flags: object
 ) -> str:
     with pytest.raises(ConfigError) as caught:
@@ -44,11 +44,11 @@ def refusal(
     return str(caught.value)
 
 
-def of_pod(**reported: str) -> dict[str, str]:
+def pod_environment(**reported: str) -> dict[str, str]:
     return {"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"} | reported
 
 
-# What is read
+# Reading
 
 
 def test_one_node_on_loopback_needs_no_settings() -> None:
@@ -78,7 +78,7 @@ def test_the_page_of_node_settings_states_the_defaults() -> None:
     }
 
 
-def test_two_nodes_on_one_host_are_called_differently_by_themselves() -> None:
+def test_two_nodes_on_one_host_have_different_default_names() -> None:
     one, other = (load_settings(None, {}, {"listen": f"127.0.0.1:{port}"}) for port in (1, 2))
 
     assert one.name != other.name
@@ -91,7 +91,7 @@ def test_a_file_can_set_identity_and_seeds_of_a_node(tmp_path: Path) -> None:
     assert settings.join == ["127.0.0.1:7101"]
     assert (settings.member.name, settings.member.zone) == ("b", "north")
     assert settings.member.weight == 2.0
-    assert type(settings.member.weight) is float  # as the wire wants it
+    assert type(settings.member.weight) is float  # the wire format needs a float
 
 
 def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    settings = load(tmp_path, WHOLE + 'keys = "secret/keys"')
+    settings = load(tmp_path, NODE_TOML + 'keys = "secret/keys"')
 
     assert settings.rules == str(tmp_path / "rules")
     assert settings.keys == str(tmp_path / "secret" / "keys")
 
 
-def test_absolute_paths_stay_as_they_are(tmp_path: Path) -> None:
-    assert load(tmp_path, WHOLE + 'keys = "/etc/ringfence"').keys == "/etc/ringfence"
+def test_absolute_paths_are_unchanged(tmp_path: Path) -> None:
+    assert load(tmp_path, NODE_TOML + 'keys = "/etc/ringfence"').keys == "/etc/ringfence"
 
 
-def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     environment = {
         "RINGFENCE_NODE_NAME": "c",
         "RINGFENCE_NODE_JOIN": "127.0.0.1:1, dns:localhost:2,",
@@ -126,7 +126,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
         "RINGFENCE_URL": "not ours",
     }
 
-    settings = load(tmp_path, WHOLE, environment)
+    settings = load(tmp_path, NODE_TOML, environment)
 
     assert settings.name == "c"
     assert settings.join == ["127.0.0.1:1", "dns:localhost:2"]
@@ -135,13 +135,13 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     assert settings.merge_domains
     assert settings.forward_timeout == 0.5
     assert settings.default_algorithm is Algorithm.TOKEN_BUCKET
-    assert settings.rules == "elsewhere"  # relative to where the command runs, as people type it
+    assert settings.rules == "elsewhere"  # relative to the working directory of the command
 
 
-def test_flags_go_over_the_environment_and_absent_flags_change_nothing(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_absent_flags_change_nothing(tmp_path: Path) -> None:
     environment = {"RINGFENCE_NODE_NAME": "a", "RINGFENCE_NODE_RULES": "theirs"}
 
-    settings = load(tmp_path, WHOLE, environment, name="c", rules=None, join=[], weight=None)
+    settings = load(tmp_path, NODE_TOML, environment, name="c", rules=None, join=[], weight=None)
 
     assert settings.name == "c"
     assert settings.rules == "theirs"
@@ -154,12 +154,12 @@ def test_flags_go_over_the_environment_and_absent_flags_change_nothing(tmp_path:
     ["localhost:7101", "[::1]:7101", "dns:nodes.example.org:7101", "srv:_ringfence._udp.nodes"],
 )
 def test_seeds_can_be_addresses_names_and_service_records(tmp_path: Path, seed: str) -> None:
-    assert load(tmp_path, WHOLE, join=[seed]).join == [seed]
+    assert load(tmp_path, NODE_TOML, join=[seed]).join == [seed]
 
 
-def test_an_address_may_be_bound_that_is_not_the_one_others_reach(tmp_path: Path) -> None:
+def test_the_listen_address_may_differ_from_the_advertised_address(tmp_path: Path) -> None:
     settings = load(
-        tmp_path, WHOLE, listen="0.0.0.0:9000", advertise="node.example.org:7101", keys="keys"
+        tmp_path, NODE_TOML, listen="0.0.0.0:9000", advertise="node.example.org:7101", keys="keys"
     )
 
     assert settings.listen_at == ("0.0.0.0", 9000)
@@ -170,14 +170,14 @@ def test_an_address_may_be_bound_that_is_not_the_one_others_reach(tmp_path: Path
 
 
 def test_a_pod_takes_its_name_and_address_from_kubernetes() -> None:
-    settings = load_settings(None, of_pod(), {"listen": "0.0.0.0:7200", "keys": "keys"})
+    settings = load_settings(None, pod_environment(), {"listen": "0.0.0.0:7200", "keys": "keys"})
 
     assert settings.name == "ringfence-0"
     assert settings.advertise_at == ("10.1.2.3", 7200)
 
 
-def test_a_pod_of_an_ipv6_network_is_reached_there() -> None:
-    environment = of_pod(POD_IP="fd00::17")
+def test_a_pod_in_an_ipv6_network_advertises_its_ipv6_address() -> None:
+    environment = pod_environment(POD_IP="fd00::17")
 
     settings = load_settings(None, environment, {"listen": "[::]:7200", "keys": "keys"})
 
@@ -185,13 +185,13 @@ def test_a_pod_of_an_ipv6_network_is_reached_there() -> None:
 
 
 def test_explicit_settings_override_kubernetes_variables(tmp_path: Path) -> None:
-    settings = load(tmp_path, WHOLE, of_pod())
+    settings = load(tmp_path, NODE_TOML, pod_environment())
 
     assert settings.name == "b"
     assert settings.advertise_at == ("127.0.0.1", 7102)
 
 
-# What is refused
+# Rejected settings
 
 
 def test_the_error_for_a_missing_file_names_it_and_the_remedy(tmp_path: Path) -> None:
@@ -205,14 +205,14 @@ def test_a_directory_instead_of_a_file_is_named_in_the_error(tmp_path: Path) -> 
 
 
 def test_an_error_names_the_line_that_is_not_toml(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "name = a\n")
+    message = error_of(tmp_path, "name = a\n")
 
     assert "node.toml: must be TOML, got: " in message
     assert "line 1" in message
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "parts"),
     [
         ('ruels = "x"', ["'ruels'", "did you mean 'rules'"]),
         ("max_kyes = 3", ["'max_kyes'", "did you mean 'max_keys'"]),
@@ -221,33 +221,33 @@ def test_an_error_names_the_line_that_is_not_toml(tmp_path: Path) -> None:
     ],
 )
 def test_the_error_for_an_unknown_name_suggests_a_similar_one(
-    tmp_path: Path, line: str, said: list[str]
+    tmp_path: Path, line: str, parts: list[str]
 ) -> None:
-    message = refusal(tmp_path, WHOLE + line)
+    message = error_of(tmp_path, NODE_TOML + line)
 
     assert "node.toml: unknown setting" in message
-    for words in said:
-        assert words in message
+    for part in parts:
+        assert part in message
 
 
 def test_the_error_for_an_unknown_variable_suggests_a_similar_one(tmp_path: Path) -> None:
-    message = refusal(tmp_path, WHOLE, {"RINGFENCE_NODE_RULE": "x"})
+    message = error_of(tmp_path, NODE_TOML, {"RINGFENCE_NODE_RULE": "x"})
 
     assert "unknown variable RINGFENCE_NODE_RULE" in message
     assert "did you mean 'RINGFENCE_NODE_RULES'" in message
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
         ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS must be a whole number, got 'many'"),
         ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
     ],
 )
 def test_an_error_names_the_invalid_environment_variable(
-    tmp_path: Path, environment: dict[str, str], said: str
+    tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
-    assert said in refusal(tmp_path, WHOLE, environment)
+    assert message in error_of(tmp_path, NODE_TOML, environment)
 
 
 @pytest.mark.parametrize(
@@ -267,25 +267,25 @@ def test_an_error_names_the_invalid_environment_variable(
 def test_a_setting_has_a_smallest_and_a_largest_value(
     tmp_path: Path, name: str, least: float, most: float | None
 ) -> None:
-    kept = [line for line in WHOLE.splitlines() if not line.startswith(name)]
+    kept = [line for line in NODE_TOML.splitlines() if not line.startswith(name)]
 
     def text(value: float) -> str:
         return "\n".join([*kept, f"{name} = {value}"])
 
     step = 1 if isinstance(least, int) else 0.0001
     assert getattr(load(tmp_path, text(least)), name) == least
-    assert name in refusal(tmp_path, text(least - step))
+    assert name in error_of(tmp_path, text(least - step))
     if most is not None:
         assert getattr(load(tmp_path, text(most)), name) == most
-        assert f"from {least} to {most}" in refusal(tmp_path, text(most + step))
+        assert f"from {least} to {most}" in error_of(tmp_path, text(most + step))
 
 
-def test_the_texts_of_a_member_have_at_most_500_bytes(tmp_path: Path) -> None:
+def test_the_text_settings_of_a_member_have_at_most_500_bytes(tmp_path: Path) -> None:
     def text(length: int) -> str:
-        return WHOLE + f'datacenter = "{"d" * 240}"\nadvertise = "{"h" * length}:1"'
+        return NODE_TOML + f'datacenter = "{"d" * 240}"\nadvertise = "{"h" * length}:1"'
 
     assert load(tmp_path, text(500 - 240 - len("bnorth"))).datacenter == "d" * 240
-    assert "got 501" in refusal(tmp_path, text(501 - 240 - len("bnorth")))
+    assert "got 501" in error_of(tmp_path, text(501 - 240 - len("bnorth")))
 
 
 def test_settings_cannot_be_changed(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_settings_cannot_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "parts"),
     [
         ('max_keys = "many"', ["max_keys must be a whole number, got text"]),
         ("max_keys = 0", ["max_keys must be at least 1"]),
@@ -327,27 +327,27 @@ def test_settings_cannot_be_changed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_value_that_cannot_work_is_refused_by_name(
-    tmp_path: Path, line: str, said: list[str]
+def test_an_invalid_value_is_reported_with_the_name_of_its_setting(
+    tmp_path: Path, line: str, parts: list[str]
 ) -> None:
     names = [each.partition(" = ")[0] for each in line.splitlines()]
-    kept = [each for each in WHOLE.splitlines() if each.partition(" = ")[0] not in names]
+    kept = [each for each in NODE_TOML.splitlines() if each.partition(" = ")[0] not in names]
 
-    message = refusal(tmp_path, "\n".join([*kept, line]))
+    message = error_of(tmp_path, "\n".join([*kept, line]))
 
     assert "node.toml: " in message
-    for words in said:
-        assert words in message
+    for part in parts:
+        assert part in message
 
 
-# Closed by default, and within reach
+# Keys and reachable addresses
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101", "10.0.0.1:7101", "example.org:1"])
 def test_a_node_beyond_loopback_without_keys_is_refused_with_a_remedy(
     tmp_path: Path, listen: str
 ) -> None:
-    message = refusal(tmp_path, WHOLE, listen=listen)
+    message = error_of(tmp_path, NODE_TOML, listen=listen)
 
     assert "keys must be set when listen is beyond loopback, got listen = " in message
     assert "ringfence keys new" in message
@@ -356,27 +356,27 @@ def test_a_node_beyond_loopback_without_keys_is_refused_with_a_remedy(
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7101", "[::1]:7101", "localhost:7101"])
 def test_on_loopback_a_node_needs_no_keys(tmp_path: Path, listen: str) -> None:
-    assert not load(tmp_path, WHOLE, listen=listen).is_beyond_loopback
+    assert not load(tmp_path, NODE_TOML, listen=listen).is_beyond_loopback
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101"])
 def test_a_node_that_listens_on_all_addresses_needs_an_advertised_address(
     tmp_path: Path, listen: str
 ) -> None:
-    message = refusal(tmp_path, WHOLE, listen=listen, keys="keys")
+    message = error_of(tmp_path, NODE_TOML, listen=listen, keys="keys")
 
     assert "listen must be an address that others can reach, got " in message
     assert "set advertise" in message
 
 
-def test_every_address_is_no_place_to_be_reached_at(tmp_path: Path) -> None:
-    message = refusal(tmp_path, WHOLE, advertise="0.0.0.0:7101")
+def test_the_unspecified_address_cannot_be_advertised(tmp_path: Path) -> None:
+    message = error_of(tmp_path, NODE_TOML, advertise="0.0.0.0:7101")
 
     assert "advertise must be an address that others can reach, got 0.0.0.0" in message
 
 
 def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None:
-    message = refusal(tmp_path, WHOLE, join=["10.0.0.1:7101"])
+    message = error_of(tmp_path, NODE_TOML, join=["10.0.0.1:7101"])
 
     assert "listen must be beyond loopback to join '10.0.0.1:7101'" in message
     assert "set listen" in message
@@ -385,7 +385,7 @@ def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None
 # The admin port
 
 
-def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_admin_port_is_off_unless_it_is_configured(tmp_path: Path) -> None:
     assert load_settings(None, {}).http_at is None
     assert load(tmp_path, http="127.0.0.1:7180").http_at == ("127.0.0.1", 7180)
     assert load(tmp_path, http="[::1]:0").http_at == ("::1", 0)
@@ -393,8 +393,8 @@ def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7180", "10.0.0.1:7180", "[::]:7180", "node-a:7180"])
-def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
-    reported = refusal(tmp_path, WHOLE, http=address)
+def test_an_admin_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
+    reported = error_of(tmp_path, NODE_TOML, http=address)
 
     assert "keys must be set when http is beyond loopback, got http = " in reported
     assert "ringfence keys new" in reported
@@ -416,17 +416,19 @@ def test_a_partial_address_is_completed_with_defaults(
     assert load(tmp_path, http=written).http_at == address
 
 
-def test_a_port_alone_is_one_of_loopback_wherever_an_address_is_wanted(tmp_path: Path) -> None:
+def test_a_port_without_a_host_means_loopback_except_in_advertise(tmp_path: Path) -> None:
     settings = load(tmp_path, listen="7199", join=["7101"], name="a")
 
     assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7199)
     assert parse_seed(settings.join[0]).name == "127.0.0.1"
-    assert "advertise must be HOST:PORT, got '7199'" in refusal(tmp_path, WHOLE, advertise="7199")
+    assert "advertise must be HOST:PORT, got '7199'" in error_of(
+        tmp_path, NODE_TOML, advertise="7199"
+    )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:x", ":7180", "127.0.0.1:99999"])
-def test_an_operators_port_must_be_a_port(tmp_path: Path, address: str) -> None:
-    assert "http: " in refusal(tmp_path, WHOLE, http=address)
+def test_an_admin_address_must_have_a_valid_port(tmp_path: Path, address: str) -> None:
+    assert "http: " in error_of(tmp_path, NODE_TOML, http=address)
 
 
 def test_the_environment_switches_the_fast_path_off() -> None:

@@ -32,23 +32,25 @@ def test_a_record_holds_the_digest_the_scopes_and_the_domains() -> None:
     }
 
 
-@given(names=NAMES, at=st.integers(0, 5))
-def test_adding_and_then_removing_a_token_changes_no_other(names: list[str], at: int) -> None:
+@given(names=NAMES, index=st.integers(0, 5))
+def test_adding_and_then_removing_a_token_leaves_the_others_unchanged(
+    names: list[str], index: int
+) -> None:
     text = ""
     for name in names:
         text = with_record(text, record(name, name.encode(), [Scope.CHECK]))
-    removed = names[at % len(names)]
+    removed = names[index % len(names)]
 
-    left = without_record(text, removed)
+    remaining = without_record(text, removed)
 
     assert token_names(text) == names
-    assert token_names(left) == [name for name in names if name != removed]
-    kept = tomllib.loads(text)["tokens"]
-    del kept[removed]
-    assert tomllib.loads(left).get("tokens", {}) == kept
+    assert token_names(remaining) == [name for name in names if name != removed]
+    expected = tomllib.loads(text)["tokens"]
+    del expected[removed]
+    assert tomllib.loads(remaining).get("tokens", {}) == expected
 
 
-def test_comments_and_hand_written_records_stay() -> None:
+def test_comments_and_hand_written_records_are_kept() -> None:
     text = (
         "# All tokens of the shop.\n\n"
         "[tokens.web] # the web site\n"
@@ -81,7 +83,7 @@ def test_a_token_without_its_own_table_must_be_edited_by_hand(text: str) -> None
         without_record(text, "web")
 
 
-def test_a_file_that_can_take_no_record_is_left_to_the_operator() -> None:
+def test_a_file_that_cannot_hold_a_record_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="must be TOML"):
         with_record("tokens = {}\n", record("app", SECRET, [Scope.CHECK]))
     with pytest.raises(ConfigError, match="must be a table"):
