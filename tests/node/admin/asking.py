@@ -1,4 +1,4 @@
-"""Sends requests to the admin application without a server."""
+"""Client of the admin application that needs no server."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ LOCAL = {"host": "127.0.0.1:7180"}
 
 
 def app_of(node: Node) -> AdminApp:
-    """The application of the port. It renders without a thread, because virtual time goes on."""
+    """Return the admin application. It renders without a thread, so that virtual time works."""
 
     async def render_at_once(render: Render) -> AdminResponse:
         return render()

@@ -20,8 +20,8 @@ from tests.node.cluster import counter, owned, world
 SECRET = bytes(range(32))
 
 
-def close(node: Node, **scopes: tuple[Scope, ...]) -> None:
-    """Have the node ask for tokens; each name is a token with these scopes."""
+def require_tokens(node: Node, **scopes: tuple[Scope, ...]) -> None:
+    """Make the node require tokens. Each keyword is the name of a token with its scopes."""
     tokens = {
         name: TokenEntry(token_digest(SECRET), frozenset(each)) for name, each in scopes.items()
     }
@@ -32,13 +32,13 @@ def bearer(name: str) -> Mapping[str, str]:
     return {"host": "node.example.org:7180", "authorization": f"Bearer {name}.{SECRET.hex()}"}
 
 
-async def test_health_and_refusals_wait_for_no_turn_and_close_the_connection(
+async def test_health_checks_and_rejections_bypass_the_throttle_and_close_the_connection(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a") as made:
-        close(made.nodes["a"], operator=(Scope.OBSERVE,))
+        require_tokens(made.nodes["a"], operator=(Scope.OBSERVE,))
         app = AdminApp(made.nodes["a"], Throttle(0.001, 1))
-        began = trio.current_time()
+        started_at = trio.current_time()
         first = await ask(app, "/v1/ring", headers=bearer("operator"))
         answers = [
             await ask(app, "/healthz"),
@@ -48,7 +48,7 @@ async def test_health_and_refusals_wait_for_no_turn_and_close_the_connection(
             await ask(app, "/nothing"),
             await ask(app, "/v1/ring", method="POST"),
         ]
-        waited = trio.current_time() - began
+        waited = trio.current_time() - started_at
 
     assert [each.status for each in answers] == [200, 200, 401, 401, 404, 405]
     assert all(each.headers["connection"] == "close" for each in answers)
@@ -72,17 +72,22 @@ async def test_the_ring_view_shows_shares_and_the_owner_of_a_shard(
 ) -> None:
     async with world("a", "b") as made:
         app = app_of(made.nodes["a"])
-        whole = (await ask(app, "/v1/ring")).json
-        one = (await ask(app, "/v1/ring?shard=77")).json["shard"]
+        ring_view = (await ask(app, "/v1/ring")).json
+        shard_view = (await ask(app, "/v1/ring?shard=77")).json["shard"]
         ring = made.nodes["a"].cluster.ring
 
-    assert [row["name"] for row in whole["datacenters"]["dc1"]] == ["a", "b"]
-    assert whole["here"]["held_shards"] == whole["here"]["owned_shards"]
-    assert one["datacenters"]["dc1"] == {"owner": ring.owner(77), "standby": ring.standby(77)}
-    assert one["here"] is (ring.owner(77) == "a")
+    assert [row["name"] for row in ring_view["datacenters"]["dc1"]] == ["a", "b"]
+    assert ring_view["here"]["held_shards"] == ring_view["here"]["owned_shards"]
+    assert shard_view["datacenters"]["dc1"] == {
+        "owner": ring.owner(77),
+        "standby": ring.standby(77),
+    }
+    assert shard_view["here"] is (ring.owner(77) == "a")
 
 
-async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: MockClock) -> None:
+async def test_a_node_without_an_admin_port_collects_no_detailed_metrics(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a") as made:
         node = made.nodes["a"]
         before = node.metrics.active
@@ -146,7 +151,7 @@ async def test_any_node_can_show_a_key_of_any_owner(
     assert (state["retry_after"], state["reset_after"]) == (0, 30)  # in the middle of a minute
 
 
-async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None:
+async def test_reading_a_key_spends_nothing(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         app = app_of(made.nodes["a"])
         reported = [(await ask(app, "/v1/keys/api?client=x")).json["state"] for _ in range(9)]
@@ -157,19 +162,19 @@ async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None
 async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockClock) -> None:
     async with world("a", "b") as made:
         node = made.nodes["a"]
-        keys = {f"x{at}": counter(made.rules, "client", f"x{at}") for at in range(40)}
-        theirs = next(
+        keys = {f"x{number}": counter(made.rules, "client", f"x{number}") for number in range(40)}
+        value_of_b = next(
             value for value in keys if node.cluster.ring.owner(shard_of(keys[value])) == "b"
         )
         await made.crash("b")
-        reported = (await ask(app_of(node), f"/v1/keys/api?client={theirs}")).json
+        reported = (await ask(app_of(node), f"/v1/keys/api?client={value_of_b}")).json
 
     assert (reported["owner"], reported["standby"]) == ("b", "a")
     assert reported["state"]["decided_by"] == "standby"
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "what"),
+    ("path", "status", "title"),
     [
         ("/v1/keys/api", 400, "no descriptor"),
         ("/v1/keys/shop?client=x", 404, "no rules for domain"),
@@ -184,14 +189,14 @@ async def test_the_standby_shows_a_key_of_a_dead_member(autojump_clock: MockCloc
     ],
 )
 async def test_an_invalid_request_is_answered_with_reason_and_remedy(
-    autojump_clock: MockClock, path: str, status: int, what: str
+    autojump_clock: MockClock, path: str, status: int, title: str
 ) -> None:
     async with world("a") as made:
         answer = await ask(app_of(made.nodes["a"]), path)
 
     assert answer.status == status
     assert answer.headers["content-type"] == "application/problem+json"
-    assert what in answer.json["title"]
+    assert title in answer.json["title"]
     assert answer.json["detail"]
 
 
@@ -223,9 +228,7 @@ async def test_the_throttled_view_names_the_denied_keys(autojump_clock: MockCloc
     assert [row["denied"] for row in first] == [4]
 
 
-async def test_denials_are_forgotten_in_the_end(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_denials_expire(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.metrics.detailed.PERIOD", 1.0)
     async with world("a") as made, made.client("a") as limiter:
         app = app_of(made.nodes["a"])
@@ -238,7 +241,9 @@ async def test_denials_are_forgotten_in_the_end(
     assert (soon, later) == (1, 0)
 
 
-async def test_the_overview_gathers_every_members_figures(autojump_clock: MockClock) -> None:
+async def test_the_cluster_summary_has_the_figures_of_every_member(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as made, made.client() as limiter:
         apps = [app_of(node) for node in made.nodes.values()]
         for name in made.nodes:
@@ -258,12 +263,12 @@ async def test_the_overview_gathers_every_members_figures(autojump_clock: MockCl
     assert throttled == reported["throttled"]
 
 
-async def test_the_worst_offender_of_all_nodes_comes_first_wherever_one_looks(
+async def test_the_most_denied_key_of_all_nodes_is_first_at_any_node(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as made:
         app = app_of(made.nodes["b"])
-        await ask(app, "/v1/throttled")  # From here on all nodes count.
+        await ask(app, "/v1/throttled")  # From now on all nodes count denials per key.
         async with made.client("a") as limiter:
             for name, times in (("a", 40), ("b", 20), ("c", 200)):
                 for _ in range(times):
@@ -313,21 +318,21 @@ async def test_the_summary_shows_problems_of_the_cluster(
     assert later["a"]["state_for_s"] > 30
 
 
-async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
+async def test_a_silent_member_does_not_delay_the_cluster_summary(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as made:
         app = app_of(made.nodes["a"])
         await made.crash("b")
-        began = trio.current_time()
+        started_at = trio.current_time()
         reported = (await ask(app, "/v1/cluster")).json
 
-        assert trio.current_time() - began < 1
+        assert trio.current_time() - started_at < 1
     assert sorted(reported["figures"]) == ["a"]
     assert reported["missing"] == ["b"]
 
 
-async def test_the_page_may_run_and_load_nothing_but_itself(autojump_clock: MockClock) -> None:
+async def test_the_page_may_run_and_load_only_its_own_content(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         answer = await ask(app_of(made.nodes["a"]), "/")
 
@@ -368,7 +373,7 @@ async def test_a_node_that_joins_is_not_ready(autojump_clock: MockClock) -> None
         seen: list[int] = []
 
         async def watch() -> None:
-            while "b" not in made.nodes:  # noqa: ASYNC110 - a world tells nobody
+            while "b" not in made.nodes:  # noqa: ASYNC110 - a world has no event for it
                 await trio.sleep(0.001)
             apps.append(app_of(made.nodes["b"]))
             seen.append((await ask(apps[0], "/readyz")).status)
@@ -394,7 +399,7 @@ async def test_health_reports_starting_before_the_node_runs(autojump_clock: Mock
         assert (await ask(app, "/healthz")).status == 200
 
 
-# -- who may -------------------------------------------------------------------------------------
+# -- authorization -------------------------------------------------------------------------------
 
 READ = ["/", "/metrics", "/v1/members", "/v1/ring", "/v1/rules", "/v1/keys/api?client=x"]
 READ += ["/v1/throttled", "/v1/cluster"]
@@ -406,7 +411,7 @@ async def test_with_keys_a_token_with_its_scope_is_needed(
 ) -> None:
     async with world("a") as made:
         node = made.nodes["a"]
-        close(node, ops=(Scope.OBSERVE,), app=(Scope.CHECK,))
+        require_tokens(node, ops=(Scope.OBSERVE,), app=(Scope.CHECK,))
         app = app_of(node)
         answers = [
             await ask(app, path),
@@ -429,16 +434,18 @@ async def test_with_keys_a_token_with_its_scope_is_needed(
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_health_checks_need_no_token(autojump_clock: MockClock, path: str) -> None:
     async with world("a") as made:
-        close(made.nodes["a"])
+        require_tokens(made.nodes["a"])
         answer = await ask(app_of(made.nodes["a"]), path, headers={"host": "10.0.0.1"})
 
     assert answer.status == 200
 
 
-async def test_only_an_admin_has_a_node_leave(autojump_clock: MockClock) -> None:
+async def test_only_a_token_with_the_admin_scope_can_make_a_node_leave(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a") as made:
         node = made.nodes["a"]
-        close(node, ops=(Scope.OBSERVE,), root=(Scope.ADMIN,))
+        require_tokens(node, ops=(Scope.OBSERVE,), root=(Scope.ADMIN,))
         app = app_of(node)
 
         assert (await ask(app, "/v1/leave", method="POST", headers=bearer("ops"))).status == 403
@@ -448,11 +455,11 @@ async def test_only_an_admin_has_a_node_leave(autojump_clock: MockClock) -> None
         assert node.asked_to_leave.is_set()
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- internal errors -----------------------------------------------------------------------------
 
 
 @pytest.mark.internal_errors
-async def test_a_bug_is_answered_and_the_next_request_served(
+async def test_an_internal_error_gets_500_and_the_next_request_is_served(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world("a") as made:

@@ -32,7 +32,7 @@ def status(access: Access, method: str = "GET", **headers: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "header",
     [
         b"Bearer ops." + SECRET.hex().encode(),
         b"bearer   ops." + SECRET.hex().encode(),
@@ -40,12 +40,12 @@ def status(access: Access, method: str = "GET", **headers: bytes) -> int:
         basic(f"anything:ops.{SECRET.hex()}"),
     ],
 )
-def test_a_token_is_accepted_as_bearer_or_basic_credentials(shown: bytes) -> None:
-    assert status(CLOSED, authorization=shown) == 200
+def test_a_token_is_accepted_as_bearer_or_basic_credentials(header: bytes) -> None:
+    assert status(CLOSED, authorization=header) == 200
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "header",
     [
         b"",
         b"Bearer",
@@ -59,14 +59,14 @@ def test_a_token_is_accepted_as_bearer_or_basic_credentials(shown: bytes) -> Non
         b"\xff\xfe",
     ],
 )
-def test_other_credentials_get_401(shown: bytes) -> None:
-    assert status(CLOSED, authorization=shown) == 401
+def test_other_credentials_get_401(header: bytes) -> None:
+    assert status(CLOSED, authorization=header) == 401
 
 
 @given(st.binary(max_size=80))
-def test_no_header_value_raises_an_internal_error(shown: bytes) -> None:
-    assert status(CLOSED, authorization=shown) == 401
-    assert status(OPEN, host=shown) in (200, 403)
+def test_no_header_value_raises_an_internal_error(header: bytes) -> None:
+    assert status(CLOSED, authorization=header) == 401
+    assert status(OPEN, host=header) in (200, 403)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from node.admin.connection import AdminConnection, AdminLimits
 from node.admin.http_messages import AdminRequest, AdminResponse, Handler
 from node.admin.throttle import Throttle
 
-ASK = b"GET /n%d HTTP/1.1\r\nhost: x\r\n\r\n"
+REQUEST = b"GET /n%d HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
 
 async def echo(request: AdminRequest) -> AdminResponse:
-    """Answers with the path and the query."""
+    """Return the path and the query."""
     return AdminResponse(request.path.encode("latin-1") + b"?" + request.query, "text/plain")
 
 
@@ -36,19 +36,19 @@ class Client:
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
-    async def receive_until(self, what: bytes) -> bytes:
+    async def receive_until(self, expected: bytes) -> bytes:
         received = b""
-        while what not in received:
-            some = await self.stream.receive_some()
-            assert some, received
-            received += some
+        while expected not in received:
+            chunk = await self.stream.receive_some()
+            assert chunk, received
+            received += chunk
         return received
 
     async def receive_all(self) -> bytes:
         received = b""
         try:
-            while some := await self.stream.receive_some():
-                received += bytes(some)
+            while chunk := await self.stream.receive_some():
+                received += bytes(chunk)
         except trio.BrokenResourceError:
             pass
         return received
@@ -65,7 +65,7 @@ class Client:
 async def connected(
     handler: Handler = echo, limits: AdminLimits | None = None
 ) -> AsyncIterator[Client]:
-    ours, theirs = memory_stream_pair()
+    client_stream, server_stream = memory_stream_pair()
     refused: Counter[str] = Counter()
 
     def on_refused(cause: str) -> None:
@@ -73,14 +73,14 @@ async def connected(
 
     connection = AdminConnection(
         handler,
-        theirs,  # type: ignore[arg-type]
+        server_stream,  # type: ignore[arg-type]
         "10.0.0.1",
         None,
         limits or AdminLimits(header_bytes=2000),
         Throttle(1e6, 100),
         on_refused,
     )
-    client = Client(ours, connection, refused=refused)
+    client = Client(client_stream, connection, refused=refused)
 
     async def run() -> None:
         await connection.run()
@@ -95,14 +95,14 @@ async def connected(
 async def test_a_connection_serves_several_requests(autojump_clock: MockClock) -> None:
     async with connected() as client:
         for number in range(3):
-            await client.send(ASK % number)
+            await client.send(REQUEST % number)
             assert (await client.receive_until(b"/n%d" % number)).startswith(b"HTTP/1.1 200")
 
 
 async def test_pipelined_requests_are_answered_in_order(autojump_clock: MockClock) -> None:
     async with connected() as client:
         await client.send(
-            ASK % 1 + ASK % 2 + b"GET /n3 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            REQUEST % 1 + REQUEST % 2 + b"GET /n3 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         )
         received = await client.receive_all()
         await client.done.wait()
@@ -113,7 +113,7 @@ async def test_pipelined_requests_are_answered_in_order(autojump_clock: MockCloc
 
 async def test_slow_headers_get_408_and_the_connection_ends(autojump_clock: MockClock) -> None:
     async with connected() as client:
-        began = trio.current_time()
+        started_at = trio.current_time()
         await client.send(b"GET / HTTP/1.1\r\n")
         with trio.move_on_after(60):
             while not client.done.is_set():
@@ -123,36 +123,36 @@ async def test_slow_headers_get_408_and_the_connection_ends(autojump_clock: Mock
                     break
                 await trio.sleep(0.5)
 
-        assert trio.current_time() - began < 7
+        assert trio.current_time() - started_at < 7
         assert client.refused == {"http_slow_request": 1}
 
 
 async def test_a_silent_connection_is_closed_without_a_response(autojump_clock: MockClock) -> None:
     async with connected() as client:
-        began = trio.current_time()
+        started_at = trio.current_time()
         assert await client.receive_all() == b""
 
-        assert 4 < trio.current_time() - began < 7
+        assert 4 < trio.current_time() - started_at < 7
 
 
-async def test_an_idle_connection_lives_longer_than_a_slow_request(
+async def test_an_idle_connection_has_a_longer_time_out_than_a_slow_request(
     autojump_clock: MockClock,
 ) -> None:
     async with connected() as client:
-        await client.send(ASK % 1)
+        await client.send(REQUEST % 1)
         await client.receive_until(b"/n1")
         await trio.sleep(30)
-        await client.send(ASK % 2)
+        await client.send(REQUEST % 2)
         await client.receive_until(b"/n2")
         await trio.sleep(30)
-        began = trio.current_time()
+        started_at = trio.current_time()
         await client.send(b"GET")
         await client.receive_all()
 
-        assert trio.current_time() - began < 7
+        assert trio.current_time() - started_at < 7
 
 
-async def test_an_answer_that_takes_too_long_ends_the_connection(
+async def test_a_handler_that_takes_too_long_ends_the_connection(
     autojump_clock: MockClock,
 ) -> None:
     async def never(request: AdminRequest) -> AdminResponse:
@@ -160,10 +160,10 @@ async def test_an_answer_that_takes_too_long_ends_the_connection(
         raise AssertionError
 
     async with connected(never) as client:
-        began = trio.current_time()
-        await client.exchange(ASK % 1)
+        started_at = trio.current_time()
+        await client.exchange(REQUEST % 1)
 
-        assert 14 < trio.current_time() - began < 17
+        assert 14 < trio.current_time() - started_at < 17
         assert client.refused == {}
 
 
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_before_the_response_is_not_logged(
         return AdminResponse(b"late", on_sent=lambda: sent.append(request.path))
 
     async with connected(slow) as client:
-        await client.send(ASK % 1)
+        await client.send(REQUEST % 1)
         await trio.testing.wait_all_tasks_blocked()
         await client.stream.aclose()
         await client.done.wait()
@@ -291,7 +291,7 @@ async def test_a_large_body_gets_413(autojump_clock: MockClock, method: bytes, b
     assert client.refused == {"http_413": 1}
 
 
-async def test_a_client_that_expects_100_is_invited_to_send_its_body(
+async def test_a_client_that_expects_100_continue_receives_it(
     autojump_clock: MockClock,
 ) -> None:
     async with connected() as client:
@@ -305,10 +305,10 @@ async def test_a_client_that_expects_100_is_invited_to_send_its_body(
 
 async def test_a_body_that_does_not_arrive_gets_408(autojump_clock: MockClock) -> None:
     async with connected() as client:
-        began = trio.current_time()
+        started_at = trio.current_time()
         received = await client.exchange(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
 
-        assert 4 < trio.current_time() - began < 7
+        assert 4 < trio.current_time() - started_at < 7
     assert received.startswith(b"HTTP/1.1 408")
     assert client.refused == {"http_slow_request": 1}
 
@@ -324,7 +324,7 @@ async def test_an_ambiguous_body_length_gets_400(autojump_clock: MockClock) -> N
 
 async def test_a_connection_can_be_closed_by_the_port(autojump_clock: MockClock) -> None:
     async with connected() as client:
-        await client.send(ASK % 1)
+        await client.send(REQUEST % 1)
         await client.receive_until(b"/n1")
         client.connection.close()
         await client.done.wait()

@@ -16,7 +16,7 @@ from tests.ringfence.gateway.processes import fetch
 
 
 @pytest.mark.timeout(300)
-def test_the_page_of_any_node_names_the_worst_offender(tmp_path: Path) -> None:
+def test_the_dashboard_of_any_node_shows_the_most_denied_key(tmp_path: Path) -> None:
     chromium = require("chromium")
     rules = tmp_path / "rules"
     rules.mkdir()
@@ -42,23 +42,23 @@ def test_the_page_of_any_node_names_the_worst_offender(tmp_path: Path) -> None:
         (rules / "api.yaml").write_text("domain: api\nrules: 3\n", "utf-8")
         until(lambda: all("not reloaded" in node.log for node in running.values()))
         expected = [[(key, str(count)) for key, count in keys.items()], ["a, b"], ["2 / 2"]]
-        for at, page in enumerate(pages):
-            said: list[object] = []
-            give_up = monotonic() + 60
+        for index, page in enumerate(pages):
+            contents: list[object] = []
+            deadline = monotonic() + 60
             # On a busy machine, the other node may not answer in time, or count as suspect.
-            while said != expected and monotonic() < give_up:
-                said = what_it_says(dom_of(chromium, page, tmp_path / str(at)))
-            assert said == expected
+            while contents != expected and monotonic() < deadline:
+                contents = contents_of(dom_of(chromium, page, tmp_path / str(index)))
+            assert contents == expected
 
 
 def throttled(page: str) -> dict[str, int]:
-    """The throttled keys with their denials, the worst first, as the node answers programs."""
+    """Return the throttled keys and their denials from the API, the most denied key first."""
     answer = json.loads(fetch(f"{page}/v1/throttled?count=256").body)
     return {"=".join(each["counter"][0]): each["denied"] for each in answer["keys"]}
 
 
-def what_it_says(dom: str) -> list[object]:
-    """The throttled keys with their denials, which nodes refused their rules, and who is alive."""
+def contents_of(dom: str) -> list[object]:
+    """Return throttled keys with denials, the nodes that rejected rules, and the live members."""
     [keys] = re.findall(r'<tbody id="throttled">(.*?)</tbody>', dom)
     rows = [re.sub(r"<.*?>", " ", row).split() for row in keys.split("</tr>")]
     refused = re.findall(r"Rules on disk refused by (.*?);", dom.partition("<script>")[0])
@@ -67,7 +67,7 @@ def what_it_says(dom: str) -> list[object]:
 
 
 def dom_of(chromium: str, page: str, profile: Path) -> str:
-    """The page as the browser has it a few seconds after it was opened."""
+    """Return the DOM of the page a few seconds after the browser opened it."""
     return subprocess.run(
         [
             chromium,

@@ -1,4 +1,4 @@
-"""The text of `/metrics`, read by Prometheus' own parsers."""
+"""Text of `/metrics`, parsed with Prometheus' own parsers."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -27,7 +27,7 @@ def samples_of(families: Iterable[Metric]) -> Samples:
         assert family.documentation
         for sample in family.samples:
             key = sample.name, frozenset(sample.labels.items())
-            assert key not in found, "a sample stands twice"
+            assert key not in found, "a sample occurs twice"
             found[key] = sample.value
     return found
 
@@ -43,33 +43,36 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 
 async def spend(made: World, times: int, name: str = "a") -> None:
-    async with made.client(denials=0) as limiter:  # So that each denial is the node's own.
+    async with made.client(denials=0) as limiter:  # The node decides every denial.
         for _ in range(times):
             await limiter.check("api", owned(made.rules, "client", name))
 
 
-async def test_both_texts_are_what_their_parsers_read(autojump_clock: MockClock) -> None:
+async def test_both_text_formats_have_the_same_samples(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         await spend(made, 7)
         app = app_of(made.nodes["a"])
         plain = await ask(app, "/metrics")
         accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
-        opened = await ask(app, "/metrics", headers={**LOCAL, "accept": accept})
+        open_metrics = await ask(app, "/metrics", headers={**LOCAL, "accept": accept})
 
-    assert opened.headers["content-type"].startswith("application/openmetrics-text")
-    ours = [
+    assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
+    sample_keys = [
         {key for key in samples_of(families) if key[0].startswith("ringfence")}
-        for families in (read_text(plain.body.decode()), read_open_metrics(opened.body.decode()))
+        for families in (
+            read_text(plain.body.decode()),
+            read_open_metrics(open_metrics.body.decode()),
+        )
     ]
-    assert ours[0] == ours[1]
-    assert len(ours[0]) > 100
+    assert sample_keys[0] == sample_keys[1]
+    assert len(sample_keys[0]) > 100
 
 
 async def test_decision_metrics_have_rule_result_and_source_labels(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a") as made:
-        app_of(made.nodes["a"])  # From here on it counts.
+        app_of(made.nodes["a"])  # From now on the node counts decisions per rule.
         await spend(made, 7)
         found = await scrape(made.nodes["a"])
 
@@ -107,8 +110,8 @@ async def test_times_are_in_seconds(
     async with world("a") as made:
         node = made.nodes["a"]
         stats = node.queries.stats(1)
-        late = replace(stats, counters={**stats.counters, "copy_age_ms": 1500})
-        monkeypatch.setattr(node.queries, "stats", lambda seq: late)
+        changed_stats = replace(stats, counters={**stats.counters, "copy_age_ms": 1500})
+        monkeypatch.setattr(node.queries, "stats", lambda seq: changed_stats)
         found = await scrape(node)
 
     assert value(found, "ringfence_copy_age_seconds") == 1.5
@@ -198,7 +201,9 @@ async def test_the_number_of_rule_labels_is_bounded(
     assert value(found, "ringfence_rule_reloads_total", result="in_force") == 1
 
 
-async def test_rules_that_differ_or_were_refused_show(autojump_clock: MockClock) -> None:
+async def test_rules_that_differ_or_were_rejected_are_in_the_metrics(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a", "b") as made:
         same = [await scrape(node) for node in made.nodes.values()]
         made.nodes["a"].change_rules(load_text("domain: other").rules)
@@ -211,7 +216,7 @@ async def test_rules_that_differ_or_were_refused_show(autojump_clock: MockClock)
     assert [value(each, "ringfence_rules_refused") for each in changed] == [0, 1]
 
 
-async def test_when_certificates_expire_is_a_metric(autojump_clock: MockClock) -> None:
+async def test_the_expiry_of_certificates_is_a_metric(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         made.nodes["a"].certificates_expire = {"node": 1.8e9, "ca": 1.9e9}
         found = await scrape(made.nodes["a"])
@@ -230,14 +235,14 @@ async def test_refusal_metrics_have_the_cause_as_label(autojump_clock: MockClock
     assert value(found, "ringfence_refusals_total", cause="http_404") == 1
 
 
-async def test_metrics_are_made_at_most_once_a_second(autojump_clock: MockClock) -> None:
+async def test_metrics_are_rendered_at_most_once_a_second(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         app = app_of(made.nodes["a"])
         first = await ask(app, "/metrics")
         await spend(made, 1)
-        again = await ask(app, "/metrics")
+        second = await ask(app, "/metrics")
 
-    assert first.body == again.body
+    assert first.body == second.body
 
 
 def test_metrics_include_the_resources_of_the_process() -> None:
@@ -246,15 +251,15 @@ def test_metrics_include_the_resources_of_the_process() -> None:
     assert "process_cpu_seconds_total" in text.decode()
 
 
-@pytest.mark.parametrize("late", [(0.005, 1.0), (0.3, 2.0)])
+@pytest.mark.parametrize("staleness_and_sum", [(0.005, 1.0), (0.3, 2.0)])
 async def test_the_staleness_of_counts_is_a_histogram(
-    autojump_clock: MockClock, late: tuple[float, float]
+    autojump_clock: MockClock, staleness_and_sum: tuple[float, float]
 ) -> None:
-    ms, sum_ = round(late[0] * 1000), late[1]
+    ms, sum_ = round(staleness_and_sum[0] * 1000), staleness_and_sum[1]
     async with world("a") as made:
-        worldwide = made.nodes["a"].shards.cross_dc
-        worldwide._staleness[10 if ms <= 10 else 300] += 1
-        worldwide._staleness_sum_ms += round(sum_ * 1000)
+        cross_dc_counts = made.nodes["a"].shards.cross_dc
+        cross_dc_counts._staleness[10 if ms <= 10 else 300] += 1
+        cross_dc_counts._staleness_sum_ms += round(sum_ * 1000)
         found = await scrape(made.nodes["a"])
 
     name = "ringfence_cell_staleness_seconds"

@@ -42,7 +42,7 @@ def get_text(url: str) -> str:
 async def connected(
     opened: AdminPort, address: str = "127.0.0.1"
 ) -> AsyncIterator[trio.SocketStream]:
-    """A connection that has been answered once, and so has surely been accepted."""
+    """Open a connection and receive one response, so that the port has accepted it."""
     port = int(opened.url.rpartition(":")[2])
     stream = await trio.open_tcp_stream("127.0.0.1", port, local_address=address)
     async with stream:
@@ -104,12 +104,12 @@ async def test_an_address_over_its_share_loses_its_own_connection(
                 await ask(each)
 
 
-def asking(port: int, address: str) -> socket.socket:
-    """A connection with a request on it, made while the port does nothing."""
-    made = socket.create_connection(("127.0.0.1", port), 10, source_address=(address, 0))
-    made.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    made.setblocking(False)
-    return made
+def open_with_request(port: int, address: str) -> socket.socket:
+    """Open a connection and send a request. The port does not run during this call."""
+    sock = socket.create_connection(("127.0.0.1", port), 10, source_address=(address, 0))
+    sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    sock.setblocking(False)
+    return sock
 
 
 def is_answered(sock: socket.socket) -> bool:
@@ -123,13 +123,15 @@ async def test_connections_of_one_address_do_not_delay_another() -> None:
     async with port(AdminLimits(connections_per_second=10.0)) as opened:
         number = int(opened.url.rpartition(":")[2])
         with ExitStack() as stack, trio.fail_after(30):
-            crowd = [stack.enter_context(asking(number, "127.0.0.2")) for _ in range(100)]
-            probe = stack.enter_context(asking(number, "127.0.0.1"))
+            crowd = [
+                stack.enter_context(open_with_request(number, "127.0.0.2")) for _ in range(100)
+            ]
+            probe = stack.enter_context(open_with_request(number, "127.0.0.1"))
 
             await trio.lowlevel.wait_readable(probe)
 
             assert is_answered(probe)
-            # In order of arrival it would be all of them.
+            # In the order of arrival, the port would have answered all of them first.
             assert sum(map(is_answered, crowd)) < 50
 
 
@@ -137,8 +139,8 @@ async def test_a_reset_before_accept_is_no_internal_error() -> None:
     async with port() as opened:
         number = int(opened.url.rpartition(":")[2])
         for _ in range(5):
-            with asking(number, "127.0.0.1") as made:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with open_with_request(number, "127.0.0.1") as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
 
     assert 'cause="http_bug"' not in answer
@@ -147,11 +149,11 @@ async def test_a_reset_before_accept_is_no_internal_error() -> None:
 
 async def test_a_reset_connection_is_no_internal_error() -> None:
     async with port() as opened:
-        for said in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+        for data in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
             async with connected(opened) as stream:
-                if said:
-                    await stream.send_all(said)
-                # Closed like this it is reset: nothing more can be read or written.
+                if data:
+                    await stream.send_all(data)
+                # With this option, closing resets the connection.
                 stream.socket.setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
                 )

@@ -14,10 +14,10 @@ from node.admin.throttle import FairQueue, Throttle
 async def test_a_burst_passes_at_once_and_the_rest_at_the_rate(autojump_clock: MockClock) -> None:
     throttle = Throttle(10.0, 5)
     passed: list[float] = []
-    began = trio.current_time()
+    started_at = trio.current_time()
     for _ in range(8):
         await throttle.turn()
-        passed.append(round(trio.current_time() - began, 6))
+        passed.append(round(trio.current_time() - started_at, 6))
 
     assert passed == [0, 0, 0, 0, 0, 0.1, 0.2, 0.3]
 
@@ -27,11 +27,11 @@ async def test_an_idle_throttle_regains_one_burst(autojump_clock: MockClock) -> 
     for _ in range(2):
         await throttle.turn()
     await trio.sleep(60)
-    began = trio.current_time()
+    started_at = trio.current_time()
     for _ in range(3):
         await throttle.turn()
 
-    assert round(trio.current_time() - began, 6) == 0.1
+    assert round(trio.current_time() - started_at, 6) == 0.1
 
 
 async def test_waiting_callers_get_their_turns_in_fifo_order(autojump_clock: MockClock) -> None:
@@ -95,11 +95,11 @@ def test_clear_removes_all_items() -> None:
 @given(st.lists(st.sampled_from("abc") | st.none()), st.integers(1, 5))
 def test_only_items_that_put_returns_are_lost(steps: list[str | None], most: int) -> None:
     queue: FairQueue[int] = FairQueue(most, 1.0, 100)
-    inside: set[int | None] = set()
+    queued: set[int | None] = set()
     for number, address in enumerate(steps):
         if address is not None:
-            inside.add(number)
-            inside -= {queue.put(address, number)}
-        elif inside:
-            inside.remove(queue.take(0.0))
-        assert len(queue) == len(inside) <= most
+            queued.add(number)
+            queued -= {queue.put(address, number)}
+        elif queued:
+            queued.remove(queue.take(0.0))
+        assert len(queue) == len(queued) <= most
