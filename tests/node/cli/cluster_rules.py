@@ -1,4 +1,4 @@
-"""Rules of the cluster that tests of the command ask."""
+"""Rules of the cluster that the tests of the command use."""
 
 from io import StringIO
 
@@ -24,7 +24,7 @@ descriptors:
 """
 
 
-def shown(width: int, *rows: dict[str, object]) -> list[str]:
+def render_members(width: int, *rows: dict[str, object]) -> list[str]:
     reported = StringIO()
     show_members(Console(file=reported, width=width), "node-north-1", list(rows))
     return reported.getvalue().splitlines()

@@ -17,15 +17,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def run_it(*words: str | Path) -> Ran:
+    def run_command(*words: str | Path) -> Ran:
         return invoke(monkeypatch, capsys, *words)
 
-    return run_it
+    return run_command
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    """Two node processes with keys, and a token that may look but not rule."""
+    """Start two node processes with keys and a token with the scopes `check` and `observe`."""
     path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
     path.write_text(RULES, "utf-8")
     with real_cluster(path, ("a", "b"), "check,observe") as nodes:
@@ -34,5 +34,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A client that no other test has used up."""
+    """Return a client descriptor that no other test uses."""
     return f"client={request.node.name}"

@@ -11,12 +11,12 @@ from ringfence.transport.tls.certificate_authority import new_authority
 from tests.invocation import Run, refused
 
 
-def test_no_address_at_all_says_how_to_give_one(run: Run) -> None:
+def test_the_error_for_a_missing_address_explains_how_to_give_one(run: Run) -> None:
     assert "no cluster address: pass --cluster" in refused(run("check", "api", "client=x"))
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected"),
     [
         ("http://127.0.0.1:7101", "must begin with ringfence://"),
         ("ringfence://", "must name a host"),
@@ -27,16 +27,14 @@ def test_no_address_at_all_says_how_to_give_one(run: Run) -> None:
         ("ringfence://10.0.0.1", "beyond loopback"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused_with_the_mend(
-    run: Run, url: str, said: str
-) -> None:
+def test_an_invalid_address_is_rejected_with_a_fix(run: Run, url: str, expected: str) -> None:
     message = refused(run("check", "api", "client=x", "--cluster", url))
 
-    assert said in message
+    assert expected in message
     assert "secret" not in message
 
 
-def test_a_wrong_token_is_wrong_input(run: Run, cluster: DemoCluster) -> None:
+def test_an_unknown_token_is_rejected_as_invalid_input(run: Run, cluster: DemoCluster) -> None:
     url = f"ringfence://demo.{'00' * 32}@{cluster.url.partition('@')[2]}"
 
     message = refused(run("check", "api", "client=x", "--cluster", url))
@@ -44,7 +42,7 @@ def test_a_wrong_token_is_wrong_input(run: Run, cluster: DemoCluster) -> None:
     assert "the token shown by 'demo' is not one this node knows" in message
 
 
-def test_another_clusters_certificate_is_not_believed(
+def test_the_certificate_of_another_cluster_is_rejected(
     run: Run, cluster: DemoCluster, tmp_path: Path
 ) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
@@ -55,7 +53,7 @@ def test_another_clusters_certificate_is_not_believed(
     )
 
 
-def test_an_expired_ca_is_named_with_its_date(run: Run, tmp_path: Path) -> None:
+def test_an_expired_ca_is_reported_with_its_expiry_date(run: Run, tmp_path: Path) -> None:
     ca, _ = new_authority(datetime.now(UTC) - timedelta(days=30), days=1)
     (tmp_path / "ca.pem").write_bytes(ca)
     url = f"ringfence://127.0.0.1:7101?ca={tmp_path / 'ca.pem'}"

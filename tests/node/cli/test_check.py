@@ -11,30 +11,30 @@ from tests.invocation import Run, refused
 def test_a_check_within_the_limit_is_allowed_and_one_beyond_is_denied(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
-    ran = [run("check", "api", name, "--cluster", cluster.url) for _ in range(6)]
+    results = [run("check", "api", name, "--cluster", cluster.url) for _ in range(6)]
 
-    assert [each.status for each in ran] == [0] * 5 + [1]
-    assert ran[0].out == "allowed: 4 left of 5/year fixed_window\n"
-    assert ran[5].out.startswith("denied by 5/year fixed_window: retry after ")
+    assert [each.status for each in results] == [0] * 5 + [1]
+    assert results[0].out == "allowed: 4 left of 5/year fixed_window\n"
+    assert results[5].out.startswith("denied by 5/year fixed_window: retry after ")
 
 
-def test_every_node_is_asked_for_the_same_budget(run: Run, cluster: DemoCluster, name: str) -> None:
-    left = [
+def test_all_nodes_share_one_limit(run: Run, cluster: DemoCluster, name: str) -> None:
+    remaining = [
         run("check", "api", name, "--json", "--cluster", url).row["remaining"]
         for url in urls_of(cluster)
     ]
 
-    assert left == [4, 3]
+    assert remaining == [4, 3]
 
 
 def urls_of(cluster: DemoCluster) -> list[str]:
-    """Return an address for each node, with which a client asks only this node."""
+    """Return one address per node. A client with this address uses only that node."""
     head, _, tail = cluster.url.partition("@")
     hosts, _, options = tail.partition("?")
     return [f"{head}@{host}?{options}" for host in hosts.split(",")]
 
 
-def test_the_address_may_stand_in_the_environment(
+def test_the_address_can_be_set_in_the_environment(
     run: Run, cluster: DemoCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RINGFENCE_URL", cluster.url)
@@ -42,7 +42,9 @@ def test_the_address_may_stand_in_the_environment(
     assert run("check", "api", name).status == 0
 
 
-def test_a_machine_reads_the_whole_decision(run: Run, cluster: DemoCluster, name: str) -> None:
+def test_json_output_has_all_fields_of_the_decision(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
     row = run("check", "api", name, "--cost", "2", "--json", "--cluster", cluster.url).row
 
     assert row["reset_after"] > 0
@@ -63,7 +65,7 @@ def test_a_machine_reads_the_whole_decision(run: Run, cluster: DemoCluster, name
     assert row["node"] in ("a", "b")
 
 
-def test_a_machine_reads_which_node_decided(run: Run, cluster: DemoCluster, name: str) -> None:
+def test_json_output_names_the_node_that_decided(run: Run, cluster: DemoCluster, name: str) -> None:
     keys = [f"{name}-{number}" for number in range(24)]
     before = decided_by_node(run, cluster)
 
@@ -83,7 +85,7 @@ def decided_by_node(run: Run, cluster: DemoCluster) -> Counter[str]:
     return Counter({row["name"]: row["counters"]["checks"] for row in rows})
 
 
-def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
+def test_peek_spends_nothing_refund_returns_units_and_reset_needs_its_scope(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
     # Without the scope `refund`, a token may refund only at the node that received its check.
@@ -101,7 +103,7 @@ def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
     assert "lacks the scope 'reset'" in refused(reset)
 
 
-def test_a_charge_counts_past_the_limit_and_says_so(
+def test_a_charge_beyond_the_limit_is_counted_and_reported(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
     to = ("--cluster", cluster.url)
@@ -131,63 +133,59 @@ def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "expected"),
     [
         ("1/minute burst 10", "allowed: 9 of 10 left in the bucket of 1/minute burst 10\n"),
         ("1/minute burst 10 queue", "allowed: room for 9 of 10 in the queue\n"),
         ("5/year fixed_window", "allowed: 4 left of 5/year fixed_window\n"),
     ],
 )
-def test_what_is_left_is_compared_with_what_there_is(
-    run: Run, cluster: DemoCluster, name: str, limit: str, said: str
+def test_the_output_shows_the_remaining_units_and_the_limit(
+    run: Run, cluster: DemoCluster, name: str, limit: str, expected: str
 ) -> None:
-    assert run("check", "x", name, "--limit", limit, "--cluster", cluster.url).out == said
+    assert run("check", "x", name, "--limit", limit, "--cluster", cluster.url).out == expected
 
 
-def test_a_queueing_limit_says_when_ones_turn_comes(
-    run: Run, cluster: DemoCluster, name: str
-) -> None:
+def test_a_queueing_limit_reports_the_delay(run: Run, cluster: DemoCluster, name: str) -> None:
     words = ("check", "x", name, "--limit", "1/hour burst 10 queue", "--cluster", cluster.url)
     run(*words)
 
-    said = run(*words).out
+    output = run(*words).out
 
-    assert said.startswith("allowed, in its turn after 3599.") or "after 3600.00 s" in said
-    assert said.endswith(" s: room for 8 of 10 in the queue\n")
+    assert output.startswith("allowed, in its turn after 3599.") or "after 3600.00 s" in output
+    assert output.endswith(" s: room for 8 of 10 in the queue\n")
 
 
-def test_an_unlimited_rule_is_named_and_is_not_taken_for_none(
-    run: Run, cluster: DemoCluster
+def test_an_unlimited_rule_is_named_in_the_output(run: Run, cluster: DemoCluster) -> None:
+    result = run("check", "api", "free=x", "--cluster", cluster.url)
+
+    assert (result.status, result.out) == (0, "allowed: the rule api > free is unlimited\n")
+
+
+def test_descriptors_can_be_given_only_as_options(
+    run: Run, cluster: DemoCluster, name: str
 ) -> None:
-    ran = run("check", "api", "free=x", "--cluster", cluster.url)
-
-    assert (ran.status, ran.out) == (0, "allowed: the rule api > free is unlimited\n")
-
-
-def test_descriptors_may_stand_in_options_alone(run: Run, cluster: DemoCluster, name: str) -> None:
     words = ("check", "api", "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
 
     assert run(*words).row["rule"] == "api > client > path"
 
 
-def test_what_a_shadow_rule_would_have_denied_is_said(
-    run: Run, cluster: DemoCluster, name: str
-) -> None:
+def test_a_denial_by_a_shadow_rule_is_reported(run: Run, cluster: DemoCluster, name: str) -> None:
     words = ("check", "api", f"watched={name}", "--cluster", cluster.url)
     run(*words)
 
-    ran = run(*words)
+    result = run(*words)
 
-    assert ran.status == 0
-    assert "a shadow rule would have denied it" in ran.out
+    assert result.status == 0
+    assert "a shadow rule would have denied it" in result.out
 
 
-def test_a_request_that_meets_no_rule_is_allowed_and_says_so(
+def test_a_request_that_matches_no_rule_is_allowed_and_reported(
     run: Run, cluster: DemoCluster
 ) -> None:
-    ran = run("check", "api", "colour=red", "--cluster", cluster.url)
+    result = run("check", "api", "colour=red", "--cluster", cluster.url)
 
-    assert (ran.status, ran.out) == (
+    assert (result.status, result.out) == (
         0,
         "allowed: no rule applies to this request; rules of 'api' have the keys client, "
         "client > path, watched, closed, free\n",
@@ -203,52 +201,53 @@ def test_a_strict_check_fails_only_when_no_rule_applies(run: Run, cluster: DemoC
     assert (unlimited.status, unlimited.err) == (0, "")
 
 
-def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
+def test_a_misspelt_key_is_reported_with_the_nearest_known_key(
     run: Run, cluster: DemoCluster
 ) -> None:
-    ran = run("check", "api", "clinet=x", "--cluster", cluster.url)
+    result = run("check", "api", "clinet=x", "--cluster", cluster.url)
 
-    assert ran.status == 0
-    assert ran.out.endswith("; no rule has the key 'clinet': did you mean 'client'?\n")
+    assert result.status == 0
+    assert result.out.endswith("; no rule has the key 'clinet': did you mean 'client'?\n")
 
 
-def test_keys_in_the_wrong_order_are_answered_with_the_right_order(
+def test_keys_in_the_wrong_order_are_reported_with_the_right_order(
     run: Run, cluster: DemoCluster
 ) -> None:
-    ran = run("check", "api", "path=/login", "client=x", "--cluster", cluster.url)
+    result = run("check", "api", "path=/login", "client=x", "--cluster", cluster.url)
 
-    assert ran.status == 0
-    assert ran.out.endswith("; the order of the keys counts: did you mean 'client > path'?\n")
+    assert result.status == 0
+    assert result.out.endswith("; the order of the keys counts: did you mean 'client > path'?\n")
 
 
-def test_a_cost_over_the_limit_is_denied_for_good(
+def test_a_cost_over_the_limit_is_denied_permanently(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
-    ran = run("check", "api", name, "--cost", "6", "--cluster", cluster.url)
+    result = run("check", "api", name, "--cost", "6", "--cluster", cluster.url)
 
-    assert ran.status == 1
+    assert result.status == 1
     assert (
-        ran.out == "denied for good: cost 6 is more than 5/year fixed_window ever admits at once\n"
+        result.out
+        == "denied for good: cost 6 is more than 5/year fixed_window ever admits at once\n"
     )
     assert run("check", "api", "closed=x", "--cluster", cluster.url).status == 1
 
 
-def test_why_names_the_rule_that_denies_and_who_decided(
+def test_why_names_the_rule_that_denies_and_the_node_that_decided(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
     to = ("--cluster", cluster.url)
     run("check", "api", "-d", f"{name},path=/a", "--cost", "2", *to)
 
     words = ("why", "api", name, "-d", f"{name},path=/a", "-d", "free=x", "-d", "clinet=x", *to)
-    for_people, for_machines = run(*words), run(*words, "--json")
+    text_result, json_result = run(*words), run(*words, "--json")
 
-    rows = for_machines.row["descriptors"]
-    assert (for_people.status, for_machines.status) == (1, 1)
-    assert for_machines.row["allowed"] is False
+    rows = json_result.row["descriptors"]
+    assert (text_result.status, json_result.status) == (1, 1)
+    assert json_result.row["allowed"] is False
     assert [row["allowed"] for row in rows] == [True, False, True, True]
     assert [row["rule"] for row in rows[:2]] == ["api > client", "api > client > path"]
     assert [row["remaining"] for row in rows[:2]] == [5, 0]
-    lines = for_people.out.splitlines()
+    lines = text_result.out.splitlines()
     assert lines[:4] == [
         f"{name}: allowed",
         "  rule: api > client",
@@ -262,7 +261,7 @@ def test_why_names_the_rule_that_denies_and_who_decided(
     assert "did you mean 'client'" in lines[10]
 
 
-def test_why_spends_nothing_and_knows_shadow_rules_and_limits_of_zero(
+def test_why_spends_nothing_and_explains_shadow_rules_and_limits_of_zero(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
     to = ("--cluster", cluster.url)
@@ -280,17 +279,17 @@ def test_why_spends_nothing_and_knows_shadow_rules_and_limits_of_zero(
     assert (denied.status, denied.out) == (1, "denied: the limit 0/year admits nothing\n")
 
 
-def test_an_unknown_domain_is_refused_with_those_that_are_known(
+def test_an_unknown_domain_is_rejected_with_the_known_domains(
     run: Run, cluster: DemoCluster
 ) -> None:
-    said = refused(run("check", "ipa", "client=x", "--cluster", cluster.url))
+    message = refused(run("check", "ipa", "client=x", "--cluster", cluster.url))
 
-    assert "domain 'ipa' has no rules" in said
-    assert "the cluster has api" in said
+    assert "domain 'ipa' has no rules" in message
+    assert "the cluster has api" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["check", "api"], "KEY=VALUE"),
         (["why", "api"], "nothing to explain: give KEY=VALUE words"),
@@ -319,7 +318,9 @@ def test_an_unknown_domain_is_refused_with_those_that_are_known(
         (["rules", "chek", "api"], "did you mean 'check'?"),
     ],
 )
-def test_words_that_make_no_sense_are_named(
-    run: Run, cluster: DemoCluster, words: list[str], said: str
+def test_invalid_arguments_are_reported(
+    run: Run, cluster: DemoCluster, words: list[str], expected: str
 ) -> None:
-    assert said in refused(run(*words, *(["--cluster", cluster.url] if words[-1] != "api" else [])))
+    assert expected in refused(
+        run(*words, *(["--cluster", cluster.url] if words[-1] != "api" else []))
+    )

@@ -18,7 +18,7 @@ from tests.node.cli.cluster_rules import RULES
 ROOT = Path(__file__).parents[3]
 
 
-def test_help_and_version_are_no_errors(run: Run) -> None:
+def test_help_and_version_exit_without_error(run: Run) -> None:
     assert "Exit status" in run("--help").out
     assert run("--version").status == 0
     for verb in (
@@ -37,7 +37,7 @@ def test_help_and_version_are_no_errors(run: Run) -> None:
 
 
 def test_the_help_states_the_defaults_of_all_options() -> None:
-    hidden = [
+    undocumented = [
         (context.command_path, option.name)
         for context in commands(click.Context(ringfence, info_name="ringfence"))
         for option in context.command.params
@@ -45,7 +45,7 @@ def test_the_help_states_the_defaults_of_all_options() -> None:
         if f"default: {option.default}" not in " ".join(context.get_help().split())
     ]
 
-    assert hidden == []
+    assert undocumented == []
 
 
 def commands(context: click.Context) -> Iterator[click.Context]:
@@ -58,13 +58,13 @@ def commands(context: click.Context) -> Iterator[click.Context]:
             yield from commands(click.Context(inner, parent=context, info_name=name))
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES, "utf-8")
     reader, writer = os.pipe()
     os.close(reader)
 
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "node.entry", "rules", "check", path],
         cwd=ROOT,
         stdout=writer,
@@ -74,18 +74,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     )
     os.close(writer)
 
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (completed.returncode, completed.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(
     "words", [["rules", "check", "FILE"], ["rules", "check", "FILE", "--json"]]
 )
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_a_failed_write_of_the_output_is_reported_in_one_line(
+    tmp_path: Path, words: list[str]
+) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES, "utf-8")
 
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "node.entry", *(str(path) if w == "FILE" else w for w in words)],
             cwd=ROOT,
             stdout=full,
@@ -94,8 +96,10 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[s
             check=False,
         )
 
-    assert ended.returncode == 2
-    assert ended.stderr == (b"ringfence: the output cannot be written: No space left on device\n")
+    assert completed.returncode == 2
+    assert completed.stderr == (
+        b"ringfence: the output cannot be written: No space left on device\n"
+    )
 
 
 def test_log_lines_show_letters_of_all_languages_and_escape_line_ends(

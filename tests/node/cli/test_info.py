@@ -1,4 +1,4 @@
-"""`ringfence info` in every state that the engine can be in."""
+"""Command `ringfence info` with each choice of the engine."""
 
 import json
 
@@ -11,7 +11,7 @@ from ringfence.limiter import why_not_compiled
 from ringfence.peering.engine_choice import ENVIRONMENT, chosen_engine
 
 
-def test_the_engine_is_the_compiled_one_where_it_was_built(monkeypatch) -> None:
+def test_the_compiled_engine_is_chosen_when_it_was_built(monkeypatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
 
     choice = chosen_engine()
@@ -22,25 +22,25 @@ def test_the_engine_is_the_compiled_one_where_it_was_built(monkeypatch) -> None:
     )
 
 
-def test_the_reference_can_be_asked_for_and_info_says_so() -> None:
-    ran = CliRunner(env={ENVIRONMENT: "reference"}).invoke(info, [])
+def test_the_reference_engine_can_be_chosen_and_info_shows_it() -> None:
+    result = CliRunner(env={ENVIRONMENT: "reference"}).invoke(info, [])
 
-    assert ran.exit_code == 0
-    first, second, *rest = ran.stdout.splitlines()
+    assert result.exit_code == 0
+    first, second, *rest = result.stdout.splitlines()
     assert first.split() == ["engine", "reference"]
     assert second.split(maxsplit=1) == ["because", "RINGFENCE_ENGINE=reference asks for it"]
     assert rest[-1].startswith("The reference engine is exact but slower")
 
 
-def test_a_machine_reads_engine_reason_and_versions() -> None:
-    ran = CliRunner(env={ENVIRONMENT: "auto"}).invoke(info, ["--json"])
+def test_json_output_has_engine_reason_and_versions() -> None:
+    result = CliRunner(env={ENVIRONMENT: "auto"}).invoke(info, ["--json"])
 
-    facts = json.loads(ran.stdout)
+    facts = json.loads(result.stdout)
     assert facts["engine"] in ("compiled", "reference")
     assert {"because", "python", "platform", "ringfence", "trio", "aioquic"} <= facts.keys()
 
 
-def test_an_engine_that_does_not_exist_is_refused_with_those_that_do(monkeypatch) -> None:
+def test_an_unknown_engine_is_rejected_with_the_known_engines(monkeypatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "fast")
 
     with pytest.raises(ConfigError, match="must be compiled, reference or auto, got fast"):

@@ -8,40 +8,42 @@ import pytest
 from tests.invocation import Run, refused
 
 
-def test_keys_are_made_and_the_next_steps_shown(run: Run, tmp_path: Path) -> None:
+def test_keys_are_created_and_the_next_steps_are_shown(run: Run, tmp_path: Path) -> None:
     directory = tmp_path / "keys"
 
-    ran = run("keys", "new", directory, "--name", "a.example.org", "--address", "10.0.0.1")
+    result = run("keys", "new", directory, "--name", "a.example.org", "--address", "10.0.0.1")
 
-    assert ran.status == 0
-    assert f'set keys = "{directory}"' in ran.out
-    assert "app.token" in ran.out
+    assert result.status == 0
+    assert f'set keys = "{directory}"' in result.out
+    assert "app.token" in result.out
     assert stat.S_IMODE((directory / "node.key").stat().st_mode) == 0o600
     assert "exists" in refused(run("keys", "new", directory))
 
 
-def test_keys_of_single_nodes_are_made(run: Run, tmp_path: Path) -> None:
+def test_keys_of_single_nodes_are_created(run: Run, tmp_path: Path) -> None:
     directory = tmp_path / "keys"
 
-    made = run("keys", "new", directory, "--node", "a", "--node", "b", "--json")
+    created = run("keys", "new", directory, "--node", "a", "--node", "b", "--json")
     added = run("keys", "add-node", directory, "c", "--json")
 
-    assert {"nodes/a.pem", "nodes/a.key", "nodes/b.pem", "nodes/b.key"} <= set(made.row["files"])
-    assert "node.pem" not in made.row["files"]
+    assert {"nodes/a.pem", "nodes/a.key", "nodes/b.pem", "nodes/b.key"} <= set(created.row["files"])
+    assert "node.pem" not in created.row["files"]
     assert added.row["files"] == ["nodes/c.pem", "nodes/c.key"]
     assert "give --replace" in refused(run("keys", "add-node", directory, "c"))
     renewed = run("keys", "add-node", directory, "c", "--replace")
     assert f"wrote {directory}/nodes/c.pem" in renewed.out
 
 
-def test_a_machine_reads_which_files_were_made(run: Run, tmp_path: Path) -> None:
+def test_json_output_lists_the_created_files(run: Run, tmp_path: Path) -> None:
     row = run("keys", "new", tmp_path / "keys", "--token", "web:check", "--json").row
 
     assert sorted(row["files"]) == sorted(path.name for path in (tmp_path / "keys").iterdir())
     assert "web.token" in row["files"]
 
 
-def test_a_clusters_keys_grow_and_are_listed(run: Run, tmp_path: Path) -> None:
+def test_keys_of_a_cluster_can_be_added_listed_revoked_and_renewed(
+    run: Run, tmp_path: Path
+) -> None:
     directory = tmp_path / "keys"
     run("keys", "new", directory, "--node", "a", "--days", "20")
 
@@ -67,7 +69,7 @@ def test_a_clusters_keys_grow_and_are_listed(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--address", "a.example.org"], "give host names by --name"),
         (["--token", "app"], "NAME:SCOPE"),
@@ -75,10 +77,10 @@ def test_a_clusters_keys_grow_and_are_listed(run: Run, tmp_path: Path) -> None:
         (["--days", "0"], "--days"),
     ],
 )
-def test_wrong_wishes_for_keys_are_named(
-    run: Run, tmp_path: Path, words: list[str], said: str
+def test_invalid_options_for_keys_are_reported(
+    run: Run, tmp_path: Path, words: list[str], expected: str
 ) -> None:
-    assert said in refused(run("keys", "new", tmp_path / "keys", *words))
+    assert expected in refused(run("keys", "new", tmp_path / "keys", *words))
     assert not (tmp_path / "keys").exists()
 
 
@@ -102,9 +104,9 @@ def test_each_step_of_a_rotation_names_the_next_one(run: Run, tmp_path: Path) ->
 
 def test_all_written_files_and_the_next_steps_are_printed(run: Run, tmp_path: Path) -> None:
     directory = tmp_path / "keys"
-    ran = run("keys", "new", directory)
+    result = run("keys", "new", directory)
 
-    *wrote, nodes, clients = ran.out.splitlines()
+    *wrote, nodes, clients = result.out.splitlines()
 
     assert sorted(wrote) == sorted(f"wrote {path}" for path in directory.iterdir())
     assert nodes == f'nodes: set keys = "{directory}"'

@@ -4,16 +4,16 @@ import pytest
 
 from node.demo.cluster import DemoCluster
 from tests.invocation import Run, refused
-from tests.node.cli.cluster_rules import shown
+from tests.node.cli.cluster_rules import render_members
 
 # Members
 
 
 def test_members_are_listed_with_their_own_figures(run: Run, cluster: DemoCluster) -> None:
-    ran = run("members", "--json", "--cluster", cluster.url)
-    [a, b] = ran.row["members"]
+    result = run("members", "--json", "--cluster", cluster.url)
+    [a, b] = result.row["members"]
 
-    assert ran.row["asked"] == "a"
+    assert result.row["asked"] == "a"
     assert (a["name"], a["state"], a["reachable"]) == ("a", "alive", True)
     assert (b["name"], b["state"], b["reachable"]) == ("b", "alive", True)
     assert a["owned_shards"] + b["owned_shards"] == 16384
@@ -27,11 +27,11 @@ def test_members_are_listed_with_their_own_figures(run: Run, cluster: DemoCluste
         assert row["datacenter"] == "dc1"
 
 
-def test_members_are_a_tree_for_people(run: Run, cluster: DemoCluster) -> None:
-    ran = run("members", "--cluster", cluster.url)
+def test_members_are_shown_as_a_tree(run: Run, cluster: DemoCluster) -> None:
+    result = run("members", "--cluster", cluster.url)
 
-    assert ran.status == 0
-    lines = ran.out.splitlines()
+    assert result.status == 0
+    lines = result.out.splitlines()
     assert lines[0] == "2 members, as a sees them"
     assert lines[1] == "└── dc1: 2 members"
     assert " ".join(lines[2].split()[1:9]) == (
@@ -72,10 +72,10 @@ def _member(name: str, **reported: object) -> dict[str, object]:
         ),
     ],
 )
-def test_members_are_one_table_with_the_columns_that_the_screen_holds(
+def test_members_are_one_table_with_the_columns_that_fit_the_width(
     width: int, columns: str
 ) -> None:
-    lines = shown(
+    lines = render_members(
         width,
         _member("node-north-1", zone="n", rtt_ms=None),
         _member("b", clock_offset_ms=None, clock_suspect=None, reachable=False, counters=None),
@@ -92,22 +92,22 @@ def test_members_are_one_table_with_the_columns_that_the_screen_holds(
     assert ("version" in reported) is (width < 200)
 
 
-def test_members_stand_under_their_data_center() -> None:
-    lines = shown(200, _member("a"), _member("b", datacenter="dc2"), _member("c"))
+def test_members_are_listed_under_their_data_center() -> None:
+    lines = render_members(200, _member("a"), _member("b", datacenter="dc2"), _member("c"))
 
     heads = [line for line in lines if "dc" in line]
     assert heads == ["├── dc1: 2 members", "└── dc2: 1 member"]
     assert "zone" not in "\n".join(lines)
 
 
-def test_members_that_are_gone_are_not_counted_and_those_in_doubt_are_named() -> None:
-    gone = {"reachable": False, "counters": None}
-    lines = shown(
+def test_dead_and_left_members_are_not_counted_and_suspects_are_named() -> None:
+    unreachable = {"reachable": False, "counters": None}
+    lines = render_members(
         200,
         _member("a"),
-        _member("b", state="suspect", **gone),
-        _member("c", state="left", **gone),
-        _member("d", state="dead", **gone),
+        _member("b", state="suspect", **unreachable),
+        _member("c", state="left", **unreachable),
+        _member("d", state="dead", **unreachable),
         _member("e", state="forwarding", clock_suspect=True),
     )
 
@@ -118,15 +118,15 @@ def test_members_that_are_gone_are_not_counted_and_those_in_doubt_are_named() ->
     assert "-1.25 ms, far off" in lines[7]
 
 
-def test_refused_rules_and_nodes_that_differ_are_said() -> None:
-    alike = {"counters": {"rules_hash": 7, "rules_refused": 0}}
-    older = {"counters": {"rules_hash": 8, "rules_refused": 1}, "version": "0.0.9"}
-    calm = shown(160, _member("a", **alike), _member("b", **alike))
-    lines = shown(
+def test_rejected_rules_and_differences_between_nodes_are_reported() -> None:
+    current = {"counters": {"rules_hash": 7, "rules_refused": 0}}
+    outdated = {"counters": {"rules_hash": 8, "rules_refused": 1}, "version": "0.0.9"}
+    healthy = render_members(160, _member("a", **current), _member("b", **current))
+    lines = render_members(
         160,
-        _member("a", **alike),
-        _member("b", **alike),
-        _member("c", **older),
+        _member("a", **current),
+        _member("b", **current),
+        _member("c", **outdated),
         _member("d", state="dead", counters=None, reachable=False, state_for_s=250.0, version="1"),
     )
 
@@ -135,12 +135,12 @@ def test_refused_rules_and_nodes_that_differ_are_said() -> None:
     assert "rules differ between a, b and c; give all nodes equal files" in remarks
     assert "software versions differ: 0.1.0 at a, b; 0.0.9 at c" in remarks
     assert "dead for 4 min" in "\n".join(lines)
-    assert "refused" not in "".join(calm)
-    assert "differ" not in "".join(calm)
+    assert "refused" not in "".join(healthy)
+    assert "differ" not in "".join(healthy)
 
 
-def test_what_a_stranger_calls_itself_does_no_harm_on_a_screen() -> None:
-    lines = shown(200, _member("a\x1b[2J", datacenter="\x1b]0;x"))
+def test_control_characters_in_member_names_are_not_printed() -> None:
+    lines = render_members(200, _member("a\x1b[2J", datacenter="\x1b]0;x"))
 
     assert "\x1b" not in "".join(lines)
 
@@ -148,7 +148,7 @@ def test_what_a_stranger_calls_itself_does_no_harm_on_a_screen() -> None:
 # Leaving
 
 
-def test_only_a_token_with_the_scope_may_have_a_member_leave(
+def test_only_a_token_with_the_admin_scope_can_make_a_member_leave(
     run: Run, cluster: DemoCluster
 ) -> None:
     assert "lacks the scope 'admin'" in refused(run("leave", "b", "--cluster", cluster.url))
@@ -163,6 +163,6 @@ def test_leave_needs_the_name_of_a_known_member(run: Run, cluster: DemoCluster) 
 
 
 def test_leave_fails_when_no_member_answers(run: Run) -> None:
-    ran = run("leave", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1")
+    result = run("leave", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1")
 
-    assert "no node of the cluster answered" in refused(ran, 3)
+    assert "no node of the cluster answered" in refused(result, 3)

@@ -14,7 +14,7 @@ from tests.invocation import Run, refused
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("ruels = 3\n", "did you mean 'rules'"),
         ("join = [\n", "must be TOML, got: "),
@@ -25,15 +25,15 @@ from tests.invocation import Run, refused
         ('join = ["127.0.0.1"]\nlisten = "127.0.0.1"\nweight = 5\n', "use 0.25 to 4"),
     ],
 )
-def test_a_node_with_wrong_settings_does_not_start_and_says_why(
-    run: Run, tmp_path: Path, text: str, said: str
+def test_a_node_with_invalid_settings_does_not_start_and_reports_the_reason(
+    run: Run, tmp_path: Path, text: str, expected: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text("domain: api\nlimits: []\n", "utf-8")
     (tmp_path / "node.toml").write_text(text, "utf-8")
 
-    ran = run("node", "--config", tmp_path / "node.toml", "--name", "a")
+    result = run("node", "--config", tmp_path / "node.toml", "--name", "a")
 
-    assert said in refused(ran)
+    assert expected in refused(result)
 
 
 def test_problems_of_keys_and_of_rules_are_reported_together(run: Run, tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: P
     assert "ringfence keys renew" in message
 
 
-def test_a_node_starts_without_what_only_clients_and_files_need() -> None:
-    needless = ["yaml", "tomllib", "asyncio", "h11", "rich", "prometheus_client", "dns.resolver"]
-    needless += ["ringfence.client.connect", "ringfence.client.cluster", "ringfence.blocking"]
-    needless += ["ringfence.rules.loading.yaml_files", "node.config.rules_reload", "node.admin"]
+def test_a_node_starts_without_modules_that_only_clients_and_files_need() -> None:
+    unneeded = ["yaml", "tomllib", "asyncio", "h11", "rich", "prometheus_client", "dns.resolver"]
+    unneeded += ["ringfence.client.connect", "ringfence.client.cluster", "ringfence.blocking"]
+    unneeded += ["ringfence.rules.loading.yaml_files", "node.config.rules_reload", "node.admin"]
     program = (
         "import sys\nimport node.cli.command, node.cli.node, node.serve\n"
-        f"print(*(sys.modules.keys() & set({needless})))"
+        f"print(*(sys.modules.keys() & set({unneeded})))"
     )
 
     loaded = subprocess.run(

@@ -9,22 +9,20 @@ from tests.invocation import Run, refused
 from tests.node.cli.cluster_rules import RULES
 
 
-def test_rules_are_shown_as_a_tree_with_what_is_to_be_known_of_each(
-    run: Run, tmp_path: Path
-) -> None:
+def test_rules_are_shown_as_a_tree_with_the_details_of_each_rule(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES.replace("key: watched", "key: watched\n    value: '[/x]*'"), "utf-8")
 
-    ran = run("rules", "check", path)
+    result = run("rules", "check", path)
 
-    assert ran.status == 0
-    assert "\n  client  5/year fixed_window\n" in ran.out
-    assert "\n    path  2/year fixed_window\n" in ran.out
-    assert "watched=[/x]*" in ran.out  # as it stands in the file, not as markup
+    assert result.status == 0
+    assert "\n  client  5/year fixed_window\n" in result.out
+    assert "\n    path  2/year fixed_window\n" in result.out
+    assert "watched=[/x]*" in result.out  # as written in the file, not as markup
     for words in ("identity ", "bytes per key", "shadow"):
-        assert words in ran.out
-    assert "usually at most 5 in any one period, in the worst case 10. A period can" in ran.out
-    assert ran.out.endswith("5 rules are good\n")
+        assert words in result.out
+    assert "usually at most 5 in any one period, in the worst case 10. A period can" in result.out
+    assert result.out.endswith("5 rules are good\n")
 
 
 TREE = """\
@@ -75,13 +73,14 @@ def test_the_printed_tree_has_limits_names_flags_and_bounds_of_all_rules(
     path = tmp_path / "rules.yaml"
     path.write_text(TREE, "utf-8")
 
-    ran = run("rules", "check", path)
+    result = run("rules", "check", path)
 
-    printed = re.sub(r"\d+ bytes per key", "N bytes per key", ran.out)  # It depends on the engine.
+    # The number of bytes depends on the engine.
+    printed = re.sub(r"\d+ bytes per key", "N bytes per key", result.out)
     assert [line.partition(". ")[0] for line in printed.splitlines()] == PRINTED.splitlines()
 
 
-def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
+def test_json_output_has_the_same_rules_and_warnings(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
 
@@ -97,18 +96,18 @@ def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
     assert "rules.yaml:17" in row["warnings"][0]
 
 
-def test_warnings_stand_where_they_belong(run: Run, tmp_path: Path) -> None:
+def test_a_warning_is_printed_below_its_rule(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
 
-    ran = run("rules", "check", path)
+    result = run("rules", "check", path)
 
-    assert ran.status == 0
-    assert "\n  odd\n      warning: " in ran.out
+    assert result.status == 0
+    assert "\n  odd\n      warning: " in result.out
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("domain: [", "not YAML"),
         ("domain: api\nlimits: []\n", "rules.yaml:2"),
@@ -117,15 +116,15 @@ def test_warnings_stand_where_they_belong(run: Run, tmp_path: Path) -> None:
         ("", "the file is empty"),
     ],
 )
-def test_rules_that_are_wrong_are_named_by_file_and_line(
-    run: Run, tmp_path: Path, text: str, said: str
+def test_invalid_rules_are_reported_with_file_and_line(
+    run: Run, tmp_path: Path, text: str, expected: str
 ) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(text, "utf-8")
 
     message = refused(run("rules", "check", path))
 
-    assert said in message
+    assert expected in message
     assert "rules.yaml" in message
 
 
@@ -142,7 +141,7 @@ def test_several_files_share_a_domain_when_merged(run: Run, tmp_path: Path) -> N
     assert run("rules", "check", "--merge", one, two).status == 0
 
 
-def test_a_single_rule_is_good_in_the_singular(run: Run, tmp_path: Path) -> None:
+def test_the_summary_of_a_single_rule_is_in_the_singular(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(
         "domain: x\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n",

@@ -1,4 +1,4 @@
-"""`ringfence rules check` of limits that hold in several data centers."""
+"""Command `ringfence rules check` with limits shared by several data centers."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ descriptors:
   - key: home
     rate_limit: {unit: second, requests_per_unit: 5, global: {mode: home, home: eu}}
 """
-QUICK = """\
+SHORT_PERIODS = """\
 domain: quick
 defaults: {scope: global}
 descriptors:
@@ -34,7 +34,7 @@ descriptors:
       requests_per_unit: 9
       scope: global
 """
-FAR = ("--datacenters", "3", "--rtt", "80")
+THREE_DATACENTERS = ("--datacenters", "3", "--rtt", "80")
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -43,23 +43,23 @@ Run = Callable[..., tuple[int, str, str]]
 def check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Run:
-    """Check rules, each text a file, and give status, output and errors."""
+    """Check rules, one file per text, and return the exit status, output and errors."""
 
-    def run_it(texts: list[str], *options: str) -> tuple[int, str, str]:
+    def run_command(texts: list[str], *options: str) -> tuple[int, str, str]:
         paths = [tmp_path / f"rules{number}.yaml" for number in range(len(texts))]
         for path, text in zip(paths, texts, strict=True):
             path.write_text(text, "utf-8")
         monkeypatch.setattr("sys.argv", ["ringfence", "rules", "check", *map(str, paths), *options])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as stopped:
             command.main()
         reported = capsys.readouterr()
-        return int(left.value.code or 0), reported.out, reported.err
+        return int(stopped.value.code or 0), reported.out, reported.err
 
-    return run_it
+    return run_command
 
 
 def test_the_bound_of_every_global_rule_is_printed(check: Run) -> None:
-    status, out, err = check([RULES], *FAR)
+    status, out, err = check([RULES], *THREE_DATACENTERS)
 
     assert (status, err) == (0, "")
     for words in (
@@ -72,8 +72,8 @@ def test_the_bound_of_every_global_rule_is_printed(check: Run) -> None:
     assert out.endswith("4 rules are good\n")
 
 
-def test_a_machine_reads_the_bound(check: Run) -> None:
-    row = json.loads(check([RULES], *FAR, "--json")[1])
+def test_json_output_has_the_bound(check: Run) -> None:
+    row = json.loads(check([RULES], *THREE_DATACENTERS, "--json")[1])
 
     [_, near, reported, split, home] = row["rules"]
     assert near["cross_dc"] is None
@@ -86,27 +86,27 @@ def test_a_machine_reads_the_bound(check: Run) -> None:
 
 
 def test_more_demand_raises_the_bound(check: Run) -> None:
-    row = json.loads(check([RULES], *FAR, "--demand", "20", "--json")[1])
+    row = json.loads(check([RULES], *THREE_DATACENTERS, "--demand", "20", "--json")[1])
 
     assert row["rules"][2]["cross_dc"]["bound"] == 600 + 2 * (19 + 6)
 
 
-def test_what_is_too_short_is_refused_all_at_once_with_its_places(check: Run) -> None:
-    status, out, err = check([RULES, QUICK], *FAR)
+def test_all_periods_that_are_too_short_are_reported_with_their_lines(check: Run) -> None:
+    status, out, err = check([RULES, SHORT_PERIODS], *THREE_DATACENTERS)
 
     assert (status, out) == (2, "")
     assert "rules1.yaml:5: quick > first > rate_limit: with a round trip of 80 ms, counts" in err
     assert "rules1.yaml:10: quick > second > rate_limit: with a round trip of 80 ms" in err
-    for mend in ("at least 5.6 s", "scope: datacenter", "{mode: split}", "{mode: home, home: "):
-        assert mend in err
+    for fix in ("at least 5.6 s", "scope: datacenter", "{mode: split}", "{mode: home, home: "):
+        assert fix in err
 
 
-def test_what_is_too_short_for_one_way_is_good_for_a_shorter_one(check: Run) -> None:
-    assert check([QUICK], "--datacenters", "3", "--rtt", "1")[0] == 0
-    assert check([QUICK], "--datacenters", "1", "--rtt", "80")[0] == 0
+def test_a_period_too_short_for_one_round_trip_is_accepted_for_a_shorter_one(check: Run) -> None:
+    assert check([SHORT_PERIODS], "--datacenters", "3", "--rtt", "1")[0] == 0
+    assert check([SHORT_PERIODS], "--datacenters", "1", "--rtt", "80")[0] == 0
 
 
-def test_without_data_centers_a_warning_says_what_is_not_known(check: Run) -> None:
+def test_a_warning_is_printed_when_the_data_centers_are_not_given(check: Run) -> None:
     status, out, _ = check([RULES])
 
     assert status == 0
@@ -122,22 +122,22 @@ def test_rules_of_one_data_center_need_no_warning(check: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--datacenters", "3"], "--datacenters without --rtt; add the round trip"),
         (["--rtt", "80"], "--rtt must be used with --datacenters; add --datacenters N"),
         (["--demand", "3"], "--demand must be used with --datacenters"),
         (["--datacenters", "3", "--rtt", "nan"], "--rtt must be a number"),
-        ([*FAR, "--demand", "nan"], "--demand must be a number"),
+        ([*THREE_DATACENTERS, "--demand", "nan"], "--demand must be a number"),
         (["--datacenters", "0", "--rtt", "80"], "--datacenters"),
         (["--datacenters", "3", "--rtt", "-1"], "--rtt"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(check: Run, options: list[str], said: str) -> None:
+def test_invalid_options_are_rejected(check: Run, options: list[str], expected: str) -> None:
     status, out, err = check([RULES], *options)
 
     assert (status, out) == (2, "")
-    assert said in err
+    assert expected in err
     assert "Traceback" not in err
 
 
@@ -145,18 +145,16 @@ def test_options_that_make_no_sense_are_refused(check: Run, options: list[str], 
     ("option", "least", "most"),
     [("--datacenters", 1, 1000), ("--rtt", 0, 10_000), ("--demand", 0, 1_000_000)],
 )
-def test_the_numbers_of_a_forecast_have_bounds(
-    check: Run, option: str, least: int, most: int
-) -> None:
-    usual = {"--datacenters": 3, "--rtt": 80, "--demand": 2}
+def test_the_numeric_options_have_bounds(check: Run, option: str, least: int, most: int) -> None:
+    defaults = {"--datacenters": 3, "--rtt": 80, "--demand": 2}
     of_one_datacenter = RULES.partition("  - key: shared")[0]
 
     def status(value: int) -> int:
-        words = [str(word) for pair in (usual | {option: value}).items() for word in pair]
+        words = [str(word) for pair in (defaults | {option: value}).items() for word in pair]
         return check([of_one_datacenter], *words)[0]
 
     assert [status(value) for value in (least - 1, least, most, most + 1)] == [2, 0, 0, 2]
 
 
-def test_the_forecast_counts_on_the_rounds_that_nodes_make() -> None:
+def test_the_bound_assumes_the_interval_at_which_nodes_send_counts() -> None:
     assert round(INTERVAL * 1e9) == ROUND_NS

@@ -1,4 +1,4 @@
-"""`ringfence throttled`: the lists of several nodes as one, and what is said when one fails."""
+"""Command `ringfence throttled`: the merged lists of several nodes, and errors."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ from ringfence.errors import RingfenceError
 Serve = Callable[..., str]
 
 
-def reported(node: str, *rows: tuple[str, int, int]) -> bytes:
+def report_of(node: str, *rows: tuple[str, int, int]) -> bytes:
     keys = [
         {
             "rule": "api > client",
@@ -71,7 +71,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(throttled, words)
 
 
-def refusal(*words: str) -> str:
+def error_of(*words: str) -> str:
     error = run(*words).exception
     assert isinstance(error, RingfenceError)
     return str(error)
@@ -82,8 +82,8 @@ def rows_of(result: Result) -> Sequence[tuple[str, str, int]]:
     return [(row["node"], row["counter"][0][1], row["denied"]) for row in rows]
 
 
-def test_the_lists_of_all_nodes_are_one(serve: Serve) -> None:
-    urls = [serve(reported("a", ("x", 5, 0), ("y", 1, 0))), serve(reported("b", ("z", 3, 1)))]
+def test_the_lists_of_all_nodes_are_merged(serve: Serve) -> None:
+    urls = [serve(report_of("a", ("x", 5, 0), ("y", 1, 0))), serve(report_of("b", ("z", 3, 1)))]
 
     result = run(*urls, "--json", "--count", "2")
 
@@ -91,8 +91,8 @@ def test_the_lists_of_all_nodes_are_one(serve: Serve) -> None:
     assert json.loads(result.output)["denied"] == 9
 
 
-def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
-    result = run(serve(reported("a", ("203.0.113.7", 1200, 0), ("x\x1b[2J", 40, 8))))
+def test_text_output_shows_names_and_the_error_of_a_count(serve: Serve) -> None:
+    result = run(serve(report_of("a", ("203.0.113.7", 1200, 0), ("x\x1b[2J", 40, 8))))
 
     lines = result.output.splitlines()
     assert lines[1].split() == ["1200", "client=203.0.113.7", "api", ">", "client", "a"]
@@ -100,23 +100,23 @@ def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
     assert lines[3] == "1240 denials in all during the last 5 to 10 minutes"
 
 
-def test_when_nobody_was_denied_that_is_said(serve: Serve) -> None:
-    assert run(serve(reported("a"))).output == "no checks were denied lately\n"
+def test_the_output_states_that_no_checks_were_denied(serve: Serve) -> None:
+    assert run(serve(report_of("a"))).output == "no checks were denied lately\n"
 
 
-def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path) -> None:
+def test_the_token_and_the_count_are_sent_to_the_node(serve: Serve, tmp_path: Path) -> None:
     seen: list[str] = []
     path = tmp_path / "ops.token"
     path.write_text("ops.00ff\n", "ascii")
 
-    run(serve(reported("a"), seen=seen), "--token-file", str(path), "--count", "7")
+    run(serve(report_of("a"), seen=seen), "--token-file", str(path), "--count", "7")
 
     assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
 
 
 def test_20_keys_are_shown_by_default_and_at_most_256(serve: Serve) -> None:
     seen: list[str] = []
-    url = serve(reported("a"), seen=seen)
+    url = serve(report_of("a"), seen=seen)
 
     run(url)
     run(url, "--count", "1")
@@ -132,17 +132,17 @@ def test_20_keys_are_shown_by_default_and_at_most_256(serve: Serve) -> None:
 def test_a_refusal_is_shown_with_the_text_of_the_node(serve: Serve) -> None:
     body = json.dumps({"status": 401, "title": "this needs a token", "detail": "send one"})
 
-    assert "this needs a token; send one" in refusal(serve(body.encode(), 401))
-    assert "it answers 502" in refusal(serve(b"<html>", 502))
+    assert "this needs a token; send one" in error_of(serve(body.encode(), 401))
+    assert "it answers 502" in error_of(serve(b"<html>", 502))
 
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"asked": 1}'])
-def test_what_is_no_operators_port_is_said_to_be_none(serve: Serve, body: bytes) -> None:
-    assert "must be that of an admin port" in refusal(serve(body))
+def test_a_url_that_is_not_of_an_admin_port_is_reported(serve: Serve, body: bytes) -> None:
+    assert "must be that of an admin port" in error_of(serve(body))
 
 
-def test_a_node_that_does_not_answer_is_named() -> None:
-    assert "http://127.0.0.1:9: no answer" in refusal("http://127.0.0.1:9")
+def test_a_node_that_does_not_answer_is_reported() -> None:
+    assert "http://127.0.0.1:9: no answer" in error_of("http://127.0.0.1:9")
 
 
 def test_a_reply_that_is_not_http_is_refused() -> None:
@@ -156,43 +156,45 @@ def test_a_reply_that_is_not_http_is_refused() -> None:
 
         thread = Thread(target=answer)
         thread.start()
-        message = refusal(f"http://127.0.0.1:{server.getsockname()[1]}")
+        message = error_of(f"http://127.0.0.1:{server.getsockname()[1]}")
         thread.join()
 
     assert "the reply must be HTTP" in message
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:7180", "ftp://x", "http://", "http://[", "http://a b"])
-def test_what_is_no_url_is_said_to_be_none(url: str) -> None:
-    assert url in refusal(url)
+def test_an_invalid_url_is_reported(url: str) -> None:
+    assert url in error_of(url)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
 
-    assert missing in refusal("http://127.0.0.1:9", "--token-file", missing)
-    assert missing in refusal("http://127.0.0.1:9", "--ca", missing)
+    assert missing in error_of("http://127.0.0.1:9", "--token-file", missing)
+    assert missing in error_of("http://127.0.0.1:9", "--ca", missing)
 
 
-def test_without_any_address_the_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_address_explains_how_to_give_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
-    assert "pass --cluster" in refusal()
+    assert "pass --cluster" in error_of()
 
 
-def test_files_for_an_operators_port_are_refused_without_one(tmp_path: Path) -> None:
+def test_files_for_an_admin_port_are_rejected_without_its_url(tmp_path: Path) -> None:
     words = ("--cluster", "ringfence://127.0.0.1:9", "--ca", str(tmp_path / "ca.pem"))
 
-    assert "--token-file and --ca belong to the URL of an admin port" in refusal(*words)
+    assert "--token-file and --ca belong to the URL of an admin port" in error_of(*words)
 
 
-def test_what_two_ports_say_of_one_key_is_counted_once(serve: Serve) -> None:
-    both = json.loads(reported("a", ("x", 5, 0)))
-    both["nodes"] = {"a": 2, "b": 4}
-    both["keys"][0] |= {"nodes": {"a": 1, "b": 4}, "owner": "b"}
-    other = json.dumps(both | {"asked": "b", "missing": ["c"]}).encode()
+def test_a_key_reported_by_two_ports_is_counted_once(serve: Serve) -> None:
+    report = json.loads(report_of("a", ("x", 5, 0)))
+    report["nodes"] = {"a": 2, "b": 4}
+    report["keys"][0] |= {"nodes": {"a": 1, "b": 4}, "owner": "b"}
+    other = json.dumps(report | {"asked": "b", "missing": ["c"]}).encode()
 
-    result = run(serve(json.dumps(both).encode()), serve(other), "--json")
+    result = run(serve(json.dumps(report).encode()), serve(other), "--json")
 
     assert rows_of(result) == [("b", "x", 5)]
     assert json.loads(result.output)["denied"] == 6
