@@ -30,17 +30,17 @@ def test_a_proof_holds_for_no_other_key(name):
 
 
 @given(proof=st.binary(max_size=64))
-def test_invented_proofs_do_not_hold(proof):
+def test_random_proofs_do_not_hold(proof):
     assert not proves(b"a cluster's key!", "n1", proof)
 
 
-def test_the_proof_is_the_documented_one():
-    key, where = b"a cluster's key!", hashlib.sha256(b"this connection").digest()
-    said = b"ringfence wire 1: node\x00" + where + b"ringfence\x00n1"
+def test_a_proof_has_the_documented_format():
+    key, connection_digest = b"a cluster's key!", hashlib.sha256(b"this connection").digest()
+    proven_text = b"ringfence wire 1: node\x00" + connection_digest + b"ringfence\x00n1"
 
     proof = node_proof(key, "n1", "ringfence", b"this connection")
 
-    assert proof == hmac.digest(key, said, "sha256")
+    assert proof == hmac.digest(key, proven_text, "sha256")
 
 
 def test_a_proof_for_one_connection_does_not_hold_on_another():
@@ -58,10 +58,10 @@ def test_a_proof_for_one_cluster_does_not_hold_in_another():
 
 
 @given(secret=st.binary(max_size=64), other=st.binary(max_size=64))
-def test_a_digest_matches_its_own_secret_alone(secret, other):
+def test_a_digest_matches_only_its_own_secret(secret, other):
     assert matches(secret, token_digest(secret))
     assert matches(other, token_digest(secret)) == (secret == other)
 
 
-def test_a_digest_does_not_hold_the_secret():
+def test_a_digest_does_not_contain_the_secret():
     assert b"secret" not in token_digest(b"secret")

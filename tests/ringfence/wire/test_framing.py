@@ -12,7 +12,7 @@ payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=20)
 
 
 @given(payloads=payloads, cuts=st.lists(st.integers(0, 900), max_size=30))
-def test_messages_come_out_whole_and_in_order_wherever_the_stream_is_cut(payloads, cuts):
+def test_messages_are_complete_and_in_order_for_any_split_of_the_stream(payloads, cuts):
     stream = b"".join(map(frame, payloads))
     ends = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     framer = Framer()
@@ -45,7 +45,7 @@ def test_the_largest_message_arrives_in_packets():
     assert found == [payload, b"next"]
 
 
-def test_a_message_of_no_bytes_is_refused():
+def test_an_empty_message_is_rejected():
     with pytest.raises(BadMessage) as caught:
         Framer().feed(bytes(4))
 
@@ -65,7 +65,7 @@ def test_an_oversized_message_is_refused_as_soon_as_its_length_is_known(length):
     assert str(length) in caught.value.reason
 
 
-def test_a_stream_that_was_refused_once_gives_nothing_more():
+def test_a_framer_returns_no_messages_after_an_error():
     framer = Framer()
     with pytest.raises(BadMessage):
         framer.feed(bytes(4))
@@ -77,24 +77,24 @@ def test_a_stream_that_was_refused_once_gives_nothing_more():
 
 
 @pytest.mark.parametrize("size", [0, MAX_MESSAGE + 1])
-def test_nobody_can_frame_what_a_framer_would_refuse(size):
+def test_a_message_that_a_framer_rejects_cannot_be_framed(size):
     with pytest.raises(LocalProtocolError):
         frame(bytes(size))
 
 
 @given(data=st.binary(max_size=200), cut=st.integers(0, 200))
-def test_any_bytes_give_messages_or_a_refusal(data, cut):
+def test_any_bytes_give_messages_or_raise_bad_message(data, cut):
     framer = Framer()
 
     try:
         found = framer.feed(data[:cut]) + framer.feed(data[cut:])
     except BadMessage as error:
-        assert error.cause in {"empty", "oversized"}  # noqa: PT017 - refusing is one of two ends
+        assert error.cause in {"empty", "oversized"}  # noqa: PT017 - rejection is a valid outcome
     else:
         assert data.startswith(b"".join(map(frame, found)))
 
 
-def test_under_a_low_limit_messages_come_one_at_a_time_so_that_it_can_be_raised_between_them():
+def test_under_a_low_limit_feed_returns_one_message_at_a_time():
     framer = Framer(limit=5)
 
     assert framer.feed(frame(b"hello") + frame(b"much longer") + frame(b"next")) == [b"hello"]
@@ -102,7 +102,7 @@ def test_under_a_low_limit_messages_come_one_at_a_time_so_that_it_can_be_raised_
     assert framer.feed(b"") == [b"much longer", b"next"]
 
 
-def test_a_message_above_a_low_limit_is_refused_by_its_length_alone():
+def test_a_message_above_a_low_limit_is_rejected_by_its_length_prefix():
     framer = Framer(limit=5)
 
     with pytest.raises(BadMessage, match="at most 5 bytes, got 6"):

@@ -1,4 +1,4 @@
-"""The examples in docs/reference/wire-protocol.md are what the codec reads and writes."""
+"""Examples in docs/reference/wire-protocol.md, compared with the codec."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ EXAMPLES = re.findall(r"```text\n([0-9a-f\s]+)\n```\n\n```python\n(.*?)\n```", P
 
 
 @pytest.mark.parametrize(("hexadecimal", "value"), EXAMPLES)
-def test_an_example_is_the_bytes_of_its_value(hexadecimal, value):
+def test_an_example_decodes_to_its_value_and_encodes_to_its_bytes(hexadecimal, value):
     payload = bytes.fromhex(hexadecimal)
     message = eval(value, NAMES)
 
@@ -41,9 +41,9 @@ def test_decoded_messages_cannot_be_changed_except_requests_and_answers():
 
 
 def test_every_message_has_an_example():
-    shown = {type(decode(bytes.fromhex(hexadecimal))) for hexadecimal, _ in EXAMPLES}
+    example_types = {type(decode(bytes.fromhex(hexadecimal))) for hexadecimal, _ in EXAMPLES}
 
-    assert shown == set(Message.__args__)
+    assert example_types == set(Message.__args__)
 
 
 @pytest.mark.parametrize("code", ErrorCode)

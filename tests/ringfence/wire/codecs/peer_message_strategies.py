@@ -1,4 +1,4 @@
-"""Strategies that draw messages between nodes."""
+"""Hypothesis strategies for messages between nodes."""
 
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ shard_sets = st.sets(st.integers(0, SHARDS - 1), min_size=1, max_size=5).map(sor
 plain = st.lists(st.dictionaries(texts, u64 | texts | st.none() | st.floats(0, 1), max_size=3))
 
 
-def as_long(columns: st.SearchStrategy, count: int) -> st.SearchStrategy:
+def lists_of(columns: st.SearchStrategy, count: int) -> st.SearchStrategy:
     return st.lists(columns, min_size=count, max_size=count)
 
 
@@ -58,11 +58,11 @@ def counts(draw: st.DrawFn, count: int) -> PackedSnapshot:
     received = st.dictionaries(texts, pairs, max_size=2)
     return PackedSnapshot.of(
         Snapshot(
-            draw(as_long(keys, count)),
-            draw(as_long(numbers, count)),
+            draw(lists_of(keys, count)),
+            draw(lists_of(numbers, count)),
             [Limit.of_ns(amount, 10**9) for amount in sorted(amounts)],
-            draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
-            draw(st.just([]) | as_long(received, count)),
+            draw(lists_of(st.integers(0, len(amounts) - 1), count)) if count else [],
+            draw(st.just([]) | lists_of(received, count)),
         )
     )
 
@@ -97,12 +97,12 @@ def pulled(draw: st.DrawFn) -> Pulled:
     groups = []
     free = list(range(20))
     for _ in range(draw(st.integers(0, 3))):
-        some = draw(st.sets(st.sampled_from(free), min_size=1, max_size=3))
-        free = [shard for shard in free if shard not in some]
+        chosen = draw(st.sets(st.sampled_from(free), min_size=1, max_size=3))
+        free = [shard for shard in free if shard not in chosen]
         groups.append(
             ShardGroup(
-                sorted(some),
-                draw(as_long(st.integers(0, 3), len(some))),
+                sorted(chosen),
+                draw(lists_of(st.integers(0, 3), len(chosen))),
                 draw(st.sampled_from(Holding)),
                 draw(st.integers(1, MAX_PARTS)),
                 draw(texts),
@@ -115,7 +115,7 @@ def pulled(draw: st.DrawFn) -> Pulled:
             )
         )
     count = sum(sum(group.sizes) for group in groups)
-    fallback_counts = draw(st.just([]) | as_long(pairs, count))
+    fallback_counts = draw(st.just([]) | lists_of(pairs, count))
     return Pulled(draw(seqs), groups, draw(counts(count)), fallback_counts, draw(decided_checks))
 
 
@@ -125,31 +125,31 @@ origins = st.lists(u64, max_size=MAX_ORIGINS).map(tuple)
 @st.composite
 def copies(draw: st.DrawFn) -> Copy:
     count = draw(st.integers(0, 6))
-    different = draw(st.lists(origins, max_size=3))
-    indexes = as_long(st.integers(0, len(different) - 1), count)
-    which = indexes if len(different) > 1 else st.just([])
-    return Copy(draw(seqs), draw(counts(count)), different, draw(which))
+    origin_sets = draw(st.lists(origins, max_size=3))
+    indexes = lists_of(st.integers(0, len(origin_sets) - 1), count)
+    which = indexes if len(origin_sets) > 1 else st.just([])
+    return Copy(draw(seqs), draw(counts(count)), origin_sets, draw(which))
 
 
 @st.composite
 def cells(draw: st.DrawFn) -> WindowCounts:
     count = draw(st.integers(0, 6))
     return WindowCounts(
-        draw(seqs), draw(texts), draw(as_long(keys, count)), draw(as_long(pairs, count))
+        draw(seqs), draw(texts), draw(lists_of(keys, count)), draw(lists_of(pairs, count))
     )
 
 
 @st.composite
 def recalled(draw: st.DrawFn) -> RecoverCountsReply:
     count = draw(st.integers(0, 6))
-    columns = draw(as_long(keys, count)), draw(as_long(pairs, count))
+    columns = draw(lists_of(keys, count)), draw(lists_of(pairs, count))
     return RecoverCountsReply(draw(seqs), draw(shard_sets | st.just([])), *columns)
 
 
 @st.composite
 def digests(draw: st.DrawFn) -> Digest:
     shards = draw(shard_sets | st.just([]))
-    return Digest(draw(seqs), draw(texts), shards, draw(as_long(u64, len(shards))))
+    return Digest(draw(seqs), draw(texts), shards, draw(lists_of(u64, len(shards))))
 
 
 messages = st.one_of(

@@ -20,27 +20,27 @@ runs = st.lists(st.integers(1, 300), min_size=1, max_size=20)
 
 
 @given(column=columns)
-def test_reading_a_column_gives_what_was_written(column):
+def test_reading_a_written_column_returns_an_equal_column(column):
     wire = write_integers(column, len(column), "field")
 
     assert read_integers(wire, len(column), "field") == column
 
 
 @given(value=st.integers(0, MAX_U64), count=st.integers(1, 5000))
-def test_equal_values_travel_as_one(value, count):
+def test_equal_values_are_written_as_one_integer(value, count):
     assert write_integers([value] * count, count, "field") == value
 
 
 @pytest.mark.parametrize(
     ("largest", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4), (2**32, 8), (MAX_U64, 8)]
 )
-def test_a_column_is_as_wide_as_its_largest_value_needs(largest, width):
+def test_the_width_of_a_column_depends_on_its_largest_value(largest, width):
     assert write_integers([0, largest, 1], 3, "field") == b"".join(
         value.to_bytes(width, "big") for value in (0, largest, 1)
     )
 
 
-def test_a_column_wider_than_it_needs_to_be_is_read_all_the_same():
+def test_a_column_wider_than_necessary_is_accepted():
     assert read_integers(bytes.fromhex("0000 0001 0000 0002"), 2, "field") == [1, 2]
     assert read_integers(b"\x07\x07", 2, "field") == [7, 7]
 
@@ -49,30 +49,30 @@ def test_a_column_wider_than_it_needs_to_be_is_read_all_the_same():
     "wire",
     [None, True, -1, 4, 1.0, "1", [1, 1], b"", b"\x01", b"\x01\x01\x01", b"\x01\x04", bytes(32)],
 )
-def test_what_is_no_column_of_two_values_up_to_three_is_refused(wire):
+def test_an_invalid_column_is_rejected(wire):
     with pytest.raises(BadMessage, match="field must be 2 integers from 0 to 3"):
         read_integers(wire, 2, "field", most=3)
 
 
 @pytest.mark.parametrize("column", [[], [1], [1, 2, 3], [4, 4], [1, 4], [-1, -1], [0, -1]])
-def test_nobody_can_write_a_column_that_would_be_refused(column):
+def test_an_invalid_column_cannot_be_written(column):
     with pytest.raises(BadMessage, match="field must be"):
         write_integers(column, 2, "field", most=3)
 
 
 @given(runs=runs)
-def test_reading_runs_gives_what_was_written(runs):
+def test_reading_written_runs_returns_equal_runs(runs):
     wire = write_runs(runs, sum(runs), "field")
 
     assert read_runs(wire, sum(runs), "field") == runs
 
 
 @given(length=st.integers(1, 300), count=st.integers(1, 10))
-def test_equal_runs_travel_as_one(length, count):
+def test_equal_runs_are_written_as_one_integer(length, count):
     assert write_runs([length] * count, length * count, "field") == length
 
 
-def test_no_runs_are_nil():
+def test_an_empty_list_of_runs_is_written_as_none():
     assert write_runs([], 5, "field") is None
     assert read_runs(None, 5, "field") == []
 
@@ -87,6 +87,6 @@ def test_runs_that_do_not_sum_to_the_count_are_refused(wire):
 
 
 @pytest.mark.parametrize("runs", [[4, 0], [3], [5, -1], [2, 3]])
-def test_nobody_can_write_runs_that_would_be_refused(runs):
+def test_invalid_runs_cannot_be_written(runs):
     with pytest.raises(BadMessage, match="field must be run lengths"):
         write_runs(runs, 4, "field")

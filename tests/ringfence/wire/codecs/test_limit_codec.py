@@ -48,21 +48,21 @@ limits = st.one_of(
 
 
 @given(limit=limits)
-def test_reading_a_limit_gives_what_was_written(limit):
+def test_reading_a_written_limit_returns_an_equal_limit(limit):
     assert read_limit(unpackb(packb(write_limit(limit))), "field") == limit
 
 
-def test_a_usual_limit_is_two_fields():
+def test_a_limit_with_default_settings_has_two_fields():
     assert write_limit(Limit.of_ns(100, HOUR)) == [100, HOUR]
 
 
-def test_trailing_fields_are_left_out_when_they_are_as_usual():
+def test_trailing_fields_with_default_values_are_omitted():
     limit = Limit.of_ns(100, HOUR, Algorithm.TOKEN_BUCKET, burst=20)
 
     assert write_limit(limit) == [100, HOUR, 1, 20]
 
 
-def test_trailing_fields_may_be_spelled_out():
+def test_trailing_fields_with_default_values_are_accepted():
     wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0, False]
 
     assert read_limit(wire, "field") == Limit.of_ns(100, HOUR)
@@ -70,9 +70,9 @@ def test_trailing_fields_may_be_spelled_out():
 
 @pytest.mark.parametrize("field", range(10))
 @pytest.mark.parametrize("value", [True, -1, 1.0, b"", [], {}, 2**64 - 1, "Mars/Olympus\0"])
-def test_a_field_that_is_not_the_limits_is_refused(field, value):
+def test_an_invalid_field_of_a_limit_is_rejected(field, value):
     wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0, False]
-    read_limit([*wire], "field")  # The limit from the cache must not hide an equal wrong value.
+    read_limit([*wire], "field")  # A cached limit must not hide an invalid, equal value.
     if field == 4 and value is True:
         wire[2] = 1  # A token bucket has no queue.
     wire[field] = value
@@ -82,13 +82,13 @@ def test_a_field_that_is_not_the_limits_is_refused(field, value):
 
 
 @pytest.mark.parametrize("wire", [None, 5, "100/minute", {}, [], [100], [1] * 11])
-def test_what_is_no_array_of_two_to_ten_fields_is_no_limit(wire):
+def test_a_limit_must_be_an_array_of_two_to_ten_fields(wire):
     with pytest.raises(BadMessage, match="field must be"):
         read_limit(wire, "field")
 
 
 @given(timezone=st.text(max_size=12) | st.sampled_from(["", ".", "/", "..", "Europe", "a/../b"]))
-def test_any_text_is_a_time_zone_or_refused(timezone):
+def test_any_text_is_a_time_zone_or_is_rejected(timezone):
     wire = [100, HOUR, 3, None, False, 1, 0, timezone]
 
     try:

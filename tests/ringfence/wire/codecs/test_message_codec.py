@@ -110,13 +110,13 @@ messages = st.one_of(
 
 
 @given(message=messages)
-def test_decoding_an_encoded_message_gives_it_back(message):
+def test_decoding_an_encoded_message_returns_an_equal_message(message):
     assert decode(encode(message)) == message
 
 
 @given(data=st.binary(max_size=300))
-def test_random_bytes_are_a_message_or_refused(data):
-    assert_decodes_or_refuses(data)
+def test_random_bytes_are_decoded_or_rejected(data):
+    assert_decodes_or_rejects(data)
 
 
 @given(
@@ -125,8 +125,8 @@ def test_random_bytes_are_a_message_or_refused(data):
     ),
     number=st.integers(0, 43),
 )
-def test_any_fields_after_a_known_number_are_a_message_or_refused(fields, number):
-    assert_decodes_or_refuses(packb([number, *fields]))
+def test_any_fields_after_a_known_type_number_are_decoded_or_rejected(fields, number):
+    assert_decodes_or_rejects(packb([number, *fields]))
 
 
 @settings(max_examples=300)
@@ -136,21 +136,21 @@ def test_any_fields_after_a_known_number_are_a_message_or_refused(fields, number
     cut=st.none() | st.integers(0, 400),
     tail=st.binary(max_size=2),
 )
-def test_a_damaged_message_is_a_message_or_refused(message, changes, cut, tail):
+def test_a_damaged_message_is_decoded_or_rejected(message, changes, cut, tail):
     data = bytearray(encode(message))
     for place, value in changes:
         data[place % len(data)] = value
 
-    assert_decodes_or_refuses(bytes(data[:cut]) + tail)
+    assert_decodes_or_rejects(bytes(data[:cut]) + tail)
 
 
 @given(message=messages, tail=st.binary(min_size=1, max_size=5))
-def test_bytes_behind_a_message_are_refused(message, tail):
+def test_bytes_after_a_message_are_rejected(message, tail):
     assert_refused(encode(message) + tail, "garbled")
 
 
 @given(message=messages, data=st.data())
-def test_a_message_cut_short_is_refused(message, data):
+def test_a_truncated_message_is_rejected(message, data):
     payload = encode(message)
     cut = data.draw(st.integers(0, len(payload) - 1))
 
@@ -173,7 +173,7 @@ def test_deeply_nested_messages_are_refused(depth):
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"name": inner}])
-def test_rules_may_nest_so_deep_and_no_deeper(wrap):
+def test_rules_may_nest_up_to_the_maximum_depth(wrap):
     nested = None
     for _ in range(MAX_DEPTH):
         nested = wrap(nested)
@@ -182,7 +182,7 @@ def test_rules_may_nest_so_deep_and_no_deeper(wrap):
     assert_refused(packb([9, 1, 1, wrap(nested)]), "bad_field")
 
 
-def test_a_message_of_no_bytes_is_refused():
+def test_an_empty_message_is_rejected():
     assert_refused(b"", "empty")
 
 
@@ -196,12 +196,12 @@ def test_a_message_has_at_most_a_mebibyte():
         encode(Rules(1, 1, "r" * ((1 << 20) - head + 1)))
 
 
-def test_a_message_above_the_largest_is_refused_unread():
+def test_an_oversized_message_is_rejected():
     assert_refused(bytes(MAX_MESSAGE + 1), "oversized")
 
 
 @pytest.mark.parametrize("value", [None, 12, "hello", {}, {"seq": 1}, [], [[1]], b"\x92\x0c\x01"])
-def test_what_is_no_array_with_a_number_first_is_refused(value):
+def test_a_message_must_be_an_array_that_begins_with_a_type_number(value):
     with pytest.raises(BadMessage):
         decode(packb(value))
 
@@ -216,7 +216,7 @@ def test_the_wrong_number_of_fields_is_refused(fields):
     assert_refused(packb(fields), "bad_shape")
 
 
-def test_maps_that_name_a_key_twice_are_refused():
+def test_maps_with_a_duplicate_key_are_rejected():
     assert_refused(b"\x93\x0b\x01\x82\xa1a\x01\xa1a\x02", "garbled")
 
 
@@ -249,7 +249,7 @@ def test_maps_that_name_a_key_twice_are_refused():
         ([14, None], "Goodbye.reason"),
     ],
 )
-def test_a_wrong_field_is_refused_by_its_name(fields, field):
+def test_an_invalid_field_is_rejected_with_its_name(fields, field):
     with pytest.raises(BadMessage, match=field) as caught:
         decode(packb(fields))
 
@@ -273,7 +273,7 @@ def test_another_version_is_distinguished_from_a_bad_message(fields):
     assert isinstance(caught.value, RemoteProtocolError)
 
 
-def test_reasons_are_cut_to_what_a_message_may_hold():
+def test_reasons_are_cut_to_the_maximum_length():
     assert decode(encode(Goodbye("r" * 600))) == Goodbye("r" * MAX_REASON)
     assert decode(encode(Refused(1, 8, "r" * 600))) == Refused(1, 8, "r" * MAX_REASON)
 
@@ -294,17 +294,17 @@ def test_reasons_are_cut_to_what_a_message_may_hold():
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_our_own_bad_messages_are_our_own_fault(message):
+def test_encoding_an_invalid_message_raises_local_protocol_error(message):
     with pytest.raises(LocalProtocolError, match="cannot send"):
         encode(message)
 
 
-def assert_decodes_or_refuses(data: bytes) -> None:
-    """Whatever is decoded must be sound enough to be sent on."""
+def assert_decodes_or_rejects(data: bytes) -> None:
+    """Check that data is rejected or decoded to a message that can be encoded again."""
     try:
         message = decode(data)
     except BadMessage as error:
-        assert error.reason  # noqa: PT017 - refusing is one of two good ends
+        assert error.reason  # noqa: PT017 - rejection is a valid outcome
     else:
         assert isinstance(encode(message), bytes)
 
@@ -316,18 +316,18 @@ def assert_refused(data: bytes, cause: str) -> None:
 
 
 @given(seq=st.integers(1, 2**64 - 1), version=st.integers(0, 2**64 - 1))
-def test_rules_that_were_laid_out_once_are_answered_as_if_written_anew(seq, version):
+def test_packed_rules_are_encoded_like_a_rules_message(seq, version):
     plain = {"domains": [["log", None, b"\x00", 1.5]], "more": [True, -1]}
 
     assert PackedRules(version, plain).to(seq) == encode(Rules(seq, version, plain))
 
 
-def test_rules_that_no_message_can_hold_are_refused_when_they_are_laid_out():
+def test_rules_too_large_for_a_message_cannot_be_packed():
     with pytest.raises(LocalProtocolError, match="cannot send"):
         PackedRules(1, ["x" * 200] * 10_000)
 
 
-def test_a_reader_that_expects_no_maps_refuses_the_first_one():
+def test_a_message_with_a_map_is_rejected_when_maps_are_not_allowed():
     payload = encode(Stats(1, {"checks": 1}))
 
     assert decode(payload).counters == {"checks": 1}
@@ -336,14 +336,14 @@ def test_a_reader_that_expects_no_maps_refuses_the_first_one():
     assert caught.value.cause == "bad_shape"
 
 
-def test_a_hello_that_no_node_would_take_cannot_be_sent():
+def test_an_oversized_hello_cannot_be_encoded_and_decode_applies_its_limit():
     with pytest.raises(LocalProtocolError, match="at most 1024 bytes, got"):
         encode(Hello(Role.CLIENT, "\U0001f600" * 255, bytes(MAX_CREDENTIAL), 2**64 - 1))
     with pytest.raises(BadMessage, match="at most 10 bytes, got"):
         decode(encode(Goodbye("I must be going")), limit=10)
 
 
-def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
+def test_a_message_with_more_arrays_than_allowed_is_rejected():
     limits = [Limit.of_ns(amount, 10**9) for amount in range(1, 501)]
     request = Request(
         1, 1, 250, 0, False, Batch(Op.CHECK, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500)

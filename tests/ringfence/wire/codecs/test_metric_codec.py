@@ -1,4 +1,4 @@
-"""Reports of decisions and lists of denied keys: what is refused before anything is counted."""
+"""Encoding and validation of decision reports and of lists of denied keys."""
 
 import pytest
 from hypothesis import given
@@ -37,11 +37,11 @@ rows = st.lists(
 
 
 @given(rows=rows, named=st.integers(0, 6), seq=st.integers(1, MAX_U64), client=st.integers(0, 9))
-def test_a_report_is_read_as_it_was_written(
+def test_a_decoded_report_equals_the_encoded_report(
     rows: list[tuple[bytes, int, int, int]], named: int, seq: int, client: int
 ) -> None:
     named = min(named, len(rows))
-    keys = [key if at < named else key[:8] for at, (key, *_) in enumerate(rows)]
+    keys = [key if index < named else key[:8] for index, (key, *_) in enumerate(rows)]
     columns = [list(column) for column in zip(*[row[1:] for row in rows], strict=True)]
     report = Report(seq, client, 7, named, keys, *columns)
 
@@ -52,10 +52,10 @@ def test_a_report_is_read_as_it_was_written(
     rows=st.lists(st.tuples(st.binary(min_size=8, max_size=128), *[st.integers(0, 99)] * 2)),
     names=st.lists(st.text(max_size=9), max_size=4),
 )
-def test_a_list_of_denied_keys_is_read_as_it_was_written(
+def test_a_decoded_list_of_denied_keys_equals_the_encoded_list(
     rows: list[tuple[bytes, int, int]], names: list[str]
 ) -> None:
-    keys, counts, errors = ([row[at] for row in rows] for at in range(3))
+    keys, counts, errors = ([row[index] for row in rows] for index in range(3))
     listed = Throttled(1, 5, keys, counts, errors, names, [1, 2, 3] * len(names))
 
     assert decode(encode(listed)) == listed
@@ -90,7 +90,9 @@ def test_a_list_of_denied_keys_is_read_as_it_was_written(
         ([43, 1, 1, [KEY] * (MAX_THROTTLED + 1), [], [], [], []], "Throttled.keys"),
     ],
 )
-def test_what_breaks_a_bound_is_refused_by_its_field(fields: list[object], field: str) -> None:
+def test_a_value_out_of_bounds_is_rejected_with_the_name_of_its_field(
+    fields: list[object], field: str
+) -> None:
     with pytest.raises(BadMessage, match=field):
         decode(packb(fields))
 
@@ -98,8 +100,8 @@ def test_what_breaks_a_bound_is_refused_by_its_field(fields: list[object], field
 def test_the_largest_report_takes_less_than_128_kib() -> None:
     keys = [RULE + b"\x77" * 120] * MAX_REPORT_NAMED
     keys += [RULE] * (MAX_REPORT_KEYS - MAX_REPORT_NAMED)
-    each = MAX_REPORT_DECISIONS // MAX_REPORT_KEYS
-    columns = [[value] * MAX_REPORT_KEYS for value in (DENIED, CACHE, each)]
+    decisions_per_key = MAX_REPORT_DECISIONS // MAX_REPORT_KEYS
+    columns = [[value] * MAX_REPORT_KEYS for value in (DENIED, CACHE, decisions_per_key)]
     payload = encode(Report(MAX_U64, MAX_U64, MAX_U64, MAX_REPORT_NAMED, keys, *columns))
 
     assert len(payload) < 128 * 1024

@@ -61,7 +61,7 @@ def packed(keys, states, remote_counts=()):
 
 @settings(max_examples=300)
 @given(message=messages)
-def test_decoding_an_encoded_message_gives_it_back(message):
+def test_decoding_an_encoded_message_returns_an_equal_message(message):
     assert decode(encode(message)) == message
 
 
@@ -71,12 +71,12 @@ def test_decoding_an_encoded_message_gives_it_back(message):
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
     cut=st.none() | st.integers(0, 400),
 )
-def test_a_damaged_message_is_a_message_or_refused(message, changes, cut):
+def test_a_damaged_message_is_decoded_or_rejected(message, changes, cut):
     data = bytearray(encode(message))
     for place, value in changes:
         data[place % len(data)] = value
 
-    assert_decodes_or_refuses(bytes(data[:cut]))
+    assert_decodes_or_rejects(bytes(data[:cut]))
 
 
 @given(
@@ -91,12 +91,12 @@ def test_a_damaged_message_is_a_message_or_refused(message, changes, cut):
         max_size=4,
     ),
 )
-def test_any_fields_after_a_known_number_are_a_message_or_refused(number, fields):
-    assert_decodes_or_refuses(packb([number, *fields]))
+def test_any_fields_after_a_known_type_number_are_decoded_or_rejected(number, fields):
+    assert_decodes_or_rejects(packb([number, *fields]))
 
 
 @pytest.mark.parametrize("number", range(15, 29))
-def test_a_message_lacks_no_field_and_has_no_other(number):
+def test_missing_and_additional_fields_are_rejected(number):
     for fields in ([number], [number, 1, 2, 3, 4, 5, 6]):
         with pytest.raises(BadMessage) as caught:
             decode(packb(fields))
@@ -163,7 +163,7 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([28, 1, [1], None], "TransferAck.transfer_id"),
     ],
 )
-def test_a_wrong_field_is_refused_by_its_name(fields, field):
+def test_an_invalid_field_is_rejected_with_its_name(fields, field):
     assert_refused(fields, field)
 
 
@@ -201,7 +201,7 @@ def test_a_wrong_field_is_refused_by_its_name(fields, field):
         ([*PACKED[:3], [{str(n): [] for n in range(MAX_WRITERS + 1)}]], ".remote_counts"),
     ],
 )
-def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
+def test_malformed_packed_rows_are_rejected(wrong, field):
     assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
     assert_refused([19, 1, wrong, [], []], f"Copy.counts{field}")
 
@@ -232,7 +232,7 @@ def test_packed_rows_that_do_not_fit_are_refused(wrong, field):
         ([GROUP, [[1], [0], 0, 1, "", "", "", 0, False, [], []]], "Pulled.groups"),
     ],
 )
-def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
+def test_groups_that_do_not_match_their_keys_are_rejected(groups, field):
     assert_refused([18, 1, groups, PACKED, [], []], field)
 
 
@@ -256,7 +256,7 @@ def test_fallback_counts_are_pairs_for_every_key_or_missing(fallback_counts):
         ([1, "eu", [KEY], [{}]], "WindowCounts.cells"),
     ],
 )
-def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
+def test_cells_that_do_not_match_their_keys_are_rejected(fields, field):
     assert_refused([21, *fields], field)
 
 
@@ -283,13 +283,13 @@ def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_our_own_bad_messages_are_our_own_fault(message):
+def test_encoding_an_invalid_message_raises_local_protocol_error(message):
     with pytest.raises(LocalProtocolError, match="cannot send"):
         encode(message)
 
 
-def test_what_is_written_without_being_read_back_is_checked_as_strictly():
-    """What `encode` lets through `decode` does too, at the bounds as well."""
+def test_the_largest_valid_messages_can_be_encoded_and_decoded():
+    """Check that `decode` accepts what `encode` accepts, also at the bounds."""
     keys = [b"%08d" % number for number in range(MAX_MOVED)]
     states = [[MAX_U64] * 2] * MAX_MOVED
     full = packed(keys, states, [{"us": [1, 2]}] * MAX_MOVED)
@@ -310,12 +310,12 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
         assert decode(payload) == message
 
 
-def assert_decodes_or_refuses(data: bytes) -> None:
-    """Whatever is decoded must be sound enough to be sent on."""
+def assert_decodes_or_rejects(data: bytes) -> None:
+    """Check that data is rejected or decoded to a message that can be encoded again."""
     try:
         message = decode(data)
     except BadMessage as error:
-        assert error.reason  # noqa: PT017 - refusing is one of two good ends
+        assert error.reason  # noqa: PT017 - rejection is a valid outcome
     else:
         assert decode(encode(message)) == message
 
@@ -339,11 +339,11 @@ def assert_refused(fields: list[object], field: str) -> None:
         [1, 2, 0, KEY, 1, 0, [*[0] * 7, len(Source)]],
     ],
 )
-def test_decided_checks_that_cannot_be_are_refused(check):
+def test_invalid_decided_checks_are_rejected(check):
     assert_refused([18, 1, [GROUP], PACKED, [], [check]], "Pulled.decided")
 
 
-def test_a_decided_check_has_a_key_that_can_be():
+def test_a_decided_check_with_a_short_key_is_rejected():
     check = [1, 2, 0, b"short", 1, 0, [0] * 8]
 
     with pytest.raises(BadMessage, match=r"Pulled\.decided"):

@@ -48,7 +48,7 @@ def column(count: int, values: st.SearchStrategy[int]) -> st.SearchStrategy[list
 
 
 def leases_of(op: Op, count: int) -> st.SearchStrategy[list[int]]:
-    """Leases to give back or to renew, or tickets of checks that wait for a slot."""
+    """Return a strategy for slots to release or renew, or for tickets of waiting checks."""
     if op is Op.RENEW:
         return column(count, u64)
     return st.just([]) if op in (Op.RESET, Op.CHARGE) else st.just([]) | column(count, u64)
@@ -95,44 +95,46 @@ def requests(draw: st.DrawFn) -> Request:
 def answers(draw: st.DrawFn) -> Answer:
     count = draw(st.integers(1, 12))
     codes = draw(column(count, st.sampled_from(Code).map(int)))
-    durations = st.integers(0, LONGEST_NS)  # Longer ones are cut.
+    durations = st.integers(0, LONGEST_NS)  # The codec cuts longer durations.
     kinds = (u64, u64, durations, durations, durations, u64)
     rows = Outcomes(codes, *(draw(column(count, kind)) for kind in kinds))
     sources = draw(column(count, st.sampled_from(Source).map(int)))
-    some = st.lists(st.integers(0, MAX_KEYS - 1), min_size=count, max_size=count, unique=True)
-    part = draw(st.none() | some.map(sorted))
+    row_numbers = st.lists(
+        st.integers(0, MAX_KEYS - 1), min_size=count, max_size=count, unique=True
+    )
+    part = draw(st.none() | row_numbers.map(sorted))
     return Answer(draw(seqs), draw(u64), draw(u64), Results(rows, sources), part)
 
 
 @given(message=requests())
-def test_reading_a_request_gives_what_was_written(message):
+def test_reading_a_written_request_returns_an_equal_request(message):
     assert read_request(unpackb(packb(write_request(message)))) == message
 
 
 @given(message=answers())
-def test_reading_an_answer_gives_what_was_written(message):
+def test_reading_a_written_answer_returns_an_equal_answer(message):
     assert read_answer(unpackb(packb(write_answer(message)))) == message
 
 
-def test_layouts_are_as_long_as_they_say():
+def test_written_messages_have_the_declared_number_of_fields():
     assert len(write_request(request())) == REQUEST_FIELDS
     assert len(write_answer(answer())) == ANSWER_FIELDS
 
 
-def test_a_lone_check_is_small():
-    lone = with_columns(replace(request(), seq=1_000_000), keys=[KEY])
+def test_a_single_check_is_small():
+    single = with_columns(replace(request(), seq=1_000_000), keys=[KEY])
 
-    assert len(packb(write_request(lone))) < 60
+    assert len(packb(write_request(single))) < 60
     assert len(packb(write_answer(answer()))) < 50
 
 
-def test_a_batch_is_little_more_than_its_keys():
+def test_a_batch_is_only_a_little_larger_than_its_keys():
     batch = with_columns(request(256), keys=[KEY] * 256)
 
     assert len(packb(write_request(batch))) < 256 * (len(KEY) + 2) + 40
 
 
-def test_answers_that_agree_are_as_small_as_one():
+def test_an_answer_with_equal_results_is_as_small_as_one_result():
     assert len(packb(write_answer(answer(4096)))) <= len(packb(write_answer(answer()))) + 2
 
 
@@ -141,9 +143,9 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
     rows.results.outcomes.codes = [Code.ALLOWED, Code.DENIED]
     rows.results.sources = [Source.STANDBY, Source.STANDBY]
 
-    read = read_answer(unpackb(packb(write_answer(rows))))
+    decoded = read_answer(unpackb(packb(write_answer(rows))))
 
-    assert (read.results.outcomes.codes, read.results.sources) == ([0, 2], [1, 1])
+    assert (decoded.results.outcomes.codes, decoded.results.sources) == ([0, 2], [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
         (14, [1, 2, -1], "Request.ids"),
     ],
 )
-def test_a_request_with_one_wrong_field_is_refused_by_its_name(index, value, field):
+def test_a_request_with_one_invalid_field_is_rejected_with_its_name(index, value, field):
     fields = unpackb(packb(write_request(request(3))))
     fields[index] = value
 
@@ -233,7 +235,7 @@ def test_an_index_past_the_limits_is_refused():
         (13, b"\0\0\0\1\xff\xff", "Answer.rows"),
     ],
 )
-def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, field):
+def test_an_answer_with_one_invalid_field_is_rejected_with_its_name(index, value, field):
     fields = write_answer(answer(3))
     fields[index] = value
 
@@ -253,7 +255,7 @@ def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, fie
     ],
     ids=str,
 )
-def test_a_request_that_its_reader_refuses_cannot_be_written(changes):
+def test_an_invalid_request_cannot_be_written(changes):
     with pytest.raises(BadMessage, match="Request"):
         write_request(replace(request(3), **changes))
 
@@ -275,7 +277,7 @@ def test_a_request_that_its_reader_refuses_cannot_be_written(changes):
     ],
     ids=str,
 )
-def test_columns_that_their_reader_refuses_cannot_be_written(changes):
+def test_invalid_columns_of_a_request_cannot_be_written(changes):
     with pytest.raises(BadMessage, match="Request"):
         write_request(with_columns(request(3), **changes))
 
@@ -290,18 +292,18 @@ def test_columns_that_their_reader_refuses_cannot_be_written(changes):
     ],
     ids=str,
 )
-def test_an_answer_that_its_reader_refuses_cannot_be_written(changes):
+def test_an_invalid_answer_cannot_be_written(changes):
     with pytest.raises(BadMessage, match="Answer"):
         write_answer(replace(answer(3), **changes))
 
 
-def test_an_answer_to_nothing_cannot_be_written():
+def test_an_answer_without_rows_cannot_be_written():
     with pytest.raises(BadMessage, match=r"Answer\.count"):
         write_answer(Answer(7, VIEW, 3, Results(Outcomes(), [])))
 
 
 @given(message=requests())
-def test_number_and_rows_of_an_encoded_request_are_read_from_its_head(message):
+def test_peek_request_returns_the_sequence_number_and_the_row_count(message):
     payload = packb(write_request(message))
 
     assert peek_request(payload) == (message.seq, len(message.batch))
@@ -309,12 +311,12 @@ def test_number_and_rows_of_an_encoded_request_are_read_from_its_head(message):
 
 
 @given(message=answers())
-def test_no_other_message_is_taken_for_a_request(message):
+def test_peek_request_returns_none_for_an_answer(message):
     assert peek_request(packb(write_answer(message))) is None
 
 
 @given(payload=st.binary(max_size=80))
-def test_no_bytes_make_the_head_of_a_request_raise(payload):
+def test_peek_request_raises_for_no_bytes(payload):
     for each in (payload, b"\x9f\x04" + payload):
         peeked = peek_request(each)
         assert peeked is None or (peeked[0] >= 1 and 1 <= peeked[1] <= MAX_KEYS)

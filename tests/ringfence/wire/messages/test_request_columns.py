@@ -18,15 +18,15 @@ def batches(draw):
     def column(values):
         return draw(st.lists(values, min_size=count, max_size=count))
 
-    carries = count > 0 and draw(st.booleans())
+    has_limits = count > 0 and draw(st.booleans())
     refunds = draw(st.booleans())
     return Batch(
         Op.REFUND if refunds else Op.CHECK,
         column(st.binary(min_size=8, max_size=10)),
         column(st.integers(0, 9)),
         groups if draw(st.booleans()) else [],
-        LIMITS if carries else [],
-        column(st.integers(0, len(LIMITS))) if carries else [],
+        LIMITS if has_limits else [],
+        column(st.integers(0, len(LIMITS))) if has_limits else [],
         column(st.integers(0, 9)) if refunds else [],
         column(st.integers(0, 9)) if refunds else [],
     )
@@ -36,11 +36,11 @@ def batches(draw):
 def batch_and_rows(draw):
     batch = draw(batches())
     chosen = draw(st.lists(st.booleans(), min_size=len(batch), max_size=len(batch)))
-    return batch, [row for row, taken in enumerate(chosen) if taken]
+    return batch, [row for row, is_chosen in enumerate(chosen) if is_chosen]
 
 
 def rows_of(batch):
-    """What a batch asks for, row by row."""
+    """Return the columns of a batch as rows."""
     return [
         (
             batch.keys[row],
@@ -53,7 +53,7 @@ def rows_of(batch):
     ]
 
 
-def verdicts(count, first=0):
+def make_results(count, first=0):
     columns = [[first + 10 * column + row for row in range(count)] for column in range(8)]
     return Results(Outcomes(*columns[:7]), columns[7])
 
@@ -77,8 +77,8 @@ def table(rows):
 
 @given(batch_and_rows())
 @settings(max_examples=60)
-def test_taken_rows_keep_their_columns(given):
-    batch, rows = given
+def test_taken_rows_keep_their_columns(batch_with_rows):
+    batch, rows = batch_with_rows
 
     taken = batch.take(rows)
 
@@ -91,8 +91,8 @@ def test_taken_rows_keep_their_columns(given):
 
 @given(batch_and_rows())
 @settings(max_examples=60)
-def test_taken_rows_keep_their_groups(given):
-    batch, rows = given
+def test_taken_rows_keep_their_groups(batch_with_rows):
+    batch, rows = batch_with_rows
 
     before, after = batch.group_numbers(), batch.take(rows).group_numbers()
 
@@ -110,7 +110,7 @@ def test_taking_all_rows_changes_nothing(batch):
 
 @given(batches())
 @settings(max_examples=30)
-def test_group_numbers_count_up_along_the_rows(batch):
+def test_group_numbers_increase_along_the_rows(batch):
     numbers = batch.group_numbers()
 
     assert numbers == sorted(numbers)
@@ -123,8 +123,8 @@ def test_group_numbers_count_up_along_the_rows(batch):
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8))
 @settings(max_examples=40)
-def test_joined_slices_are_the_whole(first, second, third):
-    whole = verdicts(first + second + third)
+def test_joined_slices_equal_the_original_results(first, second, third):
+    whole = make_results(first + second + third)
 
     cuts = [0, first, first + second, first + second + third]
     parts = [whole.slice(start, stop) for start, stop in pairwise(cuts)]
@@ -132,8 +132,8 @@ def test_joined_slices_are_the_whole(first, second, third):
     assert [row for part in parts for row in table(part)] == table(whole)
 
 
-def some_of(whole, places):
-    """The rows of `whole` at some places."""
+def select_rows(whole, places):
+    """Return the rows of `whole` at the given places."""
     rows = [table(whole)[place] for place in places]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 8
     return Results(Outcomes(*columns[:7]), columns[7])
@@ -142,10 +142,10 @@ def some_of(whole, places):
 @given(st.lists(st.integers(0, 3), max_size=12))
 @settings(max_examples=40)
 def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
-    whole = verdicts(len(part_of))
-    places = [[at for at, part in enumerate(part_of) if part == number] for number in range(4)]
+    whole = make_results(len(part_of))
+    places = [[row for row, part in enumerate(part_of) if part == number] for number in range(4)]
 
-    joined = join_results([(some, some_of(whole, some)) for some in places], len(part_of))
+    joined = join_results([(rows, select_rows(whole, rows)) for rows in places], len(part_of))
 
     assert joined is not None
     assert table(joined) == table(whole)
@@ -153,37 +153,37 @@ def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
 
 @pytest.mark.parametrize("places", [[], [[0, 1]], [[0, 1], [1]], [[0, 1], [1, 2], [2]]])
 def test_parts_with_missing_or_repeated_rows_are_not_joined(places):
-    whole = verdicts(3)
+    whole = make_results(3)
 
-    assert join_results([(some, some_of(whole, some)) for some in places], 3) is None
+    assert join_results([(rows, select_rows(whole, rows)) for rows in places], 3) is None
 
 
 @given(st.lists(st.booleans(), max_size=12))
 @settings(max_examples=40)
 def test_scattered_parts_fill_all_rows_in_order(belongs_to_first):
-    whole = verdicts(len(belongs_to_first))
+    whole = make_results(len(belongs_to_first))
     gathered = empty_results(len(belongs_to_first))
 
     for part in (True, False):
         places = [place for place, belongs in enumerate(belongs_to_first) if belongs is part]
-        gathered.scatter(places, some_of(whole, places))
+        gathered.scatter(places, select_rows(whole, places))
 
     assert table(gathered) == table(whole)
 
 
-def test_putting_a_row_leaves_the_others():
-    gathered = verdicts(3)
+def test_put_changes_only_its_own_row():
+    gathered = make_results(3)
 
     gathered.put(1, Outcome(Code.NEVER, 5, 4, 3, 2, 1, 7), Source.STANDBY)
 
     assert table(gathered) == [
-        table(verdicts(3))[0],
+        table(make_results(3))[0],
         (Code.NEVER, 5, 4, 3, 2, 1, 7, Source.STANDBY),
-        table(verdicts(3))[2],
+        table(make_results(3))[2],
     ]
 
 
-def test_empty_rows_have_no_charge():
+def test_empty_results_have_no_charge():
     gathered = empty_results(2)
 
     row = (Code.UNKNOWN_RULE, *[0] * 6, Source.POLICY)
