@@ -1,4 +1,4 @@
-"""Runs the examples on the pages: Python, rule files, settings, limits as text."""
+"""Examples on the pages: Python, rule files, settings, limits as text."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem != "modules"),
 ]
 SHOWN_AS_VALUES = {"wire-protocol.md"}
-"""Its Python blocks are messages with their bytes; `tests/ringfence/wire` decodes them."""
+"""Pages whose Python blocks are messages and bytes. `tests/ringfence/wire` decodes them."""
 
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.M | re.S
@@ -77,9 +77,9 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
 
     for block in blocks(page):
         if block.info == "python":
-            # Blank lines before it make a traceback name the page's own line.
+            # With leading blank lines, a traceback shows the line number of the page.
             code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
-            exec(code, namespace)  # these are our own pages
+            exec(code, namespace)  # The pages are trusted.
 
 
 def files_of(page: Path) -> dict[str, str]:
@@ -130,14 +130,14 @@ def test_shown_limits_can_be_parsed(page: str, text: str) -> None:
 def test_every_python_and_yaml_block_states_how_it_is_tested() -> None:
     known = {"python", "python no-run", "yaml rules"}
 
-    odd = [
+    unmarked = [
         block.name
         for page in PAGES
         for block in blocks(page)
         if block.info.split(" ")[0] in {"python", "py", "yaml", "yml"} and block.info not in known
     ]
 
-    assert odd == []
+    assert unmarked == []
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_error_texts_show_how_to_install_from_a_checkout() -> None:
         path for folder in ("ringfence", "node") for path in sorted((ROOT / folder).rglob("*.py"))
     ]
 
-    odd = [
+    incomplete = [
         str(path)
         for path in sources
         for text in re.findall(r"'ringfence\[([\w,]+)\]'", path.read_text("utf-8"))
         if f"'.[{text}]' in a checkout" not in path.read_text("utf-8")
     ]
 
-    assert odd == []
+    assert incomplete == []

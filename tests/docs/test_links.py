@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {DOCS / "internals" / name for name in ("modules.md", "shard-ownership.md")}
-"""Written by `docs/conf.py` when the site is built."""
+"""Pages that `docs/conf.py` writes when the site is built."""
 PAGES = sorted(
     {
         *ROOT.glob("*.md"),
@@ -30,7 +30,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, by GitHub's rule, which MyST follows."""
+    """Return the anchors of a page's headings by GitHub's rule, which MyST also uses."""
     found: set[str] = set()
     for heading in _HEADING.findall(prose(page)):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()

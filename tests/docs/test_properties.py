@@ -1,4 +1,4 @@
-"""Checks that the page on properties names existing tests."""
+"""Existence of the tests that the page on properties names."""
 
 import re
 from pathlib import Path

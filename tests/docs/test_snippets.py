@@ -1,4 +1,4 @@
-"""Runs the snippets of the pages that need a cluster, against a cluster with their rules.
+"""Snippets of the pages that need a cluster, run against a cluster with their rules.
 
 The cluster has `examples/rules`, as README's three nodes have, but lends no units. A client on a
 busy machine returns a lease too late, and then the owner charges the whole lease: the client is
@@ -94,7 +94,7 @@ def url(rules: Path) -> Iterator[str]:
 
 @pytest.fixture
 def spend(url: str) -> Iterator[ringfence.blocking.BlockingLimiter]:
-    """Limiter that spends budgets before a snippet runs; all counters are reset first."""
+    """Reset all counters and return a limiter that spends units before a snippet runs."""
     with ringfence.blocking.connect(url, raise_on_outage=True) as limiter:
         for client in ("203.0.113.7", "testclient", "127.0.0.1", "unknown", "ip:127.0.0.1"):
             limiter.reset("api", {"client": client})
@@ -116,7 +116,7 @@ def test_a_client_of_the_pages_is_allowed_and_then_denied(
     code = snippet(page, mark, url)
 
     assert run(code, ringfence=ringfence)["decision"].allowed
-    for _ in range(5):  # Between the two, time may give a unit back.
+    for _ in range(5):  # A unit may become available before the snippet runs.
         while spend.check("log", {"client": "203.0.113.7"}):
             pass
         denied = run(code, ringfence=ringfence)["decision"]
@@ -138,7 +138,7 @@ async def test_the_second_denial_comes_from_the_cache(
     lines = snippet("denial-cache.md", "denied again").splitlines()
     bodies = [line.partition("await ")[2].partition("  #")[0] for line in lines]
 
-    for _ in range(5):  # Between the two, time may give a unit back.
+    for _ in range(5):  # A unit may become available before the snippet runs.
         while spend.check("api", {"client": "203.0.113.7"}):
             pass
         async with ringfence.connect(url) as limiter:
@@ -278,15 +278,15 @@ def test_the_django_settings_of_the_page_limit_or_warn(
 
     limited = {None: "/search", "api": "/free", "apii": ""}[domain]
 
-    done = run_python("-c", _DJANGO, repr(changes), limited, cwd=tmp_path)
+    completed = run_python("-c", _DJANGO, repr(changes), limited, cwd=tmp_path)
 
-    free, search = [eval(line) for line in done.stdout.splitlines()]
+    free, search = [eval(line) for line in completed.stdout.splitlines()]
     assert set(free[:300]) == {200}
     assert (429 in free) == (domain == "api")
     if domain is None:
         assert (search[:5], search[-1]) == ([200] * 5, 429)
-    warned = re.search(r"'apii'.*did you mean 'api'\?.*has api, log, web", done.stderr)
-    assert bool(warned) == (domain == "apii"), done.stderr
+    warned = re.search(r"'apii'.*did you mean 'api'\?.*has api, log, web", completed.stderr)
+    assert bool(warned) == (domain == "apii"), completed.stderr
 
 
 _DJANGO_MIGRATION = """
@@ -315,16 +315,16 @@ def test_the_migrated_django_view_is_limited(url: str, tmp_path: Path) -> None:
     code = snippet("migration.md", "# ratelimit_views.py", url)
     (tmp_path / "ratelimit_views.py").write_text(code, "utf-8")
 
-    done = run_python("-c", _DJANGO_MIGRATION, url, cwd=tmp_path)
+    completed = run_python("-c", _DJANGO_MIGRATION, url, cwd=tmp_path)
 
-    *earlier, last = done.stdout.splitlines()
+    *earlier, last = completed.stdout.splitlines()
     assert last == "[200, 200, 200, 429]"
     assert set(earlier) <= {"[200, 200, 200, 200]"}
 
 
 def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     environment: Mapping[str, str] = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *words],
         cwd=cwd,
         env=environment,
@@ -333,8 +333,8 @@ def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed
 
 
 def test_flask_limiter_of_the_page_counts_in_the_cluster(url: str) -> None:
@@ -386,6 +386,6 @@ def client(ringfence_cluster):
     test = snippet("testing-your-app.md", "# test_shop.py")
     (tmp_path / "test_shop.py").write_text(test, "utf-8")
 
-    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    completed = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
 
-    assert "1 passed" in done.stdout
+    assert "1 passed" in completed.stdout

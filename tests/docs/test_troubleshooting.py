@@ -1,4 +1,4 @@
-"""The messages on the troubleshooting page are messages that the code prints."""
+"""Messages on the troubleshooting page, compared with the source code."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"'?\b[A-Z]{1,4}[A-Z:]*\b'?|\.\.\.")
 
 
 def source_text() -> str:
-    """The text of all modules, with adjacent string literals joined."""
+    """Return the text of all modules, with adjacent string literals joined."""
     texts = [
         path.read_text("utf-8")
         for folder in ("ringfence", "node", "gossip")
