@@ -1,4 +1,4 @@
-"""Reads the imports of every folder: arrows point down only, and cores touch no world."""
+"""Imports of every folder: they point down only, and cores do no I/O and read no clock."""
 
 import ast
 import subprocess
@@ -22,27 +22,27 @@ FLOORS = {
     "ringfence.peering": 3.5,
     "ringfence.client": 4,
     "ringfence.http": 4,
-    "ringfence": 4,  # what applications import: the client and its front doors
+    "ringfence": 4,  # what applications import: the client and its entry points
     "ringfence.settings": 4.25,
     "ringfence.integrations": 4.5,
     "ringfence.gateway": 4.5,
     "node": 5,
     "simulations": 6,
 }
-BESIDE = {
+ALLOWED_ON_ONE_FLOOR = {
     ("ringfence.transport", "ringfence.wire"),  # a transport carries the frames of the wire
     ("ringfence", "ringfence.client"),
-    ("ringfence.http", "ringfence.client"),  # headers and bodies tell of a `Decision`
+    ("ringfence.http", "ringfence.client"),  # headers and bodies describe a `Decision`
 }
-"""Who may import whom on one floor."""
-STRANGERS_TO_ERRORS = {"hashring", "gossip"}
-"""These stand alone, with errors of their own: not even the leaf is theirs to import."""
+"""Allowed imports on one floor: the first folder may import the second."""
+WITHOUT_SHARED_ERRORS = {"hashring", "gossip"}
+"""Folders with their own errors. They must not import even `ringfence.errors`."""
 
 CORES = ("hashring", "gossip", "ringfence.limiter", "ringfence.rules", "ringfence.wire")
 CORE_MODULES = ("ringfence.transport.quic.endpoint",)
 SHELLS = ("ringfence.rules.loading.yaml_files",)
 """Modules in a core's folder that only nodes and tools import."""
-WORLD = {
+IMPURE_MODULES = {
     "trio",
     "anyio",
     "asyncio",
@@ -56,7 +56,7 @@ WORLD = {
     "time",
 }
 """Modules that wait, read a clock or do I/O."""
-WORLD_NAMES = {
+IMPURE_NAMES = {
     "os.environ",
     "os.environb",
     "os.getenv",
@@ -74,7 +74,7 @@ def modules(folder: str) -> Iterator[tuple[str, Path]]:
 
 
 def folder_of(module: str) -> str | None:
-    """Name the folder of the table that a module lives in; None when it is not ours."""
+    """Return the folder in `FLOORS` that contains a module, or None for other modules."""
     parts = module.split(".")
     known = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((name for name in known if name in FLOORS), None)
@@ -92,7 +92,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """Give line and dotted name of everything that is imported, wherever it stands."""
+    """Yield line and dotted name of every import, also inside functions."""
     for node in statements(ast.parse(source)):
         match node:
             case ast.Import():
@@ -111,33 +111,33 @@ def upward_imports(module: str, source: str, *, is_package: bool = False) -> lis
     found = []
     for line, target in imports(module, source, is_package=is_package):
         other = folder_of(target)
-        if other is None or other == home or (home, other) in BESIDE:
+        if other is None or other == home or (home, other) in ALLOWED_ON_ONE_FLOOR:
             continue
-        if FLOORS[other] >= FLOORS[home] or home in STRANGERS_TO_ERRORS:
+        if FLOORS[other] >= FLOORS[home] or home in WITHOUT_SHARED_ERRORS:
             found.append(f"{module}, line {line}: {home} imports {target} of {other}")
     return found
 
 
-def worldly_uses(module: str, source: str) -> list[str]:
+def impure_uses(module: str, source: str) -> list[str]:
     found = []
     for line, target in imports(module, source):
         package, _, name = target.partition(".")
-        if package in WORLD or target in WORLD_NAMES:
+        if package in IMPURE_MODULES or target in IMPURE_NAMES:
             found.append(f"{module}, line {line}: a core imports {target}")
         elif package == "random" and name not in ("", "Random"):
             found.append(f"{module}, line {line}: a core imports {target}; inject a random.Random")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
             used = ".".join(ast.unparse(node).split(".")[-2:])
-            is_shared_chance = used.startswith("random.") and used != "random.Random"
+            is_shared_random = used.startswith("random.") and used != "random.Random"
             is_module = isinstance(node.value, ast.Name)
-            if used in WORLD_NAMES or (is_shared_chance and is_module and _imports_random(source)):
+            if used in IMPURE_NAMES or (is_shared_random and is_module and _imports_random(source)):
                 found.append(f"{module}, line {node.lineno}: a core uses {used}")
     return found
 
 
 def _imports_random(source: str) -> bool:
-    """Whether the name `random` is the module here, not an injected generator."""
+    """Return whether the name `random` is the module and not an injected generator."""
     return any(target == "random" for _, target in imports("any", source))
 
 
@@ -161,18 +161,18 @@ def test_imports_point_down(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["hashring", "gossip", "ringfence"])
-def test_cores_touch_no_clock_no_socket_no_shared_chance_and_no_environment(folder: str) -> None:
+def test_cores_use_no_clock_no_socket_no_shared_random_and_no_environment(folder: str) -> None:
     found = [
         use
         for module, path in modules(folder)
         if is_core(module)
-        for use in worldly_uses(module, path.read_text("utf-8"))
+        for use in impure_uses(module, path.read_text("utf-8"))
     ]
 
     assert not found, found[0]
 
 
-def test_importing_ringfence_loads_neither_the_node_nor_what_only_nodes_need() -> None:
+def test_importing_ringfence_loads_neither_the_node_nor_its_dependencies() -> None:
     heavy = ["node", "gossip", "simulations", "yaml", "click", "rich"]
     heavy += ["h11", "prometheus_client"]
     program = f"import sys\nfrom ringfence import *\nprint(*(sys.modules.keys() & set({heavy})))"
@@ -219,7 +219,7 @@ def test_an_upward_import_is_found(module: str, source: str) -> None:
         ("simulations.world", "from node.service import Service"),
     ],
 )
-def test_a_downward_import_is_left_alone(module: str, source: str) -> None:
+def test_a_downward_import_is_accepted(module: str, source: str) -> None:
     assert upward_imports(module, source) == []
 
 
@@ -237,8 +237,8 @@ def test_a_downward_import_is_left_alone(module: str, source: str) -> None:
         "def late():\n    import asyncio",
     ],
 )
-def test_a_core_that_touches_the_world_is_found(source: str) -> None:
-    assert len(worldly_uses("hashring.ring", source)) == 1
+def test_an_impure_use_in_a_core_is_found(source: str) -> None:
+    assert len(impure_uses("hashring.ring", source)) == 1
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,11 @@ def test_a_core_that_touches_the_world_is_found(source: str) -> None:
         "class Core:\n    def next(self): return self.random.choice([1])",
     ],
 )
-def test_a_core_may_take_time_and_chance_as_arguments(source: str) -> None:
-    assert worldly_uses("hashring.ring", source) == []
+def test_a_core_may_receive_time_and_random_generators_as_arguments(source: str) -> None:
+    assert impure_uses("hashring.ring", source) == []
 
 
-def test_only_the_loader_of_files_is_exempt_from_the_rule_of_cores() -> None:
+def test_only_the_file_loader_is_exempt_from_the_rule_for_cores() -> None:
     assert is_core("ringfence.rules.ruleset")
     assert is_core("ringfence.transport.quic.endpoint")
     assert not is_core("ringfence.rules.loading.yaml_files")

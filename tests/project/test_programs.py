@@ -1,4 +1,4 @@
-"""A test whose program is missing is skipped, or fails where all programs must be there."""
+"""Programs that tests need: a missing program skips the test, or fails it in CI."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests import programs
 from tests.examples.proxies import Proxies
 
 
-def test_a_missing_program_skips_and_says_how_to_install_it(
+def test_a_missing_program_skips_the_test_and_explains_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(programs, "SYSTEM_PATH", "/nowhere")
@@ -19,7 +19,9 @@ def test_a_missing_program_skips_and_says_how_to_install_it(
         programs.require("nginx")
 
 
-def test_a_missing_program_fails_where_all_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_fails_the_test_when_all_programs_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(programs, "SYSTEM_PATH", "/nowhere")
     monkeypatch.setenv("RINGFENCE_ALL_PROGRAMS", "1")
 
@@ -27,14 +29,14 @@ def test_a_missing_program_fails_where_all_must_be_there(monkeypatch: pytest.Mon
         programs.require("caddy")
 
 
-def test_every_program_that_tests_need_is_installed_before_them() -> None:
+def test_ci_installs_every_program_that_tests_need() -> None:
     run = (Path(__file__).parents[2] / ".ci" / "run").read_text("utf-8")
 
     assert [name for name in programs._INSTALL if f"\n{name} " not in run] == ["h2spec"]
     assert "go build -o h2spec " in run
 
 
-def test_a_program_that_is_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(programs._INSTALL, "sh", "apt-get install dash")
 
     assert programs.require("sh").endswith("/sh")

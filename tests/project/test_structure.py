@@ -1,4 +1,4 @@
-"""Limits that keep the tree easy to enter: sizes, import circles, late callbacks."""
+"""Limits that keep the tree easy to read: sizes, import cycles, late callbacks."""
 
 import ast
 from collections.abc import Iterator
@@ -93,24 +93,24 @@ def test_no_constructor_is_too_long() -> None:
     assert long == []
 
 
-def circle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules of one import circle; empty when there is none."""
-    done: set[str] = set()
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules of one import cycle; empty when there is none."""
+    visited: set[str] = set()
     path: list[str] = []
 
     def visit(module: str) -> list[str]:
         if module in path:
             return path[path.index(module) :]
-        if module in done:
+        if module in visited:
             return []
         path.append(module)
         for each in sorted(graph.get(module, ())):
-            if circle := visit(each):
-                return circle
-        done.add(path.pop())
+            if cycle := visit(each):
+                return cycle
+        visited.add(path.pop())
         return []
 
-    return next((circle for module in sorted(graph) if (circle := visit(module))), [])
+    return next((cycle for module in sorted(graph) if (cycle := visit(module))), [])
 
 
 def import_graph() -> dict[str, set[str]]:
@@ -125,13 +125,13 @@ def import_graph() -> dict[str, set[str]]:
     return found
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circle_in(import_graph()) == []
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    assert cycle_in(import_graph()) == []
 
 
-def test_a_circle_of_imports_is_found() -> None:
-    assert circle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d"]
-    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+def test_an_import_cycle_is_found() -> None:
+    assert cycle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d"]
+    assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def late_callbacks(node: ast.ClassDef) -> Iterator[str]:
