@@ -370,20 +370,20 @@ async def test_a_node_is_ready_from_joining_to_leaving(autojump_clock: MockClock
 async def test_a_node_that_joins_is_not_ready(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         apps: list[AdminApp] = []
-        seen: list[int] = []
+        statuses: list[int] = []
 
         async def watch() -> None:
             while "b" not in made.nodes:  # noqa: ASYNC110 - a world has no event for it
                 await trio.sleep(0.001)
             apps.append(app_of(made.nodes["b"]))
-            seen.append((await ask(apps[0], "/readyz")).status)
+            statuses.append((await ask(apps[0], "/readyz")).status)
 
         made.nursery.start_soon(watch)
         await made.start("b")
         await made.settle()
-        seen.append((await ask(apps[0], "/readyz")).status)
+        statuses.append((await ask(apps[0], "/readyz")).status)
 
-    assert seen == [503, 200]
+    assert statuses == [503, 200]
 
 
 async def test_health_reports_starting_before_the_node_runs(autojump_clock: MockClock) -> None:
@@ -406,7 +406,7 @@ READ += ["/v1/throttled", "/v1/cluster"]
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_with_keys_a_token_with_its_scope_is_needed(
+async def test_with_keys_every_view_requires_a_token_with_the_observe_scope(
     autojump_clock: MockClock, path: str
 ) -> None:
     async with world("a") as made:

@@ -165,7 +165,7 @@ async def test_a_reset_connection_is_no_internal_error() -> None:
 
 async def test_an_address_in_use_is_a_configuration_error() -> None:
     async with port() as opened, world("a") as other:
-        taken = int(opened.url.rpartition(":")[2])
+        used_port = int(opened.url.rpartition(":")[2])
 
         with pytest.raises(ConfigError, match="choose another address"):
-            await open_port(other.nodes["a"], ("127.0.0.1", taken), None)
+            await open_port(other.nodes["a"], ("127.0.0.1", used_port), None)

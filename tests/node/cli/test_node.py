@@ -1,4 +1,4 @@
-"""Command `ringfence node`: settings with which no node starts."""
+"""Command `ringfence node`: settings that prevent the start of a node."""
 
 import subprocess
 import sys

@@ -38,11 +38,11 @@ def report_of(node: str, *rows: tuple[str, int, int]) -> bytes:
 
 
 @contextmanager
-def serving(body: bytes, status: int = 200, seen: list[str] | None = None) -> Iterator[str]:
+def serving(body: bytes, status: int = 200, requests: list[str] | None = None) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if seen is not None:
-                seen.append(f"{self.path} {self.headers.get('Authorization')}")
+            if requests is not None:
+                requests.append(f"{self.path} {self.headers.get('Authorization')}")
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -105,24 +105,24 @@ def test_the_output_states_that_no_checks_were_denied(serve: Serve) -> None:
 
 
 def test_the_token_and_the_count_are_sent_to_the_node(serve: Serve, tmp_path: Path) -> None:
-    seen: list[str] = []
+    requests: list[str] = []
     path = tmp_path / "ops.token"
     path.write_text("ops.00ff\n", "ascii")
 
-    run(serve(report_of("a"), seen=seen), "--token-file", str(path), "--count", "7")
+    run(serve(report_of("a"), requests=requests), "--token-file", str(path), "--count", "7")
 
-    assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
+    assert requests == ["/v1/throttled?count=7 Bearer ops.00ff"]
 
 
 def test_20_keys_are_shown_by_default_and_at_most_256(serve: Serve) -> None:
-    seen: list[str] = []
-    url = serve(report_of("a"), seen=seen)
+    requests: list[str] = []
+    url = serve(report_of("a"), requests=requests)
 
     run(url)
     run(url, "--count", "1")
     run(url, "--count", "256")
 
-    assert [each.split()[0] for each in seen] == [
+    assert [each.split()[0] for each in requests] == [
         f"/v1/throttled?count={count}" for count in (20, 1, 256)
     ]
     for count in ("0", "257"):

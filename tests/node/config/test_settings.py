@@ -267,10 +267,10 @@ def test_an_error_names_the_invalid_environment_variable(
 def test_a_setting_has_a_smallest_and_a_largest_value(
     tmp_path: Path, name: str, least: float, most: float | None
 ) -> None:
-    kept = [line for line in NODE_TOML.splitlines() if not line.startswith(name)]
+    other_lines = [line for line in NODE_TOML.splitlines() if not line.startswith(name)]
 
     def text(value: float) -> str:
-        return "\n".join([*kept, f"{name} = {value}"])
+        return "\n".join([*other_lines, f"{name} = {value}"])
 
     step = 1 if isinstance(least, int) else 0.0001
     assert getattr(load(tmp_path, text(least)), name) == least
@@ -331,9 +331,9 @@ def test_an_invalid_value_is_reported_with_the_name_of_its_setting(
     tmp_path: Path, line: str, parts: list[str]
 ) -> None:
     names = [each.partition(" = ")[0] for each in line.splitlines()]
-    kept = [each for each in NODE_TOML.splitlines() if each.partition(" = ")[0] not in names]
+    other_lines = [each for each in NODE_TOML.splitlines() if each.partition(" = ")[0] not in names]
 
-    message = error_of(tmp_path, "\n".join([*kept, line]))
+    message = error_of(tmp_path, "\n".join([*other_lines, line]))
 
     assert "node.toml: " in message
     for part in parts:

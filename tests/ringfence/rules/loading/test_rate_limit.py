@@ -8,7 +8,7 @@ from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
 from ringfence.rules import OnFailure
 from ringfence.rules.loading.yaml_files import Defaults, RuleFileError, load_path, load_text
 
-OURS = load_path(Path(__file__).parents[1] / "files" / "ours.yaml").rules
+RINGFENCE_RULES = load_path(Path(__file__).parents[1] / "files" / "ours.yaml").rules
 SECOND = NS_PER_SECOND
 MINUTE, DAY = 60 * SECOND, 86_400 * SECOND
 FIXED = Algorithm.FIXED_WINDOW
@@ -31,8 +31,8 @@ def problems_of(rate_limit, defaults="{}"):
     return [str(problem) for problem in caught.value.problems]
 
 
-def ours(key):
-    (rule,) = (rule for rule in OURS.rules() if rule.path == ((key, None),))
+def rule_with_key(key):
+    (rule,) = (rule for rule in RINGFENCE_RULES.rules() if rule.path == ((key, None),))
     return rule
 
 
@@ -58,17 +58,21 @@ def ours(key):
     ],
 )
 def test_ringfence_keys_set_the_algorithm_and_its_parameters(key, limit):
-    assert ours(key).limit == limit
+    assert rule_with_key(key).limit == limit
 
 
 def test_ringfence_keys_set_the_failure_policy_and_the_scope():
-    assert ours("plain").on_failure is OnFailure.LOCAL
-    assert ours("denying").on_failure is OnFailure.DENY
-    assert ours("here").scope == "datacenter"
+    assert rule_with_key("plain").on_failure is OnFailure.LOCAL
+    assert rule_with_key("denying").on_failure is OnFailure.DENY
+    assert rule_with_key("here").scope == "datacenter"
 
 
 def test_a_period_of_exactly_one_unit_has_the_name_of_the_unit():
-    assert [ours(key).unit for key in ("as_unit", "seconds", "plain")] == ["hour", "", "minute"]
+    assert [rule_with_key(key).unit for key in ("as_unit", "seconds", "plain")] == [
+        "hour",
+        "",
+        "minute",
+    ]
 
 
 @pytest.mark.parametrize("unit", ["second", "MINUTE", "Hour", "day", "week", "month", "year"])

@@ -153,13 +153,13 @@ def test_a_period_shorter_than_the_delay_of_counts_is_rejected():
     )
 
 
-def test_a_default_that_a_rule_does_not_support_is_reported_there():
+def test_a_default_that_a_rule_does_not_support_is_reported_at_the_rule():
     found = problem_of("algorithm: concurrency", "{scope: global}")
 
     assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot use counts")
 
 
-def test_a_wrong_default_is_reported_at_its_place():
+def test_an_invalid_default_is_reported_at_its_own_line():
     found = problem_of("", "{global: {mode: home}}")
 
     assert found.startswith("rules.yaml:2: d > defaults > global: mode home needs a home")
