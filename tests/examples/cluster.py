@@ -1,4 +1,4 @@
-"""Three nodes and a gateway beside each, as the examples have them, on ports that are free."""
+"""Cluster of three nodes, each with a gateway, configured as in examples/, on free ports."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,13 +23,13 @@ class Cluster:
     rules: RuleSet
 
     def kill(self, name: str) -> None:
-        """End a host as a power failure would: its node and its gateway."""
+        """Kill a node and its gateway, as a power failure of their host would."""
         for process in (self.gateways[name].process, self.nodes[name].process):
             process.kill()
             process.wait()
 
     def clients(self, domain: str, key: str, count: int) -> dict[tuple[str, ...], list[str]]:
-        """Names of clients by who is owner and standby of their counters, `count` of each."""
+        """Return `count` names of clients for each pair of owner and standby of their counters."""
         found: dict[tuple[str, ...], list[str]] = {}
         number = 0
         while len(found) < 6 or min(map(len, found.values())) < count:
@@ -37,26 +37,26 @@ class Cluster:
             number += 1
             [match] = self.rules.match(domain, [Descriptor(((key, name),))])
             assert match is not None
-            who = _two(match.key)
-            found.setdefault(who, []).append(name)
-        return {who: names[:count] for who, names in found.items()}
+            nodes = _owner_and_standby(match.key)
+            found.setdefault(nodes, []).append(name)
+        return {nodes: names[:count] for nodes, names in found.items()}
 
 
-def _two(key: bytes) -> tuple[str, ...]:
+def _owner_and_standby(key: bytes) -> tuple[str, ...]:
     shard = shard_of(key)
     return (str(RING.owner(shard)), str(RING.standby(shard)))
 
 
 @contextmanager
 def cluster(directory: Path, rules: Path, *flags: str) -> Iterator[Cluster]:
-    """Start it; `flags` go to each gateway."""
-    reported = {name: ("--name", name, "--rules", str(rules)) for name in NAMES}
+    """Start the cluster; pass `flags` to each gateway."""
+    node_flags = {name: ("--name", name, "--rules", str(rules)) for name in NAMES}
     with ExitStack() as stack:
-        nodes = stack.enter_context(started(directory, reported))
+        nodes = stack.enter_context(started(directory, node_flags))
         gateways = {
             name: stack.enter_context(gateway(directory, node.url, *flags, ready=False))
             for name, node in nodes.items()
         }
-        for each in gateways.values():
-            each.wait_ready()
+        for started_gateway in gateways.values():
+            started_gateway.wait_ready()
         yield Cluster(nodes, gateways, load_path(rules).rules)

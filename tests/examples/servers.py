@@ -1,4 +1,4 @@
-"""Real nodes, and real web servers that ask them, for as long as a block runs."""
+"""Real web servers of the examples, which run as long as a `with` block."""
 
 import os
 import socket
@@ -14,12 +14,12 @@ import httpx
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _STARTUP = 60.0
-"""Seconds that a server may take to answer on a busy machine."""
+"""Seconds within which a server must respond, even on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """How to start one: PORT stands for the port it is to listen on."""
+    """Command that starts a web server. PORT stands for the port on which the server listens."""
 
     folder: str
     command: Sequence[str]
@@ -37,13 +37,13 @@ DJANGO_ASGI = Server("django", ["uvicorn", "--port", "PORT", "shop.asgi:applicat
 
 @contextmanager
 def serving(cluster: str, home: Path, *servers: Server) -> Iterator[list[str]]:
-    """Start the servers; give their addresses when all of them answer."""
+    """Start the servers; yield their addresses when all of them respond."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("RING")}
     environment |= {"RINGFENCE_URL": cluster, "PYTHONPATH": str(EXAMPLES.parent)}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(_running(server, home / f"{place}.log", environment))
-            for place, server in enumerate(servers)
+            stack.enter_context(_running(server, home / f"{index}.log", environment))
+            for index, server in enumerate(servers)
         ]
         for address, process, log in started:
             _wait_until_up(address, process, log)
@@ -77,19 +77,19 @@ def _running(
 
 
 def _wait_until_up(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    give_up = monotonic() + _STARTUP
+    deadline = monotonic() + _STARTUP
     while True:
         try:
             if httpx.get(f"{address}/healthz", timeout=10).status_code == 200:
                 return
         except httpx.TransportError:
-            sleep(0.05)  # It does not listen yet.
+            sleep(0.05)  # The server does not listen yet.
         assert process.poll() is None, log.read_text("utf-8")
-        assert monotonic() < give_up, f"{address} did not answer\n{log.read_text('utf-8')}"
+        assert monotonic() < deadline, f"{address} did not answer\n{log.read_text('utf-8')}"
 
 
 def _free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
         return port

@@ -22,7 +22,7 @@ MAX_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Edge:
-    """Envoy, where clients reach it."""
+    """Envoy before a cluster."""
 
     url: str
     behind: Cluster
@@ -43,7 +43,7 @@ class Edge:
 
 @contextmanager
 def envoy(directory: Path) -> Iterator[Edge]:
-    """The example before three nodes, each with a gateway."""
+    """Run the Envoy of the example before three nodes, each with a gateway."""
     with cluster(directory, FOLDER / "rules") as behind:
         ports = [each.grpc_port for each in behind.gateways.values()]
         with running_envoy(directory, ports) as url:
@@ -56,16 +56,16 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         yield started
 
 
-def test_three_a_minute_pass_and_the_fourth_gets_429(edge: Edge) -> None:
+def test_three_requests_per_minute_pass_and_the_fourth_gets_429(edge: Edge) -> None:
     answers = [edge.get("/", "x") for _ in range(4)]
 
     assert [each.status for each in answers] == [200, 200, 200, 429]
     remaining = [each.headers["x-ratelimit-remaining"] for each in answers]
     assert remaining == ["2", "1", "0", "0"]
-    refused = answers[3].headers
-    assert refused["x-ratelimit-limit"].startswith("3, 3;w=60")
-    assert 1 <= int(refused["retry-after"]) <= 60
-    assert 1 <= int(refused["x-ratelimit-reset"]) <= 120
+    denied = answers[3].headers
+    assert denied["x-ratelimit-limit"].startswith("3, 3;w=60")
+    assert 1 <= int(denied["retry-after"]) <= 60
+    assert 1 <= int(denied["x-ratelimit-reset"]) <= 120
     assert "retry-after" not in answers[0].headers
     assert edge.get("/", "y").status == 200
 
@@ -74,59 +74,61 @@ def test_a_request_without_the_header_has_no_descriptor_and_passes(edge: Edge) -
     assert [fetch(f"{edge.url}/").status for _ in range(5)] == [200] * 5
 
 
-def test_a_shadow_rule_lets_everything_pass(edge: Edge) -> None:
+def test_a_shadow_rule_denies_no_request(edge: Edge) -> None:
     assert edge.statuses("/trial", "x", 4) == [200] * 4
 
 
-def test_a_rule_that_replaces_another_counts_in_its_place(edge: Edge) -> None:
+def test_a_rule_that_replaces_another_rule_counts_instead_of_it(edge: Edge) -> None:
     assert edge.statuses("/gold", "g", 6) == [200] * 5 + [429]
-    assert edge.get("/", "g").headers["x-ratelimit-remaining"] == "2", "the other was left alone"
+    assert edge.get("/", "g").headers["x-ratelimit-remaining"] == "2", (
+        "the replaced rule was not charged"
+    )
 
 
-def test_a_descriptor_has_a_cost_of_its_own_and_gives_back(edge: Edge) -> None:
+def test_a_descriptor_can_have_its_own_cost_and_a_refund(edge: Edge) -> None:
     assert edge.statuses("/upload", "x", 2) == [200, 200]
     assert edge.get("/upload/undo", "x").status == 200
     assert edge.statuses("/upload", "x", 2) == [200, 429]
     assert edge.get("/upload/undo", "x").status == 200
-    assert edge.get("/upload", "x").status == 429, "what was denied counts, too"
+    assert edge.get("/upload", "x").status == 429, "a denied request is charged, too"
 
 
-def test_answers_of_300_bytes_close_a_budget_of_1000_with_the_fourth(edge: Edge) -> None:
-    """Envoy charges them by `apply_on_stream_done`, when they have been sent."""
+def test_the_fourth_response_of_300_bytes_uses_up_a_budget_of_1000(edge: Edge) -> None:
+    """Test costs that Envoy charges by `apply_on_stream_done`, after it has sent the response."""
     statuses = []
-    for left in (700, 400, 100, 0):
+    for remaining in (700, 400, 100, 0):
         statuses.append(edge.get("/complete", "x").status)
-        until(partial(edge.has_left, left, complete="a", client="x"))
+        until(partial(edge.has_left, remaining, complete="a", client="x"))
     statuses += edge.statuses("/complete", "x", 2)
 
     assert statuses == [200] * 4 + [429] * 2
     assert edge.get("/complete", "y").status == 200
 
 
-def test_a_limit_that_comes_from_envoy_wins_over_the_rule(edge: Edge) -> None:
+def test_a_limit_that_envoy_sends_overrides_the_rule(edge: Edge) -> None:
     answers = [edge.get("/own", "o") for _ in range(3)]
 
     assert [each.status for each in answers] == [200, 200, 429]
     assert answers[0].headers["x-ratelimit-limit"].startswith("2, 2;w=3600")
 
 
-def test_when_a_host_dies_no_request_fails_and_every_limit_holds(edge: Edge) -> None:
-    # The last one of this module: the cluster it leaves has a host less.
+def test_when_a_host_crashes_no_request_fails_and_every_limit_holds(edge: Edge) -> None:
+    # This must be the last test of the module: afterwards, the cluster has only two hosts.
     clients = edge.behind.clients("edge", "client", 2)
     for name in [name for names in clients.values() for name in names]:
         assert edge.statuses("/", name, 2) == [200, 200]
-    time.sleep(0.3)  # A standby's copy is a tenth of a second old at most.
+    time.sleep(0.3)  # A replica is at most a tenth of a second old.
 
-    others = [f"other-{number}" for number in range(8 * MAX_AT_ONCE)]
-    asked = [name for names in clients.values() for name in names for _ in range(4)]
+    other_clients = [f"other-{number}" for number in range(8 * MAX_AT_ONCE)]
+    repeated = [name for names in clients.values() for name in names for _ in range(4)]
     with ThreadPoolExecutor(MAX_AT_ONCE) as threads:
-        while_it_dies = [threads.submit(edge.get, "/", name) for name in others]
-        wait(while_it_dies[:MAX_AT_ONCE])
+        during_crash = [threads.submit(edge.get, "/", name) for name in other_clients]
+        wait(during_crash[:MAX_AT_ONCE])
         edge.behind.kill("b")
-        answers = list(threads.map(lambda name: (name, edge.get("/", name).status), asked))
+        answers = list(threads.map(lambda name: (name, edge.get("/", name).status), repeated))
 
     assert {status for _, status in answers} == {200, 429}
     passed = Counter(name for name, status in answers if status == 200)
-    assert passed == Counter(set(asked)), "of each, the one that was left"
-    for each in while_it_dies:
-        assert "x-ratelimit-remaining" in each.result().headers, "not one passes uncounted"
+    assert passed == Counter(set(repeated)), "one unit of each client was left"
+    for each in during_crash:
+        assert "x-ratelimit-remaining" in each.result().headers, "every request is counted"

@@ -1,4 +1,4 @@
-"""The manifests fit Kubernetes' own schemas and each other, and what they run is what runs."""
+"""Kubernetes manifests: valid by the schemas, consistent, and with commands that work."""
 
 import os
 import re
@@ -37,11 +37,11 @@ NODE = POD["containers"][0]
 
 @pytest.mark.parametrize("version", ["1.27", "1.37"])
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: each["kind"])
-def test_manifests_fit_the_schemas_of_kubernetes(manifest: dict[str, Any], version: str) -> None:
+def test_manifests_match_the_schemas_of_kubernetes(manifest: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_service_and_the_budget_mean_the_pods_of_the_stateful_set() -> None:
+def test_the_service_and_the_disruption_budget_select_the_pods_of_the_stateful_set() -> None:
     labels = BY_KIND["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     service = BY_KIND["Service"]
 
@@ -70,7 +70,7 @@ def test_ports_volumes_and_names_agree() -> None:
         assert NODE[probe]["httpGet"]["port"] in ports
 
 
-def test_the_policy_and_the_monitor_mean_the_pods_and_their_ports() -> None:
+def test_the_network_policy_and_the_pod_monitor_select_the_pods_and_their_ports() -> None:
     labels = BY_KIND["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     ports = {port["name"]: port for port in NODE["ports"]}
     policy = BY_KIND["NetworkPolicy"]["spec"]
@@ -96,32 +96,32 @@ def test_the_policy_and_the_monitor_mean_the_pods_and_their_ports() -> None:
     assert "--token prometheus:observe" in readme
 
 
-def test_counters_and_copies_fit_into_the_memory_limit() -> None:
+def test_counters_and_replicas_fit_into_the_memory_limit() -> None:
     environment = {each["name"]: each.get("value") for each in NODE["env"]}
     limit = NODE["resources"]["limits"]["memory"]
 
     assert limit.endswith("Gi")
-    most = int(limit.removesuffix("Gi")) * 2**30
-    assert 2 * int(environment["RINGFENCE_NODE_MAX_BYTES"]) + 200 * 2**20 <= most
+    limit_bytes = int(limit.removesuffix("Gi")) * 2**30
+    assert 2 * int(environment["RINGFENCE_NODE_MAX_BYTES"]) + 200 * 2**20 <= limit_bytes
 
 
-def test_variables_are_settings_and_those_of_kubernetes() -> None:
+def test_every_environment_variable_is_a_setting_or_a_field_of_the_pod() -> None:
     names = {each["name"] for each in NODE["env"]}
     settings = {"RINGFENCE_NODE_" + name.upper() for name in NodeSettings.__struct_fields__}
 
     assert names - settings == {"POD_NAME", "POD_IP"}
-    labelled = {"RINGFENCE_NODE_ZONE": "", "RINGFENCE_NODE_MAX_BYTES": "400000000"}
-    assert load_settings(None, labelled).zone == ""
+    environment = {"RINGFENCE_NODE_ZONE": "", "RINGFENCE_NODE_MAX_BYTES": "400000000"}
+    assert load_settings(None, environment).zone == ""
 
 
-def test_the_image_is_built_from_the_checkout_and_runs_as_the_manifests_say() -> None:
+def test_the_image_is_built_from_the_checkout_and_has_the_user_and_tag_of_the_manifests() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     lines = (FOLDER / "Dockerfile").read_text("utf-8").splitlines()
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     [extras] = re.findall(r"/checkout\[([\w,]+)\]", "\n".join(lines))
     [user] = [line.split()[1] for line in lines if line.startswith("USER ")]
     images = [line.split()[1] for line in lines if line.startswith("FROM ")]
-    kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    included = [line.removeprefix("!") for line in ignored if line.startswith("!")]
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
 
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
@@ -131,9 +131,9 @@ def test_the_image_is_built_from_the_checkout_and_runs_as_the_manifests_say() ->
     assert f"Programming Language :: Python :: {version}" in project["classifiers"]
     assert project["dynamic"] == ["version"]
     assert NODE["image"] == f"ringfence:{ringfence.__version__}"
-    assert all((ROOT / name).exists() for name in kept)
+    assert all((ROOT / name).exists() for name in included)
     packages = {name.removesuffix("*") for name in tool["packages"]["find"]["include"]}
-    assert packages | {"pyproject.toml", "setup.py", project["readme"], "LICENSE"} <= set(kept)
+    assert packages | {"pyproject.toml", "setup.py", project["readme"], "LICENSE"} <= set(included)
 
 
 def test_the_rules_in_the_config_map_load_without_a_warning() -> None:
@@ -141,23 +141,23 @@ def test_the_rules_in_the_config_map_load_without_a_warning() -> None:
         assert list(load_text(text, name).warnings) == []
 
 
-def test_stopping_leaves_more_time_than_leaving_takes() -> None:
-    stop_timeout = int(re.findall(r"--timeout (\d+)", hook())[0])
+def test_the_termination_grace_period_is_longer_than_a_leave() -> None:
+    stop_timeout = int(re.findall(r"--timeout (\d+)", pre_stop_command())[0])
 
     assert stop_timeout + 2 * 5.0 < POD["terminationGracePeriodSeconds"]
 
 
-def hook() -> str:
+def pre_stop_command() -> str:
     shell, flag, line = NODE["lifecycle"]["preStop"]["exec"]["command"]
     assert (shell, flag) == ("sh", "-c")
     return str(line)
 
 
-def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> None:
-    """On this machine: another port, and its folders in place of the mounted ones."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+def test_the_command_starts_a_node_and_the_pre_stop_hook_makes_it_leave(tmp_path: Path) -> None:
+    """Run both commands on this machine, with a free port and local folders instead of mounts."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
     keys = KeyDir(tmp_path / "keys")
     write_keys(keys.path, ["ringfence"], ["127.0.0.1"], ["ops:check,observe,admin"], days=2)
     rules = tmp_path / "rules"
@@ -165,10 +165,10 @@ def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> 
     for name, text in BY_KIND["ConfigMap"]["data"].items():
         (rules / name).write_text(text, "utf-8")
 
-    def here(text: str) -> str:
-        moved = text.replace("/keys", str(keys.path)).replace("/rules", str(rules))
-        moved = moved.replace("dns:ringfence:7101", f"dns:localhost:{port}")
-        return moved.replace("0.0.0.0", "127.0.0.1").replace(":7101", f":{port}")
+    def localized(text: str) -> str:
+        local = text.replace("/keys", str(keys.path)).replace("/rules", str(rules))
+        local = local.replace("dns:ringfence:7101", f"dns:localhost:{port}")
+        return local.replace("0.0.0.0", "127.0.0.1").replace(":7101", f":{port}")
 
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -183,23 +183,27 @@ def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> 
         "POD_IP": "127.0.0.1",
     }
     log = tmp_path / "log"
-    with log.open("wb") as written:
+    with log.open("wb") as log_file:
         node = subprocess.Popen(
-            [here(word) for word in NODE["command"]],
-            stderr=written,
+            [localized(word) for word in NODE["command"]],
+            stderr=log_file,
             env=environment,
         )
     try:
-        give_up = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while "view of 1 members" not in log.read_text("utf-8"):
             assert node.poll() is None, log.read_text("utf-8")
-            assert time.monotonic() < give_up, log.read_text("utf-8")
+            assert time.monotonic() < deadline, log.read_text("utf-8")
             time.sleep(0.02)
-        reported = subprocess.run(
-            ["sh", "-c", here(hook())], env=environment, capture_output=True, text=True, check=False
+        stopped = subprocess.run(
+            ["sh", "-c", localized(pre_stop_command())],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert reported.stderr == ""
-        assert reported.stdout.startswith("ringfence-0 has left")
+        assert stopped.stderr == ""
+        assert stopped.stdout.startswith("ringfence-0 has left")
         assert node.wait(20) == 0
     finally:
         node.send_signal(signal.SIGKILL)

@@ -19,19 +19,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running["a"].url
 
 
-def test_nginx_of_the_example_limits_and_a_misspelt_domain_is_logged_at_the_start(
+def test_the_nginx_example_limits_and_a_misspelt_domain_is_logged_at_startup(
     node: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
         right = stack.enter_context(gateway(tmp_path, node))
         wrong = stack.enter_context(gateway(tmp_path, node, "--domain", "apii"))
         statuses = {}
-        for place, each in (("right", right), ("wrong", wrong)):
-            folder = tmp_path / place
+        for name, gate in (("right", right), ("wrong", wrong)):
+            folder = tmp_path / name
             folder.mkdir()
-            nginx = Proxies([each, each], folder, stack)._start_nginx()
+            nginx = Proxies([gate, gate], folder, stack)._start_nginx()
             until(lambda url=nginx: is_up(url))
-            statuses[place] = [fetch(f"{nginx}/").status for _ in range(330)]
+            statuses[name] = [fetch(f"{nginx}/").status for _ in range(330)]
 
         assert statuses["right"].count(429) >= 1
         assert set(statuses["wrong"]) == {200}
@@ -42,21 +42,23 @@ def test_nginx_of_the_example_limits_and_a_misspelt_domain_is_logged_at_the_star
         assert 'ringfence_gateway_unmatched_checks_total{domain="unknown"} 33' in metrics
 
 
-def test_envoys_misspelt_domain_is_logged_with_the_first_request(node: str, tmp_path: Path) -> None:
+def test_a_misspelt_domain_of_envoy_is_logged_at_the_first_request(
+    node: str, tmp_path: Path
+) -> None:
     with (
-        gateway(tmp_path, node) as asked,
-        running_envoy(tmp_path, [asked.grpc_port] * 3, domain="apii") as envoy,
+        gateway(tmp_path, node) as gate,
+        running_envoy(tmp_path, [gate.grpc_port] * 3, domain="apii") as envoy,
     ):
         statuses = [fetch(f"{envoy}/", headers={"x-client": "me"}).status for _ in range(5)]
 
         assert statuses == [200] * 5
-        assert asked.log.count("domain 'apii' has no rules") == 1
-        assert "did you mean 'api'? the cluster has api, log, web" in asked.log
+        assert gate.log.count("domain 'apii' has no rules") == 1
+        assert "did you mean 'api'? the cluster has api, log, web" in gate.log
 
 
-def test_a_strict_gateway_stays_not_ready_and_says_why(node: str, tmp_path: Path) -> None:
-    with gateway(tmp_path, node, "--domain", "apii", "--strict", ready=False) as refusing:
-        until(lambda: "the gateway cannot serve" in refusing.log)
+def test_a_strict_gateway_stays_not_ready_and_logs_the_reason(node: str, tmp_path: Path) -> None:
+    with gateway(tmp_path, node, "--domain", "apii", "--strict", ready=False) as gate:
+        until(lambda: "the gateway cannot serve" in gate.log)
 
-        assert "domain 'apii' has no rules" in refusing.log
-        assert fetch(f"{refusing.url}/readyz").status == 503
+        assert "domain 'apii' has no rules" in gate.log
+        assert fetch(f"{gate.url}/readyz").status == 503

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard name only metrics, labels and values that nodes have."""
+"""Alert rules and dashboard: they use only metrics, labels and values that nodes export."""
 
 import json
 import re
@@ -27,29 +27,29 @@ VALUES = {
     "state": {"suspect", "dead"},
     "job": {"ringfence"},
 }
-"""Values of labels that expressions may select; all are in the docs."""
+"""Values of labels that expressions may select. The docs contain all of them."""
 
 Labels = Mapping[str, set[str]]
 
 
 def selectors(expression: str) -> Iterator[tuple[str, str]]:
-    """Metrics of an expression, each with what stands in its braces."""
+    """Yield each metric of an expression with the label selectors in its braces."""
     yield from re.findall(r"\b(ringfence_\w+|up)\b(?:\{(.*?)\})?", expression)
 
 
 @pytest.fixture
 async def samples(autojump_clock: MockClock) -> Labels:
-    """Names of samples that a node has, with the names of their labels."""
+    """Return the names of the samples of a node, each with the names of its labels."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     found["up"] = {"job", "instance"}
-    async with world("a") as made:
-        app = app_of(made.nodes["a"])
-        made.nodes["a"].certificates_expire = {"node": 2e9}
-        async with made.client("a") as limiter:
+    async with world("a") as cluster:
+        app = app_of(cluster.nodes["a"])
+        cluster.nodes["a"].certificates_expire = {"node": 2e9}
+        async with cluster.client("a") as limiter:
             for _ in range(9):
-                await limiter.check("api", owned(made.rules, "client", "a"))
+                await limiter.check("api", owned(cluster.rules, "client", "a"))
         await ask(app, "/nothing")
-        made.nodes["a"].containment.by_place["session"] += 1
+        cluster.nodes["a"].containment.by_place["session"] += 1
         text = (await ask(app, "/metrics")).body.decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -69,19 +69,19 @@ async def test_every_metric_and_label_exists(samples: Labels) -> None:
         assert {label for by in grouped for label in by.split(", ")} <= known, expression
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_alerts_and_dashboard_have_expressions_with_metrics() -> None:
     assert len(RULES) >= 10
     assert len(EXPRESSIONS) >= 20
     assert all(any(True for _ in selectors(expression)) for expression in EXPRESSIONS)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_says_how_bad_it_is_and_what_it_is(rule: dict[str, Any]) -> None:
+def test_every_alert_has_a_severity_and_a_summary(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert rule["annotations"]["summary"]
 
 
-def test_panels_have_places_and_numbers_of_their_own() -> None:
+def test_every_panel_has_its_own_position_and_id() -> None:
     panels = BOARD["panels"]
 
     assert len({panel["id"] for panel in panels}) == len(panels)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.examples.proxies import Proxies, hanging, serving_proxies
+from tests.examples.proxies import Proxies, serving_proxies, suspended
 
 
 @pytest.fixture(scope="module")
@@ -13,25 +13,25 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxies]:
         yield started
 
 
-def test_one_budget_holds_over_all_of_them(proxies: Proxies) -> None:
+def test_all_proxies_share_one_budget(proxies: Proxies) -> None:
     for name in ("nginx", "caddy", "haproxy"):
         proxies.url(name)
-    proxies.forget()
+    proxies.reset_budget()
 
     replies = [proxies.get(name) for name in ("nginx", "caddy", "haproxy")]
-    refused = [proxies.get(name) for name in ("nginx", "caddy", "haproxy")]
+    denied = [proxies.get(name) for name in ("nginx", "caddy", "haproxy")]
 
     assert [each.status for each in replies] == [200] * 3
     assert [each.headers["x-ratelimit-remaining"] for each in replies] == ["2", "1", "0"]
-    assert [each.status for each in refused] == [429] * 3
-    assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
-    assert all('"client";r=0' in each.headers["ratelimit"] for each in refused)
+    assert [each.status for each in denied] == [429] * 3
+    assert all(int(each.headers["retry-after"]) >= 1 for each in denied)
+    assert all('"client";r=0' in each.headers["ratelimit"] for each in denied)
     assert not any("retry-after" in each.headers for each in replies)
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
-def test_the_proxy_asks_whatever_host_the_client_names(proxies: Proxies, proxy: str) -> None:
-    proxies.forget()
+def test_the_proxy_sends_a_check_for_every_host_header(proxies: Proxies, proxy: str) -> None:
+    proxies.reset_budget()
 
     replies = [proxies.get(proxy, host=name) for name in ("localhost", "example.org")]
 
@@ -40,14 +40,14 @@ def test_the_proxy_asks_whatever_host_the_client_names(proxies: Proxies, proxy: 
 
 
 @pytest.mark.parametrize(("proxy", "status"), [("nginx", 429), ("caddy", 400), ("haproxy", 400)])
-def test_a_path_in_bytes_that_are_not_ascii_is_not_let_pass(
+def test_a_path_with_bytes_outside_ascii_is_rejected(
     proxies: Proxies, proxy: str, status: int
 ) -> None:
     assert proxies.raw_status(proxy, b"GET /page?b=\xff HTTP/1.1\r\nHost: x\r\n\r\n") == status
 
 
-def test_headers_as_large_as_nginx_takes_are_counted_all_the_same(proxies: Proxies) -> None:
-    proxies.forget()
+def test_requests_with_the_largest_headers_that_nginx_accepts_are_counted(proxies: Proxies) -> None:
+    proxies.reset_budget()
     small = b"GET /page HTTP/1.1\r\nHost: x\r\nY: " + b"y" * 900 + b"\r\n"
     large = b"".join(b"X-%d: " % number + b"x" * 8150 + b"\r\n" for number in range(4))
 
@@ -57,10 +57,10 @@ def test_headers_as_large_as_nginx_takes_are_counted_all_the_same(proxies: Proxi
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
-def test_a_client_that_calls_itself_otherwise_is_counted_all_the_same(
+def test_forged_forwarding_headers_do_not_change_the_counted_client(
     proxies: Proxies, proxy: str
 ) -> None:
-    proxies.forget()
+    proxies.reset_budget()
 
     statuses = [
         proxies.get(
@@ -78,11 +78,11 @@ def test_a_client_that_calls_itself_otherwise_is_counted_all_the_same(
 
 
 @pytest.mark.parametrize(("proxy", "status"), [("nginx", 200), ("caddy", 504), ("haproxy", 200)])
-def test_a_gateway_that_hangs_holds_nobody_for_long(
+def test_a_suspended_gateway_does_not_block_requests(
     proxies: Proxies, proxy: str, status: int
 ) -> None:
     proxies.url(proxy)
-    with hanging(proxies.gateways):
+    with suspended(proxies.gateways):
         reply = proxies.get(proxy)
 
     assert reply.status == status

@@ -13,7 +13,7 @@ from tests.programs import require
 
 FOLDER = Path(__file__).parents[2] / "examples" / "systemd"
 UNIT = FOLDER / "ringfence.service"
-LATE = """
+LATE_RULES = """
 domain: late
 descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]
 """
@@ -21,7 +21,7 @@ PROGRAM = "/opt/ringfence/bin/ringfence"
 
 
 def lines_of(setting: str) -> list[list[str]]:
-    """The words of each line of a setting of the unit, which may stand there more than once."""
+    """Return the words of each line of a setting. The unit may have several such lines."""
     lines = UNIT.read_text("utf-8").splitlines()
     return [shlex.split(line.partition("=")[2]) for line in lines if line.startswith(f"{setting}=")]
 
@@ -32,7 +32,7 @@ def command() -> list[str]:
 
 
 def run_by_unit(words: list[str], config: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    """A line of the unit, with the settings file of this test."""
+    """Run a command of the unit, with the settings file of this test."""
     assert words[0] == PROGRAM
     assert words[-2:] == ["--config", "/etc/ringfence/node.toml"]
     return subprocess.run(
@@ -44,47 +44,47 @@ def run_by_unit(words: list[str], config: Path, *flags: str) -> "subprocess.Comp
     )
 
 
-def test_files_are_checked_before_a_start_and_before_a_reload(tmp_path: Path) -> None:
+def test_rules_and_keys_are_checked_before_a_start_and_before_a_reload(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "node.toml").write_text('rules = "rules"\nkeys = "keys"\n', "utf-8")
     write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
     [before_start] = lines_of("ExecStartPre")
     before_reload, signal_line = lines_of("ExecReload")
 
-    (tmp_path / "rules" / "late.yaml").write_text(LATE, "utf-8")
+    (tmp_path / "rules" / "late.yaml").write_text(LATE_RULES, "utf-8")
     good = run_by_unit(before_start, tmp_path / "node.toml", "--name", "a")
-    (tmp_path / "rules" / "late.yaml").write_text(LATE.replace("minute", "minuet"), "utf-8")
+    (tmp_path / "rules" / "late.yaml").write_text(LATE_RULES.replace("minute", "minuet"), "utf-8")
     bad = run_by_unit(before_reload, tmp_path / "node.toml")
-    (tmp_path / "rules" / "late.yaml").write_text(LATE, "utf-8")
+    (tmp_path / "rules" / "late.yaml").write_text(LATE_RULES, "utf-8")
     (tmp_path / "keys" / "tokens.toml").write_text("[tokens", "utf-8")
-    keyless = run_by_unit(before_reload, tmp_path / "node.toml")
+    without_tokens = run_by_unit(before_reload, tmp_path / "node.toml")
 
     assert before_start == before_reload
     assert (good.returncode, good.stderr) == (0, "")
     assert good.stdout == f"node a can start; rules: 1, keys from {tmp_path}/keys\n"
-    assert bad.returncode == keyless.returncode == 2
+    assert bad.returncode == without_tokens.returncode == 2
     assert "unknown unit 'minuet'" in bad.stderr
-    assert "tokens.toml" in keyless.stderr
+    assert "tokens.toml" in without_tokens.stderr
     assert signal_line == ["/bin/kill", "-HUP", "$MAINPID"]
 
 
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+def test_systemd_analyze_reports_no_problem_in_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
-    # The program is not installed here; another one in its place lets the rest be verified.
+    # The program is not installed here. Another program replaces it, so the rest is verified.
     unit.write_text(UNIT.read_text("utf-8").replace(PROGRAM, sys.executable), "utf-8")
 
-    reported = subprocess.run(
+    analysis = subprocess.run(
         [require("systemd-analyze"), "verify", "--man=no", unit],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    ours = [line for line in reported.stderr.splitlines() if unit.name in line]
-    assert ours == []
+    lines_of_unit = [line for line in analysis.stderr.splitlines() if unit.name in line]
+    assert lines_of_unit == []
 
 
-def test_the_settings_are_good_settings() -> None:
+def test_the_settings_of_the_example_are_valid() -> None:
     settings = load_settings(FOLDER / "node.toml", environment={})
 
     assert settings.is_beyond_loopback
@@ -92,7 +92,7 @@ def test_the_settings_are_good_settings() -> None:
     assert settings.listen in settings.join
 
 
-def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) -> None:
+def test_the_node_of_the_unit_reloads_on_sighup_and_leaves_on_sigterm(tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "early.yaml").write_text("domain: early\n", "utf-8")
@@ -105,39 +105,39 @@ def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) 
     systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     systemd.settimeout(20)
     systemd.bind(str(tmp_path / "notify"))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, log.open("wb") as written:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        held.close()
-        started = subprocess.Popen(
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, log.open("wb") as log_file:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        sock.close()
+        node = subprocess.Popen(
             [
                 *(sys.executable, "-m", "node.entry", *words[:-1], tmp_path / "node.toml"),
                 *("--listen", f"127.0.0.1:{port}"),
             ],
-            stderr=written,
+            stderr=log_file,
             cwd=FOLDER.parents[1],
             env=os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify")},
         )
     try:
         assert systemd.recv(100) == b"READY=1"
-        wait_for(log, "view of 1 members", started)
-        (rules / "late.yaml").write_text(LATE, "utf-8")
-        started.send_signal(signal.SIGHUP)
-        wait_for(log, "in force, 1 in all", started)
-        started.send_signal(signal.SIGTERM)
+        wait_for(log, "view of 1 members", node)
+        (rules / "late.yaml").write_text(LATE_RULES, "utf-8")
+        node.send_signal(signal.SIGHUP)
+        wait_for(log, "in force, 1 in all", node)
+        node.send_signal(signal.SIGTERM)
         assert systemd.recv(100) == b"STOPPING=1"
-        assert started.wait(20) == 0
+        assert node.wait(20) == 0
     finally:
         systemd.close()
-        started.kill()
-        started.wait()
+        node.kill()
+        node.wait()
     assert "has stopped" in log.read_text("utf-8")
 
 
 def wait_for(log: Path, words: str, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a process has logged something; nothing else tells what it has done."""
-    give_up = time.monotonic() + 60
+    """Wait until a process has logged `words`. Only the log shows what the process has done."""
+    deadline = time.monotonic() + 60
     while words not in log.read_text("utf-8"):
         assert process.poll() is None, log.read_text("utf-8")
-        assert time.monotonic() < give_up, log.read_text("utf-8")
+        assert time.monotonic() < deadline, log.read_text("utf-8")
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The examples for web frameworks, each under the real server, over a real node."""
+"""Examples of web frameworks, each on its real server, with a real node."""
 
 import json
 import subprocess
@@ -26,9 +26,9 @@ from tests.examples.servers import (
 )
 from tests.node.real_cluster import real_cluster
 
-_Answers = TypeVar("_Answers")
+_Responses = TypeVar("_Responses")
 
-EVERY = {
+SERVERS = {
     "fastapi-uvicorn": UVICORN,
     "fastapi-hypercorn-trio": HYPERCORN,
     "flask-gunicorn": FLASK,
@@ -40,12 +40,12 @@ VIEWS = {
     "flask": ("report", "login"),
     "django": ("shop.urls.report", "shop.urls.login"),
 }
-"""What the limits of the examples' views belong to."""
+"""Names of the limited views, as each framework names them in the keys of its limits."""
 
 
 @dataclass
 class Site:
-    """All servers, and the one node they ask."""
+    """All servers, and the one node that decides their checks."""
 
     cluster: DemoCluster
     addresses: dict[str, str]
@@ -56,13 +56,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("servers")
     with (
         real_cluster(EXAMPLES / "rules", ["a"], "check,reset") as cluster,
-        serving(cluster.url, home, *EVERY.values()) as addresses,
+        serving(cluster.url, home, *SERVERS.values()) as addresses,
     ):
-        yield Site(cluster, dict(zip(EVERY, addresses, strict=True)))
+        yield Site(cluster, dict(zip(SERVERS, addresses, strict=True)))
 
 
-def forget_all(cluster: DemoCluster) -> None:
-    """As if nobody had asked the servers anything."""
+def reset_counters(cluster: DemoCluster) -> None:
+    """Reset the counters of all servers."""
     client = ("client", "127.0.0.1")
     with ringfence.blocking.connect(cluster.url, raise_on_outage=True) as limiter:
         limiter.reset("web", dict([client]))
@@ -73,61 +73,63 @@ def forget_all(cluster: DemoCluster) -> None:
 
 @pytest.fixture
 def site(running: Site) -> Site:
-    """The servers, as if nobody had asked them anything."""
-    forget_all(running.cluster)
+    """Return the servers after a reset of their counters."""
+    reset_counters(running.cluster)
     return running
 
 
-def within_one_minute(site: Site, ask: Callable[[], _Answers]) -> _Answers:
-    """Ask, and once more when a minute turned meanwhile: a sliding window's estimate then gives
-    part of what was spent back."""
+def within_one_minute(site: Site, send: Callable[[], _Responses]) -> _Responses:
+    """Send the requests; repeat them when a minute ended meanwhile.
+
+    In the next minute, the estimate of a sliding window already releases a part of the units.
+    """
     while True:
         minute = time() // 60
-        answers = ask()
+        responses = send()
         if time() // 60 == minute:
-            return answers
-        forget_all(site.cluster)
+            return responses
+        reset_counters(site.cluster)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_an_example_does_what_its_readme_says(name: str, site: Site) -> None:
+@pytest.mark.parametrize("name", SERVERS)
+def test_an_example_denies_requests_as_its_readme_states(name: str, site: Site) -> None:
     address = site.addresses[name]
     guess = {"password": "guess"}
 
-    answers = within_one_minute(
+    responses = within_one_minute(
         site, lambda: [httpx.get(f"{address}/report", timeout=60) for _ in range(6)]
     )
-    wrong = within_one_minute(
+    login_statuses = within_one_minute(
         site,
         lambda: [
             httpx.post(f"{address}/login", params=guess, timeout=60).status_code for _ in range(4)
         ],
     )
 
-    assert [each.status_code for each in answers] == [200] * 5 + [429]
-    refused = answers[-1]
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert 1 <= int(refused.headers["retry-after"]) <= 120
-    assert refused.headers["ratelimit"].startswith('"5/minute";r=0;t=')
-    assert json.loads(refused.content)["violated-policies"] == ["5/minute"]
-    assert wrong == [401, 401, 401, 429]
+    assert [each.status_code for each in responses] == [200] * 5 + [429]
+    denied = responses[-1]
+    assert denied.headers["content-type"] == "application/problem+json"
+    assert 1 <= int(denied.headers["retry-after"]) <= 120
+    assert denied.headers["ratelimit"].startswith('"5/minute";r=0;t=')
+    assert json.loads(denied.content)["violated-policies"] == ["5/minute"]
+    assert login_statuses == [401, 401, 401, 429]
 
 
-async def test_all_frameworks_at_once_admit_exactly_what_one_limit_says(site: Site) -> None:
+async def test_all_frameworks_together_admit_exactly_the_amount_of_one_limit(site: Site) -> None:
     addresses = list(site.addresses.values())
-    seen: Counter[int] = Counter()
+    status_counts: Counter[int] = Counter()
 
-    async def ask(client: httpx.AsyncClient, address: str) -> None:
-        seen[(await client.get(f"{address}/")).status_code] += 1
+    async def send(client: httpx.AsyncClient, address: str) -> None:
+        status_counts[(await client.get(f"{address}/")).status_code] += 1
 
     async with httpx.AsyncClient(timeout=60) as client, anyio.create_task_group() as tasks:
         for number in range(200):
-            tasks.start_soon(ask, client, addresses[number % len(addresses)])
+            tasks.start_soon(send, client, addresses[number % len(addresses)])
 
-    assert seen == {200: 20, 429: 180}
+    assert status_counts == {200: 20, 429: 180}
 
 
-def test_no_framework_goes_down_with_the_node(site: Site) -> None:
+def test_every_framework_allows_requests_after_the_node_has_crashed(site: Site) -> None:
     site.cluster.kill("a")
 
     for address in site.addresses.values():
@@ -135,8 +137,8 @@ def test_no_framework_goes_down_with_the_node(site: Site) -> None:
         assert (answer.status_code, answer.headers["ringfence-outage"]) == (200, "allow")
 
 
-def test_the_django_example_passes_its_check() -> None:
-    done = subprocess.run(
+def test_the_django_example_passes_the_check_of_django() -> None:
+    result = subprocess.run(
         [sys.executable, "manage.py", "check"],
         cwd=EXAMPLES / "django",
         env={"PYTHONPATH": str(EXAMPLES.parent), "RINGFENCE_URL": "ringfence://127.0.0.1:7101"},
@@ -145,5 +147,5 @@ def test_the_django_example_passes_its_check() -> None:
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
-    assert "no issues" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "no issues" in result.stdout
