@@ -1,4 +1,4 @@
-"""Callers of a node's QUIC port that speak byte by byte and may break every rule."""
+"""Callers of a node's QUIC port, which send any bytes and may violate the protocol."""
 
 import os
 from collections.abc import AsyncIterator
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 TIMEOUT = 20.0
-"""Seconds until something that should happen at once counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 
 
 @dataclass(eq=False)
 class Caller:
-    """One connection to a node: remembers what it was sent and why it ended."""
+    """One connection to a node. It records the received messages and why the connection ended."""
 
     messages: list[Message] = field(default_factory=list)
     closed: tuple[int, str] | None = None
@@ -65,7 +65,7 @@ class Caller:
         self.transport.flush()
 
     def stop_reading(self) -> None:
-        """Allow the node no more than the flow-control window that it has already."""
+        """Give the node no credit beyond its present flow-control window."""
         assert isinstance(self.connection, QuicConnection)
         assert self.connection.quic is not None
         self.connection.receive_window = self.connection.quic.window = 0
@@ -83,7 +83,7 @@ class Caller:
         return self.closed
 
     async def wait_message(self) -> Message:
-        """The next message that no earlier call has returned."""
+        """Return the next message that no earlier call has returned."""
         with trio.fail_after(TIMEOUT):
             while not self.messages and self.closed is None:
                 await self.changed.wait()
@@ -97,14 +97,14 @@ class Callers:
     def __init__(self, transport: TrioUdp) -> None:
         self.transport = transport
 
-    def begin(self, port: int) -> Caller:
+    def connect(self, port: int) -> Caller:
         caller = Caller(transport=self.transport)
         self.transport.connect(("127.0.0.1", port), caller)
         return caller
 
     async def open(self, port: int, *messages: Message | bytes) -> Caller:
         """Connect and send `messages`."""
-        caller = await self.begin(port).wait_open()
+        caller = await self.connect(port).wait_open()
         if caller.connection is not None:
             caller.send(*messages)
         return caller
@@ -114,7 +114,7 @@ class Callers:
 async def callers(
     keys: Path | None = None, settings: Settings | None = None
 ) -> AsyncIterator[Callers]:
-    """`keys` is the key folder of the cluster, if it has one."""
+    """Yield callers of one port; `keys` is the key folder of the cluster, if it has one."""
     bugs: list[Exception] = []
     tls = ClientTls(verify=False)
     if keys is not None:
@@ -128,19 +128,19 @@ async def callers(
 
 
 def client_hello(keys: Path, name: str) -> Hello:
-    """The hello of a client with a token of the key folder."""
+    """Return the hello of a client with a token of the key folder."""
     token = parse_token((keys / f"{name}.token").read_text("ascii").strip())
     return Hello(Role.CLIENT, token.name, token.secret, 7)
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process occupies (Linux)."""
+    """Return the memory that a process occupies (Linux)."""
     return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf(
         "SC_PAGE_SIZE"
     )
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used (Linux)."""
+    """Return the processor time that a process has used (Linux)."""
     user, system = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / 100.0

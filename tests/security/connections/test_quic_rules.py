@@ -1,4 +1,4 @@
-"""P17: QUIC's limits on keys and on acknowledgements hold, on the fast path as in aioquic."""
+"""P17: QUIC's rules for keys and acknowledgements hold on the fast path and in aioquic."""
 
 import pytest
 from aioquic.buffer import encode_uint_var
@@ -15,7 +15,7 @@ AES_GCM_LIMIT = 1 << 23
 
 
 def skip_to(sender: AioquicConnection, receiver: AioquicConnection, number: int) -> None:
-    """Let both sides believe that the packets below `number` were sent and acknowledged."""
+    """Set both sides as if the packets below `number` were sent and acknowledged."""
     sender._packet_number = number
     sender._spaces[Epoch.ONE_RTT].largest_acked_packet = number - 1
     space = receiver._spaces[Epoch.ONE_RTT]
@@ -29,7 +29,7 @@ def key_of(quic: AioquicConnection) -> object:
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
-def test_no_key_is_used_for_as_many_packets_as_aes_gcm_allows(fast_path: bool) -> None:
+def test_keys_are_updated_before_the_packet_limit_of_aes_gcm(fast_path: bool) -> None:
     world = World(fast_path=(fast_path, fast_path))
     client, server = world.client.quic, world.server.quic
     keys = []
@@ -74,8 +74,8 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
     server.urgent_datagrams(world.now)
     largest = server._packet_number + ahead
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00" + encode_uint_var(largest)
-    inward = FastReceiver(EstablishedState.of(server, STREAM))
-    (inward._process_frames if fast_path else inward._process_by_aioquic)(frame, world.now)
+    receiver = FastReceiver(EstablishedState.of(server, STREAM))
+    (receiver._process_frames if fast_path else receiver._process_by_aioquic)(frame, world.now)
 
     assert server.closing is not None
     assert server.closing.error_code == QuicErrorCode.PROTOCOL_VIOLATION
@@ -83,15 +83,15 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
-def test_acknowledging_the_last_packet_is_in_order(fast_path: bool) -> None:
+def test_an_acknowledgement_of_the_last_sent_packet_is_accepted(fast_path: bool) -> None:
     world = World()
     world.server.say(b"words on the way")
     server = world.server.quic
     server.urgent_datagrams(world.now)
     largest = server._packet_number - 1
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00\x00"
-    inward = FastReceiver(EstablishedState.of(server, STREAM))
-    (inward._process_frames if fast_path else inward._process_by_aioquic)(frame, world.now)
+    receiver = FastReceiver(EstablishedState.of(server, STREAM))
+    (receiver._process_frames if fast_path else receiver._process_by_aioquic)(frame, world.now)
 
     assert server.closing is None
     assert server.unacknowledged == 0

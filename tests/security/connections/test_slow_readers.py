@@ -1,4 +1,4 @@
-"""P14: connections that do not read share one bound of a node's memory."""
+"""P14: all connections that do not read share one bound on the memory of a node."""
 
 from pathlib import Path
 
@@ -27,22 +27,25 @@ async def test_connections_that_do_not_read_cannot_fill_the_memory(tmp_path: Pat
     flags = {"a": ["--rules", str(large_rules(tmp_path))]}
     with started(tmp_path, flags) as running:
         node = running["a"]
-        async with callers(settings=SMALL_WINDOW) as greedy, callers() as others:
-            good = await others.open(node.port, Hello(Role.CLIENT, "good", b"", 1), AskRules(1))
+        async with callers(settings=SMALL_WINDOW) as slow_endpoint, callers() as endpoint:
+            good = await endpoint.open(node.port, Hello(Role.CLIENT, "good", b"", 1), AskRules(1))
             assert isinstance(await good.wait_message(), Welcome)
             assert isinstance(await good.wait_message(), Rules)
             before = resident_bytes(node.process.pid)
-            waiting = []
+            slow_readers = []
             for number in range(GREEDY):
-                caller = await greedy.open(node.port, Hello(Role.CLIENT, "greedy", b"", number))
+                caller = await slow_endpoint.open(
+                    node.port, Hello(Role.CLIENT, "greedy", b"", number)
+                )
                 assert isinstance(await caller.wait_message(), Welcome)
                 caller.stop_reading()
                 caller.send(*[AskRules(seq) for seq in range(1, 5)])
-                waiting.append(caller)
+                slow_readers.append(caller)
                 good.send(AskRules(2 + number))
                 assert isinstance(await good.wait_message(), Rules)
 
-            assert (await waiting[0].wait_closed())[0] == ErrorCode.OVERLOADED
+            assert (await slow_readers[0].wait_closed())[0] == ErrorCode.OVERLOADED
             assert good.closed is None
-            # 90 connections with 3.6 MB each were 324 MB; the bound is 32 MiB beside connections.
+            # Without the bound, 90 connections held 3.6 MB each: 324 MB.
+            # The bound is 32 MiB, and the connections themselves need memory, too.
             assert resident_bytes(node.process.pid) - before < 96 * MIB

@@ -1,4 +1,4 @@
-"""P12: a stateless reset of one node says nothing about connections to another."""
+"""P12: a stateless reset of one node does not end connections to another node."""
 
 import socket
 from pathlib import Path
@@ -7,7 +7,7 @@ from node.config.key_files import write_keys
 from tests.node.end_to_end.test_serve import started
 
 STRAY = b"\x40" + bytes(range(8)) + bytes(60)
-"""A short packet for a connection that nobody has."""
+"""A packet with a short header and an unknown connection ID."""
 
 
 def reset_token_of(port: int) -> bytes:
@@ -26,4 +26,4 @@ def test_nodes_with_the_same_key_folder_have_different_reset_tokens(tmp_path: Pa
         assert tokens[0] != tokens[1]
         assert tokens[0] == tokens[2]
     with started(tmp_path, {"a": flags["a"]}) as running:
-        assert reset_token_of(running["a"].port) == tokens[0], "the same after a restart"
+        assert reset_token_of(running["a"].port) == tokens[0], "unchanged by a restart"

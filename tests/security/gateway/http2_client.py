@@ -1,4 +1,4 @@
-"""A caller of HTTP/2 in raw frames, who may break every rule."""
+"""Caller of HTTP/2 that sends raw frames and may violate the protocol."""
 
 import resource
 import socket
@@ -34,16 +34,16 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(Kind.SETTINGS, 0, 0, b"")
 WATCH = "/grpc.health.v1.Health/Watch"
 HEALTH = "/grpc.health.v1.Health/Check"
 PER_ADDRESS, IN_TOTAL = 256, 1024
-"""Connections that docs/guides/gateway.md states as the defaults."""
+"""Default bounds on connections, as docs/guides/gateway.md states them."""
 EMPTY = bytes(5)
 """An empty gRPC message."""
-STRANGER = "127.0.0.2"
-"""Another address of this host, so that bounds by address do not meet the tests' own calls."""
+OTHER_ADDRESS = "127.0.0.2"
+"""Second address of this host, so that bounds per address do not affect the test's own calls."""
 
 
 @contextmanager
 def lone_gateway(directory: Path, *flags: str) -> Iterator[Gateway]:
-    """A gateway without any node: both ports serve, and nothing is counted."""
+    """Start a gateway without any node: both ports serve, and nothing is counted."""
     with gateway(directory, "ringfence://127.0.0.1:1", *flags, ready=False) as gate:
         until(lambda: _listens(gate.port) and _listens(gate.grpc_port))
         yield gate
@@ -64,7 +64,7 @@ def raise_descriptor_limit() -> None:
 
 
 def worker_of(gate: Gateway) -> int:
-    """The only worker's process."""
+    """Return the process ID of the only worker."""
     children = Path(f"/proc/{gate.process.pid}/task/{gate.process.pid}/children")
     [worker] = [
         int(each)
@@ -75,19 +75,19 @@ def worker_of(gate: Gateway) -> int:
 
 
 def memory(gate: Gateway) -> int:
-    """Bytes of memory that the worker has."""
+    """Return the resident memory of the worker in bytes."""
     status = Path(f"/proc/{worker_of(gate)}/status").read_text("ascii")
     [line] = [each for each in status.splitlines() if each.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 
 def open_files(gate: Gateway) -> int:
-    """Descriptors that the worker has."""
+    """Return how many file descriptors the worker has open."""
     return len(list(Path(f"/proc/{worker_of(gate)}/fd").iterdir()))
 
 
 def allowed(gate: Gateway, timeout: float = TIMEOUT) -> bool:
-    """Ask for a decision over a connection of its own, as Envoy would."""
+    """Return whether a check is allowed that is sent on a new connection, as Envoy would."""
     request = rls_pb2.RateLimitRequest(domain="api")
     request.descriptors.add().entries.add(key="client", value="x")
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -98,14 +98,14 @@ def allowed(gate: Gateway, timeout: float = TIMEOUT) -> bool:
 
 
 class Caller:
-    """One connection."""
+    """One HTTP/2 connection."""
 
-    def __init__(self, port: int, host: str = STRANGER) -> None:
+    def __init__(self, port: int, host: str = OTHER_ADDRESS) -> None:
         self.socket = socket.create_connection(
             ("127.0.0.1", port), timeout=TIMEOUT, source_address=(host, 0)
         )
         self.encoder = Encoder()
-        self._rest = b""
+        self._buffer = b""
 
     def __enter__(self) -> "Caller":
         self.send(PREFACE)
@@ -114,29 +114,29 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, sent: bytes) -> None:
-        self.socket.sendall(sent)
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
 
     def header(self, path: str, *more: tuple[str, str]) -> bytes:
-        """A header block of a gRPC call."""
+        """Return the header block of a gRPC call."""
         fields = [(":method", "POST"), (":scheme", "http"), (":path", path)]
         return self.encoder.encode([*fields, ("content-type", "application/grpc"), *more])
 
     def call(self, stream: int, path: str, *more: tuple[str, str], body: bytes = EMPTY) -> bytes:
-        """The frames of a whole call."""
+        """Return all frames of a call."""
         header = frame(Kind.HEADERS, 4, stream, self.header(path, *more))
         return header + frame(Kind.DATA, 1, stream, body)
 
     def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Kind, flags, stream and payload of what comes, until the connection ends."""
+        """Yield kind, flags, stream and payload of each frame until the connection ends."""
         while True:
-            while len(self._rest) >= 9:
-                size = int.from_bytes(self._rest[:3], "big")
-                if len(self._rest) < 9 + size:
+            while len(self._buffer) >= 9:
+                size = int.from_bytes(self._buffer[:3], "big")
+                if len(self._buffer) < 9 + size:
                     break
-                stream = int.from_bytes(self._rest[5:9], "big")
-                kind, flags, payload = self._rest[3], self._rest[4], self._rest[9 : 9 + size]
-                self._rest = self._rest[9 + size :]
+                stream = int.from_bytes(self._buffer[5:9], "big")
+                kind, flags, payload = self._buffer[3], self._buffer[4], self._buffer[9 : 9 + size]
+                self._buffer = self._buffer[9 + size :]
                 yield kind, flags, stream, payload
             try:
                 received = self.socket.recv(65_536)
@@ -144,18 +144,18 @@ class Caller:
                 return
             if not received:
                 return
-            self._rest += received
+            self._buffer += received
 
-    def answered(self, stream: int) -> float:
-        """Wait until an answer has ended; seconds that this took."""
+    def wait_response(self, stream: int) -> float:
+        """Wait until a response has ended; return how many seconds this took."""
         started = time.monotonic()
         for kind, flags, number, _ in self.frames():
             if number == stream and kind == Kind.HEADERS and flags & 1:
                 return time.monotonic() - started
         raise ConnectionError("closed before the answer")
 
-    def goodbye(self) -> int | None:
-        """The code of the GOAWAY that ends the connection; None without one."""
+    def goaway_code(self) -> int | None:
+        """Return the code of the GOAWAY that ends the connection, None without a GOAWAY."""
         code = None
         for kind, _, _, payload in self.frames():
             if kind == Kind.GOAWAY:
@@ -163,7 +163,7 @@ class Caller:
         return code
 
     def is_open(self) -> bool:
-        """Whether the other side has not closed yet; what it sent is passed over."""
+        """Return whether the gateway has not closed the connection yet; discard received bytes."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(65_536):

@@ -1,6 +1,6 @@
-"""P17: what a client writes makes no path exempt and no client another one.
+"""P17: no request makes a path exempt, or makes the gateway count another client.
 
-A real gateway before a real node; the requests are those that a proxy makes of a client's.
+A real gateway before a real node. The requests are those that a proxy sends for a client.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ SPELLINGS = [
     "/login/../static/x",
     "http://other/static/../login",
 ]
-"""Some server reads each of them as a page below /login."""
+"""Paths of which each is a page below /login for at least one web server."""
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     directory = tmp_path_factory.mktemp("gateway")
     config = directory / "gateway.toml"
     config.write_text('exempt_paths = ["/static"]\n', "utf-8")
@@ -46,36 +46,38 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield started
 
 
-def status(asked: Gateway, client: str | bytes | None, path: str = "/page") -> int:
+def status(gate: Gateway, client: str | bytes | None, path: str = "/page") -> int:
     headers: dict[str, str | bytes] = {"X-Forwarded-Uri": path, "X-Forwarded-Method": "GET"}
     if client is not None:
         headers["X-Forwarded-For"] = client
-    return httpx.get(f"{asked.url}/v1/auth", headers=headers, timeout=60).status_code
+    return httpx.get(f"{gate.url}/v1/auth", headers=headers, timeout=60).status_code
 
 
-def test_no_path_that_servers_read_differently_is_exempt(asked: Gateway) -> None:
+def test_a_path_that_servers_resolve_differently_is_not_exempt(gate: Gateway) -> None:
     client = "203.0.113.1"
     for _ in range(3):
-        assert status(asked, client) == 200
+        assert status(gate, client) == 200
 
-    passed = [path for path in SPELLINGS if status(asked, client, path) != 429]
+    not_denied = [path for path in SPELLINGS if status(gate, client, path) != 429]
 
-    assert passed == []
-    assert status(asked, client, "/static/site.css") == 200
+    assert not_denied == []
+    assert status(gate, client, "/static/site.css") == 200
 
 
-def test_a_client_that_cannot_be_read_is_not_counted_as_the_proxy(asked: Gateway) -> None:
-    rubbish = [status(asked, client) for client in ("rubbish", "a.b.c.d", "unknown", "")]
-    unreadable = [status(asked, b"\xff"), status(asked, b"\xff, 203.0.113.2")]
-    own = [status(asked, None) for _ in range(4)]
+def test_an_invalid_client_address_is_not_counted_as_the_proxy(gate: Gateway) -> None:
+    invalid = [status(gate, client) for client in ("rubbish", "a.b.c.d", "unknown", "")]
+    not_ascii = [status(gate, b"\xff"), status(gate, b"\xff, 203.0.113.2")]
+    from_proxy = [status(gate, None) for _ in range(4)]
 
-    assert rubbish == [200, 200, 200, 429], "they share one budget"
-    assert unreadable == [429, 429]
-    assert own == [200, 200, 200, 429], "the proxy's own is whole"
+    assert invalid == [200, 200, 200, 429], "invalid addresses share one budget"
+    assert not_ascii == [429, 429]
+    assert from_proxy == [200, 200, 200, 429], "the budget of the proxy was untouched"
 
 
 @pytest.mark.parametrize("path", ["/static/..;/login", "/static/../login", "/static//../login"])
-async def test_no_path_that_servers_read_differently_is_exempt_in_an_application(path: str) -> None:
+async def test_a_path_that_servers_resolve_differently_is_not_exempt_in_an_application(
+    path: str,
+) -> None:
     app = RateLimitMiddleware(hello, in_process(), limit="1/hour", exempt_paths=["/static/*"])
     async with living(app):
         seen = await statuses(app, [path, path, "/static/a.css"])

@@ -1,4 +1,4 @@
-"""P7: connections of the gRPC port are bounded by address and in total; its errors are visible."""
+"""P7: connections of the gRPC port are bounded per address and in total; errors are visible."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ from tests.security.gateway.http2_client import (
 )
 
 
-def test_one_address_gets_its_share_of_connections_and_others_are_served(tmp_path: Path) -> None:
+def test_one_address_cannot_exceed_its_bound_and_other_addresses_are_served(tmp_path: Path) -> None:
     raise_descriptor_limit()
     with (
         lone_gateway(tmp_path) as gate,
@@ -27,13 +27,13 @@ def test_one_address_gets_its_share_of_connections_and_others_are_served(tmp_pat
         ExitStack() as stack,
     ):
         callers = [stack.enter_context(Caller(gate.grpc_port)) for _ in range(PER_ADDRESS + 64)]
-        assert allowed(gate)  # Accepted after all of these.
+        assert allowed(gate)  # Its connection is accepted after all of those.
         until(lambda: sum([each.is_open() for each in callers]) <= PER_ADDRESS)
         healthy.send(healthy.call(1, HEALTH))
-        healthy.answered(1)
+        healthy.wait_response(1)
 
 
-def test_when_all_places_are_taken_the_idlest_connection_makes_room(tmp_path: Path) -> None:
+def test_at_the_total_bound_idle_connections_are_closed_for_new_ones(tmp_path: Path) -> None:
     raise_descriptor_limit()
     with lone_gateway(tmp_path) as gate, ExitStack() as stack:
         for each in range(IN_TOTAL + 64):
@@ -41,7 +41,7 @@ def test_when_all_places_are_taken_the_idlest_connection_makes_room(tmp_path: Pa
             caller = stack.enter_context(Caller(gate.grpc_port, host))
             if not each % 50:
                 caller.send(caller.call(1, HEALTH))
-                caller.answered(1)
+                caller.wait_response(1)
         assert allowed(gate)
         until(lambda: open_files(gate) < IN_TOTAL + 48)
 
@@ -51,10 +51,10 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
     config.write_text("idle_timeout = 0.5\n", "utf-8")
     with lone_gateway(tmp_path, "--config", str(config)) as gate, Caller(gate.grpc_port) as caller:
         caller.send(caller.call(1, HEALTH))
-        assert caller.goodbye() == 0
+        assert caller.goaway_code() == 0
 
 
-def test_errors_of_accepting_are_logged_and_counted_and_do_not_last(tmp_path: Path) -> None:
+def test_accept_errors_are_logged_and_counted_and_the_port_recovers(tmp_path: Path) -> None:
     with lone_gateway(tmp_path) as gate, ExitStack() as stack:
         assert allowed(gate)
         worker = worker_of(gate)

@@ -1,4 +1,4 @@
-"""P5: what callers make the gRPC port keep must be bounded, decoded headers included."""
+"""P5: the memory that callers occupy at the gRPC port is bounded, with decoded headers."""
 
 from contextlib import ExitStack, suppress
 from itertools import combinations
@@ -9,11 +9,11 @@ from tests.security.gateway.http2_client import HEALTH, Caller, allowed, lone_ga
 
 MIB = 1 << 20
 BOUND = 64 * MIB
-"""What docs/guides/gateway.md says that all callers together can have the port keep."""
+"""Bytes that all callers together can occupy, as docs/guides/gateway.md states."""
 
 
-def test_headers_that_are_cached_cost_little(tmp_path: Path) -> None:
-    # One indexed field of 4 kB, then requests of references alone that name it three times.
+def test_requests_with_indexed_headers_occupy_little_memory(tmp_path: Path) -> None:
+    # One indexed field of 4 kB, then requests of references only, three of them to this field.
     indexed = frame(
         *(Kind.HEADERS, 5, 1),
         b"\x83\x86\x84\x40\x0dauthorization\x7f" + b"\xa1\x1e" + 4000 * b"v",
@@ -28,21 +28,21 @@ def test_headers_that_are_cached_cost_little(tmp_path: Path) -> None:
     )
     with lone_gateway(tmp_path) as gate, ExitStack() as stack:
         assert allowed(gate)
-        quiet = memory(gate)
+        memory_before = memory(gate)
         for _ in range(30):
             caller = stack.enter_context(Caller(gate.grpc_port))
             caller.send(indexed + requests)
-            caller.answered(2 * len(distinct) + 1)
+            caller.wait_response(2 * len(distinct) + 1)
 
-        assert memory(gate) - quiet < BOUND // 4
+        assert memory(gate) - memory_before < BOUND // 4
         assert allowed(gate)
 
 
-def test_calls_that_never_end_keep_a_bounded_number_of_bytes(tmp_path: Path) -> None:
-    # Each connection sends 1000 headers and as much of bodies as the windows let it, and no end.
+def test_calls_that_never_end_occupy_bounded_memory(tmp_path: Path) -> None:
+    # Each connection sends 1000 headers and as much data as the windows permit. No call ends.
     with lone_gateway(tmp_path) as gate, ExitStack() as stack:
         assert allowed(gate)
-        quiet = memory(gate)
+        memory_before = memory(gate)
         for _ in range(60):
             caller = stack.enter_context(Caller(gate.grpc_port))
             header = caller.header(HEALTH, ("authorization", 900 * "v"))
@@ -52,8 +52,8 @@ def test_calls_that_never_end_keep_a_bounded_number_of_bytes(tmp_path: Path) -> 
                 frame(Kind.HEADERS, 4, each, header if each == 1 else again) for each in numbers
             ]
             body = [frame(Kind.DATA, 0, each, bytes(16_000)) for each in range(1, 33, 2)]
-            with suppress(OSError):  # The port disconnects the caller that has it keep most.
+            with suppress(OSError):  # The port disconnects the caller that occupies the most.
                 caller.send(b"".join(sent + body))
 
-        assert memory(gate) - quiet < 3 * BOUND  # Python's own share included.
+        assert memory(gate) - memory_before < 3 * BOUND  # This includes overhead of Python.
         assert allowed(gate)

@@ -10,7 +10,7 @@ from tests.security.gateway.http2_client import lone_gateway
 def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None:
     program = require("h2spec")
     with lone_gateway(tmp_path) as gate:
-        ended = subprocess.run(
+        result = subprocess.run(
             [
                 *(program, "generic", "http2", "hpack"),
                 *("-h", "127.0.0.1", "-p", str(gate.grpc_port), "-o", "5"),
@@ -21,5 +21,5 @@ def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None
             check=False,
         )
 
-    assert ended.returncode == 0, ended.stdout
-    assert "145 tests, 145 passed, 0 skipped, 0 failed" in ended.stdout
+    assert result.returncode == 0, result.stdout
+    assert "145 tests, 145 passed, 0 skipped, 0 failed" in result.stdout

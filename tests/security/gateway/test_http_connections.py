@@ -1,4 +1,4 @@
-"""P7: connections of the HTTP port are bounded by address and in total, idle ones closed."""
+"""P7: connections of the HTTP port are bounded per address and in total, and idle ones closed."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.security.gateway.http2_client import (
 )
 
 
-def test_one_address_gets_its_share_and_the_health_page_is_served(tmp_path: Path) -> None:
+def test_one_address_cannot_exceed_its_bound_and_the_health_page_is_served(tmp_path: Path) -> None:
     raise_descriptor_limit()
     config = tmp_path / "gateway.toml"
     config.write_text('trusted_proxies = ["127.0.0.1"]\n', "utf-8")
@@ -28,7 +28,7 @@ def test_one_address_gets_its_share_and_the_health_page_is_served(tmp_path: Path
         assert all([each.is_open() for each in trusted])
 
 
-def test_idle_connections_make_room_when_places_run_out(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_for_new_ones_at_the_total_bound(tmp_path: Path) -> None:
     raise_descriptor_limit()
     config = tmp_path / "gateway.toml"
     config.write_text("header_timeout = 0.5\n", "utf-8")
@@ -40,11 +40,11 @@ def test_idle_connections_make_room_when_places_run_out(tmp_path: Path) -> None:
         until(lambda: open_files(gate) < IN_TOTAL)
 
 
-def test_silent_connections_are_closed_and_idle_ones_later(tmp_path: Path) -> None:
+def test_silent_connections_are_closed_earlier_than_idle_connections(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text("header_timeout = 0.5\nidle_timeout = 2.0\nmax_wait = 0.1\n", "utf-8")
     with lone_gateway(tmp_path, "--config", str(config)) as gate:
-        silent = Caller(gate.port)  # Not even a preface.
+        silent = Caller(gate.port)  # It does not even send a preface.
         with Caller(gate.port) as idle:
             idle.send(frame(Kind.PING, 0, 0, bytes(8)))
             until(lambda: not silent.is_open())

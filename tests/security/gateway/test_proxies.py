@@ -1,4 +1,4 @@
-"""P1: with its limit used up, a client gets nothing past a proxy by any form of request.
+"""P1: no form of request gets past a proxy after the client has used up its limit.
 
 Real nginx, Caddy, HAProxy and Envoy, configured as in examples/.
 """
@@ -65,7 +65,7 @@ ENVOY_ROUTES = [
     b"/trial/..;/page",
     b"/trial/.;/../page",
 ]
-"""Out of a route with another rule, and in the end to the page that is limited."""
+"""Paths that begin in a route with another rule, and resolve to the limited page."""
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def request(target: bytes = b"/page", header: bytes = b"", method: bytes = b"GET
     return head + header + b"Connection: close\r\n\r\n"
 
 
-def passed(proxies: Proxies, proxy: str, requests: dict[str, bytes]) -> list[str]:
-    """Names of the requests that the site answered although the limit is used up."""
+def requests_that_bypass(proxies: Proxies, proxy: str, requests: dict[str, bytes]) -> list[str]:
+    """Return the names of the requests that reach the site although the limit is used up."""
     statuses = {}
     for name, each in requests.items():
         proxies.use_up(proxy)
@@ -89,7 +89,7 @@ def passed(proxies: Proxies, proxy: str, requests: dict[str, bytes]) -> list[str
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
-def test_control_bytes_in_a_header_let_nothing_pass(proxies: Proxies, proxy: str) -> None:
+def test_control_bytes_in_a_header_do_not_bypass_the_limit(proxies: Proxies, proxy: str) -> None:
     names = (b"X-A", b"Cookie", b"User-Agent", b"Accept", b"X-Forwarded-For", b"Authorization")
     requests = {
         f"{name.decode()}: {byte:#x}": request(header=name + b": a%cb\r\n" % byte)
@@ -97,66 +97,68 @@ def test_control_bytes_in_a_header_let_nothing_pass(proxies: Proxies, proxy: str
         for name in (names if byte in (1, 0x7F, 0xFF) else names[:1])
     }
 
-    assert passed(proxies, proxy, requests) == []
+    assert requests_that_bypass(proxies, proxy, requests) == []
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
-def test_many_large_and_odd_headers_let_nothing_pass(proxies: Proxies, proxy: str) -> None:
+def test_many_large_or_malformed_headers_do_not_bypass_the_limit(
+    proxies: Proxies, proxy: str
+) -> None:
     requests = {name: request(header=each) for name, each in HEADERS.items()}
 
-    assert passed(proxies, proxy, requests) == []
+    assert requests_that_bypass(proxies, proxy, requests) == []
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
-def test_no_spelling_of_the_path_passes(proxies: Proxies, proxy: str) -> None:
+def test_no_spelling_of_the_path_bypasses_the_limit(proxies: Proxies, proxy: str) -> None:
     requests = {f"{each[:30]!r} of {len(each)} bytes": request(each) for each in PATHS}
 
-    assert passed(proxies, proxy, requests) == []
+    assert requests_that_bypass(proxies, proxy, requests) == []
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
 def test_no_spelling_of_the_path_makes_it_exempt(proxies: Proxies, proxy: str) -> None:
     requests = {each: request(each.encode("ascii")) for each in SPELLINGS}
 
-    assert passed(proxies, proxy, requests) == []
+    assert requests_that_bypass(proxies, proxy, requests) == []
     assert proxies.raw_status(proxy, request(b"/static/site.css")) == 200
 
 
-def test_no_spelling_of_the_path_leaves_a_route_of_envoy_for_one_with_another_rule(
+def test_no_spelling_of_the_path_selects_another_route_of_envoy(
     proxies: Proxies,
 ) -> None:
     requests = {each.decode(): request(each) for each in ENVOY_ROUTES}
 
-    assert passed(proxies, "envoy", requests) == []
+    assert requests_that_bypass(proxies, "envoy", requests) == []
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
-def test_no_method_but_the_exempt_ones_passes(proxies: Proxies, proxy: str) -> None:
+def test_no_method_that_is_not_exempt_bypasses_the_limit(proxies: Proxies, proxy: str) -> None:
     methods = (b"POST", b"TRACE", b"CONNECT", b"get", b"X-Y", b"M" * 40, b"M" * 15150)
     requests = {each.decode(): request(method=each) for each in methods}
 
-    assert passed(proxies, proxy, requests) == []
+    assert requests_that_bypass(proxies, proxy, requests) == []
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"a\x80", b"\xc0\xae"])
-def test_a_header_that_is_counted_by_and_is_not_utf8_denies_behind_envoy(
+def test_a_client_header_that_is_not_utf8_is_denied_behind_envoy(
     proxies: Proxies, value: bytes
 ) -> None:
-    statuses = [proxies.raw_status("envoy", as_client(b"/page", value)) for _ in range(4)]
+    statuses = [proxies.raw_status("envoy", request_of_client(b"/page", value)) for _ in range(4)]
 
     assert statuses == [429] * 4
 
 
 @pytest.mark.parametrize("length", [15000, 40000, 60000])
-def test_a_long_header_that_is_counted_by_twice_denies_behind_envoy(
+def test_a_long_client_header_of_two_descriptors_is_denied_behind_envoy(
     proxies: Proxies, length: int
 ) -> None:
-    asked = as_client(b"/gold", b"x" * length)
-    statuses = [proxies.raw_status("envoy", asked) for _ in range(6)]
+    long_request = request_of_client(b"/gold", b"x" * length)
+    statuses = [proxies.raw_status("envoy", long_request) for _ in range(6)]
 
     assert statuses[5] in (429, 431)
 
 
-def as_client(target: bytes, name: bytes) -> bytes:
+def request_of_client(target: bytes, name: bytes) -> bytes:
     head = b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nX-Client: " + name
     return head + b"\r\nConnection: close\r\n\r\n"

@@ -1,7 +1,8 @@
-"""A certificate per node: the private key of one node does not stand for another one.
+"""Certificates per node: the private key of one node does not authenticate another node.
 
-The hardening list has it under "To investigate". Real nodes, with certificates of their own; the
-impostor holds the cluster key and the private key of one node, and calls itself another.
+The hardening list contains this point under "To investigate". The tests run real nodes with their
+own certificates. The impostor has the cluster key and the private key of one node, and uses the
+name of another node.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -32,24 +33,24 @@ def keys_of(directory: Path, *nodes: str) -> KeyDir:
 
 @contextmanager
 def cluster(directory: Path, keys: KeyDir, *names: str) -> Iterator[dict[str, NodeProcess]]:
-    """Node processes, each with a copy of what its host must have of the keys and no more."""
+    """Start node processes, each with a copy of only those keys that its host must have."""
     flags = {}
     for name in names:
-        own = KeyDir(directory / f"keys-{name}")
-        own.nodes.mkdir(parents=True)
+        node_keys = KeyDir(directory / f"keys-{name}")
+        node_keys.nodes.mkdir(parents=True)
         shared = [path for path in (keys.certificate, keys.key) if path.exists()]
         for path in [keys.ca, keys.cluster_key, keys.tokens, *shared]:
-            (own.path / path.name).write_bytes(path.read_bytes())
-        own.certificate_of(name).write_bytes(keys.certificate_of(name).read_bytes())
-        own.key_of(name).write_bytes(keys.key_of(name).read_bytes())
-        flags[name] = ["--keys", str(own.path), "--name", name]
+            (node_keys.path / path.name).write_bytes(path.read_bytes())
+        node_keys.certificate_of(name).write_bytes(keys.certificate_of(name).read_bytes())
+        node_keys.key_of(name).write_bytes(keys.key_of(name).read_bytes())
+        flags[name] = ["--keys", str(node_keys.path), "--name", name]
     with started(directory, flags) as running:
         yield running
 
 
 @asynccontextmanager
 async def impostor(keys: KeyDir, name: str, *, holds: str, seed: int) -> AsyncIterator[int]:
-    """A node called `name` that shows the certificate of `holds` and joins at `seed`; its port."""
+    """Run a node `name` that has the certificate of `holds` and joins at `seed`; yield its port."""
     port = free_port()
     settings = NodeSettings(name=name, listen=f"127.0.0.1:{port}")
     access = load_access(keys, settings.cluster)
@@ -77,17 +78,17 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-async def seen(node: NodeProcess, text: str) -> None:
+async def wait_logged(node: NodeProcess, text: str) -> None:
     await trio.to_thread.run_sync(until, lambda: text in node.log)
 
 
-async def test_the_key_of_one_node_does_not_serve_as_another_one(tmp_path: Path) -> None:
+async def test_the_key_of_one_node_does_not_authenticate_another_node(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "keys", "a", "b", "c")
     with cluster(tmp_path, keys, "a", "b") as running:
         a, b = running["a"], running["b"]
-        await seen(a, f"peer b at 127.0.0.1:{b.port} is within reach")
+        await wait_logged(a, f"peer b at 127.0.0.1:{b.port} is within reach")
         async with impostor(keys, "c", holds="b", seed=a.port) as port:
-            await seen(
+            await wait_logged(
                 a,
                 f"peer at 127.0.0.1:{port} is lost: the certificate of 127.0.0.1:{port} "
                 "does not name 'c.node.ringfence.internal', but",
@@ -95,22 +96,24 @@ async def test_the_key_of_one_node_does_not_serve_as_another_one(tmp_path: Path)
         assert "peer c at" not in a.log
 
 
-async def test_a_stolen_key_of_this_node_does_not_serve_as_a_peer(tmp_path: Path) -> None:
+async def test_a_stolen_key_does_not_authenticate_a_peer_to_the_node_that_it_belongs_to(
+    tmp_path: Path,
+) -> None:
     keys = keys_of(tmp_path / "keys", "a", "b")
     with cluster(tmp_path, keys, "a") as running:
         async with impostor(keys, "b", holds="a", seed=running["a"].port):
-            await seen(running["a"], "does not name 'b.node.ringfence.internal', but")
+            await wait_logged(running["a"], "does not name 'b.node.ringfence.internal', but")
         assert "peer b at" not in running["a"].log
 
 
-async def test_the_right_key_serves(tmp_path: Path) -> None:
+async def test_a_node_with_its_own_key_is_accepted(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "keys", "a", "c")
     with cluster(tmp_path, keys, "a") as running:
         async with impostor(keys, "c", holds="c", seed=running["a"].port) as port:
-            await seen(running["a"], f"peer c at 127.0.0.1:{port} is within reach")
+            await wait_logged(running["a"], f"peer c at 127.0.0.1:{port} is within reach")
 
 
-def test_a_node_does_not_start_with_the_certificate_of_another_one(tmp_path: Path) -> None:
+def test_a_node_does_not_start_with_the_certificate_of_another_node(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "keys", "b")
     keys.certificate_of("b").rename(keys.certificate_of("c"))
     keys.key_of("b").rename(keys.key_of("c"))
@@ -121,43 +124,43 @@ def test_a_node_does_not_start_with_the_certificate_of_another_one(tmp_path: Pat
     assert "must name c.node.ringfence.internal, got b.node.ringfence.internal" in err
 
 
-async def test_names_are_verified_from_the_reload_on_that_finds_no_shared_certificate(
+async def test_names_are_verified_after_a_reload_without_the_shared_certificate(
     tmp_path: Path,
 ) -> None:
-    """The two steps in which a cluster goes over from the shared certificate."""
+    """Test the two steps in which a cluster replaces its shared certificate."""
     keys = keys_of(tmp_path / "keys")
     for name in ("a", "b", "c"):
         add_node(keys.path, name, [], [], 2)
     with cluster(tmp_path, keys, "a") as running:
         a = running["a"]
         async with impostor(keys, "b", holds="c", seed=a.port) as port:
-            await seen(a, f"peer b at 127.0.0.1:{port} is within reach")
-        held = KeyDir(tmp_path / "keys-a")
-        held.certificate.unlink()
-        held.key.unlink()
+            await wait_logged(a, f"peer b at 127.0.0.1:{port} is within reach")
+        keys_of_a = KeyDir(tmp_path / "keys-a")
+        keys_of_a.certificate.unlink()
+        keys_of_a.key.unlink()
         a.signal(SIGHUP)
         async with impostor(keys, "c", holds="b", seed=a.port):
-            await seen(a, "does not name 'c.node.ringfence.internal', but")
+            await wait_logged(a, "does not name 'c.node.ringfence.internal', but")
 
 
-async def test_a_reload_takes_a_renewed_certificate(tmp_path: Path) -> None:
+async def test_a_reload_applies_a_renewed_certificate(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "keys", "a")
     with cluster(tmp_path, keys, "a") as running:
         a = running["a"]
-        assert await answer_to(keys, a.port, "new.example.org") is not None
-        held = KeyDir(tmp_path / "keys-a")
+        assert await connection_error(keys, a.port, "new.example.org") is not None
+        keys_of_a = KeyDir(tmp_path / "keys-a")
         add_node(keys.path, "a", ["new.example.org"], [], 2, replace=True)
-        held.certificate_of("a").write_bytes(keys.certificate_of("a").read_bytes())
+        keys_of_a.certificate_of("a").write_bytes(keys.certificate_of("a").read_bytes())
         a.signal(SIGHUP)
-        await seen(a, "keys not reloaded, the old ones stay in force: the key in")
-        held.key_of("a").write_bytes(keys.key_of("a").read_bytes())
+        await wait_logged(a, "keys not reloaded, the old ones stay in force: the key in")
+        keys_of_a.key_of("a").write_bytes(keys.key_of("a").read_bytes())
         a.signal(SIGHUP)
-        await seen(a, "keys and certificates reloaded")
-        assert await answer_to(keys, a.port, "new.example.org") is None
+        await wait_logged(a, "keys and certificates reloaded")
+        assert await connection_error(keys, a.port, "new.example.org") is None
 
 
-async def answer_to(keys: KeyDir, port: int, server_name: str) -> str | None:
-    """Why a client that verifies this name gets no connection; None when it gets one."""
+async def connection_error(keys: KeyDir, port: int, server_name: str) -> str | None:
+    """Return why a client that verifies this name cannot connect, None when it can."""
     tls = load_client_tls(keys.ca, datetime.now(UTC), server_name=server_name)
     transport = TrioUdp(on_bug=_raise, client=tls)
     async with trio.open_nursery() as nursery:

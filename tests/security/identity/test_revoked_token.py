@@ -1,4 +1,4 @@
-"""P13: a reload of keys and tokens also holds for connections that stand."""
+"""P13: a reload of keys and tokens also applies to open connections."""
 
 import re
 import signal
@@ -27,12 +27,12 @@ def change_tokens(keys: Path, pattern: str, replacement: str) -> None:
     path.write_text(text, "utf-8")
 
 
-async def test_a_removed_token_ends_the_connections_that_stand(tmp_path: Path, keys: Path) -> None:
+async def test_a_removed_token_ends_its_open_connections(tmp_path: Path, keys: Path) -> None:
     with started(tmp_path, {"a": ["--keys", str(keys)]}) as running:
         node = running["a"]
-        async with callers(keys) as here:
-            app = await here.open(node.port, client_hello(keys, "app"))
-            operator = await here.open(node.port, client_hello(keys, "operator"))
+        async with callers(keys) as endpoint:
+            app = await endpoint.open(node.port, client_hello(keys, "app"))
+            operator = await endpoint.open(node.port, client_hello(keys, "operator"))
             assert isinstance(await app.wait_message(), Welcome)
             assert isinstance(await operator.wait_message(), Welcome)
 
@@ -48,13 +48,13 @@ async def test_a_removed_token_ends_the_connections_that_stand(tmp_path: Path, k
     assert "reloaded; tokens revoked: app; connections ended: 1" in node.log
 
 
-async def test_a_scope_that_was_taken_away_is_refused_from_then_on(
+async def test_requests_of_a_removed_scope_are_rejected_after_a_reload(
     tmp_path: Path, keys: Path
 ) -> None:
     with started(tmp_path, {"a": ["--keys", str(keys)]}) as running:
         node = running["a"]
-        async with callers(keys) as here:
-            app = await here.open(node.port, client_hello(keys, "app"), AskStats(1))
+        async with callers(keys) as endpoint:
+            app = await endpoint.open(node.port, client_hello(keys, "app"), AskStats(1))
             assert isinstance(await app.wait_message(), Welcome)
             assert isinstance(await app.wait_message(), Stats)
 

@@ -1,4 +1,4 @@
-"""P17: no token in the arguments of a process by the documentation, nor in any error message."""
+"""P17: error messages contain no token, and the docs pass no token as a process argument."""
 
 import re
 from pathlib import Path
@@ -39,17 +39,17 @@ MISTYPED = [
     f"ringfence://{TOKEN}@[a:7101",
     f"ringfence://a:7101@{TOKEN}",
 ]
-# A storage finds out about the others when it connects: these are addresses.
+# A storage rejects these before it connects. The others are rejected only on connect.
 STORAGES = [each for each in MISTYPED if re.match(r"ringfence://[^ \[]*$", each)]
 
 
 def shows_secret(text: str) -> bool:
-    """Whether any six characters of the secret stand in a text."""
+    """Return whether a text contains any six characters of the secret."""
     return any(SECRET[at : at + 6] in text for at in range(len(SECRET) - 5))
 
 
 @pytest.mark.parametrize("address", MISTYPED)
-def test_no_mistyped_address_shows_its_token(address: str) -> None:
+def test_the_error_for_a_mistyped_address_does_not_contain_its_token(address: str) -> None:
     for command in (["members"], ["check", "api", "client=x"], ["gateway"]):
         status, out, err = asked(*command, "--cluster", address)
 
@@ -61,7 +61,7 @@ def test_no_mistyped_address_shows_its_token(address: str) -> None:
 @pytest.mark.parametrize(
     "address", [f"http//{TOKEN}@a", f"http://{TOKEN}@127.0.0.1:1", "http://a:b"]
 )
-def test_no_address_of_an_operators_port_shows_its_token(address: str) -> None:
+def test_the_error_for_an_admin_port_address_does_not_contain_its_token(address: str) -> None:
     _, out, err = asked("throttled", address)
 
     assert err
@@ -69,14 +69,14 @@ def test_no_address_of_an_operators_port_shows_its_token(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", STORAGES)
-def test_no_storage_address_shows_its_token(address: str) -> None:
+def test_the_error_for_a_storage_address_does_not_contain_its_token(address: str) -> None:
     with pytest.raises(ConfigError) as caught:
         limiter_at(address, {})
 
     assert not shows_secret(str(caught.value))
 
 
-def test_a_command_takes_its_token_from_a_file(tmp_path: Path) -> None:
+def test_a_command_reads_its_token_from_a_file(tmp_path: Path) -> None:
     keys = KeyDir(tmp_path / "keys")
     write_keys(keys.path, ["a"], ["127.0.0.1"], ["ops:check,observe"], days=2)
     rules = tmp_path / "rules.yaml"
@@ -91,19 +91,19 @@ def test_a_command_takes_its_token_from_a_file(tmp_path: Path) -> None:
     assert '"asked": "a"' in out
 
 
-def test_no_page_puts_a_token_into_the_arguments_of_a_process() -> None:
+def test_no_page_of_the_docs_passes_a_token_as_a_process_argument() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     pages += [each for each in (ROOT / "examples").rglob("*") if each.is_file()]
-    # What `export` and `printf` get is no argument: the shell does these itself.
-    shown = re.compile(
+    # `export` and `printf` are shell builtins, so their words are not process arguments.
+    token_argument = re.compile(
         r"^(?!.*\b(export|printf)\b).*(--cluster|-H|curl|ringfence) .*(\.token\)|_URL)"
     )
-    found = [
+    lines_with_token = [
         f"{page.name}: {line}"
         for page in pages
         if page.suffix in (".md", ".yaml", ".toml", ".service", ".conf")
         for line in page.read_text("utf-8").splitlines()
-        if shown.search(line)
+        if token_argument.search(line)
     ]
 
-    assert found == []
+    assert lines_with_token == []

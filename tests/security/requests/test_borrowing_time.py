@@ -1,4 +1,4 @@
-"""P17: scanning a large frame for denied checks takes a time that grows as the frame does."""
+"""P17: the time to scan a frame for denied checks is linear in the size of the frame."""
 
 import time
 
@@ -8,7 +8,7 @@ from ringfence.limiter import Code, Outcomes
 from ringfence.wire import MAX_KEYS, Batch, Op, Results, Source
 
 
-async def test_a_full_frame_of_denied_split_keys_is_scanned_at_once() -> None:
+async def test_a_full_frame_of_denied_split_keys_is_scanned_in_a_tenth_of_a_second() -> None:
     borrowing = SplitBorrowing(lambda name: None, lambda: 0, Counters())
     borrowing.rules = {bytes(8)}
     zeros = [0] * MAX_KEYS
@@ -16,9 +16,9 @@ async def test_a_full_frame_of_denied_split_keys_is_scanned_at_once() -> None:
         Op.CHECK, [bytes(8) + number.to_bytes(8, "big") for number in range(MAX_KEYS)], zeros
     )
     outcomes = Outcomes([Code.DENIED] * MAX_KEYS, zeros, zeros, zeros, zeros, zeros, zeros)
-    began = time.process_time()
+    started = time.process_time()
 
     for _ in range(5):
         await borrowing.borrow(batch, Results(outcomes, [Source.OWNER] * MAX_KEYS))
 
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - started < 0.5

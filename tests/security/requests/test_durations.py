@@ -1,4 +1,4 @@
-"""P2: no duration, however long, ends a session or poisons a key for other clients."""
+"""P2: no duration ends a session, or makes a key unusable for other clients."""
 
 from collections.abc import Sequence
 
@@ -34,15 +34,17 @@ DAILY = Limit.of_ns(1, DAY_NS, Algorithm.TOKEN_BUCKET)
 ALGORITHMS = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.CONCURRENCY]
 
 
-def kinds() -> Sequence[Tables | None]:
+def tables_of_engines() -> Sequence[Tables | None]:
     if why_not_compiled() is not None:
         return [None]
     return [None, compiled_tables(bytes(16), keeps_keys=True)]
 
 
-@pytest.mark.parametrize("tables", kinds(), ids=["reference", "compiled"][: len(kinds())])
+@pytest.mark.parametrize(
+    "tables", tables_of_engines(), ids=["reference", "compiled"][: len(tables_of_engines())]
+)
 @pytest.mark.parametrize("lowered", ALGORITHMS)
-def test_no_engine_answers_a_duration_beyond_63_bits(
+def test_no_engine_returns_a_duration_beyond_63_bits(
     tables: Tables | None, lowered: Algorithm
 ) -> None:
     engine = Engine(max_keys=100, tables=tables)
@@ -59,7 +61,7 @@ def test_no_engine_answers_a_duration_beyond_63_bits(
         assert 0 < outcomes.reset_after_ns[0] <= LONGEST_NS
 
 
-async def test_a_cost_near_2_to_the_53_under_a_carried_limit_poisons_no_key(
+async def test_a_cost_near_2_to_the_53_under_a_carried_limit_affects_no_other_client(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
@@ -87,16 +89,16 @@ async def test_lowering_a_bucket_from_a_million_a_day_to_one_a_day_ends_no_sessi
         caller = await world.call(APP)
         [match] = rules_of(1).rules.match("api", [Descriptor((("tenant", "t"),))])
         assert match is not None
-        await caller.say(own(1, match.key, 500_000))
+        await caller.say(check_by_rule(1, match.key, 500_000))
 
         world.node.change_rules(rules_of(1).rules)
-        [answer] = await caller.say(own(2, match.key, 1))
+        [answer] = await caller.say(check_by_rule(2, match.key, 1))
 
         assert not caller.closed
         assert codes_of(answer) == [Code.DENIED]
 
 
-async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
+async def test_an_answer_that_cannot_be_encoded_rejects_only_its_own_request(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node() as world:
@@ -104,13 +106,13 @@ async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
         engine = world.node.shards.engine
         decide = engine.decide
 
-        def odd(keys: Sequence[bytes], *rest: object) -> Outcomes:
+        def decide_with_invalid_limit(keys: Sequence[bytes], *rest: object) -> Outcomes:
             outcomes = decide(keys, *rest)  # type: ignore[arg-type]
             if keys[0] == key_of("a", 7):
                 outcomes.limits = [-1]
             return outcomes
 
-        monkeypatch.setattr(engine, "decide", odd)
+        monkeypatch.setattr(engine, "decide", decide_with_invalid_limit)
         refused, answer = await caller.say(check(1, key_of("a", 7)), check(2, key_of("a", 8)))
 
         assert isinstance(refused, Refused)
@@ -120,7 +122,7 @@ async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
         assert world.count("refused_internal") == 1
 
 
-def test_the_codec_carries_the_longest_duration_for_any_longer_one() -> None:
+def test_the_codec_limits_durations_to_63_bits() -> None:
     outcomes = Outcomes([2], [1], [0], [2**70], [2**70], [2**70], [0])
 
     answer = decode(encode(Answer(1, 0, 0, Results(outcomes, [0]))))
@@ -138,8 +140,8 @@ def rules_of(amount: int) -> LoadedRules:
     )
 
 
-def own(seq: int, key: bytes, cost: int) -> Request:
-    """A check by the limit of the node's own rule."""
+def check_by_rule(seq: int, key: bytes, cost: int) -> Request:
+    """Return a check by the limit of the node's own rule."""
     return with_columns(check(seq, key, cost=cost), limits=[], which=[])
 
 

@@ -67,7 +67,7 @@ RULES = load_text(
 
 @asynccontextmanager
 async def node_of_rules() -> AsyncIterator[World]:
-    """One node that owns everything and knows `RULES`."""
+    """Run one node that owns all shards and has `RULES`."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1))
     settings = NodeSettings(name="a", listen="a:1", keys="keys")
@@ -85,7 +85,7 @@ SESSIONS = {"app": 1, "other": 2, "meter": 3, "tenant": 4}
 
 
 async def join(world: World, name: str, session: int = 0) -> Caller:
-    """Connect with a token; each token has a different session, as of different processes."""
+    """Connect with a token. Each token has another session, like clients in other processes."""
     return await world.call(Hello(Role.CLIENT, name, SECRET, session or SESSIONS[name]))
 
 
@@ -98,128 +98,137 @@ def key_of(rule: str, value: str) -> bytes:
 USER, PLACES, HOT = key_of("user", "u"), key_of("places", "p"), key_of("hot", "h")
 
 
-def ask(seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, slot_id: int = 0) -> Request:
+def rule_request(
+    seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, slot_id: int = 0
+) -> Request:
     slot_ids = [slot_id] if slot_id else []
     return with_columns(check(seq, key, cost=cost, op=op), limits=[], which=[], slot_ids=slot_ids)
 
 
-def left(messages: list[Message]) -> int:
+def remaining_of(messages: list[Message]) -> int:
     [answer] = messages
     assert isinstance(answer, Answer)
     return answer.results.outcomes.remaining[0]
 
 
-async def test_nobody_gives_back_what_others_were_charged(autojump_clock: object) -> None:
+async def test_a_client_cannot_refund_units_that_another_token_has_spent(
+    autojump_clock: object,
+) -> None:
     async with node_of_rules() as world:
         honest, attacker = await join(world, "app"), await join(world, "other")
-        await honest.say(ask(1, USER, 5))
+        await honest.say(rule_request(1, USER, 5))
 
-        after = await attacker.say(ask(1, USER, 5, Op.REFUND))
+        after = await attacker.say(rule_request(1, USER, 5, Op.REFUND))
 
-        assert left(after) == 0
+        assert remaining_of(after) == 0
         assert world.count("refused_refunds") == 5
 
 
-async def test_a_client_gives_back_what_its_own_token_was_charged(autojump_clock: object) -> None:
+async def test_a_client_can_refund_units_that_its_own_token_has_spent(
+    autojump_clock: object,
+) -> None:
     async with node_of_rules() as world:
-        one, twin = await join(world, "app"), await join(world, "app", session=5)
-        await one.say(ask(1, USER, 4))
+        first_session, second_session = (
+            await join(world, "app"),
+            await join(world, "app", session=5),
+        )
+        await first_session.say(rule_request(1, USER, 4))
 
-        first = await twin.say(ask(1, USER, 1, Op.REFUND))
-        rest = await one.say(ask(2, USER, 9, Op.REFUND))
+        first = await second_session.say(rule_request(1, USER, 1, Op.REFUND))
+        rest = await first_session.say(rule_request(2, USER, 9, Op.REFUND))
 
-        assert (left(first), left(rest)) == (2, 5)
+        assert (remaining_of(first), remaining_of(rest)) == (2, 5)
         assert world.count("refused_refunds") == 6
 
 
-async def test_units_are_given_back_once(autojump_clock: object) -> None:
+async def test_units_are_refunded_only_once(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         attacker, honest = await join(world, "other"), await join(world, "app")
-        await attacker.say(ask(1, USER, 2))
-        await attacker.say(ask(2, USER, 2, Op.REFUND))
-        await honest.say(ask(1, USER, 5))
+        await attacker.say(rule_request(1, USER, 2))
+        await attacker.say(rule_request(2, USER, 2, Op.REFUND))
+        await honest.say(rule_request(1, USER, 5))
 
-        assert left(await attacker.say(ask(3, USER, 2, Op.REFUND))) == 0
+        assert remaining_of(await attacker.say(rule_request(3, USER, 2, Op.REFUND))) == 0
 
 
-async def test_units_of_a_window_that_is_over_empty_no_newer_window(
+async def test_a_refund_of_a_past_window_does_not_reduce_the_current_window(
     autojump_clock: object,
 ) -> None:
     async with node_of_rules() as world:
         attacker, honest = await join(world, "other"), await join(world, "app")
-        await attacker.say(ask(1, USER, 5))
+        await attacker.say(rule_request(1, USER, 5))
         clock = world.node.clock.host
         assert isinstance(clock, HandClock)
         clock.time += MINUTE_NS
-        await honest.say(ask(1, USER, 5))
+        await honest.say(rule_request(1, USER, 5))
 
-        assert left(await attacker.say(ask(2, USER, 5, Op.REFUND))) == 0
+        assert remaining_of(await attacker.say(rule_request(2, USER, 5, Op.REFUND))) == 0
 
 
-async def test_a_token_with_the_scope_refund_gives_back_for_anybody(
+async def test_a_token_with_the_scope_refund_can_refund_units_of_all_tokens(
     autojump_clock: object,
 ) -> None:
     async with node_of_rules() as world:
         app, meter = await join(world, "app"), await join(world, "meter")
-        await app.say(ask(1, USER, 5))
+        await app.say(rule_request(1, USER, 5))
 
-        assert left(await meter.say(ask(1, USER, 2, Op.REFUND))) == 2
+        assert remaining_of(await meter.say(rule_request(1, USER, 2, Op.REFUND))) == 2
         assert world.count("refused_refunds") == 0
 
 
-async def test_nobody_releases_the_places_of_others(autojump_clock: object) -> None:
+async def test_a_client_cannot_release_slots_of_another_token(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         holder, attacker = await join(world, "app"), await join(world, "other")
-        [held] = await holder.say(ask(1, PLACES, 2))
-        assert isinstance(held, Answer)
-        slot_id = held.results.outcomes.slot_ids[0]
-        await attacker.say(ask(1, PLACES, 1))
+        [acquired] = await holder.say(rule_request(1, PLACES, 2))
+        assert isinstance(acquired, Answer)
+        slot_id = acquired.results.outcomes.slot_ids[0]
+        await attacker.say(rule_request(1, PLACES, 1))
 
-        stolen = await attacker.say(ask(2, PLACES, 2, Op.REFUND, slot_id))
-        released = await holder.say(ask(2, PLACES, 2, Op.REFUND, slot_id))
+        stolen = await attacker.say(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
+        released = await holder.say(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
 
-        assert (left(stolen), left(released)) == (0, 2)
+        assert (remaining_of(stolen), remaining_of(released)) == (0, 2)
 
 
-async def test_units_spent_from_a_lease_are_given_back(autojump_clock: object) -> None:
+async def test_units_spent_from_a_lease_can_be_refunded(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         app = await join(world, "app")
-        [lent] = await app.say(LeaseRequest(1, HOT, 64, [], []))
-        assert isinstance(lent, LeaseGrant)
-        assert lent.units == 64
-        await app.say(LeaseRequest(2, HOT, 0, [lent.lease], [40]))
+        [grant] = await app.say(LeaseRequest(1, HOT, 64, [], []))
+        assert isinstance(grant, LeaseGrant)
+        assert grant.units == 64
+        await app.say(LeaseRequest(2, HOT, 0, [grant.lease], [40]))
 
-        assert left(await app.say(ask(1, HOT, 64, Op.REFUND))) == 10_000
+        assert remaining_of(await app.say(rule_request(1, HOT, 64, Op.REFUND))) == 10_000
         assert world.count("refused_refunds") == 24
 
 
-async def test_a_limit_that_comes_along_neither_resets_nor_locks_a_key_of_a_rule(
+async def test_a_limit_in_a_request_neither_resets_nor_locks_a_key_of_a_rule(
     autojump_clock: object,
 ) -> None:
     async with node_of_rules() as world:
         honest, attacker = await join(world, "app"), await join(world, "other")
-        await honest.say(ask(1, USER, 4))
+        await honest.say(rule_request(1, USER, 4))
         huge = Limit.of_ns(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
         [answer] = await attacker.say(with_columns(check(1, USER, cost=10**6), limits=[huge]))
-        after = await honest.say(ask(2, USER, 0))
+        after = await honest.say(rule_request(2, USER, 0))
 
         assert isinstance(answer, Answer)
         assert (answer.results.outcomes.codes, answer.results.outcomes.limits) == (
             [Code.NEVER],
             [5],
         )
-        assert left(after) == 1
+        assert remaining_of(after) == 1
         assert world.count("overruled_limits") == 1
 
 
-@pytest.mark.parametrize("limited", [False, True], ids=["rule", "limit of its own"])
-async def test_a_token_of_one_domain_asks_nothing_of_others(
-    autojump_clock: object, limited: bool
+@pytest.mark.parametrize("with_limit", [False, True], ids=["rule", "limit in the request"])
+async def test_a_token_of_one_domain_cannot_use_rules_of_other_domains(
+    autojump_clock: object, with_limit: bool
 ) -> None:
     async with node_of_rules() as world:
         tenant = await join(world, "tenant")
-        frame = check(1) if limited else ask(1, USER)
+        frame = check(1) if with_limit else rule_request(1, USER)
 
         reason = reason_of(await tenant.say(frame), ErrorCode.NOT_PERMITTED)
         [refused] = await tenant.say(LeaseRequest(2, HOT, 64, [], []))

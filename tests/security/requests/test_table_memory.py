@@ -1,4 +1,4 @@
-"""P8: what a holder of a token sends cannot make a node keep more bytes than its bound."""
+"""P8: requests of a client with a token cannot make a node store more bytes than its bound."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ from tests.node.requests.sessions.session_world import (
 from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND
-MANY = 2**53 - 1
-FINE = Limit.of_ns(MANY, 3600 * NS_PER_SECOND, slots=3600)
-LARGEST = Limit.of_ns(MANY, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
-LOG = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
-PLACES = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
+LARGEST_AMOUNT = 2**53 - 1
+MANY_SLOTS = Limit.of_ns(LARGEST_AMOUNT, 3600 * NS_PER_SECOND, slots=3600)
+MOST_CARRIED_SLOTS = Limit.of_ns(LARGEST_AMOUNT, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
+LOG = Limit.of_ns(LARGEST_AMOUNT, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
+CONCURRENCY = Limit.of_ns(LARGEST_AMOUNT, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
 MAX_BYTES = 1 << 19
 
 
@@ -48,13 +48,13 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
-async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
+async def test_a_frame_of_limits_with_3600_slots_is_rejected_without_memory_growth(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
         keys = [number.to_bytes(8, "big") + b"key" for number in range(500)]
-        frame = with_columns(check(1, *keys), limits=[FINE])
+        frame = with_columns(check(1, *keys), limits=[MANY_SLOTS])
         before, _ = tracemalloc.get_traced_memory()
 
         received = await caller.say(frame)
@@ -66,22 +66,24 @@ async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("limit", [LARGEST, LOG, PLACES], ids=["slots", "log", "places"])
+@pytest.mark.parametrize(
+    "limit", [MOST_CARRIED_SLOTS, LOG, CONCURRENCY], ids=["slots", "log", "concurrency"]
+)
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["reference", "compiled"])
-def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
+def test_counters_of_many_numbers_stay_within_the_byte_bound(
     limit: Limit, is_compiled: bool
 ) -> None:
     if is_compiled:
         require_compiled()
     tables = compiled_tables(bytes(16), keeps_keys=True) if is_compiled else None
     engine = Engine(max_keys=1_000_000, max_bytes=MAX_BYTES, tables=tables)
-    chance = Random(1)
+    random = Random(1)
     now = MINUTE_NS
     before, _ = tracemalloc.get_traced_memory()
 
     for _ in range(40):
         now += NS_PER_SECOND // 2
-        keys = [chance.randrange(2_000).to_bytes(8, "big") + b"key" for _ in range(256)]
+        keys = [random.randrange(2_000).to_bytes(8, "big") + b"key" for _ in range(256)]
         engine.decide(keys, [1000] * 256, [], [limit], [1] * 256, now)
 
     after, _ = tracemalloc.get_traced_memory()
@@ -90,35 +92,35 @@ def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
     assert engine.evicted > 0
 
 
-def test_copies_of_counters_of_many_numbers_stay_below_the_bound_in_bytes() -> None:
-    copies = Replicas(1_000_000, 1 << 20)
+def test_replicas_of_counters_of_many_numbers_stay_within_the_byte_bound() -> None:
+    replicas = Replicas(1_000_000, 1 << 20)
 
     for number in range(1000):
         keys = [number.to_bytes(8, "big")]
         counts = Snapshot(keys, [[1 << 60] * 1000], [LOG], [0], [])
-        copies.keep(NodeId("a"), PackedSnapshot.of(counts), 1)
+        replicas.keep(NodeId("a"), PackedSnapshot.of(counts), 1)
 
-    assert 110 <= len(copies) <= 120
+    assert 110 <= len(replicas) <= 120
 
 
 async def test_keys_of_more_than_128_bytes_end_the_connection_that_sends_them(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
-        sound, caller = await world.call(APP), await world.call(APP)
+        other_caller, caller = await world.call(APP), await world.call(APP)
         longest = bytes(MAX_KEY)
         fields = unpackb(encode(check(1, longest)))
         fields[7] = [bytes(129)]
 
         await caller.say(packb(fields))
-        [answer] = await sound.say(check(2, longest))
+        [answer] = await other_caller.say(check(2, longest))
 
         assert len(longest) == 128
         assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
         assert isinstance(answer, Answer)
 
 
-async def test_clients_name_long_values_by_a_digest(autojump_clock: object) -> None:
+async def test_clients_replace_long_values_with_a_digest(autojump_clock: object) -> None:
     async with world() as cluster, cluster.client() as limiter:
         long, other = "x" * 100_000, "x" * 99_999 + "y"
 
@@ -129,9 +131,9 @@ async def test_clients_name_long_values_by_a_digest(autojump_clock: object) -> N
         assert second.allowed
 
 
-async def test_clients_refuse_limits_of_too_many_slots_before_they_ask(
+async def test_clients_reject_limits_with_too_many_slots_before_they_send_a_check(
     autojump_clock: object,
 ) -> None:
     async with world("a") as cluster, cluster.client("a") as limiter:
         with pytest.raises(ConfigError, match="at most 60"):
-            await limiter.check_limit(FINE, "user:1")
+            await limiter.check_limit(MANY_SLOTS, "user:1")
