@@ -1,7 +1,8 @@
-"""Fuzz target: what compiled code does for each key or request of a batch, against plain Python.
+"""Fuzz target: compiled and plain operations on each key or request of a batch, which must agree.
 
-Bytes become lists of keys, requests and result rows, right and wrong, for `hashring.pick` and
-`group_by`, and for the operations of `check_many`. Both forms must return or raise the same.
+Bytes encode lists of keys, requests and result rows, valid and invalid. The lists are arguments of
+`hashring.pick`, of `group_by` and of the operations of `check_many`. Both forms must return or
+raise the same.
 
 `python -m tests.fuzz.batches --seconds 60 --seed 1`.
 """
@@ -31,7 +32,7 @@ TABLES: tuple[Sequence[object], ...] = (
     [shard % 3 for shard in range(SHARDS)],
     bytes(shard % 7 for shard in range(SHARDS)),
     (None,) * SHARDS,
-    [[]] * SHARDS,  # It cannot be a key of the groups.
+    [[]] * SHARDS,  # A list cannot be the key of a group.
     range(SHARDS // 2),
     (),
 )
@@ -45,7 +46,7 @@ MARKS = (
 
 
 def run(data: bytes) -> int:
-    """Compare the results for all lists that `data` spells; return the number of their items."""
+    """Compare the results for all lists that `data` encodes; return the number of their items."""
     read = Choices(data)
     items = 0
     while read:
@@ -66,7 +67,7 @@ def run(data: bytes) -> int:
                 _compare(*key_forms, head, name, requests)
                 texts = [{"user": _text(read)} for _ in range(read.below(4))]
                 _compare(*key_forms, head, "user", texts)
-            case _:  # Not compared by `==`, which reads whole rows.
+            case _:  # Decisions are not compared by `==`, which reads whole rows.
                 rules = [RULES[read.below(3)] for _ in range(count)]
                 rows = _with_wrong([_row(read) for _ in range(count)], read)
                 if read.below(20) == 1:
@@ -107,7 +108,7 @@ def _row(read: Choices) -> object:
 
 
 def _with_wrong(items: list[object], read: Choices) -> object:
-    """Return the items, perhaps with a wrong one, or something else."""
+    """Return the items, perhaps with an invalid item, or an object that is no list."""
     match read.below(20):
         case 1:
             return (None, 5)[read.below(2)]

@@ -1,4 +1,4 @@
-"""What fuzz targets share: reading choices off bytes, and the loop that makes up the bytes."""
+"""Common parts of fuzz targets: a reader of choices from bytes, and the fuzzing loop."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ __all__ = ["Choices", "main"]
 
 
 class Choices:
-    """Reads choices off bytes; after the last one it always chooses the first."""
+    """Reader of choices from bytes. After the last byte, every choice is the first one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -20,18 +20,18 @@ class Choices:
         return self._at < len(self._data)
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1; `count` is at most 256."""
+        """Return a number from 0 to `count` - 1; `count` is at most 256."""
         self._at += 1
         return self._data[self._at - 1] % count if self._at <= len(self._data) else 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes as they are, `count` at most."""
+        """Return the next bytes unchanged, at most `count`."""
         self._at += count
         return self._data[self._at - count : self._at]
 
 
 def main(run: Callable[[bytes], int], module: str, unit: str, *, size: int) -> int:
-    """Fuzz for a while; with the package `atheris` installed, `--atheris` follows coverage."""
+    """Fuzz for `--seconds`; with `--atheris`, the package `atheris` chooses bytes by coverage."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -44,9 +44,9 @@ def main(run: Callable[[bytes], int], module: str, unit: str, *, size: int) -> i
         atheris.Setup([sys.argv[0]], run)
         atheris.Fuzz()
     random = Random(options.seed)
-    until = time.monotonic() + options.seconds
+    deadline = time.monotonic() + options.seconds
     units = histories = 0
-    while time.monotonic() < until:
+    while time.monotonic() < deadline:
         data = random.randbytes(random.randrange(options.size))
         try:
             units += run(data)
@@ -54,5 +54,5 @@ def main(run: Callable[[bytes], int], module: str, unit: str, *, size: int) -> i
             sys.stderr.write(f"history {histories} of seed {options.seed}: {data.hex()}\n")
             raise
         histories += 1
-    sys.stdout.write(f"{units} {unit} in {histories} histories: all as it should be\n")
+    sys.stdout.write(f"{units} {unit} in {histories} histories: no errors\n")
     return 0

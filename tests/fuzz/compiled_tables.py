@@ -1,4 +1,4 @@
-"""Fuzz target: bytes become a history of two engines, which must never be told apart.
+"""Fuzz target: bytes encode a history of two engines, which must always return the same.
 
 `python -m tests.fuzz.compiled_tables --seconds 60 --seed 1`.
 """
@@ -11,13 +11,13 @@ from tests.ringfence.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS
 __all__ = ["run"]
 
 RULES, NUMBERS = 4, 6
-# The last one is near the end of what compiled tables express.
+# The last start is near the largest instant that compiled tables can express.
 STARTS = (DAY_NS, 1_700_000_000 * 10**9, 2**62 - DAY_NS)
 KEYS = [key_of(rule, number) for rule in range(RULES) for number in range(NUMBERS)]
 
 
 def run(data: bytes) -> int:
-    """Live through the history that `data` spells; return the number of steps."""
+    """Run the history that `data` encodes; return the number of steps."""
     read = Choices(data)
     start = STARTS[read.below(len(STARTS))]
     pair = Pair([read.below(len(LIMITS)) for _ in range(3)], start)
@@ -29,10 +29,10 @@ def run(data: bytes) -> int:
 
 
 def _step(pair: Pair, read: Choices) -> int:
-    """Do one thing; return how many checks it stands for."""
+    """Run one step; return as how many steps it counts."""
     kind = read.below(37)
     pair.now += GAPS_NS[read.below(len(GAPS_NS))] if kind % 2 else read.below(20)
-    where = read.below(RULES), read.below(NUMBERS)
+    rule_and_number = read.below(RULES), read.below(NUMBERS)
     if kind < 18:
         rows = [_row(read, with_carried=kind < 4) for _ in range(1 + read.below(24))]
         pair.decide(rows)
@@ -44,26 +44,26 @@ def _step(pair: Pair, read: Choices) -> int:
         return len(rows)
     match kind:
         case 24:
-            pair.refund(*where, COSTS[read.below(7)], GAPS_NS[read.below(len(GAPS_NS))])
+            pair.refund(*rule_and_number, COSTS[read.below(7)], GAPS_NS[read.below(len(GAPS_NS))])
         case 25:
             carried = read.below(len(LIMITS) + 1) if read.below(2) else 0
-            pair.charge_now(*where, COSTS[read.below(len(COSTS))], carried)
+            pair.charge_now(*rule_and_number, COSTS[read.below(len(COSTS))], carried)
         case 26:
             carried = read.below(len(LIMITS) + 1) if read.below(2) else 0
-            pair.charge(*where, COSTS[read.below(9)], GAPS_NS[read.below(9)], carried)
+            pair.charge(*rule_and_number, COSTS[read.below(9)], GAPS_NS[read.below(9)], carried)
         case 27:
-            pair.merge_remote(*where, [read.below(99) for _ in range(read.below(5))])
+            pair.merge_remote(*rule_and_number, [read.below(99) for _ in range(read.below(5))])
         case 28:
-            pair.reset(*where)
+            pair.reset(*rule_and_number)
         case 29:
             shared = {read.below(RULES)} if read.below(4) == 0 else set()
             pair.set_rules([read.below(len(LIMITS)) for _ in range(read.below(5))], sorted(shared))
         case 30:
             pair.move(KEYS[read.below(9) : 9 + read.below(9)], GAPS_NS[read.below(6)])
         case 31:
-            pair.renew(*where, read.below(9))
+            pair.renew(*rule_and_number, read.below(9))
         case 32:
-            pair.refund(*where, 1, 0, slot_id=read.below(9))
+            pair.refund(*rule_and_number, 1, 0, slot_id=read.below(9))
         case 33:
             groups = [
                 (
@@ -77,7 +77,7 @@ def _step(pair: Pair, read: Choices) -> int:
         case 34:
             _reject(read, pair.now)
         case 35:
-            pair.decide_lone(*where, COSTS[read.below(len(COSTS))])
+            pair.decide_lone(*rule_and_number, COSTS[read.below(len(COSTS))])
         case _:
             pair.compare(KEYS)
             pair.peek(KEYS)
@@ -85,7 +85,7 @@ def _step(pair: Pair, read: Choices) -> int:
 
 
 def _reject(read: Choices, now: int) -> None:
-    """Decide a frame with an error at one place."""
+    """Decide a frame that has an error at one place."""
     pair = Pair([read.below(len(LIMITS)) for _ in range(3)], now)
     pair.decide([_row(read, with_carried=False) for _ in range(5)])
     count = (1, 2, 5, 300)[read.below(4)]

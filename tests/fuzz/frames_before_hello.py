@@ -1,8 +1,8 @@
-"""Fuzz target: bytes from a stranger, through the framer of a connection into a node's session.
+"""Fuzz target: bytes of an unauthenticated caller, through a framer into a session of a node.
 
-Bytes become frames: hellos, right and wrong, other messages, and random ones, damaged and cut into
-pieces. Nothing may raise; only a hello with the right credential may be answered by a welcome; and
-until then the node holds no more of the stranger than one small frame.
+Bytes encode frames: hellos, valid and invalid, other messages, and random bytes. Some frames are
+damaged or cut into pieces. No frame may raise an error. Only a hello with a valid credential may
+be answered by a welcome. Until then, the node stores at most one small frame of the caller.
 
 `python -m tests.fuzz.frames_before_hello --seconds 60 --seed 1`.
 """
@@ -79,8 +79,8 @@ class _NoTimer:
 
 
 @dataclass
-class _Line:
-    """A connection and a transport that do nothing but remember."""
+class _FakeConnection:
+    """Fake connection and transport, which only record the calls."""
 
     sent: list[bytes] = field(default_factory=list)
     closed: list[tuple[int, str]] = field(default_factory=list)
@@ -113,52 +113,52 @@ class _Line:
 NODE = Node(
     NodeSettings(name="a", listen="a:7101"), ACCESS, RuleSet(), clock=_Clock(), random=Random(1)
 )
-LOOP = _Line()
-NODE._running.transport = LOOP  # type: ignore[assignment]
+TRANSPORT = _FakeConnection()
+NODE._running.transport = TRANSPORT  # type: ignore[assignment]
 
 
 def run(data: bytes) -> int:
-    """Live through the history that `data` spells; return the number of frames."""
+    """Run the history that `data` encodes; return the number of frames."""
     read = Choices(data)
-    line = _Line()
-    # A line has what a session uses of its transport and of its connection.
-    session = Session(NODE._api, line, line)  # type: ignore[arg-type]
-    session.on_open(line)
+    connection = _FakeConnection()
+    # The fake has all that a session uses of its transport and of its connection.
+    session = Session(NODE._api, connection, connection)  # type: ignore[arg-type]
+    session.on_open(connection)
     framer = Framer(MAX_HELLO)
     frames = 0
-    while read and not line.closed:
+    while read and not connection.closed:
         payload = _payload(read)
         stream = _framed(read, payload)
-        while stream and not line.closed:
+        while stream and not connection.closed:
             size = 1 + read.below(256) if read.below(2) else len(stream)
             try:
                 messages = framer.feed(stream[:size])
-                while messages and not line.closed:
+                while messages and not connection.closed:
                     for message in messages:
-                        _take(session, line, message)
-                    if line.sent:
+                        _deliver(session, connection, message)
+                    if connection.sent:
                         framer.limit = MAX_MESSAGE
                     messages = framer.feed(b"")
             except BadMessage as error:
                 session.on_close(error.code, error.reason)
-                line.close(error.code, error.reason)
+                connection.close(error.code, error.reason)
             stream = stream[size:]
-            assert len(framer._buffer) < MAX_HELLO + 4 or line.sent or line.closed
+            assert len(framer._buffer) < MAX_HELLO + 4 or connection.sent or connection.closed
         frames += 1
-    if not line.closed:
+    if not connection.closed:
         session.on_close(0, "")
     assert not NODE.sessions._places._strangers
     assert not NODE.sessions._places._clients
     return frames
 
 
-def _take(session: Session, line: _Line, message: bytes) -> None:
-    before = len(line.sent)
+def _deliver(session: Session, connection: _FakeConnection, message: bytes) -> None:
+    before = len(connection.sent)
     is_known = session._sender is not None
     session.on_message(message)
-    while LOOP.soon:
-        LOOP.soon.pop(0)()
-    answers = [decode(each) for each in line.sent[before:]]
+    while TRANSPORT.soon:
+        TRANSPORT.soon.pop(0)()
+    answers = [decode(each) for each in connection.sent[before:]]
     if is_known:
         return
     assert len(answers) <= 1
@@ -170,7 +170,7 @@ def _take(session: Session, line: _Line, message: bytes) -> None:
         assert _is_genuine(hello)
     else:
         assert all(isinstance(answer, Refused) for answer in answers)
-        assert line.closed, "a stranger has one try"
+        assert connection.closed, "a caller has one attempt"
 
 
 def _is_genuine(hello: Hello) -> bool:

@@ -1,7 +1,8 @@
 """Fuzz target: mutated frames against the server's end of an HTTP/2 connection, without a socket.
 
-`python -m tests.fuzz.http2_frames --frames 10000000 --seed 1` asserts that no bytes raise, that no
-read takes 50 ms of the processor, and that a connection keeps no more than it may.
+`python -m tests.fuzz.http2_frames --frames 10000000 --seed 1` asserts that no bytes raise
+an error, that no read takes 50 ms of processor time, and that a connection stays within its bound
+of memory.
 """
 
 import argparse
@@ -23,9 +24,9 @@ MAX_BODY = 65_541
 LONGEST_READ = 0.05
 """Seconds of processor time for one read."""
 MAX_KEPT = 1_900_000
-"""Bytes that one connection may have the server keep: see docs/guides/gateway.md, "Bounds"."""
+"""Bytes that one connection may occupy in the server: see docs/guides/gateway.md, "Bounds"."""
 LARGEST_READ = 262_144
-"""Bytes that asyncio or uvloop hand over at once."""
+"""Bytes that asyncio or uvloop deliver in one read."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER = STATUS_200 + field(b"content-type", b"application/grpc")
 TRAILER = field(b"grpc-status", b"0")
@@ -46,7 +47,7 @@ NUMBERS = (0, 1, 2, 9, 100, 16_383, 16_384, 65_535, 2**24 - 1, 2**31 - 1, 2**31,
 
 
 class _Caller:
-    """Draws frames, most of them sound, for one connection."""
+    """Generator of frames for one connection. Most of the frames are valid."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -54,27 +55,27 @@ class _Caller:
         self._last = -1
         self._open: list[int] = []
         """Streams whose requests have not ended."""
-        # So that histories have different habits: some only open calls, some never do.
+        # Histories differ in their kinds of frames: some only open calls, some never open calls.
         self._kinds = random.choices(range(12), k=random.randrange(1, 12))
 
     def frame(self) -> bytes:
-        """Draw one frame, perhaps broken."""
+        """Return one frame, which may be damaged."""
         random = self._random
-        drawn = self._draw(random.choice(self._kinds))
+        generated = self._generate(random.choice(self._kinds))
         if random.getrandbits(6):
-            return drawn
+            return generated
         match random.getrandbits(2):
             case 0:  # A wrong byte somewhere, most often in the frame's header.
-                at = random.randrange(min(len(drawn), 30))
-                return drawn[:at] + bytes([random.getrandbits(8)]) + drawn[at + 1 :]
+                at = random.randrange(min(len(generated), 30))
+                return generated[:at] + bytes([random.getrandbits(8)]) + generated[at + 1 :]
             case 1:  # A byte too few or too many.
-                return drawn[:-1] if random.getrandbits(1) else drawn + b"\0"
+                return generated[:-1] if random.getrandbits(1) else generated + b"\0"
             case 2:
                 return random.randbytes(random.randrange(40))
             case _:  # Other flags.
-                return drawn[:4] + bytes([random.getrandbits(8)]) + drawn[5:]
+                return generated[:4] + bytes([random.getrandbits(8)]) + generated[5:]
 
-    def _draw(self, kind: int) -> bytes:
+    def _generate(self, kind: int) -> bytes:
         random = self._random
         if self._last < 0:
             kind = 0
@@ -112,14 +113,14 @@ class _Caller:
                 return frame(2, 0, stream, struct.pack(">IB", stream + 2, 16))
             case 10:
                 return frame(random.choice((7, 10, 200)), random.getrandbits(8), 0, self._number())
-            case _:  # A whole call, which earns what other frames cost.
+            case _:  # A complete call, which gives credit for other frames.
                 self._last += 2
                 head = frame(1, 4, self._last, self._encoder.encode(BASE))
                 return head + frame(0, 1, self._last, bytes(5))
 
     def _block(self) -> bytes:
         random = self._random
-        if not random.getrandbits(8):  # Many small things: the most work for its bytes.
+        if not random.getrandbits(8):  # Many small fields: the most work per byte.
             return random.choice((b"\x20", b"\x82", b"\x00\x01a\x00", b"\x40\x00\x00")) * 4096
         extra = EXTRA[:5] if random.getrandbits(4) else EXTRA
         fields = [*BASE, *random.choices(extra, k=random.getrandbits(2))]
@@ -130,21 +131,21 @@ class _Caller:
 
 
 def run(random: Random) -> int:
-    """Live through the history of one connection; return the number of frames."""
+    """Run the history of one connection; return the number of frames."""
     now, frames = 0.0, 0
     server, caller = Http2(MAX_BODY, now), _Caller(random)
-    sent, under_way = PREFACE, list[int]()
+    sent, pending_streams = PREFACE, list[int]()
     for _ in range(random.choice((10, 100, 1000))):
-        drawn = [caller.frame() for _ in range(random.choice((1, 1, 5, 100)))]
-        frames += len(drawn)
-        sent += b"".join(drawn)
+        generated = [caller.frame() for _ in range(random.choice((1, 1, 5, 100)))]
+        frames += len(generated)
+        sent += b"".join(generated)
         cut = random.randrange(len(sent)) if random.getrandbits(1) else len(sent)
         now += random.choice((0.0, 0.001, 0.2))
         for at in range(0, cut, LARGEST_READ):
-            _read(server, sent[at : min(cut, at + LARGEST_READ)], now, under_way)
+            _read(server, sent[at : min(cut, at + LARGEST_READ)], now, pending_streams)
         sent = sent[cut:]
         if random.getrandbits(1):
-            _answer(server, random, under_way)
+            _answer(server, random, pending_streams)
         if not random.getrandbits(5):
             server.give_up_before(now - 5.0)
         if not random.getrandbits(8):
@@ -156,26 +157,26 @@ def run(random: Random) -> int:
     return frames
 
 
-def _read(server: Http2, sent: bytes, now: float, under_way: list[int]) -> None:
-    """Have the server read, in as many turns as it takes, and check each."""
+def _read(server: Http2, sent: bytes, now: float, pending_streams: list[int]) -> None:
+    """Let the server read in as many turns as necessary; check each turn."""
     while True:
         started = time.thread_time()
-        found = server.receive(sent, now)
-        taken = time.thread_time() - started
-        assert taken < LONGEST_READ, f"{taken:.3f} s for one read"
+        events = server.receive(sent, now)
+        elapsed = time.thread_time() - started
+        assert elapsed < LONGEST_READ, f"{elapsed:.3f} s for one read"
         assert server.kept <= MAX_KEPT, f"{server.kept} bytes kept"
         assert len(server.out.open) <= 1000
         assert len(server.out.dropped) <= 1024
-        under_way += [each.stream for each in found if isinstance(each, Request)]
+        pending_streams += [each.stream for each in events if isinstance(each, Request)]
         sent = b""
         if not server.has_more:
             return
 
 
-def _answer(server: Http2, random: Random, under_way: list[int]) -> None:
+def _answer(server: Http2, random: Random, pending_streams: list[int]) -> None:
     """Answer some of the calls."""
-    while under_way and random.getrandbits(3):
-        stream = under_way.pop(random.randrange(len(under_way)))
+    while pending_streams and random.getrandbits(3):
+        stream = pending_streams.pop(random.randrange(len(pending_streams)))
         match random.getrandbits(3):
             case 0:
                 server.out.end(stream, HEADER + TRAILER)
@@ -192,7 +193,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    gc.freeze()  # To look through what was imported is no part of a read.
+    gc.freeze()  # Reads must not include a garbage collection of imported objects.
     frames = histories = 0
     while frames < options.frames:
         try:
@@ -202,7 +203,9 @@ def main(arguments: list[str]) -> int:
             raise
         histories += 1
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    sys.stdout.write(f"{frames} frames on {histories} connections: sound; {peak} MiB at most\n")
+    sys.stdout.write(
+        f"{frames} frames on {histories} connections: no errors; peak memory {peak} MiB\n"
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Fuzz target: replicas in compiled rows and in Python, which must keep and return the same.
+"""Fuzz target: replicas in compiled rows and in Python, which must store and return the same.
 
-Bytes become frames of packed rows, right and wrong. They are unpacked and packed again. A standby
-with the compiled module and one without it receive them, drop unused keys, and take shards over.
+Bytes encode frames of packed rows, valid and invalid. They are unpacked and packed again. Two
+standbys receive them, one with the compiled module and one without it. Both standbys drop unused
+keys and take over shards.
 
 `python -m tests.fuzz.packed_rows --seconds 60 --seed 1`.
 """
@@ -34,7 +35,7 @@ LIMITS = [
 NUMBERS = (0, 1, 127, 128, 300, 16_385, 2**32, 2**63, 2**64 - 1)
 ORIGINS = ((0,), (1,), (2,), (1, 2))
 GAPS_NS = (0, 1, 10**6, 10**9, 3 * 10**9, 200 * 10**9)
-MOST = 50
+MAX_KEYS = 50
 
 
 def _keys() -> list[bytes]:
@@ -57,14 +58,14 @@ def _plain_replicas() -> type[replicas.Replicas]:
 
 
 KEYS = _keys()
-OF_KEYS = sorted({*shards_of(KEYS)})
+SHARDS_OF_KEYS = sorted({*shards_of(KEYS)})
 PlainReplicas = _plain_replicas()
 
 
 def run(data: bytes) -> int:
-    """Live through the history that `data` spells; return the number of rows and other steps."""
+    """Run the history that `data` encodes; return the number of rows and other steps."""
     read = Choices(data)
-    standbys = replicas.Replicas(MOST, 2**40), PlainReplicas(MOST, 2**40)
+    standbys = replicas.Replicas(MAX_KEYS, 2**40), PlainReplicas(MAX_KEYS, 2**40)
     rows, expected = _packed_rows.PackedRows(), dict[bytes, bytes]()
     now, steps = 10**18, 0
     while read:
@@ -73,7 +74,7 @@ def run(data: bytes) -> int:
         if kind < 20:
             steps += _keep(standbys, read, now)
         elif kind < 24:
-            steps += _refuse(read)
+            steps += _keep_invalid(read)
         elif kind < 28:
             steps += _put(rows, expected, read)
         elif kind == 28:
@@ -82,21 +83,23 @@ def run(data: bytes) -> int:
             for standby in standbys:
                 standby.expire(now)
         else:
-            taken = [OF_KEYS[read.below(len(OF_KEYS))] for _ in range(read.below(4))]
-            _compare(standbys, taken)
+            moved_shards = [
+                SHARDS_OF_KEYS[read.below(len(SHARDS_OF_KEYS))] for _ in range(read.below(4))
+            ]
+            _compare(standbys, moved_shards)
             for standby in standbys:
-                standby.drop(taken)
+                standby.drop(moved_shards)
         steps += 1
         assert len(standbys[0]) == len(standbys[1])
         assert standbys[0].next_expiry == standbys[1].next_expiry
-    _compare(standbys, OF_KEYS)
+    _compare(standbys, SHARDS_OF_KEYS)
     assert standbys[0].shards() == standbys[1].shards()
     assert [*rows.items()] == [*expected.items()]
     return steps
 
 
 def _frame(read: Choices) -> tuple[bytes, int]:
-    """Read rows; return them packed, and their number."""
+    """Choose rows; return them packed, and their number."""
     rows = [
         (
             KEYS[read.below(len(KEYS))],
@@ -111,7 +114,7 @@ def _frame(read: Choices) -> tuple[bytes, int]:
 
 
 def _keep(standbys: tuple[replicas.Replicas, replicas.Replicas], read: Choices, now: int) -> int:
-    """Store a frame of rows, as long as it is one in spite of the damage."""
+    """Store a frame of rows if the frame is still valid after some damage."""
     packed, count = _frame(read)
     packed = _damaged(packed, read)
     bounds = len(LIMITS), (0, 0, 0, 8)[read.below(4)], (255, 255, 255, 16)[read.below(4)]
@@ -134,48 +137,48 @@ def _keep(standbys: tuple[replicas.Replicas, replicas.Replicas], read: Choices, 
 
 
 def _damaged(packed: bytes, read: Choices) -> bytes:
-    place, value = (read.below(256) << 8 | read.below(256)) % len(packed), read.below(256)
+    index, value = (read.below(256) << 8 | read.below(256)) % len(packed), read.below(256)
     match read.below(16):
         case 1:
-            return packed[:place]
+            return packed[:index]
         case 2:
-            return packed[:place] + bytes((value,)) + packed[place + 1 :]
+            return packed[:index] + bytes((value,)) + packed[index + 1 :]
         case 3:
-            return packed[:place] + bytes((value,)) + packed[place:]
+            return packed[:index] + bytes((value,)) + packed[index:]
         case 4:
-            return packed[:place] + packed[place + 1 :]
+            return packed[:index] + packed[index + 1 :]
         case 5:
-            return packed[:place] + b"\xff" * (1 + value % 12) + packed[place:]
+            return packed[:index] + b"\xff" * (1 + value % 12) + packed[index:]
         case 6:
             return read.take(value)
         case _:
             return packed
 
 
-def _refuse(read: Choices) -> int:
+def _keep_invalid(read: Choices) -> int:
     """Store unvalidated rows, or call with wrong arguments, on empty tables."""
     packed, count = _frame(read)
-    about: list[object] = [packed, [7, 300, 2**33], 10**18, "n1", [(1,)], 5]
+    arguments: list[object] = [packed, [7, 300, 2**33], 10**18, "n1", [(1,)], 5]
     match read.below(10):
         case 0:
-            about[0] = (None, 5, "text")[read.below(3)]
+            arguments[0] = (None, 5, "text")[read.below(3)]
         case 1:
-            about[1] = (None, [], [7], [None] * 3, [-1] * 3, [2**64] * 3)[read.below(6)]
+            arguments[1] = (None, [], [7], [None] * 3, [-1] * 3, [2**64] * 3)[read.below(6)]
         case 2:
-            about[2] = (None, -1, 2**64, "now")[read.below(4)]
+            arguments[2] = (None, -1, 2**64, "now")[read.below(4)]
         case 3:
-            about[4] = (None, [], (), 5)[read.below(4)]
+            arguments[4] = (None, [], (), 5)[read.below(4)]
         case 4:
-            about[5] = None
+            arguments[5] = None
         case _:
-            about[0] = _damaged(packed, read)
-    if isinstance(about[0], bytes):  # Plain code reads the arguments only when it stores a row.
-        about[0] = pack_rows([(b"12345678", 0, [1])]) + about[0]
+            arguments[0] = _damaged(packed, read)
+    if isinstance(arguments[0], bytes):  # Plain code reads the arguments only when it stores a row.
+        arguments[0] = pack_rows([(b"12345678", 0, [1])]) + arguments[0]
     compiled: list[_packed_rows.PackedRows | None] = [None] * SHARDS
     plain: list[replica_rows.PlainRows | None] = [None] * SHARDS
-    error = _error_of(_packed_rows.keep_rows, compiled, *about)
-    assert error == _error_of(replica_rows.keep_rows, plain, *about), about
-    for shard in OF_KEYS:
+    error = _error_of(_packed_rows.keep_rows, compiled, *arguments)
+    assert error == _error_of(replica_rows.keep_rows, plain, *arguments), arguments
+    for shard in SHARDS_OF_KEYS:
         found, rows = compiled[shard], plain[shard]
         found_rows = {} if found is None else _contents(found, _packed_rows.head_of)
         if error is None:
@@ -213,12 +216,12 @@ def _row(read: Choices) -> None:
     parts: list[object] = [NUMBERS[read.below(len(NUMBERS))] for _ in range(2 + read.below(40))]
     if read.below(3) == 0:
         parts[read.below(len(parts))] = wrong
-    about = *parts[:2], parts[2:]
-    error = _error_of(_packed_rows.pack_row, *about)
-    assert error == _error_of(replica_rows.pack_row, *about), about
+    arguments = *parts[:2], parts[2:]
+    error = _error_of(_packed_rows.pack_row, *arguments)
+    assert error == _error_of(replica_rows.pack_row, *arguments), arguments
     if error is None:
         for form in (_packed_rows, replica_rows):
-            row = form.pack_row(*about)
+            row = form.pack_row(*arguments)
             assert [*form.head_of(row), *form.state_of(row)] == parts
     for function in (_packed_rows.head_of, _packed_rows.state_of):
         assert _error_of(function, read.take(read.below(24))) in {None, ValueError}

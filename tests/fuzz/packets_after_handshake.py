@@ -1,8 +1,8 @@
 """Fuzz target: packets after the handshake, on the fast path and in aioquic, which must agree.
 
-Bytes become packets of frames, right and wrong, sealed with the client's keys and then perhaps
-damaged. Each goes into three servers in the same state: with the compiled fast path, with its
-Python source, and without. After each packet they must have accepted and rejected the same.
+Bytes encode packets of frames, valid and invalid. The packets are encrypted with the client's keys,
+and some are then damaged. Three servers in the same state receive each packet: with the compiled
+fast path, with its Python source, and without it. All of them must accept and reject the same.
 
 `python -m tests.fuzz.packets_after_handshake --seconds 60 --seed 1`.
 """
@@ -26,18 +26,18 @@ KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
 
 
 class _Server:
-    """One of the three servers, and the client whose keys seal what it is sent."""
+    """One of the three servers, with the client whose keys encrypt its packets."""
 
     def __init__(self, *, is_fast: bool, is_compiled: bool = True) -> None:
         self.world = World(is_compiled=is_compiled)
-        self.world.now = 20.0  # The same for both: acknowledgements tell delays.
+        self.world.now = 20.0  # The same for all: acknowledgements contain delays.
         self.quic = self.world.server.quic
         self.is_fast = is_fast
         self.received = b""
         self.is_over = False
 
     def send(self, size: int) -> None:
-        """Have packets on the way that can be acknowledged."""
+        """Send packets, which the client can acknowledge later."""
         if size:
             self.quic.send_stream_data(STREAM, bytes(size))
         QuicConnection.datagrams_to_send(self.quic, self.world.now)
@@ -56,18 +56,18 @@ class _Server:
         self.quic.receive_datagram(datagram, CLIENT, self.world.now)
         while (event := self.quic.next_event()) is not None:
             self.received += getattr(event, "data", b"")
-            # Our connections close then.
+            # Connections of Ringfence close on these events.
             self.is_over = self.is_over or isinstance(event, StreamReset | StopSendingReceived)
         self.is_over = self.is_over or self.quic.closing is not None
 
     def state(self) -> dict[str, object]:
-        """What all must have alike."""
+        """Return the state that must be equal in all servers."""
         space = self.quic._spaces[Epoch.ONE_RTT]
         receiver = self.quic._streams[STREAM].receiver
         closing = self.quic.closing
         return {
             "closing": closing and (closing.error_code, closing.reason_phrase),
-            "heard": self.received,
+            "data": self.received,
             "over": self.is_over,
             "delivered": receiver.starting_offset(),
             "used": self.quic._local_max_data.used,
@@ -80,7 +80,7 @@ class _Server:
         }
 
     def estimates(self) -> dict[str, object]:
-        """What both forms of the fast path must have alike, to the last bit."""
+        """Return the estimates that must be equal in both forms of the fast path, bit for bit."""
         loss, space = self.quic._loss, self.quic._spaces[Epoch.ONE_RTT]
         return {
             "rtt": (loss._rtt_latest, loss._rtt_min, loss._rtt_smoothed, loss._rtt_variance),
@@ -92,7 +92,7 @@ class _Server:
 
 
 def run(data: bytes) -> int:
-    """Live through the history that `data` spells; return the number of packets."""
+    """Run the history that `data` encodes; return the number of packets."""
     read = Choices(data)
     servers = [
         _Server(is_fast=True),
@@ -108,7 +108,7 @@ def run(data: bytes) -> int:
                 server.world.now += 0.03
                 server.send(size)
         frames = [_frame(read, servers[0]) for _ in range(1 + read.below(3))]
-        payload = b"".join(frames).ljust(3, b"\x00")  # What header protection takes its sample of.
+        payload = b"".join(frames).ljust(3, b"\x00")  # Header protection needs a sample.
         number += (1, 1, 1, 1, 2, 40, 0, -1)[read.below(8)]
         first = 0x18 if read.below(200) == 1 else 0x20 * read.below(2)
         length = (2, 2, 1, 3, 4)[read.below(5)]
@@ -126,13 +126,13 @@ def run(data: bytes) -> int:
     return packets
 
 
-def _damaged(packet: bytes, kind: int, place: int, value: int) -> bytes:
-    place %= len(packet)
+def _damaged(packet: bytes, kind: int, index: int, value: int) -> bytes:
+    index %= len(packet)
     match kind:
         case 1:
-            return packet[:place]
+            return packet[:index]
         case 2:
-            return packet[:place] + bytes((packet[place] ^ (value or 1),)) + packet[place + 1 :]
+            return packet[:index] + bytes((packet[index] ^ (value or 1),)) + packet[index + 1 :]
         case 3:
             return packet + bytes((value,))
         case _:
@@ -140,7 +140,7 @@ def _damaged(packet: bytes, kind: int, place: int, value: int) -> bytes:
 
 
 def _frame(read: Choices, server: _Server) -> bytes:
-    """A frame; most of them are such as the fast path takes."""
+    """Choose a frame, most often one that the fast path accepts."""
     space = server.quic._spaces[Epoch.ONE_RTT]
     kind = read.below(64)
     if kind < 28:

@@ -1,9 +1,8 @@
-"""Fuzz target: mutated rule files, which the loader must take or refuse with its documented error.
+"""Fuzz target: mutated rule files, which the loader must accept or reject as documented.
 
-`python -m tests.fuzz.rule_files --seconds 60 --seed 1` mutates the rule files of the tests; with
-the package `atheris` installed, `--atheris` lets coverage guide the bytes instead. A file may take
-neither more processor time than `MAX_SECONDS` nor, all files together, more memory than
-`MAX_BYTES`.
+`python -m tests.fuzz.rule_files --seconds 60 --seed 1` mutates the rule files of the tests. With
+`--atheris`, the package `atheris` chooses the bytes by coverage instead. No file may take more
+processor time than `MAX_SECONDS`. All files together may take at most `MAX_BYTES` of memory.
 """
 
 import argparse
@@ -42,12 +41,12 @@ _TOKENS = (
 
 
 def seeds() -> list[bytes]:
-    """The rule files of the tests, in order of their names."""
+    """Return the rule files of the tests, in order of their names."""
     return [path.read_bytes() for path in sorted(_FILES.rglob("*.yaml"))]
 
 
 def mutated(files: list[bytes], random: Random) -> bytes:
-    """Change one of some files in a few places."""
+    """Return one of the files with changes at a few places."""
     data = bytearray(random.choice(files))
     for _ in range(random.randint(1, random.choice((1, 2, 8)))):
         at = random.randrange(len(data) + 1)
@@ -70,7 +69,7 @@ def mutated(files: list[bytes], random: Random) -> bytes:
                 data[at:at] = other[random.randrange(len(other) + 1) :]
             case 6:
                 data[at:end] = random.randbytes(random.randint(0, 8))
-            case _:  # One word for another: most such files stay YAML.
+            case _:  # Replace a word: most of these files stay YAML.
                 words = [*_WORD.finditer(data)]
                 if words:
                     begin, stop = random.choice(words).span()
@@ -79,20 +78,20 @@ def mutated(files: list[bytes], random: Random) -> bytes:
 
 
 def run(data: bytes) -> bool:
-    """Load a file of these bytes; return whether it was taken."""
-    began = time.process_time()
-    is_taken = _is_taken(data.decode("utf-8", "surrogateescape"))
-    took = time.process_time() - began
-    assert took < MAX_SECONDS, f"{len(data)} bytes took {took:.1f} s"
-    return is_taken
+    """Load a file of these bytes; return whether it was accepted."""
+    started = time.process_time()
+    is_accepted = _is_accepted(data.decode("utf-8", "surrogateescape"))
+    elapsed = time.process_time() - started
+    assert elapsed < MAX_SECONDS, f"{len(data)} bytes took {elapsed:.1f} s"
+    return is_accepted
 
 
-def _is_taken(text: str) -> bool:
+def _is_accepted(text: str) -> bool:
     try:
         loaded = load_text(text)
     except RuleFileError:
         return False
-    # What was taken survives the way to the clients, and can be told to people.
+    # Accepted rules survive the transfer to clients, and can be described as text.
     assert RuleSet.from_plain(loaded.rules.to_plain()) == loaded.rules
     for rule in loaded.rules.rules():
         assert loaded.rules.by_id(rule.id) == rule
@@ -101,7 +100,7 @@ def _is_taken(text: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Fuzz for a while."""
+    """Fuzz for `--seconds`."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.rule_files")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -115,24 +114,24 @@ def main(arguments: list[str]) -> int:
     random = Random(options.seed)
     files = seeds()
     before = resident_bytes()
-    until = time.monotonic() + options.seconds
-    tried = taken = 0
-    while time.monotonic() < until:
+    deadline = time.monotonic() + options.seconds
+    tried = accepted = 0
+    while time.monotonic() < deadline:
         data = mutated(files, random)
         try:
-            taken += run(data)
+            accepted += run(data)
         except BaseException:
             sys.stderr.write(f"file {tried} of seed {options.seed}: {data!r}\n")
             raise
         tried += 1
     grown = resident_bytes() - before
     assert grown < MAX_BYTES, f"{tried} files took {grown} bytes"
-    sys.stdout.write(f"{tried} files, {taken} taken, {grown >> 20} MiB more at most\n")
+    sys.stdout.write(f"{tried} files, {accepted} accepted, peak memory grew by {grown >> 20} MiB\n")
     return 0
 
 
 def resident_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

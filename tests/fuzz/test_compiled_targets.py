@@ -1,4 +1,4 @@
-"""Short runs of the fuzz targets of the compiled modules, with the same bytes every time."""
+"""Short runs of the fuzz targets of the compiled modules, with the same bytes in every run."""
 
 from random import Random
 from types import ModuleType
