@@ -32,31 +32,31 @@ TABBED = b"1431857103\t203.0.113.7\tGET\t/a?b=c\t200"
 PARSED = Entry(1431857103 * NS, "203.0.113.7", "GET", "/a", "200")
 
 
-def reading(*lines: bytes) -> LogReader:
-    """Read these lines as a log that comes from standard input."""
-    return reading_bytes(b"".join(line + b"\n" for line in lines))
+def read_lines(*lines: bytes) -> LogReader:
+    """Read lines as a log from standard input."""
+    return read_bytes(b"".join(line + b"\n" for line in lines))
 
 
-def reading_bytes(content: bytes) -> LogReader:
+def read_bytes(content: bytes) -> LogReader:
     return read_log(Path("-"), standard_input=io.BufferedReader(io.BytesIO(content)))
 
 
-def request_line(request: bytes) -> Entry:
-    (entry,) = reading(COMMON.replace(b"GET /a?b=c HTTP/1.1", request))
+def read_request(request: bytes) -> Entry:
+    (entry,) = read_lines(COMMON.replace(b"GET /a?b=c HTTP/1.1", request))
     return entry
 
 
 @pytest.mark.parametrize("line", [COMMON, COMBINED, TABBED])
-def test_each_format_gives_the_same_entry_without_its_query_string(line: bytes) -> None:
-    assert list(reading(line)) == [PARSED]
+def test_each_format_is_read_to_the_same_entry_without_the_query_string(line: bytes) -> None:
+    assert list(read_lines(line)) == [PARSED]
 
 
-def test_the_format_is_found_from_the_first_line_that_can_be_read() -> None:
-    assert reading(b"# a comment", COMBINED).format == "access log"
-    assert reading(b"", TABBED).format == "tab-separated trace"
+def test_the_format_is_detected_from_the_first_readable_line() -> None:
+    assert read_lines(b"# a comment", COMBINED).format == "access log"
+    assert read_lines(b"", TABBED).format == "tab-separated trace"
 
 
-def test_a_file_is_read_plain_or_gzipped_whatever_its_name(tmp_path: Path) -> None:
+def test_gzip_is_detected_from_the_content_and_not_from_the_file_name(tmp_path: Path) -> None:
     plain, packed = tmp_path / "plain.gz", tmp_path / "packed.log"
     plain.write_bytes(COMMON)
     packed.write_bytes(gzip.compress(COMMON, mtime=0))
@@ -64,29 +64,31 @@ def test_a_file_is_read_plain_or_gzipped_whatever_its_name(tmp_path: Path) -> No
     assert list(read_log(plain)) == list(read_log(packed)) == [PARSED]
 
 
-def test_standard_input_may_be_gzipped_too() -> None:
-    assert list(reading_bytes(gzip.compress(TABBED + b"\r\n", mtime=0))) == [PARSED]
+def test_standard_input_may_be_gzipped() -> None:
+    assert list(read_bytes(gzip.compress(TABBED + b"\r\n", mtime=0))) == [PARSED]
 
 
 @pytest.mark.parametrize(
-    ("zone", "shift"),
+    ("zone", "offset_s"),
     [(b"+0000", 0), (b"-0700", 7 * 3600), (b"+0530", -(5 * 3600 + 1800)), (b"+1400", -14 * 3600)],
 )
-def test_the_offset_of_the_time_zone_counts(zone: bytes, shift: int) -> None:
-    (entry,) = reading(COMMON.replace(b"+0000", zone))
+def test_the_offset_of_the_time_zone_is_applied(zone: bytes, offset_s: int) -> None:
+    (entry,) = read_lines(COMMON.replace(b"+0000", zone))
 
-    assert entry.time_ns == PARSED.time_ns + shift * NS
+    assert entry.time_ns == PARSED.time_ns + offset_s * NS
 
 
 @given(
-    st.datetimes(datetime(1970, 1, 3), datetime(2106, 1, 1)),  # noqa: DTZ001 - the zone is drawn
+    st.datetimes(datetime(1970, 1, 3), datetime(2106, 1, 1)),  # noqa: DTZ001 - the zone is generated
     st.integers(-12 * 4, 14 * 4).map(lambda quarters: timezone(timedelta(minutes=15 * quarters))),
 )
-def test_a_time_stamp_means_what_the_calendar_says(when: datetime, zone: timezone) -> None:
+def test_a_time_stamp_is_read_as_its_instant_in_the_calendar(
+    when: datetime, zone: timezone
+) -> None:
     when = when.replace(tzinfo=zone, microsecond=0)
     stamp = when.strftime("%d/%b/%Y:%H:%M:%S %z").encode()
 
-    (entry,) = reading(COMMON.replace(b"17/May/2015:10:05:03 +0000", stamp))
+    (entry,) = read_lines(COMMON.replace(b"17/May/2015:10:05:03 +0000", stamp))
 
     assert datetime.fromtimestamp(entry.time_ns / NS, UTC) == when
 
@@ -101,13 +103,13 @@ def test_a_time_stamp_means_what_the_calendar_says(when: datetime, zone: timezon
     ],
 )
 def test_fractions_of_a_second_are_exact(written: bytes, time_ns: int) -> None:
-    (entry,) = reading(TABBED.replace(b"1431857103", written))
+    (entry,) = read_lines(TABBED.replace(b"1431857103", written))
 
     assert entry.time_ns == time_ns
 
 
 def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
-    entries = reading(
+    entries = read_lines(
         COMMON.replace(b"203.0.113.7", b"2001:db8::1"),
         COMMON.replace(b"203.0.113.7 - -", b'host.example.org - "Anna of Example"'),
     )
@@ -124,7 +126,7 @@ def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
         (b"10.0.0.1 203.0.113.7 - -", "203.0.113.7"),  # The server's address in place of its name.
         (b"www.example.org host.example.net - -", "host.example.net"),
         (b"- 203.0.113.7 - -", "203.0.113.7"),  # The request named no host.
-        (b"203.0.113.7 - 198.51.100.1", "203.0.113.7"),  # A user who calls himself an address.
+        (b"203.0.113.7 - 198.51.100.1", "203.0.113.7"),  # The user name is an address.
         (b"203.0.113.7 - a.b - -", "203.0.113.7"),
         (b"203.0.113.7 anna.example -", "203.0.113.7"),  # An identity with a dot.
         (b"host.example.net - -", "host.example.net"),
@@ -134,7 +136,7 @@ def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
 def test_a_virtual_host_is_distinguished_from_the_client_in_each_line(
     names: bytes, client: str
 ) -> None:
-    entries = list(reading(COMMON, COMMON.replace(b"203.0.113.7 - -", names), COMMON))
+    entries = list(read_lines(COMMON, COMMON.replace(b"203.0.113.7 - -", names), COMMON))
 
     assert [entry.client for entry in entries] == [PARSED.client, client, PARSED.client]
 
@@ -149,7 +151,7 @@ _TAILS = [" 200 5", " 200", " -", " 2000", " - 12", ' 404 0 "-" "x"', "é", ""]
 _PIECES = [*_NAMES, *_STAMPS, *_REQUESTS, *_TAILS]
 
 
-def test_a_line_of_known_pieces_means_what_the_whole_expression_says() -> None:
+def test_a_line_of_known_pieces_is_parsed_as_by_the_whole_expression() -> None:
     parser = _AccessFormat()
 
     for line in map("".join, product(_NAMES, _STAMPS, _REQUESTS, _TAILS)):
@@ -157,7 +159,7 @@ def test_a_line_of_known_pieces_means_what_the_whole_expression_says() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join), max_size=20))
-def test_a_line_of_shuffled_pieces_means_what_the_whole_expression_says(lines: list[str]) -> None:
+def test_a_line_of_shuffled_pieces_is_parsed_as_by_the_whole_expression(lines: list[str]) -> None:
     parser = _AccessFormat()
     good = COMBINED.decode()
 
@@ -167,18 +169,18 @@ def test_a_line_of_shuffled_pieces_means_what_the_whole_expression_says(lines: l
 
 @pytest.mark.parametrize("cut", [0, 30, 60, 62, 90, 120])
 @pytest.mark.parametrize("insert", ['"', "\\", "[", " ", "x", "\t", ""])
-def test_a_line_that_differs_in_one_place_means_what_the_whole_expression_says(
+def test_a_line_that_differs_at_one_place_is_parsed_as_by_the_whole_expression(
     cut: int, insert: str
 ) -> None:
     parser = _AccessFormat()
     good = COMBINED.decode()
-    odd = good[:cut] + insert + good[cut:]
+    changed = good[:cut] + insert + good[cut:]
 
-    for line in (good, odd, good[:cut] + insert, good[cut:], odd, good):
+    for line in (good, changed, good[:cut] + insert, good[cut:], changed, good):
         assert parser.parse(line) == parser.parse_whole(line)
 
 
-def test_pieces_of_lines_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_parsed_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.replay.logs._MAX_PIECES", 10)
     parser = _AccessFormat()
     good = COMBINED.decode()
@@ -193,7 +195,7 @@ def test_pieces_of_lines_are_remembered_within_a_bound(monkeypatch: pytest.Monke
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
-def test_the_lines_are_the_same_however_the_bytes_arrive(content: bytes, size: int) -> None:
+def test_the_lines_do_not_depend_on_the_sizes_of_reads(content: bytes, size: int) -> None:
     def lines_of(step: int) -> list[object]:
         parts = iter([content[at : at + step] for at in range(0, len(content), step)])
         return [line for block in _decoded(lambda most: next(parts, b"")) for line in block]
@@ -201,15 +203,15 @@ def test_the_lines_are_the_same_however_the_bytes_arrive(content: bytes, size: i
     assert lines_of(size) == lines_of(len(content) + 1)
 
 
-def test_a_batch_holds_what_one_read_gave() -> None:
-    log = read_log(Path("-"), standard_input=io.BufferedReader(_Slow([COMMON + b"\n"] * 3)))
+def test_a_batch_contains_the_lines_of_one_read() -> None:
+    log = read_log(Path("-"), standard_input=io.BufferedReader(_LineByLine([COMMON + b"\n"] * 3)))
 
     assert [len(batch) for batch in log.batches()] == [1, 1, 1]
     assert log.lines == 3
 
 
-class _Slow(io.RawIOBase):
-    """A stream that gives a line at a time."""
+class _LineByLine(io.RawIOBase):
+    """Stream that returns one line per read."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = iter(lines)
@@ -217,9 +219,9 @@ class _Slow(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         line = next(self._lines, b"")
-        into[: len(line)] = line
+        buffer[: len(line)] = line
         return len(line)
 
 
@@ -236,22 +238,22 @@ class _Slow(io.RawIOBase):
         (b"OPTIONS * HTTP/1.1", "OPTIONS", "*"),
     ],
 )
-def test_odd_request_lines_are_read(request_: bytes, method: str, path: str) -> None:
-    entry = request_line(request_)
+def test_unusual_request_lines_are_read(request_: bytes, method: str, path: str) -> None:
+    entry = read_request(request_)
 
     assert (entry.method, entry.path, entry.status) == (method, path, "200")
 
 
-def test_bytes_that_are_no_utf_8_stay_distinct_and_can_be_encoded_again() -> None:
-    latin, other = request_line(b"GET /caf\xe9 HTTP/1.1"), request_line(b"GET /caf\xe8 HTTP/1.1")
+def test_bytes_that_are_no_utf_8_are_escaped_and_stay_distinct() -> None:
+    latin, other = read_request(b"GET /caf\xe9 HTTP/1.1"), read_request(b"GET /caf\xe8 HTTP/1.1")
 
     assert latin.path == r"/caf\xe9"
     assert latin.path != other.path
-    assert request_line("GET /café HTTP/1.1".encode()).path == "/café"
+    assert read_request("GET /café HTTP/1.1".encode()).path == "/café"
 
 
-def test_malformed_lines_are_counted_and_the_first_few_named() -> None:
-    log = reading(COMMON, *[b"nonsense"] * 20, COMMON)
+def test_malformed_lines_are_counted_and_the_first_ones_are_reported() -> None:
+    log = read_lines(COMMON, *[b"nonsense"] * 20, COMMON)
 
     assert len(list(log)) == 2
     assert (log.lines, log.malformed) == (22, 20)
@@ -271,8 +273,8 @@ def test_malformed_lines_are_counted_and_the_first_few_named() -> None:
         (b"x" * (3 * MAX_LINE), f"longer than {MAX_LINE} bytes"),
     ],
 )
-def test_a_malformed_line_says_what_is_wrong_with_it(line: bytes, why: str) -> None:
-    log = reading(COMMON, line, COMMON)
+def test_a_malformed_line_is_reported_with_the_reason(line: bytes, why: str) -> None:
+    log = read_lines(COMMON, line, COMMON)
 
     assert len(list(log)) == 2
     assert log.problems == (Problem(2, why),)
@@ -292,35 +294,35 @@ def test_a_line_that_continues_in_the_next_read_is_measured_as_a_whole(
     padding = b"x" * (MAX_LINE + surplus - len(COMMON))
     long = COMMON.replace(b"/a", b"/a" + padding)
 
-    log = reading(COMMON, long, COMMON)
+    log = read_lines(COMMON, long, COMMON)
 
     assert len(list(log)) == 3 - len(problems)
     assert log.problems == problems
 
 
 def test_a_trace_line_with_too_few_columns_is_malformed() -> None:
-    log = reading(TABBED, b"1431857103\t203.0.113.7\tGET\t/a", b"-1\tc\tGET\t/\t200", TABBED)
+    log = read_lines(TABBED, b"1431857103\t203.0.113.7\tGET\t/a", b"-1\tc\tGET\t/\t200", TABBED)
 
     assert len(list(log)) == 2
     assert [problem.line for problem in log.problems] == [2, 3]
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))
-def test_whatever_stands_in_a_log_every_line_is_an_entry_or_malformed(noise: list[bytes]) -> None:
+def test_every_line_of_any_bytes_is_an_entry_or_malformed(noise: list[bytes]) -> None:
     content = b"\n".join([COMMON, *noise, COMMON])
 
-    log = reading_bytes(content)
+    log = read_bytes(content)
     entries = list(log)
 
     assert entries[0] == PARSED
     assert log.lines == content.count(b"\n") + 1 == len(entries) + log.malformed
 
 
-def test_a_truncated_gzip_keeps_what_was_read_and_counts_its_end_as_malformed() -> None:
+def test_a_truncated_gzip_is_read_up_to_its_end_which_counts_as_malformed() -> None:
     lines = [b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000)]
     whole = gzip.compress(b"".join(lines))
 
-    log = reading_bytes(whole[: len(whole) // 2])
+    log = read_bytes(whole[: len(whole) // 2])
     entries = list(log)
 
     assert 1000 < len(entries) < 5000
@@ -329,10 +331,10 @@ def test_a_truncated_gzip_keeps_what_was_read_and_counts_its_end_as_malformed() 
     assert log.problems == (Problem(len(entries) + 1, "the gzip data breaks off here"),)
 
 
-def test_a_damaged_gzip_keeps_what_was_read_before_the_damage() -> None:
+def test_a_damaged_gzip_is_read_up_to_the_damage() -> None:
     whole = gzip.compress(TABBED + b"\n", mtime=0) + b"\x1f\x8bdamage" * 9
 
-    log = reading_bytes(whole)
+    log = read_bytes(whole)
 
     assert list(log) == [PARSED]
     assert log.malformed == 1
@@ -357,19 +359,21 @@ def test_a_damaged_gzip_keeps_what_was_read_before_the_damage() -> None:
         ),
     ],
 )
-def test_what_is_no_log_is_refused_with_the_mend(content: bytes, message: str) -> None:
+def test_input_that_is_no_log_is_rejected_with_the_expected_formats(
+    content: bytes, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        reading_bytes(content)
+        read_bytes(content)
 
 
-def test_a_missing_file_and_a_directory_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_rejected_with_their_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.log: no such file; give the path"):
         read_log(tmp_path / "nowhere.log")
     with pytest.raises(ConfigError, match="is a directory; name one log file in it"):
         read_log(tmp_path)
 
 
-def test_a_reader_holds_no_more_than_it_was_asked_for() -> None:
+def test_a_reader_reads_only_the_lines_that_are_requested() -> None:
     source = io.BufferedReader(io.BytesIO((TABBED + b"\n") * 100_000))
     log = read_log(Path("-"), standard_input=source)
 
@@ -381,7 +385,7 @@ def test_a_reader_holds_no_more_than_it_was_asked_for() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=50))
 def test_sorting_by_time_keeps_the_order_within_one_instant(times: list[int]) -> None:
-    entries = [Entry(time, str(place), "GET", "/", "200") for place, time in enumerate(times)]
+    entries = [Entry(time, str(index), "GET", "/", "200") for index, time in enumerate(times)]
 
     ordered = sorted_by_time(iter(entries))
 
@@ -390,7 +394,7 @@ def test_sorting_by_time_keeps_the_order_within_one_instant(times: list[int]) ->
     )
 
 
-def test_the_bundled_log_is_read_whole_and_equals_its_published_trace() -> None:
+def test_the_bundled_log_is_read_completely_and_equals_its_published_trace() -> None:
     with as_file(files("node.demo") / "semicomplete-2015-05.log.gz") as path:
         log = read_log(path)
         entries = list(log)
@@ -403,8 +407,8 @@ def test_the_bundled_log_is_read_whole_and_equals_its_published_trace() -> None:
         "POST": 5,
         "OPTIONS": 1,
     }
-    # The digest is that of the same trace as another program cut it: paths of at most 160
-    # characters, lines of `seconds client method path status` with tabs between, sorted as bytes.
+    # Another program made the trace of this digest: paths of at most 160 characters, lines of
+    # `seconds client method path status` with tabs between the fields, sorted as bytes.
     rows = sorted(
         f"{e.time_ns // NS}\t{e.client}\t{e.method}\t{e.path[:160]}\t{e.status}\n" for e in entries
     )
