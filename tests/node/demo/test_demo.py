@@ -1,4 +1,4 @@
-"""The demonstration, whole: three processes, a real log, a kill, and an independent verdict."""
+"""Demo: three processes, a real log, a killed node, and the verdict of the oracle."""
 
 import gzip
 import json
@@ -30,62 +30,62 @@ from ringfence.limiter import NS_PER_SECOND, Limit
 from tests.invocation import invoke
 
 LINES = 3000
-"""Of the log's ten thousand: the check of the installed command replays them all."""
+"""The log has ten thousand lines. The check of the installed command replays all of them."""
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
+def test_when_a_demo_node_is_killed_no_check_fails_and_no_limit_is_exceeded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    beginning = tmp_path / "access.log"
-    with gzip.open(ROOT / "node" / "demo" / "semicomplete-2015-05.log.gz") as whole:
-        beginning.write_bytes(b"".join(islice(whole, LINES)))
-    monkeypatch.setattr(show, "read_log", lambda path: read_log(beginning))
+    shortened_log = tmp_path / "access.log"
+    with gzip.open(ROOT / "node" / "demo" / "semicomplete-2015-05.log.gz") as whole_log:
+        shortened_log.write_bytes(b"".join(islice(whole_log, LINES)))
+    monkeypatch.setattr(show, "read_log", lambda path: read_log(shortened_log))
     monkeypatch.setattr("sys.argv", ["ringfence", "demo", "--json", "--speed", "200000"])
 
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         command.main()
 
-    reported = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert not left.value.code, reported
-    assert reported["lines"] == reported["checks"] == LINES
-    assert reported["allowed"] + reported["denied"] == LINES
-    assert reported["denied"] > 0
-    assert reported["errors"] == 0
-    assert reported["over_admitted"] == 0
-    assert reported["judged_keys"] > 0
-    assert reported["decisions_by_source"]["standby"] > 0
-    shares = reported["decisions_by_node"]
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not exited.value.code, summary
+    assert summary["lines"] == summary["checks"] == LINES
+    assert summary["allowed"] + summary["denied"] == LINES
+    assert summary["denied"] > 0
+    assert summary["errors"] == 0
+    assert summary["over_admitted"] == 0
+    assert summary["judged_keys"] > 0
+    assert summary["decisions_by_source"]["standby"] > 0
+    shares = summary["decisions_by_node"]
     assert set("abc") <= shares.keys()
     for column in ("checks", "allowed", "denied"):
-        assert sum(share[column] for share in shares.values()) == reported[column]
+        assert sum(share[column] for share in shares.values()) == summary[column]
     assert sum(share["as_standby"] for share in shares.values()) > 0
-    alive = {node["name"]: node["alive"] for node in reported["nodes"]}
-    assert alive == {name: name != reported["killed_node"] for name in "abc"}
+    alive = {node["name"]: node["alive"] for node in summary["nodes"]}
+    assert alive == {name: name != summary["killed_node"] for name in "abc"}
 
 
-def test_the_first_frame_comes_before_any_node_is_started(
+def test_the_first_frame_is_shown_before_any_node_is_started(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none_starts(rules: Path) -> NoReturn:
+    def fail_to_start(rules: Path) -> NoReturn:
         raise PeerUnavailable("nothing was started")
 
-    monkeypatch.setattr(show, "started_cluster", none_starts)
+    monkeypatch.setattr(show, "started_cluster", fail_to_start)
     monkeypatch.setattr("sys.argv", ["ringfence", "demo"])
 
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         command.main()
 
-    assert left.value.code == 3
-    reported = capsys.readouterr()
-    assert reported.err == "ringfence: nothing was started\n"
-    first, rule, *_, last = reported.out.splitlines()
+    assert exited.value.code == 3
+    captured = capsys.readouterr()
+    assert captured.err == "ringfence: nothing was started\n"
+    first, rule, *_, last = captured.out.splitlines()
     assert first == "Three nodes on this host limit the log of a real web server."
     assert rule == "Rule: each client may make 20 requests in any 10 s."
     assert last == "starting nodes: 0 of 3 are up"
 
 
-def test_a_machine_reads_latencies_in_milliseconds_to_the_microsecond(
+def test_latencies_in_json_are_milliseconds_rounded_to_microseconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run_demo(seen: Demo, on_change: object) -> DemoResult:
@@ -99,8 +99,8 @@ def test_a_machine_reads_latencies_in_milliseconds_to_the_microsecond(
     }
 
 
-def halfway(**more: Any) -> Demo:
-    seen = Demo(
+def demo_halfway(**changes: Any) -> Demo:
+    demo = Demo(
         12_000,
         limit=Limit(20, 10),
         span_ns=83 * 3600 * NS_PER_SECOND,
@@ -118,18 +118,20 @@ def halfway(**more: Any) -> Demo:
         },
         latencies=[0.001] * 8000,
     )
-    return replace(seen, **more)
+    return replace(demo, **changes)
 
 
-def shown(seen: Demo, width: int) -> list[str]:
-    reported = StringIO()
-    Console(file=reported, width=width).print(picture(seen))
-    return reported.getvalue().splitlines()
+def printed_lines(demo: Demo, width: int) -> list[str]:
+    output = StringIO()
+    Console(file=output, width=width).print(picture(demo))
+    return output.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width", [66, 80])
-def test_the_picture_keeps_what_the_killed_node_decided_and_its_columns_add_up(width: int) -> None:
-    lines = shown(halfway(), width)
+def test_the_picture_keeps_the_decisions_of_the_killed_node_and_its_columns_add_up(
+    width: int,
+) -> None:
+    lines = printed_lines(demo_halfway(), width)
 
     assert "  8000 of 10000 requests" in lines[6]
     assert lines[7] == "node a was killed (SIGKILL); checks go on"
@@ -145,28 +147,28 @@ def test_the_picture_keeps_what_the_killed_node_decided_and_its_columns_add_up(w
     ]
 
 
-def test_at_the_end_nothing_goes_on() -> None:
-    lines = shown(halfway(is_over=True), 80)
+def test_the_final_picture_does_not_say_that_checks_go_on() -> None:
+    lines = printed_lines(demo_halfway(is_over=True), 80)
 
     assert "node a was killed (SIGKILL) half way" in lines
     assert "go on" not in "".join(lines)
 
 
 def test_no_latency_is_shown_before_the_first_check() -> None:
-    text = "\n".join(shown(Demo(12_000, total=10_000, up={"b"}), 80))
+    text = "\n".join(printed_lines(Demo(12_000, total=10_000, up={"b"}), 80))
 
     assert "starting nodes: 1 of 3 are up" in text
     assert "latency" not in text
 
 
-def test_a_line_of_progress_says_what_the_picture_says() -> None:
+def test_the_progress_line_summarizes_the_picture() -> None:
     assert progress_line(Demo(12_000, up={"b"})) == "starting nodes: 1 of 3 are up"
-    assert progress_line(halfway()) == (
+    assert progress_line(demo_halfway()) == (
         "5 s: 8000 of 10000 requests, 6500 allowed, 1500 denied; node a was killed"
     )
 
 
-def test_an_interrupt_in_the_middle_of_a_start_waits_until_it_can_be_undone(
+def test_an_interrupt_during_a_start_takes_effect_at_the_next_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started = []
@@ -182,20 +184,20 @@ def test_an_interrupt_in_the_middle_of_a_start_waits_until_it_can_be_undone(
     assert started
 
 
-def heed_interrupts() -> None:
+def restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(
-    ("number", "seen"),
+    ("signal_number", "awaited"),
     [
         (signal.SIGTERM, b"starting nodes"),
         (signal.SIGINT, b"starting nodes"),
         (signal.SIGINT, b"all nodes are up"),
     ],
 )
-def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
-    tmp_path: Path, number: signal.Signals, seen: bytes
+def test_a_demo_that_is_interrupted_leaves_no_keys_and_no_node(
+    tmp_path: Path, signal_number: signal.Signals, awaited: bytes
 ) -> None:
     screen, terminal = pty.openpty()
     demo = subprocess.Popen(
@@ -205,20 +207,20 @@ def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=subprocess.PIPE,
-        # A shell that runs the tests in the background has SIGINT ignored in all below it.
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it only sets a signal
+        # If a shell runs the tests in the background, their child processes ignore SIGINT.
+        preexec_fn=restore_sigint,  # noqa: PLW1509 - it only sets a signal
     )
     os.close(terminal)
     try:
         printed = b""
-        while seen not in printed:
+        while awaited not in printed:
             printed += os.read(screen, 4096)
-        demo.send_signal(number)
-        _, said = demo.communicate(timeout=90)
+        demo.send_signal(signal_number)
+        _, errors = demo.communicate(timeout=90)
     finally:
         demo.kill()
         os.close(screen)
 
-    assert demo.returncode == 128 + number
-    assert said.count(b"\n") == 1
+    assert demo.returncode == 128 + signal_number
+    assert errors.count(b"\n") == 1
     assert list(tmp_path.iterdir()) == []

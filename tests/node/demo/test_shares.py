@@ -4,23 +4,23 @@ from ringfence.client.decision import Decision
 from ringfence.wire import Source
 
 RING = Ring.of(Member(NodeId(name)) for name in "abc")
-OF_A = RING.shards_of(NodeId("a"))[0]
-_, STANDBY, THIRD = RING.owners(OF_A, 3)
+SHARD_OF_A = RING.shards_of(NodeId("a"))[0]
+_, STANDBY, THIRD = RING.owners(SHARD_OF_A, 3)
 
 
 def decision(source: Source, *, denied: bool = False) -> Decision:
     return Decision(None, (2 if denied else 0, 0, 0, 0, 0, 0, 0, source.value))
 
 
-def test_a_check_counts_for_the_node_that_decided_it() -> None:
+def test_a_check_is_counted_for_the_node_that_decided_it() -> None:
     shares = Shares(RING)
 
-    shares.add(decision(Source.OWNER), OF_A, 0.0)
-    shares.add(decision(Source.OWNER, denied=True), OF_A, 0.0)
-    shares.add(decision(Source.STANDBY), OF_A, 0.0)
-    shares.add(decision(Source.CACHE, denied=True), OF_A, 0.0)
-    shares.add(decision(Source.LEASE), OF_A, 0.0)
-    shares.add(decision(Source.POLICY), OF_A, 0.0)
+    shares.add(decision(Source.OWNER), SHARD_OF_A, 0.0)
+    shares.add(decision(Source.OWNER, denied=True), SHARD_OF_A, 0.0)
+    shares.add(decision(Source.STANDBY), SHARD_OF_A, 0.0)
+    shares.add(decision(Source.CACHE, denied=True), SHARD_OF_A, 0.0)
+    shares.add(decision(Source.LEASE), SHARD_OF_A, 0.0)
+    shares.add(decision(Source.POLICY), SHARD_OF_A, 0.0)
 
     assert shares.by_name == {
         "a": Share(2, 1, 1),
@@ -33,12 +33,12 @@ def test_a_check_counts_for_the_node_that_decided_it() -> None:
 
 def test_a_dead_owner_keeps_its_checks_and_its_standby_becomes_the_owner() -> None:
     shares = Shares(RING)
-    shares.add(decision(Source.OWNER), OF_A, 9.9)
+    shares.add(decision(Source.OWNER), SHARD_OF_A, 9.9)
 
     shares.died("a", 10.0)
-    shares.add(decision(Source.OWNER), OF_A, 10.1)  # On its way when the node died.
-    shares.add(decision(Source.STANDBY), OF_A, 11.0)
-    shares.add(decision(Source.OWNER), OF_A, 13.0)
+    shares.add(decision(Source.OWNER), SHARD_OF_A, 10.1)  # In flight when the node died.
+    shares.add(decision(Source.STANDBY), SHARD_OF_A, 11.0)
+    shares.add(decision(Source.OWNER), SHARD_OF_A, 13.0)
 
     assert shares.by_name == {"a": Share(2, 2), STANDBY: Share(2, 2, 0, 1)}
 
@@ -47,6 +47,6 @@ def test_a_dead_standby_decides_nothing() -> None:
     shares = Shares(RING)
 
     shares.died(STANDBY, 10.0)
-    shares.add(decision(Source.STANDBY), OF_A, 11.0)
+    shares.add(decision(Source.STANDBY), SHARD_OF_A, 11.0)
 
     assert shares.by_name == {THIRD: Share(1, 1, 0, 1)}
