@@ -1,4 +1,4 @@
-"""How a gateway beside a node reaches it."""
+"""Cluster address of a gateway that runs beside a node."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from ringfence.errors import ConfigError
         ("node.example.org:7104", ("node.example.org", 7104)),
     ],
 )
-def test_the_gateway_asks_its_own_node(listen: str, seed: tuple[str, int]) -> None:
+def test_the_gateway_connects_to_the_node_beside_it(listen: str, seed: tuple[str, int]) -> None:
     url = parse_url(cluster_url(NodeSettings(name="a", listen=listen, datacenter="west")))
 
     assert (url.seeds, url.datacenter, url.token) == ((seed,), "west", None)
 
 
-def test_the_gateway_of_several_members_knows_all_of_them() -> None:
+def test_the_gateway_of_several_members_has_all_of_them_as_seeds() -> None:
     nodes = [NodeSettings(name="a", listen=f"127.0.0.1:{port}") for port in (7101, 7102)]
 
     url = parse_url(cluster_url(*nodes))
@@ -34,7 +34,7 @@ def test_the_gateway_of_several_members_knows_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(("files", "name"), [(["app"], "app"), (["app", "gateway"], "gateway")])
-def test_with_keys_it_shows_a_token_of_its_own_or_that_of_an_application(
+def test_with_keys_the_gateway_uses_its_own_token_or_else_that_of_an_application(
     tmp_path: Path, files: list[str], name: str
 ) -> None:
     for each in files:
@@ -47,6 +47,6 @@ def test_with_keys_it_shows_a_token_of_its_own_or_that_of_an_application(
     assert url.ca == tmp_path / "ca.pem"
 
 
-def test_without_any_token_it_says_which_to_make(tmp_path: Path) -> None:
+def test_the_error_without_any_token_states_which_token_to_create(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys add-token .* gateway:check"):
         cluster_url(NodeSettings(name="a", keys=str(tmp_path)))

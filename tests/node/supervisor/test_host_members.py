@@ -1,10 +1,10 @@
-"""What a supervisor knows of its members before any runs."""
+"""Members of a host, before the supervisor starts them."""
 
 from node.config.settings import NodeSettings
 from node.supervisor.host_members import Host
 
 
-def test_a_host_has_its_members_in_order_and_none_of_them_runs() -> None:
+def test_a_new_host_has_its_members_in_order_and_none_of_them_runs() -> None:
     host = Host.of(
         NodeSettings(name="web", advertise="10.0.0.1:9000", http="127.0.0.1:7180", processes=2)
     )

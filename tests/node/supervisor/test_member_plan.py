@@ -1,4 +1,4 @@
-"""Which member of a host listens where."""
+"""Addresses and settings of the members of a host."""
 
 import pytest
 
@@ -7,23 +7,23 @@ from node.supervisor.member_plan import member_settings, operator_address, requi
 from ringfence.errors import ConfigError
 
 
-def several(**settings: object) -> NodeSettings:
+def host_settings(**settings: object) -> NodeSettings:
     return NodeSettings(**{"name": "web", "processes": 3, **settings})  # type: ignore[arg-type]
 
 
-def test_members_take_the_ports_that_follow() -> None:
-    settings = several(listen="127.0.0.1:7101", http="127.0.0.1:7180")
+def test_each_member_has_the_next_port() -> None:
+    settings = host_settings(listen="127.0.0.1:7101", http="127.0.0.1:7180")
 
-    found = [member_settings(settings, index, []) for index in range(3)]
+    members = [member_settings(settings, index, []) for index in range(3)]
 
-    assert [each.name for each in found] == ["web-0", "web-1", "web-2"]
-    assert [each.listen for each in found] == [f"127.0.0.1:{port}" for port in (7101, 7102, 7103)]
-    assert [each.http for each in found] == [f"127.0.0.1:{port}" for port in (7181, 7182, 7183)]
-    assert {each.processes for each in found} == {1}
+    assert [each.name for each in members] == ["web-0", "web-1", "web-2"]
+    assert [each.listen for each in members] == [f"127.0.0.1:{port}" for port in (7101, 7102, 7103)]
+    assert [each.http for each in members] == [f"127.0.0.1:{port}" for port in (7181, 7182, 7183)]
+    assert {each.processes for each in members} == {1}
 
 
-def test_members_are_reached_where_the_host_is_and_watched_on_loopback_only() -> None:
-    settings = several(listen="[::]:7101", advertise="[2001:db8::1]:9000", http="[::]:7180")
+def test_members_advertise_the_address_of_the_host_and_serve_admin_ports_on_loopback() -> None:
+    settings = host_settings(listen="[::]:7101", advertise="[2001:db8::1]:9000", http="[::]:7180")
 
     second = member_settings(settings, 1, [])
 
@@ -32,8 +32,8 @@ def test_members_are_reached_where_the_host_is_and_watched_on_loopback_only() ->
     assert operator_address(settings, 1) == ("127.0.0.1", 7182)
 
 
-def test_a_member_is_what_is_listed_and_joins_those_beside_it_first() -> None:
-    settings = several(join=["10.0.0.2:7101"], advertise="10.0.0.1:7101")
+def test_a_member_joins_the_listed_local_members_first() -> None:
+    settings = host_settings(join=["10.0.0.2:7101"], advertise="10.0.0.1:7101")
 
     assert member_settings(settings, 1, ["10.0.0.1:7101"]).join == [
         "10.0.0.1:7101",
@@ -41,20 +41,20 @@ def test_a_member_is_what_is_listed_and_joins_those_beside_it_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(("own", "zone"), [("", "web"), ("north", "north")])
-def test_a_host_is_a_zone_unless_a_zone_is_set(own: str, zone: str) -> None:
-    members = [member_settings(several(zone=own), index, []) for index in range(3)]
+@pytest.mark.parametrize(("configured", "zone"), [("", "web"), ("north", "north")])
+def test_the_name_of_the_host_is_the_zone_unless_a_zone_is_set(configured: str, zone: str) -> None:
+    members = [member_settings(host_settings(zone=configured), index, []) for index in range(3)]
 
     assert {each.zone for each in members} == {zone}
 
 
-def test_without_an_operators_port_members_have_none() -> None:
-    assert operator_address(several(), 0) is None
-    assert member_settings(several(), 0, []).http == ""
+def test_without_an_admin_port_of_the_host_members_have_no_admin_port() -> None:
+    assert operator_address(host_settings(), 0) is None
+    assert member_settings(host_settings(), 0, []).http == ""
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"listen": "127.0.0.1:65534"}, "listen: 3 processes from port 65534"),
         ({"advertise": "10.0.0.1:65534"}, "advertise: 3 processes from port 65534"),
@@ -62,10 +62,10 @@ def test_without_an_operators_port_members_have_none() -> None:
         ({"http": "127.0.0.1:0"}, "name a port"),
     ],
 )
-def test_a_host_without_so_many_ports_is_refused(settings: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        require_plan(several(**settings))
+def test_a_host_with_too_few_ports_is_rejected(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        require_plan(host_settings(**settings))
 
 
-def test_the_last_ports_there_are_will_do() -> None:
-    require_plan(several(listen="127.0.0.1:65533", http="127.0.0.1:65532"))
+def test_the_last_valid_ports_are_accepted() -> None:
+    require_plan(host_settings(listen="127.0.0.1:65533", http="127.0.0.1:65532"))

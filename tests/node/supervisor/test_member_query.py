@@ -1,4 +1,4 @@
-"""One question to a member, whatever it answers."""
+"""One HTTP request to a member, with valid and invalid responses."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from ringfence.transport.interface import Address
 
 @asynccontextmanager
 async def member(answer: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """Answer every connection with these bytes and then close it."""
+    """Run a server that sends these bytes on each connection and then closes it."""
     received: list[bytes] = []
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -27,17 +27,19 @@ async def member(answer: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
         nursery.cancel_scope.cancel()
 
 
-async def asked(address: Address) -> MemberResponse | None:
+async def query(address: Address) -> MemberResponse | None:
     return await ask_member(address, b"GET", b"/v1/ring?shard=7", [(b"host", b"localhost:7180")])
 
 
-async def test_a_whole_answer_is_passed_on_as_it_is() -> None:
-    whole = b"HTTP/1.1 503 \r\nallow: GET\r\ntransfer-encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
-    async with member(whole) as (address, received):
-        reported = await asked(address)
+async def test_a_complete_response_is_returned_unchanged() -> None:
+    complete = (
+        b"HTTP/1.1 503 \r\nallow: GET\r\ntransfer-encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
+    )
+    async with member(complete) as (address, received):
+        response = await query(address)
 
-    assert reported is not None
-    assert (reported.status, reported.body, dict(reported.headers)[b"allow"]) == (
+    assert response is not None
+    assert (response.status, response.body, dict(response.headers)[b"allow"]) == (
         503,
         b"no",
         b"GET",
@@ -48,13 +50,13 @@ async def test_a_whole_answer_is_passed_on_as_it_is() -> None:
 @pytest.mark.parametrize(
     "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 \r\ncontent-length: 9\r\n\r\nhalf"]
 )
-async def test_half_an_answer_is_none(answer: bytes) -> None:
+async def test_an_incomplete_response_is_none(answer: bytes) -> None:
     async with member(answer) as (address, _):
-        assert await asked(address) is None
+        assert await query(address) is None
 
 
-async def test_nobody_there_is_no_answer() -> None:
+async def test_a_refused_connection_is_none() -> None:
     async with member(b"") as (address, _):
         pass
 
-    assert await asked(address) is None
+    assert await query(address) is None

@@ -1,4 +1,4 @@
-"""Pages of metrics that become one."""
+"""Merge of the metrics pages of several members into one page."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,7 +31,7 @@ def samples(page: bytes) -> dict[tuple[str, str], float]:
     }
 
 
-def test_each_sample_says_whose_it_is_and_each_name_stands_once() -> None:
+def test_each_sample_has_the_label_of_its_member_and_each_name_has_one_type_line() -> None:
     pages = {"web-0": PAGE.format(allowed=7, keys=2), "web-1": PAGE.format(allowed=5, keys=1)}
 
     page, content_type = merged(pages, members(), "")

@@ -34,35 +34,35 @@ descriptors:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody uses, for UDP and for TCP."""
+    """Return the first of `count` consecutive ports that are free for UDP and for TCP."""
     # Test processes that run side by side have adjacent process ids.
     for first in range(21000 + os.getpid() * 64 % 8000, 32000, count):
-        held = []
+        sockets = []
         try:
             for port in range(first, first + count):
                 for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-                    held.append(socket.socket(socket.AF_INET, kind))
-                    held[-1].bind(("127.0.0.1", port))
+                    sockets.append(socket.socket(socket.AF_INET, kind))
+                    sockets[-1].bind(("127.0.0.1", port))
         except OSError:
             continue
         else:
             return first
         finally:
-            for each in held:
-                each.close()
+            for sock in sockets:
+                sock.close()
     raise AssertionError("this host has no free ports")
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds, or fail: what a process in the wild does cannot be awaited."""
-    give_up = time.monotonic() + TIMEOUT
+    """Poll until `holds` returns true; fail after `TIMEOUT`."""
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
-        assert time.monotonic() < give_up, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.05)
 
 
 class HostProcess:
-    """`ringfence node --processes 2`."""
+    """Process of `ringfence node --processes 2`."""
 
     def __init__(self, directory: Path, *flags: str, http_host: str = "127.0.0.1") -> None:
         self.rules = directory / "api.yaml"
@@ -94,39 +94,41 @@ class HostProcess:
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}{path}", timeout=60
-            ) as reported:
-                return reported.status, reported.read().decode()
+            ) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
     def members(self) -> dict[str, str]:
-        """Name and state of each, as one of them sees it."""
+        """Return the name and state of each member, as one of the members sees them."""
         status, body = self.get("/v1/members")
         rows = json.loads(body)["members"] if status == 200 else []
         return {row["name"]: row["state"] for row in rows}
 
     def wait_until_ready(self) -> None:
-        whole = {"web-0": "alive", "web-1": "alive"}
-        until(lambda: self.process.poll() is not None or self.members() == whole)
+        all_alive = {"web-0": "alive", "web-1": "alive"}
+        until(lambda: self.process.poll() is not None or self.members() == all_alive)
         until(lambda: self.process.poll() is not None or self.get("/readyz")[0] == 200)
         assert self.process.poll() is None, self.log
 
-    def figures(self, name: str) -> dict[str, float]:
+    def metric(self, name: str) -> dict[str, float]:
         families = text_string_to_metric_families(self.get("/metrics")[1])
         samples = [sample for family in families for sample in family.samples]
         return {each.labels["member"]: each.value for each in samples if each.name == name}
 
     def pid_of(self, index: int) -> int:
-        """The process of a member, found by its command line among the supervisor's children."""
-        reported = f"--member\0{index}\0".encode()
+        """Return the process ID of a member, found by its command line below the supervisor."""
+        member_flag = f"--member\0{index}\0".encode()
         children = [
             pid
             for path in Path(f"/proc/{self.process.pid}/task").glob("*/children")
             for pid in path.read_text("ascii").split()
         ]
-        [found] = [pid for pid in children if reported in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        [found] = [
+            pid for pid in children if member_flag in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         return int(found)
 
 
@@ -136,11 +138,11 @@ def host(directory: Path, *flags: str, http_host: str = "127.0.0.1") -> Iterator
     try:
         yield started
     finally:
-        started.process.kill()  # Its members leave by themselves.
+        started.process.kill()  # Then its members leave.
         started.process.wait()
 
 
-def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
+def test_members_share_a_budget_and_a_killed_member_is_restarted_and_all_leave_on_sigterm(
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as web:
@@ -150,13 +152,13 @@ def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
                 client = {"client": f"c{number}"}
                 answers = [limiter.check("api", client).allowed for _ in range(6)]
                 assert answers == [True] * 5 + [False]
-        keys = web.figures("ringfence_keys")
+        keys = web.metric("ringfence_keys")
         assert set(keys) == {"web-0", "web-1"}
         assert min(keys.values()) > 0
 
         os.kill(web.pid_of(1), signal.SIGKILL)
 
-        until(lambda: web.figures("ringfence_process_restarts_total").get("web-1") == 1)
+        until(lambda: web.metric("ringfence_process_restarts_total").get("web-1") == 1)
         web.wait_until_ready()
         web.rules.write_text(RULES.replace("5", "7"), "utf-8")
         web.process.send_signal(signal.SIGHUP)
@@ -188,25 +190,27 @@ def test_systemd_is_notified_once_when_all_members_are_up(
             systemd.recv(100)
 
 
-def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to(
+def test_members_leave_on_a_leave_request_and_when_their_supervisor_is_killed(
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as web:
         web.wait_until_ready()
-        asked = urllib.request.Request(f"http://127.0.0.1:{web.port + 2}/v1/leave", method="POST")
-        with urllib.request.urlopen(asked, timeout=60) as reported:
-            assert reported.status == 202
+        leave_request = urllib.request.Request(
+            f"http://127.0.0.1:{web.port + 2}/v1/leave", method="POST"
+        )
+        with urllib.request.urlopen(leave_request, timeout=60) as response:
+            assert response.status == 202
         until(lambda: "node web-1 has stopped" in web.log)
         until(lambda: web.get("/readyz")[0] == 200)
-        assert web.figures("ringfence_process_up") == {"web-0": 1, "web-1": 0}
-        assert web.figures("ringfence_process_restarts_total") == {"web-0": 0, "web-1": 0}
+        assert web.metric("ringfence_process_up") == {"web-0": 1, "web-1": 0}
+        assert web.metric("ringfence_process_restarts_total") == {"web-0": 0, "web-1": 0}
 
         web.process.kill()
 
         until(lambda: "node web-0 has stopped" in web.log)
 
 
-def test_settings_that_no_member_can_start_with_end_it_all(tmp_path: Path) -> None:
+def test_settings_with_which_no_member_can_start_end_the_supervisor(tmp_path: Path) -> None:
     with host(tmp_path, "--join", "127.0.0.1:1", "--keys", str(tmp_path / "nowhere")) as web:
         assert web.process.wait(TIMEOUT) == 2
 
@@ -214,21 +218,21 @@ def test_settings_that_no_member_can_start_with_end_it_all(tmp_path: Path) -> No
     assert str(tmp_path / "nowhere") in web.log
 
 
-def test_the_hosts_own_port_takes_a_renewed_certificate_at_sighup(tmp_path: Path) -> None:
+def test_the_admin_port_of_the_host_uses_a_renewed_certificate_after_sighup(tmp_path: Path) -> None:
     keys = KeyDir(tmp_path / "keys")
     write_keys(keys.path, [], ["127.0.0.1"], ["app:check"], 30)
     flags = ["--keys", str(keys.path)]
     with host(tmp_path, *flags, http_host="0.0.0.0") as web:
-        at = ("127.0.0.1", web.port)
+        address = ("127.0.0.1", web.port)
 
-        def shown() -> int:
-            pem = ssl.get_server_certificate(at, timeout=60)
+        def presented_serial() -> int:
+            pem = ssl.get_server_certificate(address, timeout=60)
             return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
         until(lambda: "2 members" in web.log and "view of 2 members" in web.log)
-        before = shown()
+        before = presented_serial()
         renew(keys.path, [], 60)
         web.process.send_signal(signal.SIGHUP)
 
-        until(lambda: shown() != before)
+        until(lambda: presented_serial() != before)
         until(lambda: web.log.count("reloaded; certificate renewed") == 2)

@@ -9,24 +9,26 @@ from node.supervisor.systemd import notify_systemd
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
 def test_systemd_is_notified_by_one_datagram(tmp_path: Path, kind: str) -> None:
-    named = f"@ringfence-{tmp_path}" if kind == "abstract" else str(tmp_path / "notify")
+    address = f"@ringfence-{tmp_path}" if kind == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind("\0" + named[1:] if kind == "abstract" else named)
+        systemd.bind("\0" + address[1:] if kind == "abstract" else address)
         systemd.settimeout(10)
 
-        notify_systemd("READY=1", {"NOTIFY_SOCKET": named})
+        notify_systemd("READY=1", {"NOTIFY_SOCKET": address})
 
         assert systemd.recv(100) == b"READY=1"
 
 
-def test_without_systemd_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_socket_of_systemd_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     notify_systemd("READY=1", {})
     notify_systemd("READY=1", {"NOTIFY_SOCKET": "vsock:2:1234"})
 
     assert caplog.records == []
 
 
-def test_a_socket_that_is_gone_does_not_stop_the_node(
+def test_a_missing_socket_of_systemd_is_logged_and_raises_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "ringfence.node")
