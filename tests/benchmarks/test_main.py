@@ -1,4 +1,4 @@
-"""Benchmarks by name."""
+"""Command that runs benchmarks by name."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from benchmarks.reporting.figure import Figure, figure
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring that is measured at once."""
+    """Replace the benchmark of the ring by one that ends immediately."""
 
     def run(rounds: int) -> Iterator[Figure]:
         yield figure("ring.lookup_ns", "ns", [float(each) for each in range(1, rounds + 1)])
@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring, "run", run)
 
 
-def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
 
     assert capsys.readouterr().out.split() == list(NAMES)
@@ -34,14 +34,16 @@ def test_each_name_has_a_module(name: str) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_lines_of_json_have_one_form_the_machine_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_lines_of_json_have_the_same_fields_and_the_machine_is_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["ring", "--json", "--rounds", "3"]) == 0
 
-    machine, found = map(json.loads, capsys.readouterr().out.splitlines())
+    machine, ring_figure = map(json.loads, capsys.readouterr().out.splitlines())
     assert machine["name"] == "machine"
     assert "Python" in machine["about"]
-    assert machine.keys() - {"about"} == found.keys()
-    assert (found["name"], found["value"], found["min"], found["max"]) == (
+    assert machine.keys() - {"about"} == ring_figure.keys()
+    assert (ring_figure["name"], ring_figure["value"], ring_figure["min"], ring_figure["max"]) == (
         "ring.lookup_ns",
         2,
         1,
@@ -57,7 +59,9 @@ def test_a_table_for_the_docs_has_a_row_for_each_figure(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("quick")
-def test_figures_can_be_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_printed_and_also_drawn_with_the_plot_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "ring.svg"
 
     assert main(["ring", "--rounds", "1", "--plot", str(path)]) == 0
@@ -66,13 +70,13 @@ def test_figures_can_be_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixt
     assert path.read_text("utf-8").startswith("<svg")
 
 
-def test_peers_without_redis_say_how_to_install_it(
+def test_the_error_of_peers_without_redis_states_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
     assert main(["peers"]) == 2
 
-    shown = capsys.readouterr().err
-    assert "needs redis-server, which is not on the PATH" in shown
-    assert "apt-get install" in shown
+    error = capsys.readouterr().err
+    assert "needs redis-server, which is not on the PATH" in error
+    assert "apt-get install" in error

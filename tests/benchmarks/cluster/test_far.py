@@ -1,4 +1,4 @@
-"""Two data centers 40 ms apart: real nodes, real sockets, a relay that delays."""
+"""Two data centers 40 ms apart, with real nodes, real sockets and a relay that adds the delay."""
 
 from pathlib import Path
 from statistics import median
@@ -9,7 +9,9 @@ from benchmarks.cluster.far import DELAY, FarNodes, local_beside_far, under_star
 from ringfence.wire import Source
 
 
-def test_starts_far_away_end_no_node_and_a_far_check_holds_up_no_local_one(tmp_path: Path) -> None:
+def test_node_starts_in_the_far_data_center_end_no_node_and_far_checks_delay_no_local_check(
+    tmp_path: Path,
+) -> None:
     with FarNodes(tmp_path) as nodes:
         nodes.start_all()
         local, far = trio.run(local_beside_far, nodes.url, 20, True)

@@ -1,4 +1,4 @@
-"""Figures as a file that a browser shows by itself."""
+"""Plots of figures as SVG files."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +22,7 @@ def texts(text: str) -> list[str]:
     return ["".join(each.itertext()) for each in ElementTree.fromstring(text).iter(f"{SVG}text")]
 
 
-def test_figures_of_one_unit_share_a_scale_whatever_stands_between_them() -> None:
+def test_figures_of_one_unit_share_a_scale_even_with_other_units_between_them() -> None:
     figures = [
         figure("peers.ours", "1/s", [100.0]),
         figure("peers.ratio", "x", [2.0]),
@@ -35,7 +35,7 @@ def test_figures_of_one_unit_share_a_scale_whatever_stands_between_them() -> Non
     assert ratio == ours
 
 
-def test_figures_that_differ_much_are_drawn_by_powers_of_ten() -> None:
+def test_figures_of_different_magnitudes_have_a_logarithmic_scale() -> None:
     figures = [figure("ring.a", "ns", [10.0]), figure("ring.b", "ns", [100_000.0])]
 
     drawing = drawn(figures, "a machine")
@@ -44,7 +44,7 @@ def test_figures_that_differ_much_are_drawn_by_powers_of_ten() -> None:
     assert widths(drawing)[0] < 1
 
 
-def test_whatever_a_machine_is_called_the_file_stays_whole() -> None:
+def test_special_characters_in_the_name_of_a_machine_are_escaped() -> None:
     drawing = drawn([figure("ring.a", "ns", [1.0])], 'Intel <R> & "Co"\0')
 
     assert 'Intel <R> & "Co"\\x00' in texts(drawing)
@@ -61,7 +61,7 @@ def test_whatever_a_machine_is_called_the_file_stays_whole() -> None:
         min_size=1,
     )
 )
-def test_all_bars_stay_on_the_page(figures: list[Figure]) -> None:
+def test_all_bars_are_within_the_page(figures: list[Figure]) -> None:
     root = ElementTree.fromstring(drawn(figures, ""))
 
     bars = list(root.iter(f"{SVG}rect"))

@@ -1,4 +1,4 @@
-"""How fast something was, by the wall and by the processor."""
+"""Rates of a measured function, by wall-clock time and by processor time."""
 
 import subprocess
 import sys
@@ -13,10 +13,10 @@ def spin(seconds: float) -> None:
         pass
 
 
-def test_waiting_costs_the_wall_and_not_the_processor() -> None:
+def test_waiting_reduces_the_rate_by_wall_time_and_not_by_processor_time() -> None:
     def work() -> int:
         spin(0.02)
-        time.sleep(0.2)  # Real, for what is told apart here is real time: ten times the work.
+        time.sleep(0.2)  # A real sleep, because the test compares real times: ten times the work.
         return 100
 
     pace = paced_by(work)
@@ -25,7 +25,7 @@ def test_waiting_costs_the_wall_and_not_the_processor() -> None:
     assert pace.per_core_s > 2 * pace.per_s
 
 
-def test_what_a_server_does_meanwhile_counts() -> None:
+def test_the_processor_time_of_a_server_is_included() -> None:
     program = "import sys, time\nfor line in sys.stdin:\n b=time.process_time()\n"
     program += " while time.process_time() < b + 0.3: pass\n print(flush=True)"
     server = subprocess.Popen(

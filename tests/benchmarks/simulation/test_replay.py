@@ -5,10 +5,10 @@ from benchmarks.simulation.replay import log_lines, run
 from benchmarks.simulation.replay_loop import LIMIT, decided
 
 
-def test_replay_and_plain_loops_decide_alike_and_report_every_figure() -> None:
-    found = {figure.name: figure.value for figure in run(1, lines=12_000)}
+def test_replay_and_plain_loops_deny_the_same_number_and_every_figure_is_reported() -> None:
+    figures = {figure.name: figure.value for figure in run(1, lines=12_000)}
 
-    assert found.keys() == {
+    assert figures.keys() == {
         "replay.vs_plain_loop",
         "replay.vs_split_loop",
         "replay.cpu_s_per_million_lines",
@@ -17,10 +17,10 @@ def test_replay_and_plain_loops_decide_alike_and_report_every_figure() -> None:
         "replay.peak_rss_bytes",
         "replay.peak_rss_growth",
     }
-    assert all(value > 0 for value in found.values())
+    assert all(value > 0 for value in figures.values())
 
 
-def test_the_log_is_always_the_same_and_its_rare_clients_change() -> None:
+def test_the_generated_log_is_deterministic_and_its_rare_clients_change() -> None:
     lines = list(log_lines(20_000))
 
     assert lines == list(islice(log_lines(30_000), 20_000))
@@ -31,9 +31,9 @@ def test_the_log_is_always_the_same_and_its_rare_clients_change() -> None:
 
 
 def test_the_plain_loop_counts_in_a_sliding_window() -> None:
-    asked = [("x", 60)] * (LIMIT + 2) + [("y", 60)] + [("x", 150)] * LIMIT
+    requests = [("x", 60)] * (LIMIT + 2) + [("y", 60)] + [("x", 150)] * LIMIT
 
-    checks, denied = decided(asked)
+    checks, denied = decided(requests)
 
-    # In the middle of the next minute half of the first one still counts.
-    assert (checks, denied) == (len(asked), Counter(x=2 + LIMIT // 2))
+    # In the middle of the next minute, half of the first minute still counts.
+    assert (checks, denied) == (len(requests), Counter(x=2 + LIMIT // 2))
