@@ -77,7 +77,7 @@ async def test_all_operations_accept_an_ad_hoc_limit() -> None:
 async def test_a_limit_may_have_a_period_of_months_or_years(period: str, seconds: int) -> None:
     wanted = {"limit": f"5/{period} token_bucket", "key": ["user", "42"], "cost": 5}
     async with api() as gateway:
-        answer = reported(await post(gateway, "/v1/check", wanted))
+        answer = json_of(await post(gateway, "/v1/check", wanted))
 
     assert (answer["limit"], answer["reset_after"]) == (5, seconds)
 
