@@ -6,6 +6,7 @@ sends the addresses of the others.
 
 import ipaddress
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -182,9 +183,9 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name, value in options.items():
         if name not in OPTIONS:
-            raise ConfigError(
-                f"cluster address: unknown option {name!r}; known are {', '.join(OPTIONS)}"
-            )
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPTIONS)}"
+            raise ConfigError(f"cluster address: unknown option {name!r}; {hint}")
         if not value:
             raise ConfigError(
                 f"cluster address: option {name!r} must have a value; write {name}=VALUE"

@@ -137,7 +137,10 @@ def require_text(descriptors: Sequence[Descriptor]) -> None:
         for key, value in descriptor.entries:
             for each in (key, value):
                 if not isinstance(each, str):
-                    advice = "leave it out" if each is None else f"write {str(each)!r}"
+                    if isinstance(each, bytes):
+                        advice = "decode it"
+                    else:
+                        advice = "leave it out" if each is None else f"write {str(each)!r}"
                     raise ConfigError(
                         f"descriptor entry {key!r} must be text, got {value!r}; {advice}"
                     )

@@ -3,6 +3,7 @@
 The OpenAPI document is generated from these types, so it always matches them.
 """
 
+import re
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +14,7 @@ from ringfence.client.decision import Decision, Status
 from ringfence.gateway.http.http_types import JSON, HttpProblem
 from ringfence.rules import Rule
 from ringfence.rules.descriptor_tree import place
+from ringfence.rules.periods import suggest
 from ringfence.wire import Source
 
 __all__ = [
@@ -173,6 +175,7 @@ class DecisionsBody(msgspec.Struct):
 
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]+)")
 
 
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
@@ -189,7 +192,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             raw = _whole(decode(body))
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"the body cannot be read: {_reword_error(str(error))}"
+        why = f"the body cannot be read: {_reword_error(str(error), kinds)}"
         raise HttpProblem(400, why, cause="bad_body") from error
 
 
@@ -267,9 +270,13 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
     return kinds[0]
 
 
-def _reword_error(why: str) -> str:
+def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
     """Replace unclear error messages of msgspec by messages with the expected value."""
     what, _, place = why.removesuffix("`").partition(" - at `$.")
+    if what == "Input data was truncated":
+        return "it must be a whole object, got an empty or truncated body"
+    if place.endswith("[...]") and what.startswith("Expected `str`"):
+        return f"{place.removesuffix('[...]')} must have text values, got {what.split('`')[3]}"
     if place == "limit" and "matching regex" in what:
         return (
             'limit is AMOUNT/PERIOD, as in "100/minute" or "300/3 hour fixed_window": the period '
@@ -280,7 +287,9 @@ def _reword_error(why: str) -> str:
         return 'key is a list of strings, as in ["user", "42"]'
     if place.startswith("checks[") and what.endswith(("`limit`", "`key`")):
         return f"checks takes domain, descriptors and cost only; ask for a limit alone ({why})"
-    return why
+    unknown = _UNKNOWN_FIELD.match(what)
+    fields = dict.fromkeys([name for kind in kinds for name in kind.__struct_fields__])
+    return f"{why}; {suggest(unknown['name'], fields)}" if unknown else why
 
 
 def _whole(raw: Any) -> Any:

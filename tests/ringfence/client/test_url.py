@@ -84,6 +84,7 @@ def test_a_single_address_is_host_and_port(text, address):
         ("ringfence://[::1]7101", "port must be a number"),
         ("ringfence://::zz:1", "must have an IPv6 address in brackets"),
         ("ringfence://a?colour=red", "unknown option 'colour'; known are ca, datacenter"),
+        ("ringfence://a?tokenfile=a", "unknown option 'tokenfile'; did you mean 'token_file'?"),
         ("ringfence://a?ca=", "option 'ca' must have a value"),
         ("ringfence://a?timeout=soon", "timeout must be from 0.001 to 60, got 'soon'"),
         ("ringfence://a?timeout=0", "timeout must be from 0.001 to 60, got '0'"),
