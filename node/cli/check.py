@@ -115,8 +115,6 @@ class _Answer(Struct, frozen=True):
     """The member that decided, as the client sees the ring; None when no member did."""
     hint: str = ""
     """Keys of the domain's rules when no rule applied."""
-    left_before: int | None = None
-    """Remaining units before a refund."""
 
 
 async def _check(
@@ -136,14 +134,12 @@ async def _check(
             return _Answer(decision, node_of(cluster, decision, key))
         if problem := unknown_domain(limiter.rules, domain):
             raise ConfigError(problem)
-        peek = await limiter.peek(domain, descriptors) if verb == "refund" else None
         decision = await _do(limiter, verb, domain, descriptors, cost)
         met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
         rule = decision.rule
         key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
         hint = "" if met else keys_hint(limiter.rules, domain, descriptors)
-        left_before = None if peek is None else peek.remaining
-        return _Answer(decision, node_of(cluster, decision, key), hint, left_before)
+        return _Answer(decision, node_of(cluster, decision, key), hint)
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
@@ -218,7 +214,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
     if json_:
         as_json(decision_row(decision) | {"node": answer.node})
     elif done and decision.rule is not None:
-        if cost and decision.remaining is not None and decision.remaining == answer.left_before:
+        if cost and decision.refunded == 0:
             done = f"{done} nothing, because no units were spent, or the token may not refund them"
         click.echo(f"{done}: {room_left(decision)}")
     elif decision.source is Source.NO_RULE:

@@ -141,6 +141,7 @@ def decision_row(decision: "Decision") -> dict[str, object]:
         "over_soft": decision.over_soft,
         "over_shadow": decision.over_shadow,
         "rule": rule_place(decision.rule),
+        **({} if decision.refunded is None else {"refunded": decision.refunded}),
     }
 
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ringfence.errors import RingfenceError
-from ringfence.limiter import Code
+from ringfence.limiter import Algorithm, Code
 from ringfence.rules import Rule
 from ringfence.wire import CODE, SOURCE, Batch, OutcomeRow, Results, Source
 
@@ -65,6 +65,8 @@ class Status(Struct):
     """Whether a shadow rule would have denied it."""
     is_unknown: bool = False
     """Whether the owner does not know the rule. The request was allowed and not counted."""
+    refunded: int | None = None
+    """Units that a refund gave back to this counter; None for other calls."""
 
     def __repr__(self) -> str:
         return f"Status({_describe(self)})"
@@ -85,6 +87,7 @@ class _DecisionData(Struct):
     over_shadow: bool
     statuses: tuple[Status, ...]
     slots: Batch | None = None
+    refunded: int | None = None
 
 
 class Decision:
@@ -192,6 +195,29 @@ class Decision:
         return None if self._data is None else self._data.slots  # A single row never has slots.
 
     @property
+    def slot_period(self) -> float:
+        """Seconds for which the acquired slots are kept without a renewal; 0 without slots."""
+        if self.slots is None:
+            return 0.0
+        limits = [status.rule.limit for status in self.statuses if status.rule is not None]
+        return min(
+            [
+                limit.period
+                for limit in limits
+                if limit is not None and limit.algorithm is Algorithm.CONCURRENCY
+            ]
+        )
+
+    @property
+    def refunded(self) -> int | None:
+        """Units that a refund gave back; None for other calls, and without a limit.
+
+        It is 0 when nothing was spent, when the charge no longer counts, when the token may not
+        refund it, and when no node answered in time. With several counters, it is the least.
+        """
+        return None if self._data is None else self._data.refunded
+
+    @property
     def is_permanent(self) -> bool:
         """Whether the request can never be allowed, because its cost exceeds what the limit
         admits."""
@@ -295,6 +321,7 @@ def _combine(statuses: Sequence[Status], slots: Batch | None) -> _DecisionData:
         delay = max([status.delay for status in statuses], default=0.0)
         over_soft = any([status.over_soft for status in statuses])
         over_shadow = any([status.over_shadow for status in statuses])
+    refunded = [status.refunded for status in statuses if status.refunded is not None]
     return _DecisionData(
         allowed,
         data.limit,
@@ -308,6 +335,7 @@ def _combine(statuses: Sequence[Status], slots: Batch | None) -> _DecisionData:
         over_shadow,
         tuple(statuses) or (NO_RULE,),
         slots if allowed else None,
+        min(refunded, default=None),
     )
 
 
@@ -319,6 +347,8 @@ def is_denied(statuses: Sequence[Status]) -> bool:
 
 def _describe(data: Status | Decision) -> str:
     parts = ["allowed" if data.allowed else "denied"]
+    if data.refunded is not None:
+        parts.append(f"refunded {data.refunded}")
     if data.limit is not None:
         parts.append(f"{data.remaining} of {data.limit} left")
     if not data.allowed:

@@ -31,7 +31,7 @@ from ringfence.client.slots.slot_holder import SlotHolder
 from ringfence.errors import ConfigError
 from ringfence.limiter import Code, Limit
 from ringfence.rules import RuleSet
-from ringfence.wire import BY_POLICY, CODE, SOURCE, Op
+from ringfence.wire import BY_POLICY, CODE, SOURCE, Batch, Op
 
 __all__ = ["Limiter", "closed_error"]
 
@@ -241,7 +241,8 @@ class Limiter:
         spent.
 
         The newest units are refunded: those of the current window, or the last hits of a log. The
-        returned decision is that of a peek after the refund.
+        returned decision is that of a peek after the refund, and its `refunded` is the number of
+        units that were given back.
         """
         return await self._ask(Op.REFUND, domain, descriptors, cost, timeout)
 
@@ -309,18 +310,31 @@ class Limiter:
 
     async def release(
         self,
-        decision: Decision,
+        decision: Decision | Batch,
         *,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> None:
-        """Release the slots of concurrency limits that a decision holds, if any."""
+    ) -> int | None:
+        """Release the slots of concurrency limits that a decision holds, if any.
+
+        Another process gives `Decision.slots`. Returns the units that are free again, 0 when the
+        slots had ended, None when no node decided in time.
+        """
         self._require_open(timeout)
-        if not isinstance(decision, Decision):
-            raise ConfigError(
-                f"decision must be what check or acquire returned, got {decision!r}; keep it until "
-                "release"
-            )
-        await self._slots.release(decision, timeout)
+        return await self._slots.release(_slots_of(decision), timeout)
+
+    async def renew(
+        self,
+        decision: Decision | Batch,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> float | None:
+        """Renew the slots of a decision once; `keep` does so periodically.
+
+        Another process gives `Decision.slots`. Returns the seconds until they expire, 0 when a slot
+        has ended, None when no node decided in time.
+        """
+        self._require_open(timeout)
+        return await self._slots.renew(_slots_of(decision), timeout)
 
     async def release_held(self) -> None:
         """Release all slots of concurrency limits that this limiter still renews."""
@@ -386,7 +400,7 @@ class Limiter:
         cost: int = 1,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Refund `cost` to the counter of an ad-hoc limit."""
+        """Refund `cost` to the counter of an ad-hoc limit, as `refund` does."""
         return await self._ask_limit(Op.REFUND, limit, key, cost, timeout)
 
     async def reset_limit(
@@ -461,6 +475,16 @@ class Limiter:
             raise closed_error()
         if timeout is not None:
             checked_seconds("timeout", timeout)
+
+
+def _slots_of(decision: Decision | Batch) -> Batch | None:
+    if isinstance(decision, Decision):
+        return decision.slots
+    if isinstance(decision, Batch):
+        return decision
+    raise ConfigError(
+        f"decision must be what check or acquire returned, got {decision!r}; keep it until release"
+    )
 
 
 def closed_error() -> ConfigError:

@@ -224,17 +224,19 @@ class Engine:
         which: Sequence[int],
         now: int,
     ) -> Outcomes:
-        """Refund charges as `Table.refund` does; return the state of each key.
+        """Refund charges; return the state of each key, and in `slot_ids` the refunded units.
 
         Empty `ages_ns` means charges made just now; empty `slot_ids` means no slots.
         """
         members = self._members(keys, costs, limits, which)
-        for at, member in enumerate(members):
-            if member.table is not None:
-                age_ns = ages_ns[at] if ages_ns else 0
-                slot_id = slot_ids[at] if slot_ids else 0
-                member.table.refund_only(member.key, member.cost, now, age_ns, slot_id)
-        return peek(members, now)
+        ages_ns, slot_ids = ages_ns or [0] * len(members), slot_ids or [0] * len(members)
+        refunded = [
+            0 if each.table is None else each.table.refund_only(each.key, each.cost, now, *of_row)
+            for each, *of_row in zip(members, ages_ns, slot_ids, strict=True)
+        ]
+        outcomes = peek(members, now)
+        outcomes.slot_ids = refunded
+        return outcomes
 
     def charge_now(
         self,

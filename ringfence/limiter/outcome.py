@@ -48,7 +48,8 @@ class Outcome(Struct, frozen=True):
     delay_ns: int = 0
     """Queue mode: time that the caller must wait."""
     slot_id: int = 0
-    """`concurrency`: id of the slot to release; 0 when there is none."""
+    """`concurrency`: id of the slot to release; 0 when there is none. Of a refund: the units that
+    it gave back."""
 
     @property
     def is_admitted(self) -> bool:

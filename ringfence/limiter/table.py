@@ -149,18 +149,22 @@ class Table:
 
     def refund_only(
         self, key: bytes, cost: int, now: int, age_ns: int = 0, slot_id: int = 0
-    ) -> None:
-        """Refund units by the limit that last counted the key; returns nothing, unlike `refund`."""
+    ) -> int:
+        """Refund units by the limit that last counted the key; return the units that it gave
+        back."""
         if cost < 0 or age_ns < 0:
             raise ValueError(f"refund cost and age must not be negative, got {cost} and {age_ns}")
         counter = self._find(key)
         if counter is None:
-            return
+            return 0
+        before = counter.used(now)
         counter.refund(cost, now, age_ns, slot_id)
+        units = before - counter.used(now)
         if counter.is_expired(now):
             self.reset(key)
         else:
             self._keep(key, counter, now)
+        return units
 
     def renew(self, key: bytes, slot_id: int, now: int) -> Verdict:
         """Extend a slot of a concurrency limit by a whole period from now.

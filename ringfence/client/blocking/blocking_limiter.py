@@ -217,6 +217,7 @@ class BlockingLimiter:
     acquire = _blocking_wait(Limiter.acquire)
     hold = _blocking_context(Limiter.hold)
     release = _blocking(Limiter.release)
+    renew = _blocking(Limiter.renew)
 
     check_limit = _blocking(Limiter.check_limit)
     check_many_limit = _blocking(Limiter.check_many_limit)

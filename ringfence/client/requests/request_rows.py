@@ -62,7 +62,8 @@ class RequestRows:
     def read(self, results: Results) -> list[Decision]:
         """Return the decision of each request from the results of the batch."""
         decisions = []
-        has_slots_taken = any(results.outcomes.slot_ids)
+        is_refund = self.batch.op is Op.REFUND
+        has_slots_taken = not is_refund and any(results.outcomes.slot_ids)
         start = 0
         for request, count in zip(self._requests, self._row_counts, strict=True):
             statuses: list[Status] = []
@@ -73,7 +74,10 @@ class RequestRows:
                 elif match.rule.limit is None:
                     statuses.append(unlimited(match.rule))
                 else:
-                    statuses.append(status_of(match.rule, results, row))
+                    status = status_of(match.rule, results, row)
+                    if is_refund:
+                        status.refunded = results.outcomes.slot_ids[row]
+                    statuses.append(status)
                     row += 1
             release = self._release(range(start, row), results) if has_slots_taken else None
             decisions.append(decide(statuses, release))

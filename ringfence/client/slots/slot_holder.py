@@ -13,7 +13,7 @@ from ringfence.client.requests.request_rows import has_slots
 from ringfence.client.requests.targets import AdhocTarget, Target
 from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
 from ringfence.errors import ConfigError, RingfenceError
-from ringfence.wire import Batch, Op
+from ringfence.wire import BY_POLICY, Batch, Op, Results
 
 __all__ = ["SlotHolder"]
 
@@ -66,41 +66,49 @@ class SlotHolder:
             yield decision
         finally:
             with runtime.move_on_after(UNDO_WITHIN, shield=True):
-                await self.release(decision, None)
+                await self.release(decision.slots, None)
 
     def keep(self, decision: Decision) -> None:
         """Renew the concurrency slots of a decision periodically until they are released."""
         if decision.slots is not None:
-            periods = [
-                status.rule.limit.period
-                for status in decision.statuses
-                if status.rule is not None
-                and status.rule.limit is not None
-                and has_slots(status.rule)
-            ]
-            self._decider.keep(decision.slots, min(periods))
+            self._decider.keep(decision.slots, decision.slot_period)
 
-    async def release(
-        self,
-        decision: Decision,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> None:
-        """Release the slots of concurrency limits that a decision holds, if any."""
-        if decision.slots is not None:
-            await self._release(decision.slots, timeout)
+    async def release(self, slots: Batch | None, timeout: float | None) -> int | None:  # noqa: ASYNC109
+        """Release slots; return their units, or None when no node decided in time."""
+        if slots is None:
+            return 0
+        results = await self._decide(self._decider.stop_renewing(slots), timeout)
+        return sum(results.outcomes.slot_ids) if _is_counted(results) else None
+
+    async def renew(self, slots: Batch | None, timeout: float | None) -> float | None:  # noqa: ASYNC109
+        """Renew slots; return the seconds until one expires, 0 if one has ended, or None when no
+        node decided in time."""
+        if slots is None:
+            return 0.0
+        renewal = Batch(
+            *(Op.RENEW, slots.keys, [0] * len(slots)),
+            limits=slots.limits,
+            which=slots.which,
+            slot_ids=slots.slot_ids,
+        )
+        results = await self._decide(renewal, timeout)
+        if not _is_counted(results):
+            return None
+        outcomes = results.outcomes
+        return min(outcomes.reset_after_ns) / 1e9 if all(outcomes.slot_ids) else 0.0
 
     async def release_all(self) -> None:
         """Release all concurrency slots that are being renewed, because the limiter closes."""
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             for slots in self._decider.held():
                 with suppress(RingfenceError):
-                    await self._release(slots, None)
+                    await self.release(slots, None)
 
-    async def _release(self, slots: Batch, timeout: float | None) -> None:  # noqa: ASYNC109
-        release = self._decider.stop_renewing(slots)
-        results = await self._decider.decide(release, is_never_denying, timeout)
+    async def _decide(self, batch: Batch, timeout: float | None) -> Results:  # noqa: ASYNC109
+        results = await self._decider.decide(batch, is_never_denying, timeout)
         if results.refusal is not None:
             raise results.refusal
+        return results
 
     async def _wait_in_queue(
         self,
@@ -145,7 +153,7 @@ class SlotHolder:
 
     async def _undo(self, target: Target, cost: int, decision: Decision) -> None:
         """Refund everything that an allowed check was charged."""
-        await self.release(decision, None)
+        await self.release(decision.slots, None)
         spent = [
             match
             if match is not None
@@ -158,3 +166,8 @@ class SlotHolder:
             )
         ]
         await self._dispatcher.ask_matches(Op.REFUND, spent, cost)
+
+
+def _is_counted(results: Results) -> bool:
+    """Whether nodes decided all rows of a call."""
+    return set(BY_POLICY).isdisjoint(results.sources)

@@ -93,10 +93,12 @@ def test_peek_spends_nothing_refund_returns_units_and_reset_needs_its_scope(
     run("check", "api", name, "--cost", "5", *to)
     ignored = run("check", "api", name, "--refund", "--cost", "2", *other)
 
+    again = run("check", "api", name, "--refund", "--json", *other)
     peek = run("check", "api", name, "--peek", *to)
     refund = run("check", "api", name, "--refund", "--cost", "2", *to)
     reset = run("check", "api", name, "--reset", *to)
 
+    assert again.row["refunded"] == 0
     assert ignored.out.startswith("refunded nothing, because no units were spent, or the token")
     assert peek.status == 1
     assert (refund.status, refund.out) == (0, "refunded: 2 left of 5/year fixed_window\n")

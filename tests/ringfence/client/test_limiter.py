@@ -117,6 +117,29 @@ async def test_a_refund_gives_back_and_never_passes_empty():
         assert (await limiter.refund("d", {"user": "a"}, 99)).remaining == 5
 
 
+async def test_a_refund_states_how_many_units_it_gave_back():
+    rules = [
+        described("user", 5),
+        described("job", 5),
+        described("free", rate_limit={"unlimited": True}),
+    ]
+    async with limiter_of(*rules) as limiter:
+        await limiter.check("d", {"user": "a"}, cost=3)
+        refunds = [await limiter.refund("d", {"user": "a"}, cost) for cost in (2, 4, 1, 0)]
+        least = await limiter.refund("d", [{"user": "a"}, {"job": "a"}])
+        unmatched = await limiter.refund("d", {"other": "a"})
+        unlimited = await limiter.refund("d", {"free": "a"})
+        ad_hoc = await limiter.refund_limit("5/minute", "a")
+        check = await limiter.check("d", {"user": "a"})
+
+    assert [refund.refunded for refund in refunds] == [2, 1, 0, 0]
+    assert (least.refunded, ad_hoc.refunded) == (0, 0)
+    assert [unmatched.refunded, unlimited.refunded, check.refunded] == [None] * 3
+    assert refunds[0].statuses[0].refunded == 2
+    assert repr(refunds[0]).startswith("Decision(allowed, refunded 2, 4 of 5 left")
+    assert refunds[0].slots is None
+
+
 async def test_a_reset_forgets_the_counter():
     async with limiter_of(described("user", 1)) as limiter:
         await limiter.check("d", {"user": "a"})

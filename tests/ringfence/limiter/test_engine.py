@@ -173,7 +173,30 @@ def test_refunds_and_resets_are_answered_like_peeks() -> None:
     assert refunded.codes == [Code.ALLOWED, Code.ALLOWED, Code.UNKNOWN_RULE]
     assert refunded.remaining == [2, 1, 0]
     assert by_default.remaining == [3]
+    assert (refunded.slot_ids, by_default.slot_ids) == ([2, 1, 0], [1]), "units given back"
     assert (reset.remaining, reset.limits) == ([5, 3], [5, 3])
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_refund_returns_the_units_that_it_gave_back(algorithm: Algorithm) -> None:
+    engine = engine_of(Limit.of_ns(5, MINUTE, algorithm))
+
+    def refund(cost: int) -> list[int]:
+        return engine.refund([key(0)], [cost], [0], [], [], [], 0).slot_ids
+
+    unused = refund(1)
+    ask(engine, [key(0)], [3], now=0)
+
+    assert unused == [0]
+    assert [refund(cost) for cost in (0, 2, 7, 1)] == [[0], [2], [1], [0]]
+
+
+def test_a_refund_of_an_old_charge_gives_nothing_back() -> None:
+    engine = engine_of(Limit.of_ns(5, MINUTE, Algorithm.FIXED_WINDOW))
+    ask(engine, [key(0)], [3], now=0)
+    ask(engine, [key(0)], [1], now=MINUTE)
+
+    assert engine.refund([key(0)], [3], [MINUTE], [], [], [], MINUTE + 1).slot_ids == [0]
 
 
 def test_a_refund_without_slot_numbers_releases_the_slots_that_expire_first() -> None:

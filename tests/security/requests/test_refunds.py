@@ -111,6 +111,13 @@ def remaining_of(messages: list[Message]) -> int:
     return answer.results.outcomes.remaining[0]
 
 
+def refunded(messages: list[Message]) -> int:
+    """Return the units that a refund gave back."""
+    [answer] = messages
+    assert isinstance(answer, Answer)
+    return answer.results.outcomes.slot_ids[0]
+
+
 async def test_a_client_cannot_refund_units_that_another_token_has_spent(
     autojump_clock: object,
 ) -> None:
@@ -120,7 +127,7 @@ async def test_a_client_cannot_refund_units_that_another_token_has_spent(
 
         after = await attacker.say(rule_request(1, USER, 5, Op.REFUND))
 
-        assert remaining_of(after) == 0
+        assert (remaining_of(after), refunded(after)) == (0, 0)
         assert world.count("refused_refunds") == 5
 
 
@@ -188,6 +195,7 @@ async def test_a_client_cannot_release_slots_of_another_token(autojump_clock: ob
         released = await holder.say(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
 
         assert (remaining_of(stolen), remaining_of(released)) == (0, 2)
+        assert (refunded(stolen), refunded(released)) == (0, 2)
 
 
 async def test_units_spent_from_a_lease_can_be_refunded(autojump_clock: object) -> None:

@@ -1,5 +1,6 @@
 """Waiting for a turn, and holding slots."""
 
+import msgspec
 import pytest
 import trio
 
@@ -159,6 +160,26 @@ async def test_a_decision_releases_only_its_own_slot_and_only_once():
         await limiter.release(first)
 
         assert await left(limiter, job="x") == 1
+
+
+async def test_a_release_returns_the_units_that_are_free_again():
+    async with limiter_of(described("job", **places(3))) as limiter:
+        held = await limiter.check("d", {"job": "j"}, cost=2)
+
+        assert [await limiter.release(held) for _ in range(2)] == [2, 0]
+
+
+async def test_another_process_can_renew_and_release():
+    clock = TrioClock()
+    async with limiter_of(described("job", **places(2)), clock=clock) as limiter:
+        held = await limiter.check("d", {"job": "j"})
+        request = msgspec.structs.replace(held.slots)
+
+        assert held.slot_period == 60.0
+        assert await limiter.renew(request) == 60.0
+        assert [await limiter.release(request) for _ in range(2)] == [1, 0]
+        assert await limiter.renew(request) == 0.0
+        assert (await limiter.check_limit("5/s", "a")).slot_period == 0.0
 
 
 async def test_there_is_nothing_to_release_without_a_place():
