@@ -26,7 +26,7 @@ from ringfence.rules.periods import (
     unit_of,
 )
 
-__all__ = ["DEFAULT_SLOT_TTL_NS", "format_limit", "parse_limit"]
+__all__ = ["DEFAULT_SLOT_TTL_NS", "LONGEST_TEXT", "format_limit", "parse_limit"]
 
 DEFAULT_SLOT_TTL_NS = 60 * NS_PER_SECOND
 """Time to live of a `concurrent` slot when the text has no `ttl`."""
@@ -39,15 +39,16 @@ _ZONE = re.compile(r"\s*(\S+)")
 _ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
 _RATE_ALGORITHMS = tuple(name for name in _ALGORITHMS if name != Algorithm.CONCURRENCY)
 _RATE_OPTIONS = ("burst", "slots", "soft", "queue", "meter", "calendar", "first_hit", "timezone")
-_LONGEST_TEXT = 200
+LONGEST_TEXT = 200
+"""Maximum characters of the text of a limit."""
 _LONGEST_NUMBER = 20
 
 
 def parse_limit(text: str) -> Limit:
     """Parse the text of a limit. Raises `ConfigError` with the position in the text and the fix."""
-    if len(text) > _LONGEST_TEXT:
+    if len(text) > LONGEST_TEXT:
         raise ConfigError(
-            f"limit must have at most {_LONGEST_TEXT} characters, got {text[:40]!r}...; shorten it"
+            f"limit must have at most {LONGEST_TEXT} characters, got {text[:40]!r}...; shorten it"
         )
     return _Reader(text).read()
 

@@ -6,11 +6,11 @@ requests.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import anyio
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -18,35 +18,50 @@ from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.http.acquire_waiters import Waiters
 from ringfence.gateway.http.api_bodies import (
+    AcquireLimitRequest,
     AcquireRequest,
     CheckLimitRequest,
     CheckManyRequest,
     CheckRequest,
+    DecisionBody,
     DecisionsBody,
     PeekLimitRequest,
     PeekManyRequest,
     PeekRequest,
+    ReleaseBody,
+    RenewBody,
     ShouldAllowBody,
     ShouldAllowRequest,
+    SlotsRequest,
     decision_body,
     read_body,
     write_body,
 )
 from ringfence.gateway.http.envoy_json import answer_json
 from ringfence.gateway.http.forward_auth import ForwardAuth
+from ringfence.gateway.http.hints import (
+    NO_ANSWER_FOR_SLOTS,
+    NOTHING_RELEASED,
+    SLOTS_ENDED,
+    UnmatchedHints,
+    refund_hint,
+)
 from ringfence.gateway.http.http_types import Exchange, HttpProblem, Response
 from ringfence.gateway.http.openapi import document
+from ringfence.gateway.http.slot_tokens import SlotTokens
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import DOMAINS_REFUSED, Tokens
 from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.settings.token_file import Scope
+from ringfence.wire import Batch, Source
 
 __all__ = ["Api"]
 
 logger = logging.getLogger("ringfence.gateway")
 
 _Answer = Callable[[Exchange], Awaitable[Response]]
+_Asked: TypeAlias = PeekRequest | PeekLimitRequest
 _GET = ("GET", "HEAD")
 _POST = ("POST",)
 
@@ -78,6 +93,8 @@ class Api:
         self._tokens = tokens
         self._rls = rls
         self._is_ready = is_ready
+        self._unmatched_hints = UnmatchedHints()
+        self._slot_tokens = SlotTokens(settings.cluster)
         self._waiters = Waiters(settings.max_waiting, settings.max_waiting_per_caller)
         self._document = Response(200, document(settings, with_tokens=not tokens.is_open))
         auth = ForwardAuth(limiter, settings, self.counters)
@@ -88,6 +105,8 @@ class Api:
             "/v1/refund": _Route(_POST, (Scope.REFUND,), self._refund),
             "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
             "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
+            "/v1/renew": _Route(_POST, (Scope.CHECK,), self._renew),
+            "/v1/release": _Route(_POST, (Scope.CHECK,), self._release),
             "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),
             "/metrics": _Route(_GET, (Scope.OBSERVE,), self._get_metrics),
             "/v1/counters": _Route(_GET, (Scope.OBSERVE,), self._get_counters),
@@ -163,7 +182,7 @@ class Api:
         within = self._settings.deadline
         match asked:
             case CheckManyRequest():
-                return self._many(exchange, await self._check_many(asked.checks))
+                return self._many(exchange, await self._check_many(asked.checks), asked.checks)
             case CheckLimitRequest():
                 key = tuple(asked.key)
                 decision = await self._limiter.check_limit(
@@ -173,19 +192,19 @@ class Api:
                 decision = await self._limiter.check(
                     asked.domain, asked.descriptors, asked.cost, timeout=within
                 )
-        return self._one(exchange, decision)
+        return self._one(exchange, decision, asked)
 
     async def _peek(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, PeekRequest, PeekManyRequest, PeekLimitRequest)
         match asked:
             case PeekManyRequest():
-                return self._many(exchange, await self._check_many(asked.checks))
+                return self._many(exchange, await self._check_many(asked.checks), asked.checks)
             case PeekLimitRequest():
                 key = tuple(asked.key)
                 decision = await self._limiter.check_limit(asked.limit, *key, cost=0)
             case _:
                 decision = await self._limiter.peek(asked.domain, asked.descriptors)
-        return self._one(exchange, decision)
+        return self._one(exchange, decision, asked)
 
     async def _charge(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, CheckRequest, CheckLimitRequest)
@@ -198,7 +217,7 @@ class Api:
             decision = await self._limiter.charge(
                 asked.domain, asked.descriptors, asked.cost, timeout=within
             )
-        return self._one(exchange, decision)
+        return self._one(exchange, decision, asked)
 
     async def _refund(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, CheckRequest, CheckLimitRequest)
@@ -206,7 +225,7 @@ class Api:
             decision = await self._limiter.refund_limit(asked.limit, *asked.key, cost=asked.cost)
         else:
             decision = await self._limiter.refund(asked.domain, asked.descriptors, asked.cost)
-        return self._one(exchange, decision)
+        return self._one(exchange, decision, asked)
 
     async def _reset(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, PeekRequest, PeekLimitRequest)
@@ -214,17 +233,41 @@ class Api:
             decision = await self._limiter.reset_limit(asked.limit, *asked.key)
         else:
             decision = await self._limiter.reset(asked.domain, asked.descriptors)
-        return self._one(exchange, decision)
+        return self._one(exchange, decision, asked)
 
     async def _acquire(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, AcquireRequest)
+        asked = await self._read(exchange, AcquireRequest, AcquireLimitRequest)
         longest = min(asked.max_wait, self._settings.max_wait)
         caller = self._tokens.name_of(exchange.header("authorization")) or exchange.peer
         with self._waiters.place(caller):
-            decision = await self._limiter.acquire(
-                asked.domain, asked.descriptors, asked.cost, max_wait=longest
-            )
-        return self._one(exchange, decision)
+            if isinstance(asked, AcquireLimitRequest):
+                decision = await self._limiter.acquire_limit(
+                    asked.limit, *asked.key, cost=asked.cost, max_wait=longest
+                )
+            else:
+                decision = await self._limiter.acquire(
+                    asked.domain, asked.descriptors, asked.cost, max_wait=longest
+                )
+        return self._one(exchange, decision, asked)
+
+    async def _renew(self, exchange: Exchange) -> Response:
+        slots = await self._read_slots(exchange)
+        seconds = await self._limiter.renew(slots, timeout=self._settings.deadline)
+        if seconds is None:
+            raise PeerUnavailable(NO_ANSWER_FOR_SLOTS)
+        hint = UNSET if seconds else SLOTS_ENDED
+        return self._write(exchange, RenewBody(bool(seconds), seconds, hint))
+
+    async def _release(self, exchange: Exchange) -> Response:
+        slots = await self._read_slots(exchange)
+        units = await self._limiter.release(slots, timeout=self._settings.deadline)
+        if units is None:
+            raise PeerUnavailable(NO_ANSWER_FOR_SLOTS)
+        return self._write(exchange, ReleaseBody(units, UNSET if units else NOTHING_RELEASED))
+
+    async def _read_slots(self, exchange: Exchange) -> Batch:
+        asked = await self._read(exchange, SlotsRequest)
+        return self._slot_tokens.read(asked.slots)
 
     async def _should_allow(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, ShouldAllowRequest)
@@ -288,13 +331,33 @@ class Api:
         """Parse the request body as the first type in `kinds` that matches it."""
         return read_body(await exchange.body(), exchange.header("content-type"), *kinds)
 
-    def _one(self, exchange: Exchange, decision: Decision) -> Response:
+    def _one(self, exchange: Exchange, decision: Decision, asked: _Asked) -> Response:
         self.counters[decided(decision)] += 1
-        return self._write(exchange, decision_body(decision))
+        return self._write(exchange, self._body(decision, asked))
 
-    def _many(self, exchange: Exchange, decisions: list[Decision]) -> Response:
+    def _many(
+        self, exchange: Exchange, decisions: list[Decision], asked: Sequence[_Asked]
+    ) -> Response:
         self.counters.update(map(decided, decisions))
-        return self._write(exchange, DecisionsBody([decision_body(each) for each in decisions]))
+        return self._write(exchange, DecisionsBody([*map(self._body, decisions, asked)]))
+
+    def _body(self, decision: Decision, asked: _Asked) -> DecisionBody:
+        body = decision_body(decision)
+        if decision.slots is not None:
+            body.slots = self._slot_tokens.write(decision.slots)
+            body.slots_expire_after = decision.slot_period
+        if decision.refunded is not None:
+            body.refunded = decision.refunded
+            if hint := refund_hint(decision, _cost_of(asked)):
+                body.hint = hint
+        if (
+            decision.source is Source.NO_RULE
+            and isinstance(asked, PeekRequest)
+            and not any([status.rule for status in decision.statuses])
+        ):
+            rules = self._limiter.rules
+            body.hint = self._unmatched_hints.hint(rules, asked.domain, asked.descriptors)
+        return body
 
     def _write(self, exchange: Exchange, value: object) -> Response:
         body, kind = write_body(value, exchange.header("accept"), exchange.header("content-type"))
@@ -309,5 +372,5 @@ def _without_body(response: Response) -> Response:
     return Response(response.status, b"", response.content_type, headers)
 
 
-def _cost_of(asked: PeekRequest) -> int:
-    return asked.cost if isinstance(asked, CheckRequest) else 0
+def _cost_of(asked: _Asked) -> int:
+    return asked.cost if isinstance(asked, CheckRequest | CheckLimitRequest) else 0

@@ -8,12 +8,15 @@ from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ringfence.client.decision import Decision, Status
+from ringfence.errors import ConfigError
 from ringfence.gateway.http.http_types import JSON, HttpProblem
-from ringfence.rules import Rule
+from ringfence.gateway.http.slot_tokens import MAX_SLOT_TOKEN, SLOTS_WANTED
+from ringfence.rules import Rule, parse_limit
 from ringfence.rules.descriptor_tree import place
+from ringfence.rules.limit_strings import LONGEST_TEXT
 from ringfence.rules.periods import suggest
 from ringfence.wire import Source
 
@@ -27,9 +30,13 @@ __all__ = [
     "PeekRequest",
     "PeekLimitRequest",
     "PeekManyRequest",
+    "ReleaseBody",
+    "RenewBody",
     "ShouldAllowRequest",
     "ShouldAllowBody",
+    "SlotsRequest",
     "StatusBody",
+    "AcquireLimitRequest",
     "AcquireRequest",
     "decision_body",
     "read_body",
@@ -40,6 +47,7 @@ MSGPACK = "application/msgpack"
 _MSGPACKS = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 _LONGEST_BATCH = 1000
 _place = lru_cache(1024)(place)
+_parse_limit = lru_cache(1024)(parse_limit)
 _SOURCES = [str(source) for source in Source]
 
 Domain = Annotated[str, Meta(min_length=1, max_length=255, description="Namespace of the rules.")]
@@ -59,12 +67,10 @@ Cost = Annotated[int, Meta(ge=0, le=2**53 - 1, description="Units to spend; 0 on
 LimitText = Annotated[
     str,
     Meta(
-        pattern=(
-            r"^(0|[1-9][0-9]{0,8})/([1-9][0-9]{0,3} )?(second|minute|hour|day|week|month|year)"
-            r"( (sliding_window|fixed_window|sliding_window_log|token_bucket|leaky_bucket))?$"
-        ),
-        description="A limit that no rule contains.",
-        examples=["100/minute", "300/3 hour fixed_window"],
+        description="A limit that no rule contains, such as '100/minute' or '4 concurrent'; "
+        f"at most {LONGEST_TEXT} characters.",
+        examples=["100/minute", "300/3 hour fixed_window", "5/second burst 20"],
+        extra_json_schema={"format": "ringfence-limit"},
     ),
 ]
 LimitKey = Annotated[
@@ -77,6 +83,16 @@ LimitKey = Annotated[
     ),
 ]
 Seconds = Annotated[float, Meta(description="Seconds.")]
+MaxWait = Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")]
+SlotToken = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_SLOT_TOKEN,
+        pattern="^[A-Za-z0-9_-]+$",
+        description="The field `slots` of an allowed check or acquire.",
+    ),
+]
 
 
 class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,7 +111,7 @@ class CheckRequest(PeekRequest, forbid_unknown_fields=True):
 class AcquireRequest(CheckRequest, forbid_unknown_fields=True):
     """Request body: check descriptors against the rules, and wait until the check is allowed."""
 
-    max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
+    max_wait: MaxWait = 10.0
 
 
 class PeekLimitRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,11 +121,30 @@ class PeekLimitRequest(msgspec.Struct, forbid_unknown_fields=True):
     limit: LimitText
     key: LimitKey
 
+    def __post_init__(self) -> None:
+        """Check the text of the limit. msgspec converts `ValueError` to its `ValidationError`."""
+        try:
+            _parse_limit(self.limit)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
 
 class CheckLimitRequest(PeekLimitRequest, forbid_unknown_fields=True):
     """Request body: check a limit that is in the request, not in a rule."""
 
     cost: Cost = 1
+
+
+class AcquireLimitRequest(CheckLimitRequest, forbid_unknown_fields=True):
+    """Request body: check a limit that is in the request, and wait until the check is allowed."""
+
+    max_wait: MaxWait = 10.0
+
+
+class SlotsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Request body: release or renew slots of concurrency limits."""
+
+    slots: SlotToken
 
 
 class CheckManyRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -166,6 +201,31 @@ class DecisionBody(StatusBody):
     """Whether the check is denied, and a later retry would be denied too."""
     statuses: list[StatusBody]
     """Statuses of the counters, one for each descriptor, in the order of the request."""
+    refunded: int | UnsetType = UNSET
+    """Answer of a refund: units that were given back; with several counters, the least."""
+    slots: str | UnsetType = UNSET
+    """Token of the acquired slots of concurrency limits, for `/v1/renew` and `/v1/release`."""
+    slots_expire_after: Seconds | UnsetType = UNSET
+    """Time after which these slots are free unless they are renewed."""
+    hint: str | UnsetType = UNSET
+    """Reason for which the call had no effect, and what to do."""
+
+
+class ReleaseBody(msgspec.Struct):
+    """Response body of `/v1/release`."""
+
+    released: int
+    """Units that are free again; 0 if the slots had ended."""
+    hint: str | UnsetType = UNSET
+
+
+class RenewBody(msgspec.Struct):
+    """Response body of `/v1/renew`."""
+
+    renewed: bool
+    slots_expire_after: Seconds
+    """Time after which the slots are free unless they are renewed again."""
+    hint: str | UnsetType = UNSET
 
 
 class DecisionsBody(msgspec.Struct):
@@ -277,12 +337,8 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
         return "it must be a whole object, got an empty or truncated body"
     if place.endswith("[...]") and what.startswith("Expected `str`"):
         return f"{place.removesuffix('[...]')} must have text values, got {what.split('`')[3]}"
-    if place == "limit" and "matching regex" in what:
-        return (
-            'limit is AMOUNT/PERIOD, as in "100/minute" or "300/3 hour fixed_window": the period '
-            "is second, minute, hour, day, week, month or year; an algorithm may follow: "
-            "sliding_window, sliding_window_log, fixed_window, token_bucket or leaky_bucket"
-        )
+    if place == "slots":
+        return f"{SLOTS_WANTED}; send it as it was received"
     if place == "key" and "`array`" in what:
         return 'key is a list of strings, as in ["user", "42"]'
     if place.startswith("checks[") and what.endswith(("`limit`", "`key`")):

@@ -10,6 +10,7 @@ import msgspec
 
 from ringfence.gateway.http.api_bodies import (
     MSGPACK,
+    AcquireLimitRequest,
     AcquireRequest,
     CheckLimitRequest,
     CheckManyRequest,
@@ -19,8 +20,11 @@ from ringfence.gateway.http.api_bodies import (
     PeekLimitRequest,
     PeekManyRequest,
     PeekRequest,
+    ReleaseBody,
+    RenewBody,
     ShouldAllowBody,
     ShouldAllowRequest,
+    SlotsRequest,
 )
 from ringfence.gateway.http.envoy_schema import ENVOY_SCHEMAS
 from ringfence.gateway.http.http_types import JSON
@@ -43,6 +47,10 @@ _TYPES = (
     ShouldAllowRequest,
     ShouldAllowBody,
     AcquireRequest,
+    AcquireLimitRequest,
+    SlotsRequest,
+    ReleaseBody,
+    RenewBody,
 )
 _PROBLEM: _Json = {
     "type": "object",
@@ -95,6 +103,8 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         "/v1/refund": _post("Give back.", ["CheckRequest", "CheckLimitRequest"], one),
         "/v1/reset": _post("Forget counters.", ["PeekRequest", "PeekLimitRequest"], one),
         "/v1/acquire": _acquire(one),
+        "/v1/renew": _post("Keep slots for another period.", ["SlotsRequest"], _ref("RenewBody")),
+        "/v1/release": _post("Release slots.", ["SlotsRequest"], _ref("ReleaseBody")),
         "/shouldAllowRequest": _post(
             "May this client do this now?", ["ShouldAllowRequest"], _ref("ShouldAllowBody")
         ),
@@ -184,7 +194,9 @@ def _envoy() -> _Json:
 
 
 def _acquire(one: _Json) -> _Json:
-    description = _post("Wait for one's turn, then spend.", ["AcquireRequest"], one)
+    description = _post(
+        "Wait for one's turn, then spend.", ["AcquireRequest", "AcquireLimitRequest"], one
+    )
     description["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
     return description
 

@@ -39,6 +39,11 @@ RULES = {
             },
         },
         {"key": "free", "rate_limit": {"unlimited": True}},
+        {"key": "only", "value": "x", "rate_limit": {**MINUTE, "requests_per_unit": 3}},
+        {
+            "key": "job",
+            "rate_limit": {"unit": "minute", "requests_per_unit": 2, "algorithm": "concurrency"},
+        },
         {
             "key": "told",
             "rate_limit": {**MINUTE, "requests_per_unit": 9},

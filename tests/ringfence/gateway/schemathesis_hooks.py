@@ -4,6 +4,12 @@ from typing import Any
 
 import msgspec
 import schemathesis
+from hypothesis import strategies as st
+
+schemathesis.openapi.format(
+    "ringfence-limit",
+    st.sampled_from(["9/minute", "9 per 2 hours fixed_window", "5/s burst 20", "1/day calendar"]),
+)
 
 
 @schemathesis.serializer("application/msgpack")

@@ -107,6 +107,25 @@ def test_requests_need_a_token_with_the_right_scope(shared: Gateway) -> None:
     assert fetch(f"{shared.url}/healthz").status == 200
 
 
+def test_a_slot_is_released_by_another_worker_or_connection(shared: Gateway) -> None:
+    limit = {"limit": "1 concurrent", "key": ["job"]}
+
+    def call(path: str, body: object) -> dict[str, object]:
+        body = json.dumps(body).encode()
+        reply = fetch(f"{shared.url}{path}", body=body, headers=JSON | BEARER)
+        assert reply.status == 200, reply.body
+        answer: dict[str, object] = json.loads(reply.body)
+        return answer
+
+    for _ in range(8):  # Each call opens a connection, which either of the two workers accepts.
+        slots = {"slots": call("/v1/acquire", limit)["slots"]}
+        assert not call("/v1/check", limit)["allowed"]
+        assert call("/v1/renew", slots) == {"renewed": True, "slots_expire_after": 60.0}
+        assert call("/v1/release", slots) == {"released": 1}
+        assert call("/v1/release", slots)["released"] == 0
+        assert call("/v1/renew", slots)["renewed"] is False
+
+
 def test_a_revoked_token_is_refused_without_a_restart(tmp_path: Path) -> None:
     (tmp_path / "tokens.toml").write_text(TOKENS, "utf-8")
     flags = ("--tokens", str(tmp_path / "tokens.toml"))

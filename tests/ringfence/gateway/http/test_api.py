@@ -72,6 +72,24 @@ async def test_all_operations_accept_an_ad_hoc_limit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "remaining"),
+    [
+        ("5 per minute", 4),
+        ("5/second burst 20", 19),
+        ("100/3 hours fixed_window", 99),
+        ("10/day calendar timezone Europe/Berlin", 9),
+        ("10/minute soft 10%", 10),
+        ("4 concurrent ttl 10s", 3),
+    ],
+)
+async def test_a_limit_has_the_same_text_as_in_python(limit: str, remaining: int) -> None:
+    async with api() as gateway:
+        answer = json_of(await post(gateway, "/v1/check", {"limit": limit, "key": ["user", "42"]}))
+
+    assert (answer["allowed"], answer["remaining"]) == (True, remaining)
+
+
+@pytest.mark.parametrize(
     ("period", "seconds"), [("month", 30 * 86_400), ("3 year", 3 * 365 * 86_400)]
 )
 async def test_a_limit_may_have_a_period_of_months_or_years(period: str, seconds: int) -> None:
@@ -113,6 +131,62 @@ async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
     assert (peeked["allowed"], peeked["remaining"]) == (False, 0)
     assert [each["allowed"] for each in many["decisions"]] == [False]
     assert (refunded["remaining"], reset["remaining"]) == (1, 3)
+
+
+async def test_a_refund_returns_the_units_that_it_gave_back() -> None:
+    ad_hoc = {"limit": "5/minute", "key": ["user", "42"]}
+    async with api() as gateway:
+        await post(gateway, "/v1/check", {**X, "cost": 2})
+        steps = [await post(gateway, "/v1/refund", {**X, "cost": cost}) for cost in (3, 1, 0)]
+        nothing_spent = json_of(await post(gateway, "/v1/refund", ad_hoc))
+        check = json_of(await post(gateway, "/v1/check", ad_hoc))
+
+    answers = [json_of(each) for each in steps]
+    assert [each["refunded"] for each in answers] == [2, 0, 0]
+    assert ["hint" in each for each in answers] == [False, True, False]
+    assert nothing_spent["refunded"] == 0
+    assert nothing_spent["hint"].startswith("nothing was refunded: no units were spent")
+    assert "refunded" not in check
+
+
+@pytest.mark.parametrize(
+    ("domain", "entries", "hint"),
+    [
+        ("api", {"cleint": "x"}, "domain 'api' has no rule for descriptor key 'cleint', so it is"),
+        ("api", {"cleint": "x"}, "did you mean 'client'?"),
+        ("api", {"client": "x", "path": "/"}, "the order of the keys counts: did you mean"),
+        ("apu", {"client": "x"}, "domain 'apu' has no rules, so its checks are never limited; did"),
+        ("api", {"only": "y"}, "the rules for descriptor key 'only' in domain 'api' have other va"),
+    ],
+)
+async def test_an_answer_without_a_rule_has_a_hint(
+    domain: str, entries: dict[str, str], hint: str
+) -> None:
+    body = {"domain": domain, "descriptors": [entries]}
+    async with api() as gateway:
+        alone = json_of(await post(gateway, "/v1/check", body))
+        among_others = json_of(await post(gateway, "/v1/check", {"checks": [X, body]}))
+        matched = json_of(await post(gateway, "/v1/check", X))
+
+    assert (alone["allowed"], alone["source"]) == (True, "no_rule")
+    assert hint in alone["hint"]
+    assert [each.get("hint") for each in among_others["decisions"]] == [None, alone["hint"]]
+    assert "hint" not in matched
+
+
+async def test_hints_for_unmatched_requests_are_bounded() -> None:
+    async with api() as gateway:
+        hints = [
+            json_of(
+                await post(
+                    gateway, "/v1/check", {"domain": f"no{i}", "descriptors": [{"client": "x"}]}
+                )
+            )["hint"]
+            for i in range(300)
+        ]
+
+    assert hints[0].startswith("domain 'no0' has no rules")
+    assert hints[299] == "no rule matches the domain and the descriptors, so nothing was limited"
 
 
 @pytest.mark.parametrize(("requested", "maximum"), [(3600, 5.0), (5, 60.0)])
@@ -197,7 +271,14 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
         ({"limit": "5/minute", "key": []}, "key"),
         ({"checks": []}, "checks"),
         ({"limit": "5/minute", "key": "x"}, 'key is a list of strings, as in ["user", "42"]'),
-        ({"limit": "5 per minute", "key": ["x"]}, 'limit is AMOUNT/PERIOD, as in "100/minute"'),
+        (
+            {"limit": "5/minute tokenbucket", "key": ["x"]},
+            "limit '5/minute tokenbucket', at 'tokenbucket', character 10: unknown option; did you "
+            "mean 'token_bucket'?",
+        ),
+        ({"limit": "5/fortnight", "key": ["x"]}, "unknown unit"),
+        ({"limit": "5/minute calendar", "key": ["x"]}, "'calendar' needs a period of one day"),
+        ({"limit": "5/" + "9" * 200 + "s", "key": ["x"]}, "at most 200 characters"),
         ({"checks": [{"limit": "5/minute", "key": ["x"]}]}, "ask for a limit alone"),
         ({"checks": [{"domain": "api"}]}, "checks"),
     ],
