@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias, TypedDict
 
 from ringfence.http import KeyFunction, KeySpec, Request, Template
-from ringfence.integrations._core.settings_validation import check_names, check_values
+from ringfence.integrations._core.settings_validation import check_settings
 from ringfence.limiter import Limit
 
 __all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings", "ViewOptions"]
@@ -44,13 +44,10 @@ class Settings:
     """Settings of an integration. Raises `ConfigError` for unknown names and invalid values."""
 
     def __new__(cls, **options: object) -> Self:
-        """Validate the names of the settings before `__init__`, which would raise `TypeError`
-        for unknown ones."""
-        check_names(options, cls.__dataclass_fields__)
+        """Validate the settings before `__init__`, which would raise `TypeError` for unknown
+        names."""
+        check_settings(options, cls.__dataclass_fields__)
         return object.__new__(cls)
-
-    def __post_init__(self) -> None:
-        check_values({name: getattr(self, name) for name in self.__dataclass_fields__})
 
     domain: str | None = None
     """Domain of the rules."""

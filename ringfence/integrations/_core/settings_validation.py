@@ -4,7 +4,7 @@ Without them, an invalid setting would be reported at each request, or never: th
 would count as an outage, and an outage allows requests.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeAlias
 
@@ -12,9 +12,13 @@ from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments, require_plain
 from ringfence.limiter import Limit
 
-__all__ = ["suggest_names", "check_names", "check_values"]
+__all__ = ["check_settings", "raise_problems", "setting_problems"]
 
 _Test: TypeAlias = Callable[[object], bool]
+
+
+def _is_any(value: object) -> bool:
+    return True
 
 
 def _is_text(value: object) -> bool:
@@ -100,27 +104,48 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """Arguments of the callbacks, by setting."""
 
 
-def check_values(settings: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for the first setting with an invalid value."""
-    for name, (is_valid, expected) in _CHECKS.items():
-        value = settings[name]
-        if not is_valid(value):
-            raise ConfigError(f"{name} must be {expected}, got {value!r}")
-        if callable(value):
+def check_settings(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise `ConfigError` that lists all unknown settings and all invalid values."""
+    raise_problems(setting_problems(given, {name: name for name in known}))
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raise one `ConfigError` with all problems, if there are any."""
+    if problems:
+        raise ConfigError("; ".join(problems).replace("?; ", "? "))
+
+
+def setting_problems(
+    given: Mapping[str, object], known: Mapping[str, str], where: str = ""
+) -> list[str]:
+    """Return the problems of settings: invalid values, then unknown names with similar known names.
+
+    `known` has the setting of each name as users write it, such as `RINGFENCE_LIMIT`.
+    """
+    problems = [
+        problem
+        for written, value in given.items()
+        if (problem := _value_problem(known.get(written, ""), value))
+    ]
+    unknown = [name for name in given if name not in known]
+    for name in unknown:
+        near = get_close_matches(str(name), known, 1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        problems.append(f"unknown setting {name!r}{where}{guess}")
+    if unknown:
+        problems.append(f"known names are {', '.join(sorted(known))}")
+    return problems
+
+
+def _value_problem(name: str, value: object) -> str:
+    """Return what is wrong with the value of a setting; empty for a valid value."""
+    is_valid, expected = _CHECKS.get(name, (_is_any, ""))
+    if not is_valid(value):
+        return f"{name} must be {expected}, got {value!r}"
+    if name in _CHECKS and callable(value):
+        try:
             require_plain(name, value)
             require_arguments(name, value, *_ARGUMENTS[name])
-
-
-def check_names(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise `ConfigError` for an unknown setting, with the most similar known name."""
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"unknown setting {name!r}; {suggest_names(name, known)}")
-
-
-def suggest_names(name: object, known: Iterable[str]) -> str:
-    """Return a hint with the most similar known name, and all known names."""
-    names = sorted(known)
-    near = get_close_matches(str(name), names, 1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"{guess}known names are {', '.join(names)}"
+        except ConfigError as error:
+            return str(error)
+    return ""

@@ -6,7 +6,6 @@ loop, so a process has one connection to each node.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -25,7 +24,7 @@ from ringfence.integrations._core.policy import Policy, settle
 from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.runner import performer_from_loop, run_steps
 from ringfence.integrations._core.settings import Response, Settings
-from ringfence.integrations._core.settings_validation import suggest_names
+from ringfence.integrations._core.settings_validation import raise_problems, setting_problems
 
 __all__ = [
     "MIDDLEWARE",
@@ -189,12 +188,8 @@ def read_settings(given: Mapping[str, object]) -> Integration:
         raise ConfigError(
             f"RINGFENCE must be a dictionary such as {{'LIMIT': '9/s'}}, got {given!r}"
         )
-    known = {field.name.upper() for field in fields(Settings)} | {"URL"}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"unknown setting {name!r} in RINGFENCE; {suggest_names(name, known)}"
-            )
+    known = {name.upper(): name for name in ("url", *Settings.__dataclass_fields__)}
+    raise_problems(setting_problems(given, known, " in RINGFENCE"))
     options: Any = {name.lower(): value for name, value in given.items()}
     return Integration(options.pop("url", None), **options)
 

@@ -12,7 +12,6 @@ decorators does not matter, and async views work as well.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, TypeVar, Unpack
 
 import click
@@ -37,7 +36,7 @@ from ringfence.integrations._core.settings import (
     Settings,
     ViewOptions,
 )
-from ringfence.integrations._core.settings_validation import suggest_names
+from ringfence.integrations._core.settings_validation import raise_problems, setting_problems
 from ringfence.integrations.flask.view_registry import Integration, MarkedTargets, ViewMark
 from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
 
@@ -98,7 +97,12 @@ class RateLimits:
             raise ConfigError(
                 f"application {app.name!r} must have one RateLimits, got a second; share the first"
             )
-        configured = _configured(app)
+        fields = Settings.__dataclass_fields__
+        known = {f"{_PREFIX}{name.upper()}": name for name in ("url", *fields)}
+        given = {name: value for name, value in app.config.items() if name.startswith(_PREFIX)}
+        problems = setting_problems(given, known, " in the configuration")
+        raise_problems(problems + setting_problems(self._options, {name: name for name in fields}))
+        configured = {known[name]: value for name, value in given.items()}
         limiter = configured.pop("url", self._limiter)
         options: Any = {**self._options, **configured}
         limits = wsgi.RateLimits(limiter, **options)
@@ -218,25 +222,6 @@ def _teardown(error: BaseException | None) -> None:
     state = _current_state()
     if state is not None and state.spent:  # There is no response, so `_after` did not run.
         _integration().limits.settle(state, Response(500, {}))
-
-
-def _configured(app: Flask) -> dict[str, Any]:
-    """Read the rate limit configuration of the application. Raises `ConfigError` for unknown
-    names."""
-    known = {field.name for field in fields(Settings)} | {"url"}
-    found = {
-        name.removeprefix(_PREFIX).lower(): value
-        for name, value in app.config.items()
-        if name.startswith(_PREFIX)
-    }
-    for name in found:
-        if name not in known:
-            settings = [f"{_PREFIX}{each.upper()}" for each in known]
-            meant = suggest_names(f"{_PREFIX}{name.upper()}", settings)
-            raise ConfigError(
-                f"unknown setting {_PREFIX}{name.upper()} in the configuration; {meant}"
-            )
-    return found
 
 
 _commands = AppGroup("ringfence", help="Rate limits of this application.")

@@ -81,6 +81,19 @@ def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, words:
         Policy(Settings()).for_view("view", options.get("limit", "5/m"), without_limit(options))
 
 
+def test_all_problems_of_the_settings_are_reported_together() -> None:
+    options: Any = {"domian": "api", "limt": "5/m", "xyzzy": 1, "timeout": "x", "enabled": "no"}
+    with pytest.raises(ConfigError) as caught:
+        Settings(**options)
+
+    error = str(caught.value)
+    assert error.startswith("timeout must be seconds, 0 or more, got 'x'; enabled must be True or ")
+    assert (
+        "unknown setting 'domian'; did you mean 'domain'? unknown setting 'limt'; did you mean "
+        "'limit'? unknown setting 'xyzzy'; known names are cost, cost_after, "
+    ) in error
+
+
 def without_limit(options: dict[str, object]) -> Any:
     return {name: value for name, value in options.items() if name != "limit"}
 

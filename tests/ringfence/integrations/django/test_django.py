@@ -263,6 +263,12 @@ def test_the_system_check_accepts_valid_settings(limiter: BlockingLimiter) -> No
         ({"LIMIT": "1/hour", "DOMAIN": "api"}, "both domain"),
         ({"URL": "ringfence://127.0.0.1:not-a-port"}, "not-a-port"),
         ({"KEY": "ip"}, "did you mean 'KEYS'?"),
+        (
+            {"KEY": "ip", "LIMTI": "1/hour", "TIMEOUT": "x"},
+            "timeout must be seconds, 0 or more, got 'x'; unknown setting 'KEY' in RINGFENCE; did "
+            "you mean 'KEYS'? unknown setting 'LIMTI' in RINGFENCE; did you mean 'LIMIT'? known",
+        ),
+        ({5: "ip"}, "unknown setting 5 in RINGFENCE"),
         ({"KEYS": None}, "keys None"),
         ({"EXEMPT_PATHS": "/ping"}, "exempt_paths must be a list, such as ['/ping'], got '/ping'"),
         ({"TIMEOUT": "x"}, "timeout must be seconds, 0 or more, got 'x'"),

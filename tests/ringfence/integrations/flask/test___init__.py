@@ -326,9 +326,26 @@ def test_the_error_for_a_misspelt_setting_lists_all_settings(
 ) -> None:
     app.config["RINGFENCE_LIMITS"] = "1/hour"
     with pytest.raises(
-        ConfigError, match=r"RINGFENCE_LIMITS .*mean 'RINGFENCE_LIMIT'.* RINGFENCE_LIMIT,"
+        ConfigError, match=r"'RINGFENCE_LIMITS' in.*mean 'RINGFENCE_LIMIT'.* RINGFENCE_LIMIT,"
     ):
         RateLimits(app, limiter)
+
+
+def test_problems_of_configuration_and_arguments_are_reported_together(
+    app: Flask, limiter: BlockingLimiter
+) -> None:
+    app.config |= {"RINGFENCE_DOMIAN": "api", "RINGFENCE_ULR": "x", "RINGFENCE_STRICT": "yes"}
+    options: Any = {"limt": "5/m"}
+    with pytest.raises(ConfigError) as caught:
+        RateLimits(app, limiter, **options)
+
+    for words in (
+        "unknown setting 'RINGFENCE_DOMIAN' in the configuration; did you mean 'RINGFENCE_DOMAIN'?",
+        "unknown setting 'RINGFENCE_ULR' in the configuration; did you mean 'RINGFENCE_URL'?",
+        "strict must be True or False, got 'yes'",
+        "unknown setting 'limt'; did you mean 'limit'?",
+    ):
+        assert words in str(caught.value)
 
 
 def test_an_invalid_limit_is_reported_at_its_definition(limits: RateLimits) -> None:
