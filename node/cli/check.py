@@ -228,7 +228,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
         click.echo(f"denied: the limit {_limit(decision)} admits nothing")
     elif decision.retry_after is None:
         click.echo(
-            f"denied for good: cost {cost} is more than {_limit(decision)} ever admits at once"
+            f"denied permanently: cost {cost} is more than {_limit(decision)} ever admits at once"
         )
     else:
         click.echo(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")

@@ -352,7 +352,7 @@ def _describe(data: Status | Decision) -> str:
     if data.limit is not None:
         parts.append(f"{data.remaining} of {data.limit} left")
     if not data.allowed:
-        wait = "for good" if data.retry_after is None else f"retry after {data.retry_after:g} s"
+        wait = "permanently" if data.retry_after is None else f"retry after {data.retry_after:g} s"
         parts.append(wait)
     if data.delay:
         parts.append(f"delay {data.delay:g} s")

@@ -33,4 +33,4 @@ class AuthFailureLog:
                 return
         self._logged_at[identity] = now
         what = "cluster key" if hello.role is Role.NODE else "token"
-        logger.warning("refused %s of %r at %s:%d: not one we know", what, hello.name, *address[:2])
+        logger.warning("refused unknown or wrong %s of %r at %s:%d", what, hello.name, *address[:2])

@@ -3,7 +3,7 @@
 A bucket or window that denied a cost denies the same cost until `retry_after`. Only a refund, a
 reset or a raised limit ends the denial early. The owner reports those events on the connection that
 carried the denial, so the denial is dropped when that connection ends. The owner is asked about
-other costs: a greater one is denied for longer, or for good.
+other costs: a greater one is denied for longer, or permanently.
 
 The time counts from when the check was sent, before the owner read its clock. So a cached denial
 never lasts longer than on the owner. No I/O: the clock is injected.

@@ -27,9 +27,7 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
     chosen = {**{name: said.pop(name) for name in _OPTIONS if name in said}, **options}
     for name in chosen:
         if name not in _OPTIONS:
-            raise ConfigError(
-                f"storage option {name!r} is not known; known are {', '.join(_OPTIONS)}"
-            )
+            raise ConfigError(f"storage option must be one of {', '.join(_OPTIONS)}, got {name!r}")
     if scheme == LOCAL:
         if place.strip("/") or said or chosen:
             raise ConfigError(
@@ -40,11 +38,14 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
         if name not in OPTIONS:  # Options of the storage are not options of the cluster's address.
             known = ", ".join(sorted(OPTIONS + _OPTIONS))
             raise ConfigError(
-                f"storage address: unknown option {masked(name)!r}; known are {known}"
+                f"option of the storage address must be one of {known}, got {masked(name)!r}"
             )
     url = f"{CLUSTER}://{place}" + (f"?{urlencode(said)}" if said else "") if place else None
     if url is None and said:
-        raise ConfigError(f"{CLUSTER}:// names no host for its options {masked(', '.join(said))}")
+        raise ConfigError(
+            f"storage address must have a host before its options, got {CLUSTER}://?"
+            f"{masked(', '.join(said))}; write {CLUSTER}://HOST:PORT?OPTION=VALUE"
+        )
     if url is not None:
         parse_url(url)  # Raises now, not at the first request.
     return connect(
@@ -58,7 +59,7 @@ def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if str(value).lower() not in _TRUE + _FALSE:
-        raise ConfigError(f"storage option raise_on_outage: {value!r} is neither true nor false")
+        raise ConfigError(f"storage option raise_on_outage must be true or false, got {value!r}")
     return str(value).lower() in _TRUE
 
 
@@ -68,5 +69,7 @@ def _seconds(value: object) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"storage option connect_timeout: {value!r} is no number of seconds")
+        raise ConfigError(
+            f"storage option connect_timeout must be a number of seconds, such as 5, got {value!r}"
+        )
     return seconds

@@ -229,7 +229,7 @@ def test_a_cost_over_the_limit_is_denied_permanently(
     assert result.status == 1
     assert (
         result.out
-        == "denied for good: cost 6 is more than 5/year fixed_window ever admits at once\n"
+        == "denied permanently: cost 6 is more than 5/year fixed_window ever admits at once\n"
     )
     assert run("check", "api", "closed=x", "--cluster", cluster.url).status == 1
 

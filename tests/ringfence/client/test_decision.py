@@ -173,7 +173,9 @@ def test_a_decision_is_one_line_for_people():
         "Decision(denied, 0 of 10 left, retry after 1.5 s, from owner, rule d.key)"
     )
     assert repr(NO_RULE) == "Status(allowed, from no_rule)"
-    assert "denied, 3 of 10 left, for good" in repr(reported(Code.NEVER, of=rule(name="checkout")))
+    assert "denied, 3 of 10 left, permanently" in repr(
+        reported(Code.NEVER, of=rule(name="checkout"))
+    )
     assert "rule checkout" in repr(reported(Code.NEVER, of=rule(name="checkout")))
     assert "over_soft" in repr(reported(Code.OVER_SOFT, delay=SECOND))
     assert "delay 1 s" in repr(reported(Code.OVER_SOFT, delay=SECOND))

@@ -26,8 +26,8 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
     log.log(Hello(Role.NODE, "b", b"", 1), AT, 0)
 
     assert reported(caplog) == [
-        "refused token of 'app' at 192.0.2.1:5000: not one we know",
-        "refused cluster key of 'b' at 192.0.2.1:5000: not one we know",
+        "refused unknown or wrong token of 'app' at 192.0.2.1:5000",
+        "refused unknown or wrong cluster key of 'b' at 192.0.2.1:5000",
     ]
 
 
