@@ -69,6 +69,7 @@ def check(
     """Check FILES (or one directory) and print the rule tree: identity, algorithm, memory, admitted
     units."""
     _refuse_repeated(files)
+    _refuse_directories(files)
     where = _datacenters(datacenters, rtt, demand)
     defaults = Defaults(algorithm=Algorithm(default_algorithm))
     if len(files) == 1:
@@ -118,6 +119,15 @@ def _refuse_repeated(files: tuple[Path, ...]) -> None:
         if place in seen:
             raise ConfigError(f"{file} is given twice; name each file once")
         seen.add(place)
+
+
+def _refuse_directories(files: tuple[Path, ...]) -> None:
+    for file in files:
+        if len(files) > 1 and file.is_dir():
+            raise ConfigError(
+                f"FILES must be several files or one directory, got the directory {file} beside "
+                f"{len(files) - 1} other path(s); name its files, or give the directory alone"
+            )
 
 
 def _admitted(row: ReportRow) -> str:

@@ -6,6 +6,7 @@ from typing import Protocol
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.rules import RuleSet
+from ringfence.transport.interface import Address
 from ringfence.wire import Batch, OutcomeRow, Results
 
 __all__ = ["Decider", "is_never_denying"]
@@ -58,6 +59,9 @@ class Decider(Protocol):
 
     def outage(self) -> RingfenceError | None:
         """Return the error that explains why no node decides, if a node has sent one."""
+
+    def addresses_of(self, keys: Sequence[bytes]) -> list[Address]:
+        """Return the addresses of the nodes that decide keys, or of all known nodes; for errors."""
 
     @property
     def slot_waits(self) -> SlotWaits:

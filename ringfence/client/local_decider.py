@@ -13,6 +13,7 @@ from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MAX_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
+from ringfence.transport.interface import Address
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["LocalDecider"]
@@ -140,6 +141,10 @@ class LocalDecider:
     def outage(self) -> RingfenceError | None:
         """Return None, because the engine in this process is always available."""
         return None
+
+    def addresses_of(self, keys: Sequence[bytes]) -> list[Address]:
+        """Return no address, because no node is asked."""
+        return []
 
     async def aclose(self) -> None:
         """Do nothing, because there are no connections to close."""

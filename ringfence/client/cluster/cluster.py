@@ -241,6 +241,18 @@ class Cluster:
         refusals = self._links.refusals
         return next((error for error in refusals if isinstance(error, AccessDenied)), None)
 
+    def addresses_of(self, keys: Sequence[bytes]) -> list[Address]:
+        """Return the addresses of the owners and standbys of keys; the seeds until the members
+        are known."""
+        routes = self.routes
+        if routes is None:
+            return list(self._links.seeds)
+        address_of = {row.name: (row.host, row.port) for row in self.members}
+        names = dict.fromkeys(
+            [name for key in keys for name in (routes.owner(key), routes.standby(key))]
+        )
+        return [address_of[name] for name in names if name in address_of]
+
     # -- LinkListener --------------------------------------------------------------------------
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:

@@ -19,12 +19,15 @@ from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
 from ringfence.rules import Match, Rule
 from ringfence.rules.descriptor_tree import place as place_of
+from ringfence.transport.addresses import format_address
 from ringfence.wire import BY_POLICY, Batch, Op, Results
 
 __all__ = ["Dispatcher"]
 
 _COUNTED_SEPARATELY = (Op.REFUND, Op.CHARGE)
 """Operations whose rows are counted even if another row of the request is not."""
+_MAX_ADDRESSES = 4
+"""Maximum number of addresses in the text of an error; its attribute has all of them."""
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
@@ -123,7 +126,8 @@ class Dispatcher:
         """Repeat a single check if a node did not know its rule. With `raise_on_outage`, raise
         an error if no node decided it."""
         if self._raise_on_outage and decision.source in BY_POLICY:
-            raise self._outage(1)
+            matches = target.match(self._decider.rules)
+            raise self._undecided([match.key for match in matches if match is not None])
         decisions = [decision]
         await self._retry_unknown(Op.CHECK, [target], [cost], timeout, decisions)
         return decisions[0]
@@ -197,9 +201,7 @@ class Dispatcher:
         unmatched = NO_RULE
         if not self._decider.knows_rules and any([None in request for request in requests]):
             if self._raise_on_outage:
-                raise self._decider.outage() or PeerUnavailable(
-                    "no node of the cluster has sent its rules yet"
-                )
+                raise self._outage("no node of the cluster has sent its rules yet", [])
             unmatched = UNDECIDED
         rows = RequestRows(op, requests, costs, unmatched, ticket)
         batch = rows.batch
@@ -231,12 +233,18 @@ class Dispatcher:
         if batch.op is Op.CHECK:
             every = charged(results, range(len(batch)))
             self._decider.refund(batch, every, results, asked_at)
-        raise refusal or self._outage(len(batch))
+        raise refusal or self._undecided(batch.keys)
 
-    def _outage(self, checks: int) -> RingfenceError:
-        return self._decider.outage() or PeerUnavailable(
-            f"no node of the cluster decided {checks} check(s) in time"
-        )
+    def _undecided(self, keys: Sequence[bytes]) -> RingfenceError:
+        return self._outage(f"no node of the cluster decided {len(keys)} check(s) in time", keys)
+
+    def _outage(self, what: str, keys: Sequence[bytes]) -> RingfenceError:
+        """Create the error for an outage, with the addresses of the nodes that decide the keys."""
+        addresses = self._decider.addresses_of(keys)
+        shown = [format_address(address) for address in addresses[:_MAX_ADDRESSES]]
+        more = ["..."] if len(addresses) > _MAX_ADDRESSES else []
+        asked = f" (asked {', '.join(shown + more)})" if shown else ""
+        return self._decider.outage() or PeerUnavailable(what + asked, addresses=addresses)
 
 
 def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:

@@ -25,6 +25,8 @@ __all__ = ["RequestQueue"]
 
 logger = logging.getLogger("ringfence.client")
 
+_LOGGED_EVERY = 10.0
+"""Minimum seconds between two log records of requests that cannot be encoded."""
 _Send: TypeAlias = Callable[[bytes], None]
 
 
@@ -60,6 +62,9 @@ class RequestQueue:
         self._queue: deque[QueuedBatch] = deque()
         self._calls: deque[_Call] = deque()
         self._next_seq = 1
+        self._unsent = 0
+        """Checks and calls that could not be encoded since the last log record."""
+        self._log_due = 0.0
 
     @property
     def has_batches(self) -> bool:
@@ -151,7 +156,7 @@ class RequestQueue:
         try:
             payload = encode(call.make(seq))
         except LocalProtocolError as error:
-            logger.error("call not sent: error=%s", error)
+            self._log_unsent(1, error, call.asked_at)
             call_back(call.on_reply, None, self._report)
         except Exception as error:  # noqa: BLE001 - an error of the caller's own `make`.
             self._report(error)
@@ -180,7 +185,7 @@ class RequestQueue:
                 for each in together:  # One of them is invalid; send each one separately.
                     self._send_batches([each], now, send)
                 return
-            logger.error("checks not sent: rows=%d error=%s", len(together[0].batch), error)
+            self._log_unsent(len(together[0].batch), error, now)
             self._fail(together)
         else:
             due = now + self.in_flight.answer_timeout
@@ -189,6 +194,14 @@ class RequestQueue:
                 queued.id = self._session, seq, row
                 row += len(queued.batch)
             self._send(seq, Frame(payload, now, due, together), send)
+
+    def _log_unsent(self, count: int, error: LocalProtocolError, now: float) -> None:
+        """Log checks or calls that cannot be encoded, and the number of those since the last
+        record."""
+        self._unsent += count
+        if now >= self._log_due:
+            logger.error("checks or calls not sent: count=%d error=%s", self._unsent, error)
+            self._unsent, self._log_due = 0, now + _LOGGED_EVERY
 
     def _send(self, seq: int, frame: Frame, send: _Send) -> None:
         self.in_flight.by_seq[seq] = frame

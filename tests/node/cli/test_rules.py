@@ -150,3 +150,15 @@ def test_the_summary_of_a_single_rule_is_in_the_singular(run: Run, tmp_path: Pat
 
     assert run("rules", "check", path).out.endswith("\n1 rule is good\n")
     assert "is given twice" in refused(run("rules", "check", path, tmp_path / "." / "rules.yaml"))
+
+
+def test_a_directory_beside_files_is_rejected_with_the_remedy(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "api.yaml"
+    path.write_text("domain: api\n")
+
+    message = refused(run("rules", "check", tmp_path, path))
+
+    assert (
+        f"FILES must be several files or one directory, got the directory {tmp_path} beside 1 "
+        "other path(s); name its files, or give the directory alone"
+    ) in message

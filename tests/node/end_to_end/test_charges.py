@@ -223,8 +223,12 @@ async def test_a_charge_without_a_reachable_node_follows_the_failure_policy(
         assert (denied.source, denied.allowed) == (Source.POLICY, False)
         assert {each.source for each in alone} == {Source.LOCAL}
         assert of(alone) == [True, False]
-        with pytest.raises(PeerUnavailable):
+        with pytest.raises(PeerUnavailable, match=r"decided 1 check\(s\) in time \(asked \w:7101"):
             await strict.charge("api", {"client": "x"}, 9)
+        with pytest.raises(PeerUnavailable) as caught:
+            await strict.check("api", {"client": "x"})
+        assert caught.value.addresses
+        assert {*caught.value.addresses} <= {(name, 7101) for name in NAMES}
 
 
 async def test_a_charge_counts_after_any_delay(autojump_clock: MockClock) -> None:

@@ -57,6 +57,9 @@ class Elsewhere:
     def outage(self):
         return self.refusal
 
+    def addresses_of(self, keys):
+        return [("10.0.0.1", 7101), ("10.0.0.2", 7101)][: len(keys) + 1]
+
 
 OLD = described("user", 5), described("old", 5)
 NEW = described("user", 5), described("new", 5)
@@ -156,8 +159,13 @@ async def test_an_outage_is_a_decision_unless_asked_otherwise():
     decider.is_lost = True
 
     assert (await Limiter(decider).check("d", {"user": "a"})).source is Source.POLICY
-    with pytest.raises(PeerUnavailable):
-        await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
+    strict = Limiter(decider, raise_on_outage=True)
+    for call in (strict.check("d", {"user": "a"}), strict.peek("d", {"user": "a"})):
+        with pytest.raises(
+            PeerUnavailable, match=r"decided 1 check\(s\) .* \(asked 10.0.0.1:7101, 10.0"
+        ) as e:
+            await call
+        assert e.value.addresses == (("10.0.0.1", 7101), ("10.0.0.2", 7101))
 
 
 async def test_an_outage_by_rejection_raises_its_reason():

@@ -73,6 +73,20 @@ def test_only_messages_that_cannot_be_encoded_fail():
     assert good == fine == []
 
 
+def test_checks_that_cannot_be_encoded_are_logged_at_most_every_ten_seconds(caplog):
+    sender = Sender()
+    invalid = Batch(Op.CHECK, [b"short"], [1])
+    for now in (0.0, 1.0, 9.9, 10.0, 10.1):
+        sender.queue.add(invalid, 0, False, lambda results: None, now)
+        sender.flush(now)
+
+    logged = [record.getMessage() for record in caplog.records]
+    assert [message.partition(" error=")[0] for message in logged] == [
+        "checks or calls not sent: count=1",
+        "checks or calls not sent: count=3",
+    ]
+
+
 def test_an_unsent_call_expires_at_the_end_of_its_time_out():
     sender = Sender()
     call = sender.call(now=0.0, timeout=2.0)
