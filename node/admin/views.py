@@ -154,8 +154,8 @@ def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
     if match is None:
         raise HttpProblem(
             404,
-            f"no rule of domain {domain[:100]!r} speaks of this descriptor",
-            "the entries must lead to a rule, in the order of the file; see /v1/rules",
+            f"no rule of domain {domain[:100]!r} matches this descriptor",
+            "the entries must have the keys of a rule, in the order of the file; see /v1/rules",
         )
     return match
 

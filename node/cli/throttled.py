@@ -184,7 +184,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Report:
         if refusal is not None:
             raise refusal  # The members are reachable, but the token lacks the scope.
         if not lists:
-            raise PeerUnavailable("no member of the cluster says which keys it denied")
+            raise PeerUnavailable("no member of the cluster sent its list of denied keys")
         found, routes = joined(lists), cluster.routes
         return _Report(
             next(iter(lists)),

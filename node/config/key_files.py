@@ -189,7 +189,9 @@ def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
             raise ConfigError(f"{key_dir.tokens}: {error}") from error
         file = key_dir.token(name)
         if os.path.lexists(file):
-            raise ConfigError(f"{file} exists; remove it, for no token of that name is in force")
+            raise ConfigError(
+                f"{file} exists, but its token is not valid any more; remove the file"
+            )
         write_private({file: _token_line(name, secret)})
         try:
             replace_private(key_dir.tokens, after.encode())

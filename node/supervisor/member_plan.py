@@ -68,8 +68,8 @@ def require_plan(settings: NodeSettings) -> None:
         return
     if settings.http_at[1] == 0:
         raise ConfigError(
-            "http: with processes above 1, port 0 cannot be; name a port, for the members take "
-            "those after it"
+            "http must have a port above 0 with processes above 1, got port 0; choose a port, "
+            "because the members use the ports after it"
         )
     if settings.http_at[1] + settings.processes > _LAST_PORT:
         raise ConfigError(

@@ -56,12 +56,11 @@ class ClientAddress:
     ) -> None:
         self._header = header.lower()
         if self._header not in _HEADERS:
-            raise ConfigError(
-                f"proxy header {header!r} is not known; choose one of {', '.join(_HEADERS)}"
-            )
+            raise ConfigError(f"proxy header must be one of {', '.join(_HEADERS)}, got {header!r}")
         if type(ipv6_prefix) is not int or not 1 <= ipv6_prefix <= 128:
             raise ConfigError(
-                f"ipv6_prefix {ipv6_prefix!r} is not from 1 to 128; 64 is one subscriber"
+                f"ipv6_prefix must be from 1 to 128, got {ipv6_prefix!r}; 64 is usually the "
+                "network of one subscriber"
             )
         self._hops = 0
         self._trusts_unix = False
@@ -69,8 +68,8 @@ class ClientAddress:
         if isinstance(trusted, int):
             if isinstance(trusted, bool) or not 0 <= trusted <= 32:
                 raise ConfigError(
-                    f"trusted_proxies {trusted!r}: give how many proxies there are, 0 to 32, "
-                    "or a list of their addresses"
+                    "trusted_proxies must be a number of proxies from 0 to 32, or a list of their "
+                    f"addresses, got {trusted!r}"
                 )
             self._hops = trusted
         else:
@@ -108,8 +107,8 @@ class ClientAddress:
                 network = ip_network(text, strict=False)
             except ValueError as error:
                 raise ConfigError(
-                    f"trusted_proxies: {text!r} is no address or network; write 10.0.0.7, "
-                    "10.0.0.0/8, 2001:db8::/32 or unix"
+                    f"trusted_proxies must be addresses or networks, got {text!r}; write "
+                    "10.0.0.7, 10.0.0.0/8, 2001:db8::/32 or unix"
                 ) from error
             networks.append((network.version, int(network.network_address), int(network.netmask)))
         self._networks = tuple(networks)

@@ -118,7 +118,5 @@ def as_text(name: str, value: object) -> str:
     kind = type(value)
     is_blank = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     if is_blank or callable(value) or isinstance(value, bytes | bytearray | memoryview | Iterator):
-        raise ConfigError(
-            f"{name} returned {value!r}, which names nothing; return text, a number, a UUID or None"
-        )
+        raise ConfigError(f"{name} must return text, a number, a UUID or None, got {value!r}")
     return str(value)

@@ -110,11 +110,13 @@ class Keys:
         parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
         if not isinstance(parts, Iterable):
             raise ConfigError(
-                f"keys {spec!r} is neither a name such as 'ip', a function nor a list"
+                f"keys must be a name such as 'ip', a function or a list of these, got {spec!r}"
             )
         self._descriptors = tuple([self._read(part) for part in parts])
         if not self._descriptors or not all(self._descriptors):
-            raise ConfigError(f"key {spec!r} names nothing; write for instance 'ip'")
+            raise ConfigError(
+                f"keys must have at least one key, got {spec!r}; write for instance 'ip'"
+            )
 
     @property
     def needs_user(self) -> bool:
@@ -159,11 +161,13 @@ class Keys:
         if callable(part):
             name = getattr(part, "__name__", "key")
             return (self._named(name, part),)
-        raise ConfigError(f"key {part!r} is neither a name such as 'ip' nor a function")
+        raise ConfigError(f"key must be a name such as 'ip' or a function, got {part!r}")
 
     def _named(self, name: str, what: str | KeyFunction) -> tuple[str, _Read]:
         if not isinstance(name, str):
-            raise ConfigError(f"key {name!r} is not text; write what the rules call it")
+            raise ConfigError(
+                f"name of a key must be text, got {name!r}; write the key in the rules"
+            )
         return name, self._function(what) if isinstance(what, str) else texts(f"key {name!r}", what)
 
     def _entry(self, text: str) -> tuple[str, _Read]:
@@ -171,7 +175,7 @@ class Keys:
         what = (what if equals else entry).strip()
         entry = entry.strip() if equals else what.removeprefix("header:")
         if not entry:
-            raise ConfigError(f"key {text!r} has no name; write for instance client=ip")
+            raise ConfigError(f"key must have a name, got {text!r}; write for instance client=ip")
         return entry, self._function(what)
 
     def _function(self, name: str) -> _Read:
@@ -200,7 +204,7 @@ class Keys:
         else:
             hint = "write a function for other parts"
         raise ConfigError(
-            f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
+            f"key must be one of {', '.join(known)} and header:NAME, got {name!r}; {hint}"
         )
 
     def _ip(self, request: PlainRequest) -> str:

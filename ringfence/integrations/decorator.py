@@ -65,7 +65,7 @@ def limited(
         if callable(value):
             require_plain(setting, value)
     if when_denied not in ("raise", "wait", "return"):
-        raise ConfigError(f"when_denied {when_denied!r} is none of raise, wait, return")
+        raise ConfigError(f"when_denied must be raise, wait or return, got {when_denied!r}")
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
         full_name = name or f"{function.__module__}.{function.__qualname__}"
@@ -132,7 +132,7 @@ def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
         return limiter
     found = limiter()
     if not isinstance(found, Limiter | BlockingLimiter):
-        raise ConfigError(f"{limiter!r} was to return a limiter, but returned {found!r}")
+        raise ConfigError(f"{limiter!r} must return a limiter, got {found!r}")
     return found
 
 
@@ -142,8 +142,8 @@ def _require_limiter(limiter: object) -> None:
         return
     if not callable(limiter):
         raise ConfigError(
-            f"{limiter!r} is no limiter; give one, such as ringfence.blocking.connect('ringfence://"
-            "...'), or a function that returns it"
+            f"limiter must be a limiter or a function that returns one, got {limiter!r}; give for "
+            "instance ringfence.blocking.connect('ringfence://...')"
         )
     require_plain("limiter", limiter)
 
@@ -168,7 +168,7 @@ def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tup
         if each not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigError(
-                f"key {each!r} is no parameter of {function.__qualname__}; it has: {known}"
+                f"key must be a parameter of {function.__qualname__} ({known}), got {each!r}"
             )
 
     def read(*args: object, **kwargs: object) -> tuple[str, ...]:

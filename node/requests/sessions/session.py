@@ -187,7 +187,7 @@ class Session:
                 what, advice = "cluster key", "copy cluster.key from a node of this cluster"
             self._refuse(
                 ErrorCode.BAD_CREDENTIAL,
-                f"the {what} shown by {hello.name!r} is not one this node knows; {advice}",
+                f"this node does not know the {what} of {hello.name!r}; {advice}",
             )
             return
         welcome = self._sessions.welcome(self, hello)

@@ -144,10 +144,12 @@ class Api:
     async def _answer(self, exchange: Exchange) -> Response:
         route = self._routes.get(exchange.path)
         if route is None:
-            raise HttpProblem(404, "there is no such path; /openapi.json lists all paths")
+            raise HttpProblem(404, "the path does not exist; /openapi.json lists all paths")
         if exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
-            raise HttpProblem(405, f"only {allowed} here", [("Allow", allowed)])
+            raise HttpProblem(
+                405, f"the method must be {allowed}, got {exchange.method}", [("Allow", allowed)]
+            )
         if route.scopes:
             self._admit(exchange, route.scopes)
         self.counters[exchange.path] += 1
@@ -284,7 +286,10 @@ class Api:
         """Decide each check of a request separately. Checks of one domain are sent to nodes
         together."""
         if len(asked) > self._settings.max_checks:
-            raise HttpProblem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
+            raise HttpProblem(
+                413,
+                f"checks must be at most {self._settings.max_checks}, got {len(asked)}; send fewer",
+            )
         places: dict[str, list[int]] = {}
         for place, each in enumerate(asked):
             places.setdefault(each.domain, []).append(place)

@@ -58,12 +58,12 @@ Descriptors = Annotated[
     Meta(
         min_length=1,
         max_length=32,
-        description="What the request is: each descriptor meets the rule of exactly its entries, "
-        "in their order.",
+        description="Properties of the request. A descriptor matches the rule that has exactly its "
+        "keys, in the same order.",
         examples=[[{"client": "203.0.113.7"}]],
     ),
 ]
-Cost = Annotated[int, Meta(ge=0, le=2**53 - 1, description="Units to spend; 0 only looks.")]
+Cost = Annotated[int, Meta(ge=0, le=2**53 - 1, description="Units to spend; 0 spends nothing.")]
 LimitText = Annotated[
     str,
     Meta(
@@ -78,7 +78,7 @@ LimitKey = Annotated[
     Meta(
         min_length=1,
         max_length=16,
-        description="Who is counted by it.",
+        description="Key of the counter.",
         examples=[["user", "42"]],
     ),
 ]
@@ -165,7 +165,7 @@ class ShouldAllowRequest(msgspec.Struct, forbid_unknown_fields=True):
     clientId: Annotated[str, Meta(min_length=1, max_length=8192)]  # noqa: N815
     timestamp: Annotated[
         float | str | None,
-        Meta(description="Taken and not looked at: only the owner's clock counts."),
+        Meta(description="Ignored, because limits use the clock of the owner."),
     ] = None
 
 
@@ -243,7 +243,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
     `HttpProblem`."""
     kind = JSON if content_type == JSON else _media_type(content_type)
     if kind != JSON and kind not in (*_MSGPACKS, ""):
-        raise HttpProblem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
+        raise HttpProblem(415, f"content type must be {JSON} or {MSGPACK}, got {kind!r}")
     decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
     try:
         try:

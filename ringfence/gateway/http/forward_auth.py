@@ -48,11 +48,11 @@ class ForwardAuth:
         if uri == UNREADABLE:
             # A denial instead of 400: a proxy may treat 400 as an outage and let the request pass.
             raise HttpProblem(
-                deny_status, "the path is not ASCII; escape what is not, as in /caf%C3%A9"
+                deny_status, "the path must be ASCII; escape other characters, as in /caf%C3%A9"
             )
         if exchange.header(self._address_header) == UNREADABLE:
             raise HttpProblem(
-                deny_status, f"{self._address_header} must be ASCII; send no other bytes"
+                deny_status, f"{self._address_header} must be ASCII; remove other bytes"
             )
         original = self._original(exchange, uri)
         if original.method in self._exempt_methods or self._is_exempt(uri, original.path):

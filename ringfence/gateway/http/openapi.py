@@ -67,14 +67,14 @@ _PROBLEM: _Json = {
 }
 _MISTAKES = {
     "400": "The body or a parameter is wrong; `detail` says where.",
-    "408": "The body took too long.",
-    "413": "The body is too large, or holds too many checks.",
-    "415": "Neither JSON nor msgpack.",
+    "408": "The body was not complete in time.",
+    "413": "The body is too large, or has too many checks.",
+    "415": "The body is neither JSON nor msgpack.",
     "503": "No member of the cluster can answer.",
 }
 _DENIALS = {
     "401": "The token is missing or unknown.",
-    "403": "The token lacks the scope.",
+    "403": "The token lacks the scope, or a slot token is invalid.",
 }
 
 
@@ -90,31 +90,37 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
     one, many = _ref("DecisionBody"), _ref("DecisionsBody")
     paths: _Json = {
         "/v1/check": _post(
-            "Spend, if allowed.",
+            "Check, and spend the cost if it is allowed.",
             ["CheckRequest", "CheckManyRequest", "CheckLimitRequest"],
             {"anyOf": [one, many]},
         ),
         "/v1/peek": _post(
-            "Look without spending.",
+            "Return the decision of a check without spending.",
             ["PeekRequest", "PeekManyRequest", "PeekLimitRequest"],
             {"anyOf": [one, many]},
         ),
-        "/v1/charge": _post("Spend, whatever is left.", ["CheckRequest", "CheckLimitRequest"], one),
-        "/v1/refund": _post("Give back.", ["CheckRequest", "CheckLimitRequest"], one),
-        "/v1/reset": _post("Forget counters.", ["PeekRequest", "PeekLimitRequest"], one),
+        "/v1/charge": _post(
+            "Spend the cost, even above the limit.", ["CheckRequest", "CheckLimitRequest"], one
+        ),
+        "/v1/refund": _post("Give units back.", ["CheckRequest", "CheckLimitRequest"], one),
+        "/v1/reset": _post("Remove counters.", ["PeekRequest", "PeekLimitRequest"], one),
         "/v1/acquire": _acquire(one),
         "/v1/renew": _post("Keep slots for another period.", ["SlotsRequest"], _ref("RenewBody")),
         "/v1/release": _post("Release slots.", ["SlotsRequest"], _ref("ReleaseBody")),
         "/shouldAllowRequest": _post(
-            "May this client do this now?", ["ShouldAllowRequest"], _ref("ShouldAllowBody")
+            "Check the descriptor `client` in the configured domain.",
+            ["ShouldAllowRequest"],
+            _ref("ShouldAllowBody"),
         ),
         "/json": _envoy(),
         "/v1/auth": _auth(),
-        "/v1/counters": {"get": _get("Answers and refusals of this worker.", _COUNTERS)},
+        "/v1/counters": {
+            "get": _get("Counts of responses and rejections of this worker.", _COUNTERS)
+        },
         "/metrics": {"get": _metrics()},
-        "/healthz": {"get": _get("Whether it lives.", _STATUS)},
+        "/healthz": {"get": _get("Whether the gateway runs.", _STATUS)},
         "/readyz": {"get": _readyz()},
-        "/openapi.json": {"get": _get("This document.", {"type": "object"})},
+        "/openapi.json": {"get": _get("This description of the API.", {"type": "object"})},
     }
     description: _Json = {
         "openapi": "3.1.0",
@@ -145,7 +151,7 @@ def _post(summary: str, asked: list[str], answer: _Json) -> _Json:
     content = {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
     responses = {
         "200": {
-            "description": "Decided.",
+            "description": "Result of the request.",
             "content": {JSON: {"schema": answer}, MSGPACK: {"schema": answer}},
         }
     }
@@ -159,15 +165,15 @@ def _post(summary: str, asked: list[str], answer: _Json) -> _Json:
 
 
 def _get(summary: str, answer: _Json) -> _Json:
-    responses = {"200": {"description": "Told.", "content": {JSON: {"schema": answer}}}}
+    responses = {"200": {"description": "Success.", "content": {JSON: {"schema": answer}}}}
     return {"summary": summary, "responses": responses}
 
 
 def _metrics() -> _Json:
     content = {"text/plain": {"schema": {"type": "string"}}}
     return {
-        "summary": "Counts of this worker, for Prometheus.",
-        "responses": {"200": {"description": "Told.", "content": content}},
+        "summary": "Metrics of this worker in the format of Prometheus.",
+        "responses": {"200": {"description": "Success.", "content": content}},
     }
 
 
@@ -176,8 +182,8 @@ def _envoy() -> _Json:
     form."""
     answer = {JSON: {"schema": _ref("RateLimitResponse")}}
     responses: _Json = {
-        "200": {"description": "It may pass.", "content": answer},
-        "429": {"description": "It is over a limit.", "content": answer},
+        "200": {"description": "The request may pass.", "content": answer},
+        "429": {"description": "The request is over a limit.", "content": answer},
     }
     mistakes = {status: _MISTAKES[status] for status in ("400", "408", "413")}
     mistakes["500"] = "No member of the cluster can answer."
@@ -195,15 +201,21 @@ def _envoy() -> _Json:
 
 def _acquire(one: _Json) -> _Json:
     description = _post(
-        "Wait for one's turn, then spend.", ["AcquireRequest", "AcquireLimitRequest"], one
+        "Wait until a check is allowed, then spend the cost.",
+        ["AcquireRequest", "AcquireLimitRequest"],
+        one,
     )
-    description["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
+    description["post"]["responses"] |= _problems(
+        {"429": "Too many requests of this caller are waiting."}
+    )
     return description
 
 
 def _readyz() -> _Json:
-    description = _get("Whether it knows the cluster's rules.", _STATUS)
-    description["responses"] |= _problems({"503": "Not yet, or no more."})
+    description = _get("Whether the gateway has the rules of the cluster.", _STATUS)
+    description["responses"] |= _problems(
+        {"503": "The gateway has no rules yet, or it is stopping."}
+    )
     return description
 
 
@@ -212,10 +224,13 @@ def _auth() -> _Json:
         "name": "deny_status",
         "in": "query",
         "schema": {"enum": ["429", "403"], "type": "string"},
-        "description": "What to answer when it may not pass.",
+        "description": "Status of the response when the request may not pass.",
     }
     mistakes = {"400": _MISTAKES["400"], "503": _MISTAKES["503"]}
-    denials = {"429": "It may not pass.", "403": "It may not pass, for proxies that know no 429."}
+    denials = {
+        "429": "The request may not pass.",
+        "403": "The request may not pass; for proxies that do not support status 429.",
+    }
     responses: _Json = {"200": {"description": "The request may pass."}}
     for status, why in denials.items():
         contents = {kind: {"schema": dict[str, str]()} for kind in (PROBLEM_JSON, "text/html")}

@@ -318,6 +318,6 @@ def _one(limit: object, parse: Callable[[str], Limit]) -> Limit:
         return limit
     require_answer("limit", limit)
     raise ConfigError(
-        f"limit {limit!r} is none; give text such as '5/minute', a Limit, a list of these, "
-        "or a function of the request that returns one of them or None"
+        "limit must be text such as '5/minute', a Limit, a list of these, or a function of the "
+        f"request that returns one of them or None, got {limit!r}"
     )

@@ -31,7 +31,8 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
     if scheme == LOCAL:
         if place.strip("/") or said or chosen:
             raise ConfigError(
-                f"{LOCAL}:// counts in this process and takes neither host nor option"
+                f"storage address {LOCAL}:// must have no host and no option, because it counts in "
+                f"this process; use {CLUSTER}:// for a cluster"
             )
         return local(RuleSet())
     for name in said:

@@ -39,7 +39,7 @@ def test_an_unknown_token_is_rejected_as_invalid_input(run: Run, cluster: DemoCl
 
     message = refused(run("check", "api", "client=x", "--cluster", url))
 
-    assert "the token shown by 'demo' is not one this node knows" in message
+    assert "this node does not know the token of 'demo'; add it to tokens.toml" in message
 
 
 def test_the_certificate_of_another_cluster_is_rejected(

@@ -59,7 +59,7 @@ def test_without_an_admin_port_of_the_host_members_have_no_admin_port() -> None:
         ({"listen": "127.0.0.1:65534"}, "listen: 3 processes from port 65534"),
         ({"advertise": "10.0.0.1:65534"}, "advertise: 3 processes from port 65534"),
         ({"http": "127.0.0.1:65533"}, "http: 3 processes take the ports after 65533"),
-        ({"http": "127.0.0.1:0"}, "name a port"),
+        ({"http": "127.0.0.1:0"}, "choose a port"),
     ],
 )
 def test_a_host_with_too_few_ports_is_rejected(settings: dict[str, str], message: str) -> None:

@@ -175,11 +175,11 @@ def test_ipv6_addresses_with_the_same_configured_prefix_are_one_client() -> None
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: ClientAddress(-1), "trusted_proxies -1"),
-        (lambda: ClientAddress(True), "trusted_proxies True"),
+        (lambda: ClientAddress(-1), "trusted_proxies must be .*, got -1"),
+        (lambda: ClientAddress(True), "trusted_proxies must be .*, got True"),
         (lambda: ClientAddress(["10.0.0.0/8", "proxy.example"]), "'proxy.example'"),
         (lambda: ClientAddress(header="X-Client-IP"), "'X-Client-IP'"),
-        (lambda: ClientAddress(ipv6_prefix=0), "ipv6_prefix 0"),
+        (lambda: ClientAddress(ipv6_prefix=0), "ipv6_prefix must be from 1 to 128, got 0"),
     ],
 )
 def test_invalid_settings_are_reported(make: Callable[[], object], error: str) -> None:

@@ -182,9 +182,9 @@ async def nobody_waits(*_):
         ({"limit": "1/s", "domain": "d", "descriptors": {"a": "b"}}, "give either a limit"),
         ({"domain": "d"}, "give either a limit"),
         ({"limit": "1/fortnigt"}, "unknown unit"),
-        ({"limit": "1/s", "when_denied": "shout"}, "none of raise, wait, return"),
+        ({"limit": "1/s", "when_denied": "shout"}, "must be raise, wait or return, got 'shout'"),
         ({"limit": "1/s", "max_wait": -1}, "max_wait must be a duration"),
-        ({"limit": "1/s", "key": "usr"}, "no parameter of .*it has: user"),
+        ({"limit": "1/s", "key": "usr"}, r"must be a parameter of .*greet \(user\), got 'usr'"),
         ({"limit": "1/s", "key": nobody_waits}, "key 'nobody_waits' must be a plain function"),
         ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),
     ],
@@ -199,7 +199,7 @@ def test_invalid_arguments_are_reported_at_decoration(limiter, options, error):
 
 @pytest.mark.parametrize("given", [None, "ringfence://x", 5])
 def test_an_invalid_limiter_is_reported_at_decoration(given):
-    with pytest.raises(ConfigError, match=f"{given!r} is no limiter; give one, such as"):
+    with pytest.raises(ConfigError, match=f"limiter must be a limiter .*, got {given!r}; give"):
         limited(given, "1/s")
 
 
@@ -207,7 +207,7 @@ def test_a_callback_that_returns_no_limiter_is_an_error(limiter):
     with pytest.raises(ConfigError, match="limiter 'nobody_waits' must be a plain function"):
         limited(nobody_waits, "1/s")
     greet = limited(lambda: None, "1/s")(lambda user: user)
-    with pytest.raises(ConfigError, match="to return a limiter, but returned None"):
+    with pytest.raises(ConfigError, match="must return a limiter, got None"):
         greet("ann")
 
 

@@ -60,10 +60,19 @@ def test_grpc_can_be_disabled() -> None:
         ({"grpc_headers": "boht"}, "got 'boht'; did you mean 'both'?"),
         ({"override_algorithm": "foo"}, "override_algorithm must be one of "),
         ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
-        ({"auth": ["client=user"]}, "auth: key 'user' is not known; there are ip, path, method"),
-        ({"auth": ["route"]}, "host and header:NAME; a proxy can send other values in"),
-        ({"auth": ["path+user_or_ip"]}, "auth: key 'user_or_ip' is not known"),
-        ({"trusted_proxies": ["everybody"]}, "no address or network"),
+        (
+            {"auth": ["client=user"]},
+            "auth: key must be one of ip, path, method, host and header:NAME, got 'user'",
+        ),
+        (
+            {"auth": ["route"]},
+            "header:NAME, got 'route'; a proxy can send other values in a header",
+        ),
+        ({"auth": ["path+user_or_ip"]}, "header:NAME, got 'user_or_ip'"),
+        (
+            {"trusted_proxies": ["everybody"]},
+            "trusted_proxies must be addresses or networks, got 'everybody'",
+        ),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
         ({"address_header": "via"}, "proxy header"),
         ({"workers": 0}, "workers must be from 1 to 64, got 0"),

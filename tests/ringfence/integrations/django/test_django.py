@@ -269,7 +269,10 @@ def test_the_system_check_accepts_valid_settings(limiter: BlockingLimiter) -> No
             "you mean 'KEYS'? unknown setting 'LIMTI' in RINGFENCE; did you mean 'LIMIT'? known",
         ),
         ({5: "ip"}, "unknown setting 5 in RINGFENCE"),
-        ({"KEYS": None}, "keys None"),
+        (
+            {"KEYS": None},
+            "keys must be a name such as 'ip', a function or a list of these, got None",
+        ),
         ({"EXEMPT_PATHS": "/ping"}, "exempt_paths must be a list, such as ['/ping'], got '/ping'"),
         ({"TIMEOUT": "x"}, "timeout must be seconds, 0 or more, got 'x'"),
         ({"ENABLED": "no"}, "enabled must be True or False, got 'no'"),

@@ -327,8 +327,8 @@ def test_a_forked_child_has_separate_in_process_counters():
         ("ringfence://h:1", {"connect_timeout": -1}, "must be a number of seconds.*, got -1"),
         ("ringfence://h:1?raise_on_outage=perhaps", {}, "must be true or false, got 'perhaps'"),
         ("ringfence://?ca=x", {}, r"must have a host before its options, got ringfence://\?ca; w"),
-        ("ringfence+local://h", {}, "neither host nor option"),
-        ("async+ringfence+local://", {"connect_timeout": 1}, "neither host nor option"),
+        ("ringfence+local://h", {}, "must have no host and no option"),
+        ("async+ringfence+local://", {"connect_timeout": 1}, "must have no host and no option"),
         ("async+ringfence://h:x", {}, "port must be a number"),
     ],
 )
