@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ringfence.client.decision import Decision, SlotUnavailable, Status
     from ringfence.client.limiter import Limiter
     from ringfence.client.requests.descriptors import Descriptors
+    from ringfence.client.reservation import Reservation
     from ringfence.limiter import Algorithm, Calendar, Limit
     from ringfence.rules import Descriptor, Rule, RuleSet, group_address, parse_limit
     from ringfence.wire import Source
@@ -48,6 +49,7 @@ __all__ = [
     "Calendar",
     "parse_limit",
     "group_address",
+    "Reservation",
     "Rule",
     "RuleSet",
     "RingfenceError",
@@ -66,6 +68,7 @@ _NAMES = {
     "ringfence.client.decision": ("Decision", "SlotUnavailable", "Status"),
     "ringfence.client.limiter": ("Limiter",),
     "ringfence.client.requests.descriptors": ("Descriptors",),
+    "ringfence.client.reservation": ("Reservation",),
     "ringfence.limiter": ("Algorithm", "Calendar", "Limit"),
     "ringfence.rules": ("Descriptor", "Rule", "RuleSet", "group_address", "parse_limit"),
     "ringfence.wire": ("Source",),

@@ -48,7 +48,7 @@ class Decider(Protocol):
         """Decide a single check without waiting; return None when a node must be asked."""
 
     def time(self) -> float:
-        """Return the current seconds of the clock that `refund` uses for `asked_at`."""
+        """Return the current seconds of the clock by which the age of a charge is measured."""
 
     async def refresh_rules(self) -> None:
         """Fetch the rules again, because a node did not know the rule of a check."""

@@ -7,9 +7,10 @@ Rules are matched in the caller's process, so a request that matches no rule cos
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
+from ringfence.client.adhoc_limit_methods import AdhocLimitMethods, closed_error
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decider import Decider
 from ringfence.client.decision import Decision
@@ -18,7 +19,6 @@ from ringfence.client.requests.descriptors import (
     Descriptors,
     checked_cost,
     checked_costs,
-    checked_seconds,
     described,
     require_requests,
 )
@@ -26,10 +26,11 @@ from ringfence.client.requests.dispatcher import Dispatcher
 from ringfence.client.requests.match_cache import MatchCache
 from ringfence.client.requests.targets import AdhocLimits, DescriptorTarget
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
+from ringfence.client.reservation import Reservation
 from ringfence.client.slots.acquire import AcquireLoop
 from ringfence.client.slots.slot_holder import SlotHolder
 from ringfence.errors import ConfigError
-from ringfence.limiter import Code, Limit
+from ringfence.limiter import Code
 from ringfence.rules import RuleSet
 from ringfence.wire import BY_POLICY, CODE, SOURCE, Batch, Op
 
@@ -39,7 +40,7 @@ _UNKNOWN = Code.UNKNOWN_RULE.value
 _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
 
-class Limiter:
+class Limiter(AdhocLimitMethods):
     """Limiter that checks requests against rules; made by `ringfence.connect` and
     `ringfence.local`.
 
@@ -227,7 +228,7 @@ class Limiter:
         when no node counted the charge. A cancelled charge may count.
         Raises `ConfigError`, and counts nothing, where a concurrency limit applies.
         """
-        return await self._ask(Op.CHARGE, domain, descriptors, cost, timeout)
+        return await self._ask(Op.CHARGE, self._target(domain, descriptors), cost, timeout)
 
     async def refund(
         self,
@@ -235,16 +236,18 @@ class Limiter:
         descriptors: Descriptors,
         cost: int = 1,
         *,
+        age: float = 0.0,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
         """Refund `cost` to every counter that a request matches, at most the units that it has
         spent.
 
-        The newest units are refunded: those of the current window, or the last hits of a log. The
-        returned decision is that of a peek after the refund, and its `refunded` is the number of
-        units that were given back.
+        `age` is the time in seconds since the units were spent. Then units of a later window are
+        not refunded. Without it, the newest units are refunded: those of the current window, or the
+        last hits of a log. The returned decision is that of a peek after the refund, and its
+        `refunded` is the number of units that were given back.
         """
-        return await self._ask(Op.REFUND, domain, descriptors, cost, timeout)
+        return await self._ask(Op.REFUND, self._target(domain, descriptors), cost, timeout, age)
 
     async def reset(
         self,
@@ -254,7 +257,25 @@ class Limiter:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
         """Clear every counter that a request matches."""
-        return await self._ask(Op.RESET, domain, descriptors, 0, timeout)
+        return await self._ask(Op.RESET, self._target(domain, descriptors), 0, timeout)
+
+    def reserve(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,
+    ) -> AbstractAsyncContextManager[Reservation]:
+        """Reserve units for a block whose real cost is known later.
+
+        Use it as `async with limiter.reserve("llm", {"user": "42"}, cost=500) as reservation`.
+        `cost` units are spent before the block if the limits allow it; otherwise the reservation is
+        false, and the block must end. When the block sets `reservation.cost`, its end charges or
+        refunds the difference. Otherwise the reserved units stay spent, also when the block fails.
+        Raises `ConfigError`, and spends nothing, where a concurrency limit applies.
+        """
+        return self._reserve(self._target(domain, descriptors), cost, timeout)
 
     async def acquire(
         self,
@@ -340,141 +361,8 @@ class Limiter:
         """Release all slots of concurrency limits that this limiter still renews."""
         await self._slots.release_all()
 
-    # -- ad-hoc limits -------------------------------------------------------------------------
-
-    async def check_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Check an ad-hoc limit, which is in no rule: `check_limit("100/minute", "user:42")`.
-
-        Callers that name the same key and the same kind of limit share the counter.
-        """
-        return await self._ask_limit(Op.CHECK, limit, key, cost, timeout)
-
-    async def check_many_limit(
-        self,
-        limit: str | Limit,
-        keys: Sequence[str | Sequence[str]],
-        costs: int | Sequence[int] = 1,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> list[Decision]:
-        """Check many keys of an ad-hoc limit at once; return decisions in the order of `keys`."""
-        self._require_open(timeout)
-        require_requests(keys)
-        targets = [
-            self._adhoc.target(limit, (key,) if isinstance(key, str) else key) for key in keys
-        ]
-        return await self._dispatcher.ask(
-            Op.CHECK, targets, checked_costs(costs, len(keys)), timeout
-        )
-
-    async def peek_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Return the decision that a check of cost 1 would get from an ad-hoc limit, without
-        spending."""
-        return await self._ask_limit(Op.CHECK, limit, key, 0, timeout)
-
-    async def charge_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Spend `cost` of an ad-hoc limit even if less is left, as `charge` does."""
-        return await self._ask_limit(Op.CHARGE, limit, key, cost, timeout)
-
-    async def refund_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Refund `cost` to the counter of an ad-hoc limit, as `refund` does."""
-        return await self._ask_limit(Op.REFUND, limit, key, cost, timeout)
-
-    async def reset_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Clear the counter of an ad-hoc limit."""
-        return await self._ask_limit(Op.RESET, limit, key, 0, timeout)
-
-    async def acquire_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        max_wait: float = 10.0,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Decision:
-        """Check an ad-hoc limit, and wait at most `max_wait` seconds until it allows the cost."""
-        self._require_open(timeout)
-        target = self._adhoc.target(limit, key)
-        check = partial(self.check_limit, limit, *key, cost=cost, timeout=timeout)
-        return await self._slots.acquire(target, checked_cost(cost), check, max_wait, timeout)
-
-    @asynccontextmanager
-    async def hold_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        max_wait: float = 10.0,
-        timeout: float | None = None,  # noqa: ASYNC109
-        raise_on_denied: bool = True,
-    ) -> AsyncIterator[Decision]:
-        """Hold a slot of an ad-hoc limit, as in `hold_limit("4 concurrent", "user:42")`."""
-        self._slots.require_slots(self._adhoc.target(limit, key))
-        taking = self.acquire_limit(limit, *key, cost=cost, max_wait=max_wait, timeout=timeout)
-        async with self._slots.hold(taking, raise_on_denied=raise_on_denied) as decision:
-            yield decision
-
-    async def _ask(
-        self,
-        op: Op,
-        domain: str,
-        descriptors: Descriptors,
-        cost: int,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> Decision:
-        self._require_open(timeout)
-        target = self._target(domain, descriptors)
-        return (await self._dispatcher.ask(op, [target], [checked_cost(cost)], timeout))[0]
-
-    async def _ask_limit(
-        self,
-        op: Op,
-        limit: str | Limit,
-        key: tuple[str, ...],
-        cost: int,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> Decision:
-        self._require_open(timeout)
-        target = self._adhoc.target(limit, key)
-        return (await self._dispatcher.ask(op, [target], [checked_cost(cost)], timeout))[0]
-
     def _target(self, domain: str, descriptors: Descriptors) -> DescriptorTarget:
         return DescriptorTarget(domain, described(descriptors))
-
-    def _require_open(self, timeout: float | None) -> None:
-        """Raise `ConfigError` after `aclose`, or for a time-out that is not a valid duration."""
-        if self._is_closed:
-            raise closed_error()
-        if timeout is not None:
-            checked_seconds("timeout", timeout)
 
 
 def _slots_of(decision: Decision | Batch) -> Batch | None:
@@ -484,12 +372,4 @@ def _slots_of(decision: Decision | Batch) -> Batch | None:
         return decision
     raise ConfigError(
         f"decision must be what check or acquire returned, got {decision!r}; keep it until release"
-    )
-
-
-def closed_error() -> ConfigError:
-    """Create the error for calls on a closed limiter."""
-    return ConfigError(
-        "limiter must be open, got a call after it was closed; call it inside of the `with` block, "
-        "or enter it again"
     )

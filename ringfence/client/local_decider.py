@@ -132,8 +132,8 @@ class LocalDecider:
             held.on_renewed(now / 1e9)
 
     def time(self) -> float:
-        """Return 0: no time is needed, because a refund follows its check immediately."""
-        return 0.0
+        """Return the seconds of the clock by which the engine counts."""
+        return self._clock.now() / 1e9
 
     async def refresh_rules(self) -> None:
         """Do nothing, because the rules never change."""

@@ -78,37 +78,37 @@ def _blocking_wait(
 
 
 def _blocking_context(
-    method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[Decision]],
-) -> Callable[Concatenate[BlockingLimiter, _Params], AbstractContextManager[Decision]]:
-    """Return the blocking form of `Limiter.hold`, which also releases the slot when the process
-    exits."""
+    method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[_Result]],
+) -> Callable[Concatenate[BlockingLimiter, _Params], AbstractContextManager[_Result]]:
+    """Return the blocking form of `Limiter.hold` or `Limiter.reserve`. Slots are also released when
+    the process exits."""
     name = method.__name__
 
     @wraps(method)
     @contextmanager
-    def hold(
+    def call(
         self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs
-    ) -> Iterator[Decision]:
+    ) -> Iterator[_Result]:
         opened = self._open()
 
-        async def enter(limiter: Limiter) -> tuple[AbstractAsyncContextManager[Decision], Decision]:
+        async def enter(limiter: Limiter) -> tuple[AbstractAsyncContextManager[_Result], _Result]:
             context = getattr(limiter, name)(*args, **kwargs)
             return context, await context.__aenter__()
 
         async def leave(_: Limiter) -> None:
             await context.__aexit__(None, None, None)
 
-        context, decision = opened.call(enter)
+        context, result = opened.call(enter)
         _HOLDERS.add(self)
         try:
-            yield decision
+            yield result
         finally:
             # Otherwise, this is a forked child without the slot, or closing has released the slot.
             if self._opened is opened:
                 with suppress(LimiterLost):  # The slot ends after its period.
                     opened.call(leave)
 
-    return hold
+    return call
 
 
 class BlockingLimiter:
@@ -216,6 +216,7 @@ class BlockingLimiter:
     reset = _blocking(Limiter.reset)
     acquire = _blocking_wait(Limiter.acquire)
     hold = _blocking_context(Limiter.hold)
+    reserve = _blocking_context(Limiter.reserve)
     release = _blocking(Limiter.release)
     renew = _blocking(Limiter.renew)
 
@@ -227,6 +228,7 @@ class BlockingLimiter:
     reset_limit = _blocking(Limiter.reset_limit)
     acquire_limit = _blocking_wait(Limiter.acquire_limit)
     hold_limit = _blocking_context(Limiter.hold_limit)
+    reserve_limit = _blocking_context(Limiter.reserve_limit)
 
     def keep(self, decision: Decision) -> None:
         """Renew the concurrency slots of a decision periodically; see `Limiter.keep`."""

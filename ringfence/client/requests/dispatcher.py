@@ -22,7 +22,7 @@ from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.transport.addresses import format_address
 from ringfence.wire import BY_POLICY, Batch, Op, Results
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "require_chargeable"]
 
 _COUNTED_SEPARATELY = (Op.REFUND, Op.CHARGE)
 """Operations whose rows are counted even if another row of the request is not."""
@@ -57,11 +57,13 @@ class Dispatcher:
         costs: list[int],
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
         ticket: int = 0,
+        age_ns: int = 0,
     ) -> list[Decision]:
         """Apply the operation `op` to the counters of each target; retry once where a node did not
         know a rule.
 
-        `ticket`, if not 0, identifies a task that waits for slots.
+        `ticket`, if not 0, identifies a task that waits for slots. `age_ns` is for refunds: the
+        time since the units were spent, or 0 for the newest units.
         """
         rules = self._decider.rules
         matches = [target.match(rules) for target in targets]
@@ -69,9 +71,9 @@ class Dispatcher:
             for target, found in zip(targets, matches, strict=True):
                 if isinstance(target, DescriptorTarget) and not any(found):
                     self._unmatched.note(rules, target.domain, target.descriptors)
-        decisions, has_unknown = await self._decide(op, matches, costs, timeout, ticket)
+        decisions, has_unknown = await self._decide(op, matches, costs, timeout, ticket, age_ns)
         if has_unknown:
-            await self._retry_unknown(op, targets, costs, timeout, decisions)
+            await self._retry_unknown(op, targets, costs, timeout, decisions, age_ns)
         return decisions
 
     async def ask_plain(
@@ -133,10 +135,10 @@ class Dispatcher:
         return decisions[0]
 
     async def ask_matches(
-        self, op: Op, matches: Sequence[Match | None], cost: int
+        self, op: Op, matches: Sequence[Match | None], cost: int, age_ns: int = 0
     ) -> list[Decision]:
         """Apply the operation `op` to the given counters, without matching rules again."""
-        return (await self._decide(op, [matches], [cost], None))[0]
+        return (await self._decide(op, [matches], [cost], None, age_ns=age_ns))[0]
 
     async def _ask_owners(
         self,
@@ -163,6 +165,7 @@ class Dispatcher:
         costs: Sequence[int],
         timeout: float | None,  # noqa: ASYNC109
         decisions: list[Decision],
+        age_ns: int = 0,
     ) -> None:
         """Fetch the rules, repeat the requests with unknown rules, and replace their decisions.
 
@@ -176,7 +179,8 @@ class Dispatcher:
         await self._decider.refresh_rules()
         rules = self._decider.rules
         matches = [_carried(targets[at].match(rules), decisions[at], op) for at in unknown]
-        fresh, _ = await self._decide(op, matches, [costs[at] for at in unknown], timeout)
+        unknown_costs = [costs[at] for at in unknown]
+        fresh, _ = await self._decide(op, matches, unknown_costs, timeout, age_ns=age_ns)
         for at, decision in zip(unknown, fresh, strict=True):
             if op in _COUNTED_SEPARATELY:
                 decisions[at] = _merged(decisions[at], decision)
@@ -190,6 +194,7 @@ class Dispatcher:
         costs: list[int],
         timeout: float | None,  # noqa: ASYNC109
         ticket: int = 0,
+        age_ns: int = 0,
     ) -> tuple[list[Decision], bool]:
         """Send the checks of several requests to the decider, in one batch with a row for each
         counter.
@@ -197,7 +202,7 @@ class Dispatcher:
         Returns the decision of each request, and whether an owner did not know a rule.
         """
         if op is Op.CHARGE:
-            _require_chargeable(requests)
+            require_chargeable("charge", requests)
         unmatched = NO_RULE
         if not self._decider.knows_rules and any([None in request for request in requests]):
             if self._raise_on_outage:
@@ -205,6 +210,8 @@ class Dispatcher:
             unmatched = UNDECIDED
         rows = RequestRows(op, requests, costs, unmatched, ticket)
         batch = rows.batch
+        if age_ns:
+            batch.ages_ns = [age_ns] * len(batch)
         if not batch.keys:
             await self._checkpoints.take()
             return rows.read(Results(Outcomes(), [])), False
@@ -281,14 +288,14 @@ def _merged(before: Decision, after: Decision) -> Decision:
     )
 
 
-def _require_chargeable(requests: Sequence[Sequence[Match | None]]) -> None:
-    """Raise `ConfigError` if a charge would affect a concurrency limit."""
+def require_chargeable(method: str, requests: Sequence[Sequence[Match | None]]) -> None:
+    """Raise `ConfigError` if a charge would affect a concurrency limit. `method` is its caller."""
     for request in requests:
         for match in request:
             if match is not None and has_slots(match.rule):
                 rule = match.rule
                 got = f"rule {place_of(rule.domain, rule.path)!r}" if rule.domain else "a Limit"
                 raise ConfigError(
-                    f"charge must have limits other than concurrency, got {got} with slots; leave "
-                    "its descriptor out, and use hold or release for slots"
+                    f"{method} must have limits other than concurrency, got {got} with slots; "
+                    "leave its descriptor out, and use hold or release for slots"
                 )

@@ -12,7 +12,7 @@ from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
 from ringfence.rules import Match, Rule
 from ringfence.wire import MAX_KEYS, Batch, Op, Results
 
-__all__ = ["RequestRows", "charged", "has_slots"]
+__all__ = ["RequestRows", "charged", "has_slots", "spent_matches"]
 
 
 class RequestRows:
@@ -164,6 +164,25 @@ class RequestRows:
             which=taken.which,
             slot_ids=[slot_ids[row] for row in held],
         )
+
+
+def spent_matches(matches: Sequence[Match | None], decision: Decision) -> Sequence[Match | None]:
+    """Select the counters that an allowed check has charged, except those of concurrency limits.
+
+    If the rules have changed since the check, the counters cannot be assigned to the statuses of
+    its decision. Then all are selected: a refund is at most what a counter has in use.
+    """
+    if len(matches) != len(decision.statuses):
+        return [None if match is None or has_slots(match.rule) else match for match in matches]
+    return [
+        match
+        if match is not None
+        and status.allowed
+        and not status.over_shadow
+        and not has_slots(match.rule)
+        else None
+        for match, status in zip(matches, decision.statuses, strict=True)
+    ]
 
 
 def has_slots(rule: Rule) -> bool:

@@ -84,6 +84,8 @@ class Refund(Struct):
 
     ask: CheckSpec
     cost: int
+    age: float
+    """Seconds since the check."""
 
 
 class Release(Struct):

@@ -7,6 +7,7 @@ this code. When the limiter fails, the generator receives `LimiterFailed` and al
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
@@ -49,11 +50,18 @@ class Policy:
     """Limits and options of an integration, compiled from `Settings`. Raises `ConfigError` for
     invalid settings."""
 
-    def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        name: str = "",
+        *,
+        is_view: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`name` separates the counters of this policy from others, unless the settings have a
         `scope`.
 
-        A view may have several policies, each with its own counters.
+        A view may have several policies, each with its own counters. `clock` returns seconds.
         """
         self.settings = settings
         self.is_enabled = settings.enabled
@@ -75,17 +83,9 @@ class Policy:
         globs = [translate(path) for path in settings.exempt_paths if "*" in path]
         self._exempt_globs = re.compile("|".join(globs)) if globs else None
         self._exempt_when = settings.exempt_when
+        self._clock = clock
         self._settles = settings.deduct_when is not None or settings.cost_after is not None
-        if settings.domain is not None and settings.limit is not None:
-            raise ConfigError(
-                f"both domain {settings.domain!r} and limit {settings.limit!r} are given; "
-                "give one: a domain with rules, or an ad-hoc limit"
-            )
-        if not callable(settings.cost):
-            for cost in (
-                [settings.cost] if isinstance(settings.cost, int) else settings.cost.values()
-            ):
-                checked_cost(cost)
+        _require_valid(settings)
 
     @property
     def has_limits(self) -> bool:
@@ -120,7 +120,8 @@ class Policy:
         """Create the policy of one view: this policy's settings, overridden by those of the
         view."""
         own = dataclasses.replace(self.settings, domain=None, limit=limit, scope=None)
-        policy = Policy(dataclasses.replace(own, **options), name, is_view=True)
+        view = dataclasses.replace(own, **options)
+        policy = Policy(view, name, is_view=True, clock=self._clock)
         if not policy.has_limits:
             raise ConfigError(
                 "the limit of a view must name a limit, such as '5/minute', or a domain"
@@ -151,6 +152,7 @@ class Policy:
         cost = self._cost(request)
         asks = self._asks(request)
         made: list[Spent] = []
+        asked_at = self._clock()
         for ask in asks:
             try:
                 decision = yield Check(ask, cost)
@@ -160,12 +162,12 @@ class Policy:
             assert decision is not None
             state.decisions.append(decision)
             if not decision.allowed:
-                yield from _refund_all(made)
+                yield from self._refund_all(made)
                 return state.refuse(self.settings.template)
             if self._settles or decision.slots is not None:
-                made.append(Spent(self.settle, owner, ask, cost, decision))
+                made.append(Spent(self.settle, owner, ask, cost, decision, asked_at))
             elif len(asks) > 1:  # Needed for a refund when a later limit denies.
-                made.append(Spent(None, owner, ask, cost, decision))
+                made.append(Spent(None, owner, ask, cost, decision, asked_at))
             if decision.delay:
                 yield Pause(decision.delay)
         if made:
@@ -189,9 +191,20 @@ class Policy:
             reported = cost_after(request, response)
             actual = held if reported is None else checked_cost(reported)
         if actual < held:
-            yield Refund(ask, held - actual)
+            yield Refund(ask, held - actual, self._clock() - spent.asked_at)
         elif actual > held:
             yield Charge(ask, actual - held)
+        return None
+
+    def _refund_all(self, made: list[Spent]) -> Steps:
+        for spent in made:
+            try:
+                if spent.decision.slots is not None:
+                    yield Release(spent.decision)
+                else:
+                    yield Refund(spent.ask, spent.cost, self._clock() - spent.asked_at)
+            except LimiterFailed:
+                continue
         return None
 
     # -- reading a request ---------------------------------------------------------------------
@@ -280,16 +293,17 @@ def _has_slots(status: Status) -> bool:
     return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
 
 
-def _refund_all(made: list[Spent]) -> Steps:
-    for spent in made:
-        try:
-            if spent.decision.slots is not None:
-                yield Release(spent.decision)
-            else:
-                yield Refund(spent.ask, spent.cost)
-        except LimiterFailed:
-            continue
-    return None
+def _require_valid(settings: Settings) -> None:
+    """Raise `ConfigError` for two sources of limits, or a cost that is out of range."""
+    if settings.domain is not None and settings.limit is not None:
+        raise ConfigError(
+            f"both domain {settings.domain!r} and limit {settings.limit!r} are given; "
+            "give one: a domain with rules, or an ad-hoc limit"
+        )
+    if not callable(settings.cost):
+        costs = [settings.cost] if isinstance(settings.cost, int) else settings.cost.values()
+        for cost in costs:
+            checked_cost(cost)
 
 
 def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:

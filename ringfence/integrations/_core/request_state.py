@@ -32,6 +32,8 @@ class Spent(Struct):
     ask: CheckSpec
     cost: int
     decision: Decision
+    asked_at: float
+    """Time just before the check, by the clock of the policy."""
 
 
 class RequestState(Struct):

@@ -212,10 +212,10 @@ async def _perform_other(limiter: Limiter, effect: Effect) -> Decision | None:
             if isinstance(ask, RuleCheckSpec):
                 return await limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             return await limiter.charge_limit(ask.limit, *ask.key, cost=cost)
-        case Refund(ask, cost):
+        case Refund(ask, cost, age):
             if isinstance(ask, RuleCheckSpec):
-                return await limiter.refund(ask.domain, ask.descriptors, cost)
-            return await limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+                return await limiter.refund(ask.domain, ask.descriptors, cost, age=age)
+            return await limiter.refund_limit(ask.limit, *ask.key, cost=cost, age=age)
         case Release(decision):
             await limiter.release(decision)
         case Pause(seconds):
@@ -259,7 +259,7 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
             return limiter.charge_limit(ask.limit, *ask.key, cost=cost)
         case Refund():
             if isinstance(ask, RuleCheckSpec):
-                return limiter.refund(ask.domain, ask.descriptors, cost)
-            return limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+                return limiter.refund(ask.domain, ask.descriptors, cost, age=effect.age)
+            return limiter.refund_limit(ask.limit, *ask.key, cost=cost, age=effect.age)
         case _:
             assert_never(effect)

@@ -1,5 +1,7 @@
 """What an application gets for its checks."""
 
+from math import inf, nan
+
 import pytest
 import trio
 from hypothesis import given, settings
@@ -138,6 +140,26 @@ async def test_a_refund_states_how_many_units_it_gave_back():
     assert refunds[0].statuses[0].refunded == 2
     assert repr(refunds[0]).startswith("Decision(allowed, refunded 2, 4 of 5 left")
     assert refunds[0].slots is None
+
+
+async def test_a_refund_with_an_age_leaves_the_units_of_a_later_window():
+    clock = HandClock()
+    async with limiter_of(described("user", 5), clock=clock) as limiter:
+        await limiter.check("d", {"user": "a"}, 2)
+        clock.at += 40 * SECOND  # The next window has begun 10 seconds before.
+        await limiter.check("d", {"user": "a"}, 2)
+
+        assert (await limiter.refund("d", {"user": "a"}, 2, age=10.5)).remaining == 3
+        assert (await limiter.refund("d", {"user": "a"}, 2, age=inf)).remaining == 3
+        assert (await limiter.refund("d", {"user": "a"}, 1, age=9.5)).remaining == 4
+        assert (await limiter.refund("d", {"user": "a"}, 2)).remaining == 5
+
+        await limiter.check_limit("5/minute", "a", cost=2)
+        assert (await limiter.refund_limit("5/minute", "a", cost=2, age=10.5)).remaining == 3
+        assert (await limiter.refund_limit("5/minute", "a", cost=2, age=1)).remaining == 5
+        for age in (-1, nan, "1", True):
+            with pytest.raises(ConfigError, match="age must be a duration"):
+                await limiter.refund("d", {"user": "a"}, 2, age=age)
 
 
 async def test_a_reset_forgets_the_counter():

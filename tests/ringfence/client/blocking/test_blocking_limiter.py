@@ -292,6 +292,20 @@ def test_hold_raises_without_a_slot_for_rules_and_ad_hoc_limits():
             raise AssertionError
 
 
+def test_the_end_of_a_block_settles_its_reservation():
+    user = {"user": "a"}
+    with local(RULES) as limiter:
+        with limiter.reserve("d", user, cost=3) as reservation:
+            reservation.cost = 1
+        assert limiter.peek("d", user).remaining == 4
+        with pytest.raises(ZeroDivisionError), limiter.reserve("d", user, cost=3):
+            raise ZeroDivisionError
+        assert limiter.peek("d", user).remaining == 1
+        with limiter.reserve_limit("5/hour", "key", cost=1) as reservation:
+            reservation.cost = 4
+        assert limiter.peek_limit("5/hour", "key").remaining == 1
+
+
 def test_what_a_daemon_thread_holds_is_released_when_the_process_exits():
     code = """
 import threading, ringfence, ringfence.blocking as b

@@ -1,0 +1,167 @@
+"""Reservations: the end of the block charges or refunds the difference to the real cost."""
+
+import pytest
+import trio
+
+import ringfence
+from ringfence import ConfigError
+from ringfence.client.decision import UNDECIDED, decide
+from ringfence.client.reservation import Reservation
+from ringfence.rules import RuleSet
+from tests.ringfence.client.limiters import MINUTE, SECOND, HandClock, described, left, limiter_of
+
+USER = {"user": "a"}
+HUNDRED = described("user", 100)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"), [(30, 70), (20, 80), (0, 100), (100, 0), (250, 0), (None, 70)]
+)
+async def test_the_real_cost_is_spent_or_the_reserved_units_if_none_was_set(actual, expected):
+    async with limiter_of(HUNDRED) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            assert reservation
+            assert reservation.reserved == 30
+            assert await left(limiter, **USER) == 70
+            if actual is not None:
+                reservation.cost = actual
+
+        assert await left(limiter, **USER) == expected
+
+
+async def test_a_cost_above_the_limit_is_a_debt():
+    async with limiter_of(described("user", rate_limit=_bucket_of(100))) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            reservation.cost = 250
+
+        denied = await limiter.check("d", USER)
+
+    assert denied.retry_after == pytest.approx(151 * 60 / 100), "a debt of 150, then one unit"
+
+
+async def test_a_denied_reservation_is_false_and_spends_nothing():
+    async with limiter_of(HUNDRED) as limiter:
+        await limiter.check("d", USER, 80)
+
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            assert not reservation
+            assert reservation.decision.retry_after == 30.0
+            assert (reservation.reserved, reservation.cost) == (0, 0)
+
+        assert await left(limiter, **USER) == 20
+
+
+async def test_a_request_that_runs_without_a_reservation_is_charged_its_whole_cost():
+    async with limiter_of(HUNDRED) as limiter:
+        await limiter.check("d", USER, 80)
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            reservation.cost = 15
+
+        assert await left(limiter, **USER) == 5
+
+
+def test_units_that_no_node_has_counted_are_not_reserved():
+    assert Reservation(decide([UNDECIDED]), 30).reserved == 0
+
+
+@pytest.mark.parametrize(("actual", "expected"), [(None, 70), (10, 90), (60, 40)])
+async def test_a_block_that_fails_spends_as_one_that_ends(actual, expected):
+    async def fail(limiter):
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            if actual is not None:
+                reservation.cost = actual
+            raise ZeroDivisionError
+
+    async with limiter_of(HUNDRED) as limiter:
+        with pytest.raises(ZeroDivisionError):
+            await fail(limiter)
+
+        assert await left(limiter, **USER) == expected
+
+
+async def test_a_cancelled_block_is_settled():
+    async with limiter_of(HUNDRED) as limiter:
+        with trio.CancelScope() as scope:
+            async with limiter.reserve("d", USER, cost=30) as reservation:
+                reservation.cost = 10
+                scope.cancel()
+                await trio.sleep_forever()
+
+        assert await left(limiter, **USER) == 90
+
+
+async def test_every_limit_of_the_request_gets_the_difference():
+    async with limiter_of(HUNDRED, described("key", 50)) as limiter:
+        both = [USER, {"key": "k"}]
+        async with limiter.reserve("d", both, cost=40) as reservation:
+            reservation.cost = 45
+        assert (await left(limiter, **USER), await left(limiter, key="k")) == (55, 5)
+
+        async with limiter.reserve("d", both, cost=40) as reservation:
+            assert not reservation
+        assert (await left(limiter, **USER), await left(limiter, key="k")) == (55, 5)
+
+
+async def test_a_shadow_limit_that_was_not_charged_gets_nothing_back():
+    shadow = described("key", 50) | {"shadow_mode": True}
+    async with limiter_of(HUNDRED, shadow) as limiter:
+        await limiter.check("d", {"key": "k"}, 40)
+        async with limiter.reserve("d", [USER, {"key": "k"}], cost=20) as reservation:
+            assert reservation.decision.over_shadow
+            reservation.cost = 5
+
+        assert (await left(limiter, **USER), await left(limiter, key="k")) == (95, 10)
+
+
+async def test_units_of_a_later_window_are_not_given_back():
+    clock = HandClock()
+    async with limiter_of(HUNDRED, clock=clock) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            clock.at += MINUTE
+            assert await limiter.check("d", USER, 50), "other units, of the next window"
+            reservation.cost = 0
+
+        assert await left(limiter, **USER) == 50
+
+
+async def test_a_clock_that_was_set_back_gives_the_newest_units_back():
+    clock = HandClock()
+    async with limiter_of(HUNDRED, clock=clock) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            clock.at -= SECOND
+            reservation.cost = 10
+
+        assert await left(limiter, **USER) == 90
+
+
+async def test_reservations_of_ad_hoc_limits():
+    async with ringfence.local(RuleSet(), clock=HandClock()) as limiter:
+        async with limiter.reserve_limit("100/minute", "a", cost=30) as reservation:
+            reservation.cost = 10
+        assert (await limiter.peek_limit("100/minute", "a")).remaining == 90
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, True, None, 2**53])
+async def test_an_invalid_cost_is_an_error_and_leaves_the_reserved_units_spent(cost):
+    async with limiter_of(HUNDRED) as limiter:
+        with pytest.raises(ConfigError, match="cost must be a whole number"):
+            limiter.reserve("d", USER, cost=cost)
+        with pytest.raises(ConfigError, match="cost must be a whole number"):
+            async with limiter.reserve("d", USER, cost=30) as reservation:
+                reservation.cost = cost
+
+        assert await left(limiter, **USER) == 70
+
+
+async def test_slots_cannot_be_reserved_and_nothing_is_spent():
+    slots = described("job", rate_limit=_bucket_of(2) | {"algorithm": "concurrency"})
+    async with limiter_of(HUNDRED, slots) as limiter:
+        with pytest.raises(ConfigError, match="reserve must have limits other than concurrency"):
+            async with limiter.reserve("d", [USER, {"job": "j"}], cost=1):
+                pytest.fail("the block must not run")
+
+        assert await left(limiter, **USER) == 100
+
+
+def _bucket_of(amount):
+    return {"requests_per_unit": amount, "unit": "minute", "algorithm": "token_bucket"}

@@ -1,0 +1,101 @@
+"""Corrections after a response, when time has passed since the check."""
+
+import pytest
+
+import ringfence
+import ringfence.blocking
+from ringfence.integrations._core.asgi_request import AsgiRequest
+from ringfence.integrations._core.effects import Refund
+from ringfence.integrations._core.policy import Policy, settle
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.runner import (
+    OutageTracker,
+    performer,
+    run_steps,
+    run_steps_blocking,
+)
+from ringfence.integrations._core.settings import Response, Settings
+from ringfence.rules import RuleSet
+from tests.ringfence.integrations.asgi.client import scope_of
+
+
+class Clock:
+    """Time of the limiter in nanoseconds, and of the policy in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 30.0
+
+    def now(self) -> int:
+        return round(self.seconds * 1e9)
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+RULES = {
+    "domain": "d",
+    "descriptors": [
+        {
+            "key": "path",
+            "rate_limit": {"unit": "minute", "requests_per_unit": 100, "algorithm": "fixed_window"},
+        }
+    ],
+}
+COUNTER = "d", {"path": "/"}
+
+
+def policy_with(clock: Clock) -> Policy:
+    """A policy that reserves 30 units for each request and learns later that it cost 10."""
+    settings = Settings(domain="d", keys="path", cost=30, cost_after=lambda request, response: 10)
+    return Policy(settings, "app", clock=clock)
+
+
+def state_of_a_request() -> RequestState:
+    return RequestState(AsgiRequest(scope_of("/")))
+
+
+IN_TIME_OR_LATE = pytest.mark.parametrize(("seconds", "expected"), [(1, 40), (60, 50)])
+"""Length of a response, and what is left after a refund of 20 and 50 units of others."""
+
+
+@IN_TIME_OR_LATE
+def test_a_refund_after_a_response_leaves_the_units_of_a_later_window(
+    seconds: int, expected: int
+) -> None:
+    clock, outages = Clock(), OutageTracker()
+    policy, state = policy_with(clock), state_of_a_request()
+    with ringfence.blocking.local(RULES, clock=clock) as limiter:
+        run_steps_blocking(policy.admit(state, limiter), limiter, outages)
+        clock.seconds += seconds
+        assert limiter.check(*COUNTER, cost=50)
+        run_steps_blocking(settle(state, Response(200, {}), limiter), limiter, outages)
+
+        assert limiter.peek(*COUNTER).remaining == expected
+
+
+@IN_TIME_OR_LATE
+async def test_a_refund_of_an_async_limiter_leaves_them_too(seconds: int, expected: int) -> None:
+    clock, outages = Clock(), OutageTracker()
+    policy, state = policy_with(clock), state_of_a_request()
+    async with ringfence.local(RULES, clock=clock) as limiter:
+        perform = performer(limiter)
+        await run_steps(policy.admit(state, limiter), perform, outages)
+        clock.seconds += seconds
+        assert await limiter.check(*COUNTER, cost=50)
+        await run_steps(settle(state, Response(200, {}), limiter), perform, outages)
+
+        assert (await limiter.peek(*COUNTER)).remaining == expected
+
+
+def test_the_refund_of_a_first_limit_has_the_age_of_its_check_when_a_second_one_denies() -> None:
+    clock = Clock()
+    settings = Settings(limit=["100/minute", "10/minute"], keys="path", cost=20)
+    steps = Policy(settings, "app", clock=clock).admit(state_of_a_request(), None)
+    with ringfence.blocking.local(RuleSet()) as limiter:
+        next(steps)
+        clock.seconds += 1.5
+        steps.send(limiter.check_limit("100/minute", "a", cost=20))
+        refund = steps.send(limiter.check_limit("10/minute", "a", cost=20))
+
+    assert isinstance(refund, Refund)
+    assert (refund.cost, refund.age) == (20, 1.5)
