@@ -28,6 +28,8 @@ from ringfence.gateway.http.api_bodies import (
     PeekLimitRequest,
     PeekManyRequest,
     PeekRequest,
+    RefundLimitRequest,
+    RefundRequest,
     ReleaseBody,
     RenewBody,
     ShouldAllowBody,
@@ -222,11 +224,15 @@ class Api:
         return self._one(exchange, decision, asked)
 
     async def _refund(self, exchange: Exchange) -> Response:
-        asked = await self._read(exchange, CheckRequest, CheckLimitRequest)
-        if isinstance(asked, CheckLimitRequest):
-            decision = await self._limiter.refund_limit(asked.limit, *asked.key, cost=asked.cost)
+        asked = await self._read(exchange, RefundRequest, RefundLimitRequest)
+        if isinstance(asked, RefundLimitRequest):
+            decision = await self._limiter.refund_limit(
+                asked.limit, *asked.key, cost=asked.cost, age=asked.age
+            )
         else:
-            decision = await self._limiter.refund(asked.domain, asked.descriptors, asked.cost)
+            decision = await self._limiter.refund(
+                asked.domain, asked.descriptors, asked.cost, age=asked.age
+            )
         return self._one(exchange, decision, asked)
 
     async def _reset(self, exchange: Exchange) -> Response:

@@ -24,6 +24,8 @@ __all__ = [
     "MSGPACK",
     "CheckRequest",
     "CheckLimitRequest",
+    "RefundLimitRequest",
+    "RefundRequest",
     "CheckManyRequest",
     "DecisionBody",
     "DecisionsBody",
@@ -84,6 +86,14 @@ LimitKey = Annotated[
 ]
 Seconds = Annotated[float, Meta(description="Seconds.")]
 MaxWait = Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")]
+Age = Annotated[
+    float,
+    Meta(
+        ge=0,
+        description="Seconds since the units were spent; units of a later window are not refunded. "
+        "With 0, the newest units are refunded.",
+    ),
+]
 SlotToken = Annotated[
     str,
     Meta(
@@ -139,6 +149,18 @@ class AcquireLimitRequest(CheckLimitRequest, forbid_unknown_fields=True):
     """Request body: check a limit that is in the request, and wait until the check is allowed."""
 
     max_wait: MaxWait = 10.0
+
+
+class RefundRequest(CheckRequest, forbid_unknown_fields=True):
+    """Request body: refund the counters that match some descriptors."""
+
+    age: Age = 0.0
+
+
+class RefundLimitRequest(CheckLimitRequest, forbid_unknown_fields=True):
+    """Request body: refund the counter of a limit that is in the request."""
+
+    age: Age = 0.0
 
 
 class SlotsRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -20,6 +20,8 @@ from ringfence.gateway.http.api_bodies import (
     PeekLimitRequest,
     PeekManyRequest,
     PeekRequest,
+    RefundLimitRequest,
+    RefundRequest,
     ReleaseBody,
     RenewBody,
     ShouldAllowBody,
@@ -48,6 +50,8 @@ _TYPES = (
     ShouldAllowBody,
     AcquireRequest,
     AcquireLimitRequest,
+    RefundRequest,
+    RefundLimitRequest,
     SlotsRequest,
     ReleaseBody,
     RenewBody,
@@ -102,7 +106,7 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         "/v1/charge": _post(
             "Spend the cost, even above the limit.", ["CheckRequest", "CheckLimitRequest"], one
         ),
-        "/v1/refund": _post("Give units back.", ["CheckRequest", "CheckLimitRequest"], one),
+        "/v1/refund": _post("Give units back.", ["RefundRequest", "RefundLimitRequest"], one),
         "/v1/reset": _post("Remove counters.", ["PeekRequest", "PeekLimitRequest"], one),
         "/v1/acquire": _acquire(one),
         "/v1/renew": _post("Keep slots for another period.", ["SlotsRequest"], _ref("RenewBody")),

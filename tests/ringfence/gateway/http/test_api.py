@@ -133,6 +133,23 @@ async def test_peeks_spend_nothing_and_refunds_and_resets_free_units() -> None:
     assert (refunded["remaining"], reset["remaining"]) == (1, 3)
 
 
+async def test_a_refund_with_an_age_leaves_the_units_of_a_later_window() -> None:
+    ad_hoc = {"limit": "5/minute fixed_window", "key": ["a"]}
+    async with api() as gateway:
+        for counter in (X, ad_hoc):
+            await post(gateway, "/v1/check", {**counter, "cost": 2})
+        late_and_in_time = [
+            await post(gateway, "/v1/refund", {**counter, "age": age})
+            for counter in (X, ad_hoc)
+            for age in (30.5, 29.5)  # The window began 30 seconds before.
+        ]
+        invalid = await post(gateway, "/v1/refund", {**X, "age": -1})
+
+    assert [json_of(each)["refunded"] for each in late_and_in_time] == [0, 1, 0, 1]
+    assert invalid.status == 400
+    assert "age" in json_of(invalid)["detail"]
+
+
 async def test_a_refund_returns_the_units_that_it_gave_back() -> None:
     ad_hoc = {"limit": "5/minute", "key": ["user", "42"]}
     async with api() as gateway:
