@@ -36,6 +36,11 @@ class Seed(Struct, frozen=True):
 def parse_seed(text: str) -> Seed:
     """Parse a seed: `HOST:PORT`, `dns:NAME:PORT` or `srv:NAME`. Raises `ConfigError`."""
     kind, colon, rest = text.partition(":")
+    if "," in text:
+        raise ConfigError(
+            f"join must have one address in each value, got {text!r}; repeat --join, or write "
+            'join = ["HOST:PORT", "HOST:PORT"]'
+        )
     try:
         if colon and kind == "srv":
             if not rest or ":" in rest:

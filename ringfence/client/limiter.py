@@ -337,8 +337,9 @@ class Limiter(AdhocLimitMethods):
     ) -> int | None:
         """Release the slots of concurrency limits that a decision holds, if any.
 
-        Another process gives `Decision.slots`. Returns the units that are free again, 0 when the
-        slots had ended, None when no node decided in time.
+        Another process gives `Decision.slots`. Returns the units that are free again, None when no
+        node decided in time. It returns 0 when the slots had ended, or when their owner changed and
+        the token lacks the scope `refund`; then they expire.
         """
         self._require_open(timeout)
         return await self._slots.release(_slots_of(decision), timeout)

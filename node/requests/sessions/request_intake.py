@@ -5,7 +5,6 @@ turn. While requests of a client wait, its further requests wait undecoded. So a
 at full rate does not delay other clients by the decoding of its frames.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -37,8 +36,6 @@ from ringfence.wire import (
 )
 
 __all__ = ["RequestIntake"]
-
-logger = logging.getLogger("ringfence.node")
 
 _MAX_REFUSALS = 256
 """Waiting requests of a caller above which further ones are refused out of turn."""
@@ -297,8 +294,8 @@ class RequestIntake:
         """Encode an answer; when that fails, refuse only its request."""
         try:
             return encode(answer)
-        except LocalProtocolError:
-            logger.exception("answer not encoded: rows=%d", len(answer.results.outcomes))
+        except LocalProtocolError as error:
+            self._api.containment.failed("encoding", error)
             self._api.counters.refused("internal")
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, INTERNAL_ERROR))
 

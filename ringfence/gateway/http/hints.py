@@ -16,7 +16,10 @@ __all__ = [
 ]
 
 SLOTS_ENDED = "the slots were released or have expired; acquire new ones"
-NOTHING_RELEASED = "nothing to release: the slots were released before or have expired"
+NOTHING_RELEASED = (
+    "nothing to release: the slots were released before or have expired, or their owner has "
+    "changed and the gateway's token lacks the scope refund, so they expire"
+)
 NO_ANSWER_FOR_SLOTS = (
     "no node answered for these slots in time; repeat the call, or let the slots expire"
 )

@@ -31,6 +31,11 @@ def test_the_error_for_an_invalid_seed_shows_the_valid_forms(text: str) -> None:
         parse_seed(text)
 
 
+def test_several_addresses_in_one_value_are_rejected_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match="one address in each value, got 'a:1,b:1'; repeat --joi"):
+        parse_seed("a:1,b:1")
+
+
 async def test_each_address_is_returned_once_in_order() -> None:
     found = await Discovery(["127.0.0.1:7101", "localhost:7102", "127.0.0.1:7101"]).resolve()
 
