@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringfence.rules.loading.yaml_files import RuleFileError, load_text
+from ringfence.rules.loading.yaml_files import RuleFileError, load_files, load_text
 
 LIMIT = "{unit: minute, requests_per_unit: 5}"
 
@@ -149,10 +149,18 @@ def test_a_rule_with_another_error_can_still_be_replaced_by_name():
     assert "unknown unit 'fortnight'" in problem
 
 
-def test_names_of_other_domains_are_not_replaced():
-    text = rules_text(f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}")
+def test_names_of_other_domains_are_not_replaced(tmp_path):
+    replacing = f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}"
+    named = f"- {{key: a, rate_limit: {{name: x, {LIMIT[1:]}}}"
+    own, other = tmp_path / "own.yaml", tmp_path / "other.yaml"
+    own.write_text(rules_text(replacing))
+    other.write_text(rules_text(named).replace("domain: d", "domain: other"))
 
-    assert problems_of(text)[0].endswith("add `name:` to the limit that must be replaced")
+    with pytest.raises(RuleFileError) as caught:
+        load_files([own, other])
+    assert str(caught.value.problems[0]).endswith("add `name:` to the limit that must be replaced")
+
+    assert warnings_of(named, replacing) == [], "the same name in the same domain is replaced"
 
 
 @pytest.mark.parametrize(
