@@ -138,7 +138,8 @@ class _Reader:
         if link.lower not in ("/", "per"):
             known = ("per", "concurrent")
             fix = suggest(link.text, known) if link.kind == "word" else "write '/' or 'per'"
-            raise self._error(link, "no period follows the amount", f"{fix} as in '100/minute'")
+            fix += " as in '100/minute' or '4 concurrent'"
+            raise self._error(link, "no period follows the amount", fix)
         self._period_ns = self._period()
         return True
 

@@ -98,6 +98,7 @@ async def test_lowering_a_bucket_from_a_million_a_day_to_one_a_day_ends_no_sessi
         assert codes_of(answer) == [Code.DENIED]
 
 
+@pytest.mark.internal_errors
 async def test_an_answer_that_cannot_be_encoded_rejects_only_its_own_request(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ async def test_an_answer_that_cannot_be_encoded_rejects_only_its_own_request(
         assert codes_of(answer) == [Code.ALLOWED]
         assert not caller.closed
         assert world.count("refused_internal") == 1
+        assert world.count("internal_errors_encoding") == 1
 
 
 def test_the_codec_limits_durations_to_63_bits() -> None:

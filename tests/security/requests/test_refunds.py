@@ -198,6 +198,23 @@ async def test_a_client_cannot_release_slots_of_another_token(autojump_clock: ob
         assert (refunded(stolen), refunded(released)) == (0, 2)
 
 
+@pytest.mark.parametrize("op", [Op.REFUND, Op.RENEW])
+async def test_a_token_of_one_domain_can_neither_renew_nor_release_slots_of_other_domains(
+    autojump_clock: object, op: Op
+) -> None:
+    async with node_of_rules() as world:
+        holder, tenant = await join(world, "app"), await join(world, "tenant")
+        [acquired] = await holder.say(rule_request(1, PLACES, 2))
+        assert isinstance(acquired, Answer)
+        slot_id = acquired.results.outcomes.slot_ids[0]
+
+        refused = await tenant.say(rule_request(1, PLACES, 2, op, slot_id))
+        after = await holder.say(rule_request(2, PLACES, 0))
+
+        assert "must use rules of shop" in reason_of(refused, ErrorCode.NOT_PERMITTED)
+        assert remaining_of(after) == 1
+
+
 async def test_units_spent_from_a_lease_can_be_refunded(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         app = await join(world, "app")
