@@ -147,8 +147,8 @@ LIMITER = (
         (
             Edit(
                 "ringfence.limiter.engine:Engine.refund",
-                "member.table.refund_only(member.key, member.cost, now, age_ns, slot_id)",
-                "member.table.refund_only(member.key, 2 * member.cost, now, age_ns, slot_id)",
+                "each.table.refund_only(each.key, each.cost, now, *of_row)",
+                "each.table.refund_only(each.key, 2 * each.cost, now, *of_row)",
             ),
         ),
         ("refunds",),
@@ -159,8 +159,8 @@ LIMITER = (
         (
             Edit(
                 "ringfence.limiter.engine:Engine.refund",
-                "if member.table is not None:",
-                "if False:",
+                "0 if each.table is None else",
+                "0 if True else",
             ),
         ),
         ("refunds",),

@@ -4,10 +4,10 @@ A wait is found by a search for the first instant at which the check would pass,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
-from math import floor
+from math import ceil, floor
 
 from simulations.oracle.terms import Terms
 from simulations.oracle.usage import HeldSlots, usage_of
@@ -42,7 +42,7 @@ class Answer:
     delay: int = 0
     """Queue mode: time until the turn of an admitted check."""
     slot: int = 0
-    """Concurrency limits: number of the granted slot, counted from 1."""
+    """Concurrency limits: number of the granted slot, counted from 1. Refunds: units given back."""
 
     @property
     def is_admitted(self) -> bool:
@@ -120,14 +120,17 @@ class Replay:
         return answer
 
     def refund(self, cost: int, now: int, *, age: int = 0, slot: int = 0) -> Answer:
-        """Give units back, or release a slot; return the state afterwards, as for cost 1."""
+        """Give units back, or release a slot; return the state afterwards, as for cost 1, and the
+        units that were given back."""
         now = self._advance(now)
+        before = ceil(self._usage.used(now))
         if isinstance(self._usage, HeldSlots) and slot:
             if cost:
                 self._usage.release(slot)
         else:
             self._usage.give_back(cost, now, age)
-        return self.check(0, now)
+        given_back = before - ceil(self._usage.used(now))
+        return replace(self.check(0, now), slot=given_back)
 
     def renew(self, slot: int, now: int) -> Answer:
         """Extend a slot by a whole period; denied when the slot has ended."""
