@@ -162,9 +162,12 @@ class _Pours:
         self._sums: list[int] = []
         """Sum of all pours so far."""
 
-    def add(self, instant: int, ticks: int) -> None:
-        """Add a pour, or with negative ticks a refund, and adjust the levels after it."""
-        at = bisect_right(self._instants, instant)
+    def add(self, instant: int, ticks: int, *, is_first: bool = False) -> None:
+        """Add a pour, or with negative ticks a refund, and adjust the levels after it.
+
+        It comes after all others of its instant, or with `is_first` before them.
+        """
+        at = (bisect_left if is_first else bisect_right)(self._instants, instant)
         self._instants.insert(at, instant)
         self._ticks.insert(at, ticks)
         del self._levels[at:], self._sums[at:]
@@ -213,11 +216,12 @@ def _lower_levels(
     levels, pours = [0] * len(questions), _Pours(rate)
     done = refunded = 0
     latest = 0
+    # A refund of the same instant, found for an earlier question, comes after the pour.
     for at in sorted(range(len(questions)), key=lambda at: questions[at].earliest):
         question = questions[at]
         latest = max(latest, question.latest)
         while done < len(queue) and queue[done][0] < question.earliest:
-            pours.add(queue[done][1], queue[done][2])
+            pours.add(queue[done][1], queue[done][2], is_first=True)
             done += 1
         while refunded < len(refunds) and refunds[refunded][0] <= latest:
             pours.add(refunds[refunded][1], -refunds[refunded][2])

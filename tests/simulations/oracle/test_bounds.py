@@ -128,6 +128,18 @@ def test_every_replay_within_the_intervals_lies_within_the_bounds(
             check_against(terms, usage, instant, question.cost, bound)
 
 
+def test_a_refund_comes_after_the_charge_of_its_instant_for_questions_in_any_order() -> None:
+    terms = Terms.of(Limit(2, 1, Algorithm.TOKEN_BUCKET))
+    spend = Spend(BEGIN, BEGIN, 1, 1, Refund(BEGIN, BEGIN, 0, 1, 0, 0))
+
+    later, at_once = bounds(
+        terms, [spend], [Question(BEGIN + 1, BEGIN + 1, 1), Question(BEGIN, BEGIN, 1)]
+    )
+
+    assert (later.least, later.most) == (0, 1)
+    assert (at_once.least, at_once.most) == (0, 1)
+
+
 @st.composite
 def certain(draw: st.DrawFn, limit: Limit) -> tuple[list[Event], list[tuple[int, Question]]]:
     """Events and decisions of which everything is known; no two are at one instant."""
