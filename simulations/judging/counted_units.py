@@ -85,6 +85,8 @@ class CounterView:
     """Whether the rule denies nothing, so that checks over its limit have no retry time."""
     whole: Limit | None = None
     """Limit that data centers divide, if this counter is the part of one of them."""
+    bounded_refunds: bool = False
+    """Whether members refund to a client only what they recorded as its charges."""
 
     @property
     def limit(self) -> Limit:
@@ -234,8 +236,19 @@ class CounterView:
             more = answer.cost * (_MOST_DECIDERS - 1)
             yield self.spend(answer.asked_at, until, 0, more, until + _MERGE_S)
 
-    def refunded(self, answer: Answered) -> Spend:
-        """Return the units of a charge that was refunded; a fault may have lost the refund."""
+    def all_refunded(
+        self, answers: Sequence[Answered], refunded: Sequence[Answered]
+    ) -> list[Spend]:
+        """Return the units of all charges that were refunded."""
+        return [
+            self.refunded(each, is_alone=_is_alone(each, answers, refunded)) for each in refunded
+        ]
+
+    def refunded(self, answer: Answered, *, is_alone: bool = False) -> Spend:
+        """Return the units of a charge that was refunded; a fault may have lost the refund.
+
+        With `is_alone`, the counter had no other charge or refund from the check to its refund.
+        """
         place, done = self.place_of(answer), answer.refund_done_at
         last = answer.answered_at if done == inf else done
         excuses = self.excuses.of(place, replace(answer, answered_at=last))
@@ -250,10 +263,10 @@ class CounterView:
             last = answer.answered_at
         return self.spend(
             *(answer.asked_at, last, least, answer.cost, answer.answered_at),
-            self._refund_of(answer),
+            self._refund_of(answer, is_alone=is_alone),
         )
 
-    def _refund_of(self, answer: Answered) -> Refund:
+    def _refund_of(self, answer: Answered, *, is_alone: bool) -> Refund:
         """Return the refund of a charge.
 
         A caller's refund removes the newest units. The refund of a denied group has an age, so it
@@ -273,13 +286,34 @@ class CounterView:
             ages = 0.0 if self.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
             place, done = self.place_of(answer), answer.refund_done_at
             least = 0 if self.excuses.is_broken(place, answer, done) else least
+        if self.bounded_refunds:
+            ages = self._recorded_ages(answer, is_alone=is_alone)
+            if self.excuses.is_broken(self.place_of(answer), answer, answer.refund_done_at):
+                least = 0  # The refund may reach a member without a record of the charge.
+        youngest, oldest = (round(age * 1e9) for age in ages)
         return Refund(
             self._instant(first - self._skew_s),
             self._instant(last + self._skew_s),
             0 if self.is_divided else least,
             answer.cost,
-            *(round(age * 1e9) for age in ages),
+            youngest,
+            oldest,
+            self.bounded_refunds,
         )
+
+    def _recorded_ages(self, answer: Answered, *, is_alone: bool) -> tuple[float, float]:
+        """Return the range of the age of a refund that a member bounds by the recorded charges.
+
+        The refund is as old as the last charge. In a log, it may be as old as the first one if the
+        units of the last charge do not suffice.
+        """
+        lasts = answer.refund_done_at - answer.asked_at
+        if self.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
+            return 0.0, lasts + answer.in_denied_group * _REFUND_ALLOWANCE_S
+        if is_alone:
+            return lasts, lasts + _REFUND_ALLOWANCE_S
+        longest = min(answer.refund_done_at + _REFUND_ALLOWANCE_S, self.memory_s - 1e-9)
+        return 1e-9, max(lasts, longest)
 
     def plain(self, row: Row) -> Spend:
         """Return the units of a row as an exact counter would count them."""
@@ -481,6 +515,14 @@ def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[t
     return [
         (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
     ]
+
+
+def _is_alone(refund: Answered, answers: Sequence[Answered], refunded: Sequence[Answered]) -> bool:
+    """Return whether a counter had no other charge or refund from a check to its refund."""
+    begin, end = refund.asked_at, refund.refund_done_at
+    spans = [(each.asked_at, each.answered_at) for each in answers if each.allowed]
+    spans += [(each.asked_at, each.refund_done_at) for each in refunded if each is not refund]
+    return not any(first <= end and begin <= last for first, last in spans)
 
 
 def _is_by_owner(answer: Answered) -> bool:

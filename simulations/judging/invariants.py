@@ -172,7 +172,8 @@ class Invariants:
             if is_divided:
                 limits = limits.mapped(lambda limit: undivided(limit, self._datacenters))
             counter = CounterView(
-                limits, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow
+                *(limits, shared, datacenter, self._excuses, self._began or 0.0, rule.shadow),
+                bounded_refunds=self._seen.bounded_refunds,
             )
             text = f"{name}={key}"
             if is_divided:

@@ -69,7 +69,7 @@ def judge_counter(
     """
     terms = Terms.of(counter.limit)
     rows = [counter.row(answer) for answer in answers]
-    passing = [counter.refunded(answer) for answer in refunded]
+    passing = counter.all_refunded(answers, refunded)
     spends = [spend for row in rows for spend in counter.spends(row)] + passing
     spends += _rounded_by_merges(counter, rows)
     asked = [row for row in rows if counter.is_here(row.answer)]

@@ -86,7 +86,7 @@ class LimitsInForce:
     """Limits of all hosts during a run."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._carried = {load.rule for load in scenario.loads if load.limit}
+        self._carried = {name for load in scenario.loads for name in load.limits}
         self._limits: dict[str, RuleLimits] = {}
         self._factors: dict[str, list[tuple[float, _Factors]]] = {
             name: [(-inf, ())] for name in members_of(scenario)

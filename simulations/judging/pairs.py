@@ -17,15 +17,18 @@ from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = ["Usage", "fault_names", "features_of_rule", "pair_name", "pairs_met", "wanted_pairs"]
 
-_CARRIED = ("adhoc", "override")
+_CARRIED = ("adhoc", "override", "several_overrides")
 _AXES: dict[str, tuple[str, ...]] = {
     "algorithm": tuple(each.value for each in Algorithm),
     "option": ("burst", "slots", "soft", "queue", "calendar", "first_hit"),
     "mode": ("shadow", "quota"),
     "scope": ("global", "split", "home"),
     "policy": ("on_failure_deny", "on_failure_local"),
-    "request": ("cost", "peek", "refund", "charge", "group", "probe", "batch"),
-    "limit": _CARRIED,
+    "request": (
+        *("cost", "peek", "refund", "bounded_refund", "charge"),
+        *("group", "several_overrides", "probe", "batch"),
+    ),
+    "limit": _CARRIED[:2],
     "key": ("hot_key", "new_key"),
     "host": ("processes",),
 }
@@ -50,7 +53,8 @@ _NEVER = {
         for name in axis
         if name != "processes"
     ),
-    frozenset(("adhoc", "group")),  # An ad-hoc limit is the only limit of its request.
+    # An ad-hoc limit is the only limit of its request.
+    *(frozenset(("adhoc", other)) for other in ("group", "several_overrides")),
     frozenset(("global", "sliding_window_log")),
     frozenset(("split", "queue")),
     # A batch has many keys under one rule.

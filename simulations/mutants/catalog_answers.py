@@ -54,6 +54,18 @@ ANSWERS = (
         ("groups",),
     ),
     Mutant(
+        "limits-of-other-rows",
+        "a part of a request also has the limits of its other parts, so its owner refuses it",
+        (
+            Edit(
+                "ringfence.wire.messages.request_columns:Batch.take",
+                "if len(limits) > 1 and len(which) < len(self.which):",
+                "if False:",
+            ),
+        ),
+        ("overrides",),
+    ),
+    Mutant(
         "refund-too-young",
         "a refund contains an age that is too small, so it does not match its charge",
         (

@@ -166,6 +166,35 @@ LIMITER = (
         ("refunds",),
     ),
     Mutant(
+        "charge-recorded-late",
+        "a node records a token's charge after its decision, so a refund from a log does not match",
+        (
+            Edit(
+                "node.requests.sessions.sent_answers:Sender.note",
+                "self.ledger.charged(batch, results, now)",
+                "self.ledger.charged(batch, results, self.ledger.now())",
+            ),
+            Edit(
+                "node.requests.refund_ledger:_age_in_log",
+                "return min(age + min(age, _ALLOWANCE_NS), limit.period_ns - 1)",
+                "return min(age, limit.period_ns - 1)",
+            ),
+        ),
+        ("own-refunds",),
+    ),
+    Mutant(
+        "refund-of-last-charge",
+        "a refund of a token's charges matches only the last of them",
+        (
+            Edit(
+                "node.requests.refund_ledger:RefundLedger.bound",
+                "_age_in_log(limit, age if left <= newest else now - first)",
+                "_age_in_log(limit, age)",
+            ),
+        ),
+        ("own-refunds",),
+    ),
+    Mutant(
         "charge-forgiven",
         "a charge counts nothing beyond the limit",
         (

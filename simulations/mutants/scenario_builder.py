@@ -66,6 +66,7 @@ def build_testbed(
     datacenters: int = 1,
     network: Network = _LAN,
     level: Level = "core",
+    bounded_refunds: bool = False,
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
 ) -> Testbed:
@@ -83,5 +84,6 @@ def build_testbed(
         loads=loads,
         network=network,
         faults=faults,
+        bounded_refunds=bounded_refunds,
     )
     return Testbed(scenario, wanted, unwanted)

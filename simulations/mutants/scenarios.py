@@ -58,6 +58,35 @@ _ALL: tuple[Testbed, ...] = (
         ),
     ),
     build_testbed(
+        "overrides",
+        "three nodes, each check under two limits in the request that have different owners",
+        seconds=4,
+        calm=2,
+        loads=(
+            Load(
+                rule="one",
+                per_second=20,
+                keys=6,
+                limit="12/day fixed_window",
+                also="other",
+                also_limits=("9/2s",),
+                overrides=True,
+            ),
+        ),
+    ),
+    build_testbed(
+        "own-refunds",
+        "two nodes, clients that may refund only their own charges, at once or up to 2 s later",
+        nodes=2,
+        seconds=6,
+        calm=3,
+        loads=(
+            Load(rule="kept", per_second=30, keys=4, refunds=0.3),
+            Load(rule="log", per_second=20, keys=3, refunds=0.3, refund_after_s=2.0),
+        ),
+        bounded_refunds=True,
+    ),
+    build_testbed(
         "charges",
         "two nodes, every fifth request a charge, also beyond the limit",
         nodes=2,

@@ -21,6 +21,8 @@ class Refund(NamedTuple):
     age_least: int = 0
     """Age of the charge in ns, as the refund states it; 0 means the newest units."""
     age_most: int = 0
+    is_recorded: bool = False
+    """Whether the member has a record of the charges and makes the refund old enough for them."""
 
 
 class Spend(NamedTuple):

@@ -128,7 +128,8 @@ def _certain_refunds(terms: Terms, spends: Sequence[Spend], earlier: int) -> lis
     """Return the refunds that certainly remove units which count as long as stated here.
 
     A refund without an age removes the newest units, and one with an age the oldest ones that are
-    young enough. The one kind can take what the other kind looks for, so only one kind is used.
+    young enough. The one kind can take what the other kind looks for, so only one kind is used. A
+    refund by a record of the charges finds units in any case.
     """
     period = terms.period_ns
     pairs = [(each, each.refund) for each in spends if each.refund is not None]
@@ -138,7 +139,11 @@ def _certain_refunds(terms: Terms, spends: Sequence[Spend], earlier: int) -> lis
         units = min(refund.least, spend.most)
         if has_newest and refund.age_most == 0:
             found.append((refund.latest, spend.earliest - earlier + period, units))
-        elif _looks_for_own(spend, refund, earlier) and not has_newest and refund.age_most < period:
+        elif (
+            not has_newest
+            and refund.age_most < period
+            and (refund.is_recorded or _looks_for_own(spend, refund, earlier))
+        ):
             oldest = refund.earliest - refund.age_most
             found.append((refund.latest, oldest + period, units))
     return found

@@ -138,14 +138,22 @@ class HostClock:
         self._since = 0.0
         self._offset_ns = 0
         self._drift_ppm = 0.0
+        self._last_ns = self._ticks = 0
 
     def now(self) -> int:
-        """Return nanoseconds since the Unix epoch on this host's clock."""
+        """Return nanoseconds since the Unix epoch on this host's clock.
+
+        Each further reading at one virtual instant is a nanosecond later, as a host needs time
+        between two readings.
+        """
         now = self._now()
         ns = now * 1e9
         if self._drift_ppm:
             ns += (now - self._since) * self._drift_ppm * 1000
-        return EPOCH_NS + round(ns) + self._offset_ns
+        rounded = round(ns)
+        self._ticks = self._ticks + 1 if rounded == self._last_ns else 0
+        self._last_ns = rounded
+        return EPOCH_NS + rounded + self._offset_ns + self._ticks
 
     def step(self, seconds: float) -> None:
         """Change the clock by a number of seconds, forwards or backwards."""

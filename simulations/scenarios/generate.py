@@ -14,7 +14,12 @@ from msgspec.structs import replace
 from ringfence.rules.loading.yaml_files import load_text
 from simulations.judging.allowed_loss import hosts_of, members_of, overwhelmed
 from simulations.judging.pairs import fault_names
-from simulations.scenarios.generate_loads import generate_holds, generate_loads
+from simulations.scenarios.generate_loads import (
+    generate_holds,
+    generate_loads,
+    generate_overrides,
+    with_refunds,
+)
 from simulations.scenarios.generate_rules import generate_rules
 from simulations.scenarios.scenario import Args, Fault, Level, Network, Scenario
 from simulations.scenarios.seeds import stream
@@ -50,6 +55,8 @@ _PROCESSES = (1, 1, 1, 2)
 """Numbers of members on each host."""
 _OF_A_HOST = ("pause", "slow", "bursts", "spikes", "clog", "clock_step", "clock_drift")
 """Faults that affect all members of a host."""
+_BOUNDED_REFUNDS = 0.5
+"""Share of runs in which tokens lack the scope `refund`."""
 _PARTS = (1, 1, 2, 3)
 """Minimum numbers of parts per transfer; in half of all runs every shard needs several."""
 
@@ -72,9 +79,13 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         resets=random.choice((0.0, 0.0, 0.0, 10.0)),
     )
     rules = generate_rules(stream(seed, "rules", level), datacenters)
-    loads = generate_loads(
-        load_text(rules).rules.rules(), _LOAD_S[level], stream(seed, "loads", level)
-    )
+    parsed, seconds = load_text(rules).rules.rules(), _LOAD_S[level]
+    loads = generate_loads(parsed, seconds, stream(seed, "loads", level))
+    loads += generate_overrides(parsed, seconds, stream(seed, "overrides", level))
+    refunds = stream(seed, "bounded refunds", level)
+    is_bounded = refunds.random() < _BOUNDED_REFUNDS
+    if is_bounded:
+        loads = with_refunds(loads, refunds)
     scenario = Scenario(
         DRAWN,
         "generates hosts, network, load and faults from the seed",
@@ -83,13 +94,14 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         datacenters=datacenters,
         zones=zones,
         processes=processes,
-        seconds=_LOAD_S[level],
+        seconds=seconds,
         calm=_CALM_S,
         calm_load=_CALM_LOAD_S,
         rules=rules,
         loads=loads,
         holds=generate_holds(stream(seed, "holds", level)),
         network=network,
+        bounded_refunds=is_bounded,
         least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
     if stream(seed, "stalls", level).random() < _ONLY_STALLS:

@@ -12,7 +12,7 @@ from ringfence.limiter import Limit
 from ringfence.rules import Rule, parse_limit
 from simulations.scenarios.scenario import Holds, Load
 
-__all__ = ["generate_holds", "generate_loads"]
+__all__ = ["generate_holds", "generate_loads", "generate_overrides", "with_refunds"]
 
 _SHAPES = ("poisson", "poisson", "zipf", "hot", "bursts", "attack")
 _RATES = (3, 6, 12)
@@ -32,6 +32,8 @@ _COSTS = ((), (), (), (1, 1, 2, 5), (3,))
 """Costs of the checks of a load, which are drawn uniformly."""
 _LARGE = 0.15
 """Share of runs with many keys."""
+_MOST_GROUPS = 3
+"""Most requests per second with several limits of their own."""
 _BATCH = 20
 """Most checks in one call."""
 _SOME = 0.3
@@ -57,8 +59,45 @@ def generate_loads(rules: Sequence[Rule], seconds: float, random: Random) -> tup
             limit = _carried_limit(random)
             load = _load(name, parse_limit(limit), seconds, random)
             loads.append(replace(load, limit=limit, overrides=overrides))
-    drawn = [name for name in names if name.startswith("r")]
+    drawn = _drawn(rules)
     return _with_charges([_with_extras(load, drawn, random) for load in loads], random)
+
+
+def generate_overrides(rules: Sequence[Rule], seconds: float, random: Random) -> tuple[Load, ...]:
+    """Generate a load whose requests contain several limits, in some runs; otherwise none.
+
+    Each limit has a counter of its own, and most of these counters have different owners.
+    """
+    if random.random() >= _SOME:
+        return ()
+    first, *others = [_carried_limit(random) for _ in range(random.choice((2, 2, 3)))]
+    also = [f"override{number}" for number in range(2, len(others) + 2)]
+    if random.random() < _SOME:
+        also.append(random.choice(_drawn(rules)))
+    load = replace(
+        _load("override1", parse_limit(first), seconds, random),
+        costs=(),
+        limit=first,
+        overrides=True,
+        also=",".join(also),
+        also_limits=tuple(others),
+        refunds=random.choice((0.0, 0.0, 0.1)),
+        probes=random.choice((0.0, 0.2)),
+    )
+    return (replace(load, per_second=min(load.per_second, _MOST_GROUPS)),)
+
+
+def with_refunds(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
+    """Return the loads; about half of those without refunds now have some."""
+    return tuple(
+        [replace(load, refunds=load.refunds or random.choice((0.0, 0.1))) for load in loads]
+    )
+
+
+def _drawn(rules: Sequence[Rule]) -> list[str]:
+    """Return the names of the rules that not all runs have."""
+    names = [rule.path[-1][0] for rule in rules]
+    return [name for name in names if name.startswith("r")]
 
 
 def _exact(random: Random) -> Load:

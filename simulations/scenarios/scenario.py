@@ -60,6 +60,9 @@ class Load(Struct, frozen=True):
     limit: str = ""
     """Text of a limit that the requests contain. `rule` is then the name of this limit, and no rule
     of the file."""
+    also_limits: tuple[str, ...] = ()
+    """Texts of limits that the requests contain for the first descriptors of `also`. These are then
+    names of limits, as `rule` is."""
     overrides: bool = False
     """Whether `limit` overrides the rules for a descriptor; otherwise it is an ad-hoc limit."""
     batch: int = 1
@@ -69,11 +72,24 @@ class Load(Struct, frozen=True):
     peeks: float = 0.0
     """Share of requests that are peeks, which spend nothing."""
     refunds: float = 0.0
-    """Share of admitted checks that are refunded at once."""
+    """Share of admitted checks that are refunded."""
+    refund_after_s: float = 0.0
+    """Longest time from an admitted check to its refund; drawn uniformly."""
     charges: float = 0.0
     """Share of requests that are charges, which count even beyond the limit; costs come from
     `CHARGED`."""
     args: Args = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the descriptor keys of the checks, in order."""
+        return [self.rule, *(self.also.split(",") if self.also else [])]
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Return the texts of the limits that the requests contain, by name."""
+        texts = zip(self.names, (self.limit, *self.also_limits), strict=False)
+        return {name: text for name, text in texts if text}
 
 
 class Holds(Struct, frozen=True):
@@ -127,6 +143,9 @@ class Scenario(Struct, frozen=True):
     processes: int = 1
     """Members that run on each host. They are in one zone, and the faults of a host affect all of
     them."""
+    bounded_refunds: bool = False
+    """Whether the tokens of the clients lack the scope `refund`, so that they refund only what they
+    were charged."""
     least_parts: int = 1
     """Minimum number of parts in which a shard with counters is transferred."""
     faults: tuple[Fault, ...] = ()

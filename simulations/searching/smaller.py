@@ -15,7 +15,6 @@ from simulations.scenarios.loads import Arrival
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import Args, Fault, Load, Scenario
 from simulations.scenarios.seeds import stream
-from simulations.world.named_rules import rule_names
 from simulations.world.run import CLIENTS_PER_DATACENTER
 
 __all__ = ["Pass", "event_count", "passes"]
@@ -117,6 +116,7 @@ def _simpler_world(scenario: Scenario) -> Pass:
         lambda s: replace(s, network=replace(s.network, latency="lan")),
         lambda s: replace(s, zones=1),
         lambda s: replace(s, least_parts=1),
+        lambda s: replace(s, bounded_refunds=False),
         lambda s: replace(s, calm_load=0.0),
         lambda s: replace(s, loads=tuple(replace(load, peeks=0.0) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, probes=0.0) for load in s.loads)),
@@ -263,8 +263,7 @@ def _only_keys(scenario: Scenario, places: Sequence[tuple[str, str]]) -> Pass:
             (number, check)
             for number, check in checks
             if any(
-                key == check.key and rule in rule_names(scenario.loads[number])
-                for rule, key in wanted
+                key == check.key and rule in scenario.loads[number].names for rule, key in wanted
             )
         ]
         if kept and len(kept) < len(checks) and (yield _with(scenario, kept)):
@@ -278,7 +277,7 @@ def _fewer_checks(scenario: Scenario) -> Pass:
 def _lower_limits(scenario: Scenario, places: Sequence[tuple[str, str]]) -> Pass:
     """Remove unused rules, then lower the limits of the judged rules, with all checks or fewer."""
     rules = yaml.safe_load(scenario.rules)
-    used = {name for load in scenario.loads for name in rule_names(load)}
+    used = {name for load in scenario.loads for name in load.names}
     used |= {holds.rule for holds in scenario.holds}
     rows = [row for row in rules.get("descriptors", []) if row.get("key") in used]
     if rows and len(rows) < len(rules["descriptors"]):

@@ -20,7 +20,7 @@ from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import CHARGED, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import Hosts
-from simulations.world.named_rules import DOMAIN, NamedRules, descriptors_of, rule_names
+from simulations.world.named_rules import DOMAIN, NamedRules, descriptors_of
 
 __all__ = ["LoadRunner"]
 
@@ -158,22 +158,17 @@ class LoadRunner:
         else:
             decision = await limiter.check(DOMAIN, {load.rule: key}, cost)
         ledger.answered(number)
-        for name, status in zip(rule_names(load), decision.statuses, strict=True):
-            row = self._row(asked_at, arrival, status, probe)
+        rows = [self._row(asked_at, arrival, status, probe) for status in decision.statuses]
+        for name, row in zip(load.names, rows, strict=True):
             if row.allowed and not decision.allowed:
                 done_at = row.answered_at + _REFUND_S
-                row = dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)
-                ledger.add_refunded(name, row)
-            elif not (
-                row.allowed and status.source in _BY_MEMBER and random.random() < load.refunds
-            ):
-                ledger.add(name, row)
+                undone = dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)
+                ledger.add_refunded(name, undone)
+            elif row.allowed and row.source in _BY_MEMBER and random.random() < load.refunds:
+                await runtime.sleep(random.uniform(0.0, load.refund_after_s))
+                ledger.add_refunded(name, await self._refunded(load, name, arrival, row))
             else:
-                self._use(load, arrival, "refund")
-                refunded = await self._refund(load, name, arrival)
-                if refunded.source in _BY_MEMBER:
-                    row = dataclasses.replace(row, refund_done_at=hosts.now)
-                ledger.add_refunded(name, row)
+                ledger.add(name, row)
         verdict = "allowed" if decision.allowed else "denied"
         self._note(load, arrival, f"{verdict} {decision.remaining}", decision)
         return decision
@@ -194,6 +189,15 @@ class LoadRunner:
             ledger.add(load.rule, self._row(asked_at, each, decision.statuses[0]))
         allowed = sum(decision.allowed for decision in decisions)
         self._note(load, arrival, f"{allowed} of {load.batch} allowed", decisions[0])
+
+    async def _refunded(self, load: Load, name: str, arrival: Arrival, row: Answered) -> Answered:
+        """Refund the cost of one counter of an admitted check, and return its row with the time."""
+        is_bounded = self._scenario.bounded_refunds
+        self._use(load, arrival, "refund", "bounded_refund" if is_bounded else "")
+        decision = await self._refund(load, name, arrival)
+        if decision.source not in _BY_MEMBER:
+            return row
+        return dataclasses.replace(row, refund_done_at=self._hosts.now)
 
     async def _refund(self, load: Load, name: str, arrival: Arrival) -> Decision:
         """Refund the cost of one counter of an admitted check."""
@@ -245,7 +249,8 @@ class LoadRunner:
     def _use(self, load: Load, arrival: Arrival, *kinds: str) -> None:
         """Record the features that a request uses."""
         where, key = self._hosts.clients[arrival.client].datacenter, arrival.key
-        names = rule_names(load)[: 1 if kinds[0] in ("peek", "charge") else None]
+        names = load.names[: 1 if kinds[0] in ("peek", "charge") else None]
+        carried = [name for name in names if name in load.limits]
         found = {
             *kinds,
             "group" if len(names) > 1 else "",
@@ -254,9 +259,10 @@ class LoadRunner:
             "processes" if self._scenario.processes > 1 else "",
         }
         for name in names:
-            carries = load.limit and name == load.rule
-            source = ("override" if load.overrides else "adhoc") if carries else ""
-            features = self._features[name] | found | {source}
+            features = self._features[name] | found
+            if name in carried:
+                features |= {"override" if load.overrides else "adhoc"}
+                features |= {"several_overrides"} if len(carried) > 1 else frozenset()
             self.usage.add(features - {""}, where, self._hosts.now)
 
     def _row(self, asked_at: float, arrival: Arrival, status: Status, probe: str = "") -> Answered:

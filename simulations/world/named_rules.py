@@ -19,7 +19,7 @@ from ringfence.rules import (
 )
 from simulations.scenarios.scenario import Load
 
-__all__ = ["DOMAIN", "NamedRules", "descriptors_of", "rule_names"]
+__all__ = ["DOMAIN", "NamedRules", "descriptors_of"]
 
 DOMAIN = "sim"
 
@@ -32,9 +32,9 @@ class NamedRules:
         self._rules = rules
         self.in_force = rules
         """Rules of the file that the nodes use now."""
-        self._carrying = {load.rule: load for load in loads if load.limit}
+        self._carrying = {name: load for load in loads for name in load.limits}
         known = {rule.path[-1][0] for rule in rules.rules()} | self._carrying.keys()
-        names = {name: None for load in loads for name in rule_names(load)}
+        names = {name: None for load in loads for name in load.names}
         unknown = sorted(names.keys() - known)
         if unknown:
             raise ValueError(
@@ -71,16 +71,11 @@ class NamedRules:
         return await limiter.peek_limit(load.limit, key)
 
 
-def rule_names(load: Load) -> list[str]:
-    """Return the descriptor keys of a load's checks, in order."""
-    return [load.rule, *(load.also.split(",") if load.also else [])]
-
-
 def descriptors_of(load: Load, key: str) -> list[Descriptor]:
     """Return the descriptors of one request of a load."""
-    return [_descriptor(load, name, key) for name in rule_names(load)]
+    return [_descriptor(load, name, key) for name in load.names]
 
 
 def _descriptor(load: Load, name: str, key: str) -> Descriptor:
-    is_override = load.overrides and name == load.rule
-    return Descriptor(((name, key),), limit=parse_limit(load.limit) if is_override else None)
+    text = load.limits.get(name) if load.overrides else None
+    return Descriptor(((name, key),), limit=None if text is None else parse_limit(text))

@@ -23,8 +23,9 @@ from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.rules import Rule, RuleSet
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.transport.interface import Address
-from ringfence.wire import Hello, Role
+from ringfence.wire import Hello, Role, token_digest
 from simulations.reporting.events import Events
 from simulations.runtimes.virtual_time import HostClock, clock
 from simulations.scenarios.faulty_containment import FaultyContainment
@@ -40,6 +41,14 @@ from simulations.world.shard_watch import ShardWatch
 
 __all__ = ["World"]
 
+_APP, _SECRET = "app", b"secret of the application"
+"""Name and secret of the token of all clients."""
+_OPEN_ACCESS = Access(cluster="ringfence", is_open=True)
+_ACCESS = Access(
+    cluster="ringfence",
+    tokens={_APP: TokenEntry(token_digest(_SECRET), frozenset([Scope.CHECK]))},
+)
+"""Access of clients whose tokens lack the scope `refund`."""
 _JITTER = 0.0001
 _HEDGE_AFTER = 0.1
 """Seconds after which clients also ask the standby, as gateways do."""
@@ -132,7 +141,7 @@ class World:
                 datacenter=host.datacenter,
                 zone=host.zone,
             ),
-            Access(cluster="ringfence", is_open=True),
+            _ACCESS if self.scenario.bounded_refunds else _OPEN_ACCESS,
             self.named_rules.in_force,
             clock=host.clock,
             random=stream(self._seed, "node", host.name, host.lives),
@@ -269,7 +278,7 @@ class World:
         cluster = Cluster(
             transport,
             [host.address for host in near],
-            Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
+            Hello(Role.CLIENT, _APP, _SECRET, random.getrandbits(64)),
             ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_HEDGE_AFTER),
             HostClock(clock()),
             random,

@@ -13,7 +13,7 @@ from simulations.judging.pairs import (
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.rule_changes import parse_fault
 from simulations.scenarios.scenario import Scenario
-from simulations.world.named_rules import NamedRules, rule_names
+from simulations.world.named_rules import NamedRules
 
 QUEUE = frozenset(("leaky_bucket", "queue"))
 
@@ -90,15 +90,17 @@ def _possible_usage(case: Scenario) -> Usage:
     found = {frozenset(["concurrency", *hosts])} if case.holds else set()
     for load in case.loads:
         kinds = ["", *(["cost"] if load.costs else []), *(["probe"] if load.probes else [])]
+        kinds += ["bounded_refund"] if load.refunds and case.bounded_refunds else []
         kinds += ["batch"] if load.batch > 1 else []
         kinds += [name for name in ("peek", "charge", "refund") if getattr(load, f"{name}s", 0) > 0]
         hot = "hot_key" if load.shape in ("hot", "zipf") else ""
         keys = ["", hot, "new_key" if load.shape == "attack" else ""]
-        for name in rule_names(load):
-            carries = load.limit and name == load.rule
-            source = ("override" if load.overrides else "adhoc") if carries else ""
+        for name in load.names:
+            source = ("override" if load.overrides else "adhoc") if name in load.limits else ""
+            several = "several_overrides" if source and len(load.limits) > 1 else ""
             host = "processes" if case.processes > 1 else ""
-            always = features_of_rule(rules[name]) | {source, host, "group" if load.also else ""}
+            always = features_of_rule(rules[name]) | {source, several, host}
+            always |= {"group"} if load.also else set()
             found |= {always | {kind, key} for kind in kinds for key in keys}
     for features in found:
         for number in range(case.datacenters):

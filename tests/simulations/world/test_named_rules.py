@@ -4,7 +4,7 @@ import pytest
 
 from ringfence.rules.loading.yaml_files import load_text
 from simulations.scenarios.scenario import Load
-from simulations.world.named_rules import NamedRules, rule_names
+from simulations.world.named_rules import NamedRules
 
 FILE = """\
 domain: sim
@@ -45,5 +45,5 @@ def test_limits_in_requests_have_keys_of_their_own() -> None:
 
 
 def test_a_request_has_one_descriptor_for_each_name() -> None:
-    assert rule_names(Load(rule="a", also="b,c")) == ["a", "b", "c"]
-    assert rule_names(Load(rule="a")) == ["a"]
+    assert Load(rule="a", also="b,c").names == ["a", "b", "c"]
+    assert Load(rule="a").names == ["a"]
