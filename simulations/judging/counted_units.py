@@ -23,7 +23,7 @@ from simulations.oracle import Bound, Drain, Question, Refund, Spend
 from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
 
-__all__ = ["EVERYWHERE", "CounterView", "Row"]
+__all__ = ["EVERYWHERE", "MERGE_S", "MOST_DECIDERS", "CounterView", "Row"]
 
 EVERYWHERE = ""
 """Instead of a data center: all of them together, as for a limit that they divide."""
@@ -38,12 +38,10 @@ RETRY_ERROR_NS = 2_000_000
 _LATE_S = LinkSettings().slow_timeout + 2 * NodeSettings().forward_timeout
 """Seconds after an answer in which a second member may still count the check: the deadline of the
 client's request, and that of a node which forwards it."""
-_MERGE_S = 1.0
+MERGE_S = 1.0
 """Seconds until the owner has the units that a second member counted for a check."""
-_MOST_DECIDERS = 3
+MOST_DECIDERS = 3
 """Members that may count one check: the owner, its standby, and the member that takes over."""
-_REFUND_ALLOWANCE_S = 0.05
-"""Longest addition to the age of a refund, for refunds that arrive late."""
 _ALIGNED = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
 """Algorithms whose windows begin at instants of the clock."""
 _REVOKED_S = 0.1
@@ -165,7 +163,7 @@ class CounterView:
         found: list[Drain] = []
         for begin, until in pairwise(bounds):
             rates = [rate for first, last, rate in spans if first <= begin and until <= last]
-            first, last = self._instant(max(begin, -self.began)), self._instant(until)
+            first, last = self.instant(max(begin, -self.began)), self.instant(until)
             found.append(Drain(first, last, min(rates), max(rates)))
         return found
 
@@ -216,9 +214,9 @@ class CounterView:
         last = answer.answered_at
         if row.is_split:  # A merge may add the units of one side at its own instant.
             last = max([last, *(each.end for each in row.excuses if not each.is_alone)])
-        shared_at = self._shared_at(answer)
+        shared_at = self.shared_at(answer)
         if self.limit.is_bucket:  # Units of another data center drain from their arrival on.
-            wrong_s = self._wrong_drain_s(answer)
+            wrong_s = self.wrong_drain_s(answer)
             last = max(last, shared_at) + wrong_s
             least = 0 if wrong_s else least
         known = max(last, self.excuses.replicated_at(place, answer), shared_at)
@@ -232,88 +230,9 @@ class CounterView:
             late = replace(answer, answered_at=answer.answered_at + _LATE_S)
             until = max([last, late.answered_at, *(each.end for each in row.excuses)])
             if self.limit.is_bucket:
-                until = max(until, self._shared_at(late))
-            more = answer.cost * (_MOST_DECIDERS - 1)
-            yield self.spend(answer.asked_at, until, 0, more, until + _MERGE_S)
-
-    def all_refunded(
-        self, answers: Sequence[Answered], refunded: Sequence[Answered]
-    ) -> list[Spend]:
-        """Return the units of all charges that were refunded."""
-        return [
-            self.refunded(each, is_alone=_is_alone(each, answers, refunded)) for each in refunded
-        ]
-
-    def refunded(self, answer: Answered, *, is_alone: bool = False) -> Spend:
-        """Return the units of a charge that was refunded; a fault may have lost the refund.
-
-        With `is_alone`, the counter had no other charge or refund from the check to its refund.
-        """
-        place, done = self.place_of(answer), answer.refund_done_at
-        last = answer.answered_at if done == inf else done
-        excuses = self.excuses.of(place, replace(answer, answered_at=last))
-        if excuses or done == inf or self.excuses.may_be_lost(place, answer.asked_at, last):
-            until = max([last, *(each.end for each in excuses)])
-            most = answer.cost * (_MOST_DECIDERS if excuses else 1)
-            return self.spend(answer.asked_at, until, 0, most, until + _MERGE_S)
-        least = 0 if self.is_divided else answer.cost  # Else a refund could remove other units.
-        if self.limit.is_bucket and self._is_elsewhere(answer):
-            last = self._shared_at(answer) + self._wrong_drain_s(answer)
-        else:
-            last = answer.answered_at
-        return self.spend(
-            *(answer.asked_at, last, least, answer.cost, answer.answered_at),
-            self._refund_of(answer, is_alone=is_alone),
-        )
-
-    def _refund_of(self, answer: Answered, *, is_alone: bool) -> Refund:
-        """Return the refund of a charge.
-
-        A caller's refund removes the newest units. The refund of a denied group has an age, so it
-        removes units from the instant of the check on, or from shortly before it. It removes
-        nothing if the network delays it by more than this. A refund of a borrowed unit may be lost.
-
-        Another data center that has received the units keeps them: later units of this data center
-        count there instead of them.
-        """
-        first, least, ages = answer.answered_at, answer.cost, (0.0, 0.0)
-        last = answer.refund_done_at
-        if self._is_elsewhere(answer):
-            least, last = 0, inf if self.limit.is_bucket else last
-        elif answer.in_denied_group:
-            first, lasts = answer.asked_at, answer.refund_done_at - answer.asked_at
-            # A member that owns all rows of the group does not charge them at all.
-            ages = 0.0 if self.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
-            place, done = self.place_of(answer), answer.refund_done_at
-            least = 0 if self.excuses.is_broken(place, answer, done) else least
-        if self.bounded_refunds:
-            ages = self._recorded_ages(answer, is_alone=is_alone)
-            if self.excuses.is_broken(self.place_of(answer), answer, answer.refund_done_at):
-                least = 0  # The refund may reach a member without a record of the charge.
-        youngest, oldest = (round(age * 1e9) for age in ages)
-        return Refund(
-            self._instant(first - self._skew_s),
-            self._instant(last + self._skew_s),
-            0 if self.is_divided else least,
-            answer.cost,
-            youngest,
-            oldest,
-            self.bounded_refunds,
-        )
-
-    def _recorded_ages(self, answer: Answered, *, is_alone: bool) -> tuple[float, float]:
-        """Return the range of the age of a refund that a member bounds by the recorded charges.
-
-        The refund is as old as the last charge. In a log, it may be as old as the first one if the
-        units of the last charge do not suffice.
-        """
-        lasts = answer.refund_done_at - answer.asked_at
-        if self.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
-            return 0.0, lasts + answer.in_denied_group * _REFUND_ALLOWANCE_S
-        if is_alone:
-            return lasts, lasts + _REFUND_ALLOWANCE_S
-        longest = min(answer.refund_done_at + _REFUND_ALLOWANCE_S, self.memory_s - 1e-9)
-        return 1e-9, max(lasts, longest)
+                until = max(until, self.shared_at(late))
+            more = answer.cost * (MOST_DECIDERS - 1)
+            yield self.spend(answer.asked_at, until, 0, more, until + MERGE_S)
 
     def plain(self, row: Row) -> Spend:
         """Return the units of a row as an exact counter would count them."""
@@ -329,21 +248,21 @@ class CounterView:
         Charges are left out: no limit restricts them, and only one side of a split may have them.
         """
         answer = row.answer
-        is_lost = row.may_be_lost or self._wrong_drain_s(answer) > 0
+        is_lost = row.may_be_lost or self.wrong_drain_s(answer) > 0
         cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
-        known = max(answer.answered_at, self._shared_at(answer))
+        known = max(answer.answered_at, self.shared_at(answer))
         shift = self._window_shift_s(answer)
         first, last = answer.asked_at - shift, answer.answered_at + shift
         return self.spend(first, last, cost, cost, known)
 
     def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
         """Return the question that a check asked; `is_exact` ignores faults of clocks."""
-        skew = self._skew_s
+        skew = self.skew_s
         if not is_exact and not self._keeps_all:
             skew += self.clock_error_s(answer) * self.limits.rate_change
         return Question(
-            self._instant(answer.asked_at - skew),
-            self._instant(answer.answered_at + skew),
+            self.instant(answer.asked_at - skew),
+            self.instant(answer.answered_at + skew),
             answer.cost,
         )
 
@@ -374,13 +293,13 @@ class CounterView:
         error_ns, denied = round(min(error_s, _LONGEST_S) * 1e9), None
         if not answer.allowed and answer.retry_after and 0 < answer.cost <= limit.ceiling:
             lasts = round(answer.retry_after * (1 - drift) * 1e9) - RETRY_ERROR_NS - error_ns
-            denied = answer.cost, self._instant(answer.asked_at) + lasts
+            denied = answer.cost, self.instant(answer.asked_at) + lasts
         return OracleReading(
             question.earliest,
             question.latest,
             used,
             most,
-            self._instant(until),
+            self.instant(until),
             spent,
             _levels(limit, answer, units, used, most),
             denied,
@@ -390,13 +309,13 @@ class CounterView:
 
     def reading(self, begin: float, end: float) -> Question:
         """Return the question of a reading of the counter between two instants."""
-        skew = self._skew_s + max(
+        skew = self.skew_s + max(
             self.excuses.clocks.offset_s(place, begin, end)
             if self.is_aligned
             else self.excuses.clocks.at_reading_s(place, begin, self.memory_s)
             for place in self.places.values()
         )
-        return Question(self._instant(begin - skew), self._instant(end + skew), 0)
+        return Question(self.instant(begin - skew), self.instant(end + skew), 0)
 
     def clock_error_s(self, answer: Answered) -> float:
         """Return by how many seconds the age of a hit may seem wrong to the decider of a check.
@@ -442,21 +361,22 @@ class CounterView:
         return self.limit.algorithm in _ALIGNED and not self.limit.first_hit
 
     @property
-    def _skew_s(self) -> float:
+    def skew_s(self) -> float:
+        """Return the largest difference between the clocks by which windows begin."""
         return _CLOCK_SKEW_S if self.limit.algorithm in _ALIGNED else 0.0
 
-    def _wrong_drain_s(self, answer: Answered) -> float:
+    def wrong_drain_s(self, answer: Answered) -> float:
         """Return by how many seconds a wrong clock in another data center may change how long the
         units of a check there remain in a shared bucket."""
-        if not self.limit.is_bucket or not self._is_elsewhere(answer):
+        if not self.limit.is_bucket or not self.is_elsewhere(answer):
             return 0.0
         return self.excuses.clocks.steps_s(self.place_of(answer)) * self.limits.rate_change
 
-    def _is_elsewhere(self, answer: Answered) -> bool:
+    def is_elsewhere(self, answer: Answered) -> bool:
         """Return whether another data center counts a check and sends its counts to this one."""
         return not self.is_divided and self.place_of(answer).datacenter != self.datacenter
 
-    def _shared_at(self, answer: Answered) -> float:
+    def shared_at(self, answer: Answered) -> float:
         """Return when the judged data center certainly has the units of a check in another one."""
         place = self.place_of(answer)
         here = self.places.get(self.datacenter)
@@ -475,15 +395,16 @@ class CounterView:
     ) -> Spend:
         """Return units that were spent in an interval and are certainly counted from `known` on."""
         return Spend(
-            self._instant(first - self._skew_s),
-            self._instant(last + self._skew_s),
+            self.instant(first - self.skew_s),
+            self.instant(last + self.skew_s),
             least,
             most,
             refund,
-            self._instant(known - self._skew_s),
+            self.instant(known - self.skew_s),
         )
 
-    def _instant(self, seconds: float) -> int:
+    def instant(self, seconds: float) -> int:
+        """Return the instant of the oracle for seconds since the start of the load."""
         return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
 
 
@@ -515,14 +436,6 @@ def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[t
     return [
         (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
     ]
-
-
-def _is_alone(refund: Answered, answers: Sequence[Answered], refunded: Sequence[Answered]) -> bool:
-    """Return whether a counter had no other charge or refund from a check to its refund."""
-    begin, end = refund.asked_at, refund.refund_done_at
-    spans = [(each.asked_at, each.answered_at) for each in answers if each.allowed]
-    spans += [(each.asked_at, each.refund_done_at) for each in refunded if each is not refund]
-    return not any(first <= end and begin <= last for first, last in spans)
 
 
 def _is_by_owner(answer: Answered) -> bool:

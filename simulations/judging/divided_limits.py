@@ -17,6 +17,7 @@ from simulations.judging.excuses import Place
 from simulations.judging.key_laws import Judgement, Reading, total_bounds, under_one
 from simulations.judging.ledger import Answered
 from simulations.judging.limits_in_force import RuleLimits
+from simulations.judging.refunded_units import refunded_units
 from simulations.oracle import Bound, Refund, Spend, Terms, Verdict, bounds
 from simulations.reporting.outcome import Violation
 
@@ -65,7 +66,7 @@ def judge_divided(
         for at, name in enumerate(sorted(places))
     }  # fmt: skip
     spends = [spend for row in rows for spend in counter.spends(row)]
-    spends += [counter.refunded(answer) for answer in refunded]
+    spends += [refunded_units(counter, answer) for answer in refunded]
     spends += [spend for part in parts.values() for row in rows for spend in _late(part.view, row)]
     questions = [counter.question(row.answer) for row in asked]
     *found, last = bounds(Terms.of(counter.limit), spends, [*questions, counter.reading(*read)])
@@ -291,7 +292,7 @@ def _late(view: CounterView, row: Row) -> Iterator[Spend]:
 def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:
     """Yield the units of a refunded charge. The refund goes to the part of the asking data center,
     also if the charge was borrowed."""
-    spend = view.refunded(answer)
+    spend = refunded_units(view, answer)
     if _spends_surely(view, answer):
         yield spend
     elif not _is_decided_once(view, answer):

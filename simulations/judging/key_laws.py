@@ -19,6 +19,7 @@ from ringfence.wire import Source
 from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row
 from simulations.judging.excuses import Excuse
 from simulations.judging.ledger import Answered
+from simulations.judging.refunded_units import all_refunded_units
 from simulations.oracle import (
     Bound,
     Drain,
@@ -69,7 +70,7 @@ def judge_counter(
     """
     terms = Terms.of(counter.limit)
     rows = [counter.row(answer) for answer in answers]
-    passing = counter.all_refunded(answers, refunded)
+    passing = all_refunded_units(counter, answers, refunded)
     spends = [spend for row in rows for spend in counter.spends(row)] + passing
     spends += _rounded_by_merges(counter, rows)
     asked = [row for row in rows if counter.is_here(row.answer)]
