@@ -23,13 +23,13 @@ from simulations.oracle import Bound, Drain, Question, Refund, Spend
 from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
 
-__all__ = ["EVERYWHERE", "MERGE_S", "MOST_DECIDERS", "CounterView", "Row"]
+__all__ = ["EVERYWHERE", "MERGE_S", "MOST_DECIDERS", "QUICK_S", "CounterView", "Row"]
 
 EVERYWHERE = ""
 """Instead of a data center: all of them together, as for a limit that they divide."""
 _CLOCK_SKEW_S = 0.05
 """Largest difference between the clocks of owners, in seconds; windows depend on clocks."""
-_QUICK_S = 0.05
+QUICK_S = 0.05
 """Seconds after which an answer may come from a second member, which the caller asked too."""
 _NEAR_S = 1.0
 """Seconds before and after a disturbance of a shard in which its owner may not be alone."""
@@ -440,5 +440,5 @@ def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[t
 
 def _is_by_owner(answer: Answered) -> bool:
     """Return whether the owner alone decided a check, so that it is counted exactly once."""
-    is_quick = answer.answered_at - answer.asked_at <= _QUICK_S
+    is_quick = answer.answered_at - answer.asked_at <= QUICK_S
     return is_quick and answer.source in (Source.OWNER, Source.CACHE)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from ringfence.limiter import Algorithm
-from simulations.judging.counted_units import MERGE_S, MOST_DECIDERS, CounterView
+from simulations.judging.counted_units import MERGE_S, MOST_DECIDERS, QUICK_S, CounterView
 from simulations.judging.ledger import Answered
 from simulations.oracle import Refund, Spend
 
@@ -73,8 +73,13 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
         least = 0 if view.excuses.is_broken(place, answer, done) else least
     if view.bounded_refunds:
         ages = _recorded_ages(view, answer, is_alone=is_alone)
-        if view.excuses.is_broken(view.place_of(answer), answer, answer.refund_done_at):
-            least = 0  # The refund may reach a member without a record of the charge.
+        place = view.place_of(answer)
+        may_be_second = answer.answered_at - answer.asked_at > QUICK_S
+        is_far = place.datacenter != answer.datacenter
+        if may_be_second or is_far or view.excuses.is_broken(place, answer, answer.refund_done_at):
+            # The refund may reach a member that has no record of the charge: a second member
+            # answered, or the first one still waits for the answer of another data center.
+            least = 0
     youngest, oldest = (round(age * 1e9) for age in ages)
     return Refund(
         view.instant(first - view.skew_s),

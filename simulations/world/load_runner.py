@@ -165,7 +165,8 @@ class LoadRunner:
                 undone = dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)
                 ledger.add_refunded(name, undone)
             elif row.allowed and row.source in _BY_MEMBER and random.random() < load.refunds:
-                await runtime.sleep(random.uniform(0.0, load.refund_after_s))
+                if load.refund_after_s:
+                    await runtime.sleep(random.uniform(0.0, load.refund_after_s))
                 ledger.add_refunded(name, await self._refunded(load, name, arrival, row))
             else:
                 ledger.add(name, row)
