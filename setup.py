@@ -25,7 +25,7 @@ extensions = cythonize(
         for name, depends in (
             ("hashring._compiled", [MURMUR]),
             ("node.shards._packed_rows", [MURMUR, f"{FOLDER}/_states.pxd"]),
-            ("ringfence.client.requests._batch_ops", []),
+            ("ringfence.client.requests._check_ops", []),
         )
     ],
     language_level=3,

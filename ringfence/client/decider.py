@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from ringfence.client.requests.check_ops import LocalChecks, Matches
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.rules import RuleSet
@@ -36,6 +37,9 @@ class Decider(Protocol):
         group.
         """
 
+    def local_checks(self, matches: Matches) -> LocalChecks | None:
+        """Return what decides single checks without waiting; None when a node must be asked."""
+
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
         """Decide a single check by the limit of its rule; the caller must await the result
         immediately.
@@ -43,9 +47,6 @@ class Decider(Protocol):
         After `timeout` seconds the rule's `on_failure` decides. Raises `AccessDenied` when a node
         rejects the token.
         """
-
-    def ask_now(self, key: bytes, cost: int) -> OutcomeRow | None:
-        """Decide a single check without waiting; return None when a node must be asked."""
 
     def time(self) -> float:
         """Return the current seconds of the clock by which the age of a charge is measured."""

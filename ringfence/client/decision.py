@@ -111,7 +111,7 @@ class Decision:
     ) -> None:
         """Create a decision from a `row` of one counter, or from `data` of several counters.
 
-        The compiled `_batch_ops.decisions` does this too.
+        The compiled `_check_ops.decision_of` does this too.
         """
         self._rule = rule
         self._row = row

@@ -15,6 +15,7 @@ from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decider import Decider
 from ringfence.client.decision import Decision
 from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.client.requests.check_ops import decision_of
 from ringfence.client.requests.descriptors import (
     Descriptors,
     checked_cost,
@@ -78,6 +79,7 @@ class Limiter(AdhocLimitMethods):
         self._match_cache = MatchCache()
         self._unmatched = unmatched or UnmatchedChecks()
         self._adhoc = AdhocLimits()
+        self._local_checks = decider.local_checks(self._match_cache)
         self._dispatcher = Dispatcher(
             decider,
             local_cache,
@@ -95,6 +97,7 @@ class Limiter(AdhocLimitMethods):
         """
         if not self._is_closed:
             self._is_closed = True
+            self._local_checks = None
             await self.release_held()
             await self._decider.aclose()
 
@@ -144,13 +147,17 @@ class Limiter(AdhocLimitMethods):
             if rule is None:
                 target = DescriptorTarget(domain, described(descriptors))
                 return await self._dispatcher.answer_unmatched(target, timeout)
+            if self._local_checks is not None:
+                decide = self._local_checks.decide
+                await self._checkpoints.take()
+                return decide(rule, key, cost)
             if cache is not None:
                 known = cache.decide(domain, descriptors, rule, key, cost)
         if known is not None:
             await self._checkpoints.take()
             return known
         row = await self._decider.ask(key, cost, timeout)
-        decision = Decision(rule, row)
+        decision = decision_of(rule, row)
         if row[CODE] != _UNKNOWN and (row[SOURCE] not in _BY_POLICY or not self._raise_on_outage):
             return decision
         target = DescriptorTarget(domain, described(descriptors))
@@ -162,22 +169,23 @@ class Limiter(AdhocLimitMethods):
 
         `check` begins with the same look-up. A loop around this call must let other tasks run.
         """
+        if self._local_checks is not None:
+            decision = self._local_checks.check(domain, descriptors, cost)
+            if decision is not None:
+                return decision
         if type(cost) is not int or cost != 1:
             cost = checked_cost(cost)
         if self._is_closed:
             self._require_open(None)
         cache = self._local_cache
-        known = None if cache is None else cache.repeat(domain, descriptors, cost)
+        if cache is None:
+            return None
+        known = cache.repeat(domain, descriptors, cost)
         if known is not None:
             return known
         rules = self._decider.rules
         rule, key = self._match_cache.find(rules, domain, descriptors) or (None, b"")
-        if rule is None:
-            return None
-        if cache is not None:
-            return cache.decide(domain, descriptors, rule, key, cost)
-        row = self._decider.ask_now(key, cost)
-        return None if row is None else Decision(rule, row)
+        return None if rule is None else cache.decide(domain, descriptors, rule, key, cost)
 
     async def check_many(
         self,

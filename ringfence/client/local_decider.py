@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from threading import Lock
+from typing import NoReturn
 
 from ringfence.client.checkpoints import Checkpoints
+from ringfence.client.requests.check_ops import LocalChecks, Matches
 from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
@@ -14,11 +16,10 @@ from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engi
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MAX_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
 from ringfence.transport.interface import Address
-from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 __all__ = ["LocalDecider"]
 
-_LOCAL = Source.LOCAL.value
 _MIN_SLOT_PAUSE = 0.001
 
 
@@ -31,7 +32,8 @@ class LocalDecider:
     def __init__(
         self, rules: RuleSet, clock: Clock, max_keys: int, *, in_loop: bool = True
     ) -> None:
-        self._rules = rules
+        self.rules = rules
+        """Current rules, which never change."""
         self._clock = clock
         self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
@@ -55,11 +57,6 @@ class LocalDecider:
         return self._slot_waits
 
     @property
-    def rules(self) -> RuleSet:
-        """Current rules, which never change."""
-        return self._rules
-
-    @property
     def knows_rules(self) -> bool:
         """True, because the rules were given at creation."""
         return True
@@ -74,15 +71,13 @@ class LocalDecider:
         await self._checkpoints.take()
         return self.decide_now(batch)
 
-    async def ask(self, key: bytes, cost: int, timeout: float | None) -> OutcomeRow:  # noqa: ASYNC109
-        """Decide a single check immediately."""
-        await self._checkpoints.take()
-        return self.ask_now(key, cost)
+    def local_checks(self, matches: Matches) -> LocalChecks:
+        """Return what decides single checks without a batch, which would take longer."""
+        return LocalChecks(matches, self.rules, self._lock, self._clock, self._engine.decide_lone)
 
-    def ask_now(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide a single check without creating a batch, which would double the time."""
-        with self._lock:
-            return (*self._engine.decide_lone(key, cost, self._clock.now()), _LOCAL)
+    def ask(self, key: bytes, cost: int, timeout: float | None) -> NoReturn:
+        """Exists only for the interface: `local_checks` decide every single check."""
+        raise AssertionError
 
     def decide_now(self, batch: Batch) -> Results:
         """Decide every check of a batch synchronously."""

@@ -19,6 +19,7 @@ from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
 from ringfence.client.local_decider import LocalDecider
+from ringfence.client.requests.check_ops import LocalChecks, Matches
 from ringfence.client.slots.acquire import AcquireLoop
 from ringfence.client.slots.slot_waits import SlotWait, SlotWaits
 from ringfence.client.url import ENVIRONMENT
@@ -171,9 +172,13 @@ class _Decider(LocalDecider):
         """Decide a batch of checks by the counters that all limiters of the fake cluster share."""
         return self._cluster.decide(batch)
 
-    def ask_now(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide a single check by the counters that all limiters of the fake cluster share."""
-        return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
+    def local_checks(self, matches: Matches) -> LocalChecks:
+        """Return what decides single checks by the counters that all limiters share."""
+
+        def decide_lone(key: bytes, cost: int, now: int, source: int) -> OutcomeRow:
+            return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
+
+        return LocalChecks(matches, self.rules, threading.Lock(), self._clock, decide_lone)
 
     @property
     def slot_waits(self) -> SlotWaits:

@@ -4,7 +4,7 @@ No I/O and no clock: times are arguments, in nanoseconds since the Unix epoch. `
 matches limits to requests, and `hashring` finds the owner of a key.
 """
 
-from ringfence.limiter.backends import Tables
+from ringfence.limiter.backends import LoneDecider, Tables
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.limiter.cost_estimate import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.engine import Engine
@@ -36,6 +36,7 @@ __all__ = [
     "Table",
     "Engine",
     "EngineRule",
+    "LoneDecider",
     "Tables",
     "compiled_tables",
     "why_not_compiled",

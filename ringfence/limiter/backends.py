@@ -11,7 +11,17 @@ from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict
 from ringfence.limiter.table import Table
 
-__all__ = ["Frames", "ReferenceTables", "SlowGroup", "Tables"]
+__all__ = ["Frames", "KeyBounds", "LoneDecider", "ReferenceTables", "SlowGroup", "Tables"]
+
+
+SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
+"""Function that decides one group from its keys, its costs and the time."""
+
+LoneDecider: TypeAlias = Callable[
+    [bytes, int, int, int], tuple[int, int, int, int, int, int, int, int]
+]
+"""Function that decides a single check from its key, its cost and the time. It returns the fields
+of the check's `Outcome`, then its last argument, which is the source of the decision."""
 
 
 class Frames(Protocol):
@@ -38,10 +48,9 @@ class Frames(Protocol):
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
 
-    def decide_lone(
-        self, key: bytes, cost: int, now: int
-    ) -> tuple[int, int, int, int, int, int, int]:
-        """Decide a single check as `Engine.decide_lone` does."""
+    @property
+    def decide_lone(self) -> LoneDecider:
+        """Function that decides a single check as `Engine.decide_lone` does."""
 
     def restore(
         self,
@@ -65,8 +74,14 @@ class Frames(Protocol):
         does; None when only the engine can pack them."""
 
 
-SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
-"""Function that decides one group from its keys, its costs and the time."""
+class KeyBounds(Protocol):
+    """Bounds of the keys of an engine."""
+
+    room: int
+    """New keys that certainly fit before they must be counted again."""
+
+    def evict_to_bounds(self, new_keys: int, now: int) -> None:
+        """Evict keys when `new_keys` more may exceed the bounds."""
 
 
 class Tables(Protocol):
@@ -78,7 +93,7 @@ class Tables(Protocol):
         """Create an empty table of counters; with `lists_keys` the table must be able to list
         its keys."""
 
-    def frames(self, slow_group: SlowGroup) -> Frames | None:
+    def frames(self, slow_group: SlowGroup, bounds: KeyBounds) -> Frames | None:
         """Create the fast decider for whole messages of checks; None when the engine itself is
         as fast."""
 
@@ -92,6 +107,6 @@ class ReferenceTables:
         """Create an empty table of counters that is implemented in Python."""
         return Table(limit, max_keys=max_keys, first_slot_id=first_slot_id, is_shared=is_shared)
 
-    def frames(self, slow_group: SlowGroup) -> None:
+    def frames(self, slow_group: SlowGroup, bounds: KeyBounds) -> None:
         """Return None instead of a fast decider, because the engine is as fast for tables in
         Python."""

@@ -7,7 +7,7 @@ from the first 8 bytes of a key.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from ringfence.limiter.backends import Tables
+from ringfence.limiter.backends import LoneDecider, Tables
 from ringfence.limiter.groups import (
     ID_BYTES,
     UNKNOWN,
@@ -57,7 +57,10 @@ class Engine:
             max_keys=max_keys, max_bytes=max_bytes, first_slot_id=first_slot_id, tables=tables
         )
         self._rules = self._tables.rules
-        self._frames = self._tables.backend.frames(self._decide_group)
+        self._frames = self._tables.backend.frames(
+            lambda keys, costs, now: decide_group(self._members(keys, costs, (), ()), now),
+            self._tables,
+        )
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -189,30 +192,23 @@ class Engine:
         self._tables.evict_to_bounds(1, now)
         return outcomes
 
-    def decide_lone(
-        self, key: bytes, cost: int, now: int
-    ) -> tuple[int, int, int, int, int, int, int]:
-        """Decide a single check by the limit of its rule, which costs less than `decide`; return
-        the fields of its `Outcome`.
+    @property
+    def decide_lone(self) -> LoneDecider:
+        """Function that decides a single check by the limit of its rule, at less cost than
+        `decide`; it raises `ValueError` when the cost is negative."""
+        return self._decide_lone if self._frames is None else self._frames.decide_lone
 
-        Raises `ValueError` when the cost is negative.
-        """
-        if self._frames is not None:
-            fields = self._frames.decide_lone(key, cost, now)
-        else:
-            _check_costs((cost,))
-            amount, verdict = 0, UNKNOWN
-            rule = self._rules.get(key[:ID_BYTES])
-            if rule is not None:
-                amount = rule.table.limit.amount
-                [verdict] = rule.table.verdicts((key,), (cost,), now)
-            code, remaining, retry_after, reset_after, delay, slot_id = verdict
-            fields = code, amount, remaining, retry_after, reset_after, delay, slot_id
+    def _decide_lone(
+        self, key: bytes, cost: int, now: int, source: int
+    ) -> tuple[int, int, int, int, int, int, int, int]:
+        _check_costs((cost,))
+        amount, verdict = 0, UNKNOWN
+        rule = self._rules.get(key[:ID_BYTES])
+        if rule is not None:
+            amount = rule.table.limit.amount
+            [verdict] = rule.table.verdicts((key,), (cost,), now)
         self._tables.evict_to_bounds(1, now)
-        return fields
-
-    def _decide_group(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> list[Verdict]:
-        return decide_group(self._members(keys, costs, (), ()), now)
+        return verdict[0], amount, *verdict[1:], source
 
     def refund(
         self,

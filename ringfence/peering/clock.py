@@ -21,8 +21,9 @@ class SystemClock:
     """The host's wall clock at the start, advanced by its monotonic clock."""
 
     def __init__(self) -> None:
-        self._offset = time.time_ns() - time.monotonic_ns()
+        self.offset = time.time_ns() - time.monotonic_ns()
+        """Difference between `now` and the monotonic clock."""
 
     def now(self) -> int:
         """Return nanoseconds since the Unix epoch, never less than before."""
-        return self._offset + time.monotonic_ns()
+        return self.offset + time.monotonic_ns()

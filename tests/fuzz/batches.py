@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from hashring import SHARDS, _compiled, shards
-from ringfence.client.requests import _batch_ops, batch_ops_plain
+from ringfence.client.requests import _check_ops, check_ops_plain
 from ringfence.limiter import Limit
-from ringfence.rules import Rule
+from ringfence.rules import Rule, RuleSet
 from ringfence.wire import OutcomeRow
 from tests.fuzz.bytes_to_histories import Choices, main
 
@@ -26,6 +26,8 @@ RULES = [
 KNOWN: dict[object, tuple[Rule, bytes]] = {
     f"user-{number}": (RULES[number % 3], b"key-%d" % number) for number in range(200)
 }
+RULE_SET = RuleSet()
+FORMS = _check_ops, check_ops_plain
 WRONG = (None, 5, "", [], {}, (), 1.5)
 TABLES: tuple[Sequence[object], ...] = (
     range(SHARDS),
@@ -60,25 +62,38 @@ def run(data: bytes) -> int:
                 _compare(_compiled.group_by, shards.group_by, keys, table, marked)
             case 1:
                 requests = _with_wrong([_request(read) for _ in range(count)], read)
-                name = ("user", "user", "place", None, [])[read.below(5)]
-                _compare(_batch_ops.find_lone, batch_ops_plain.find_lone, KNOWN, name, requests)
-                key_forms = _batch_ops.keys_of_values, batch_ops_plain.keys_of_values
+                domain = ("d", "d", "e", None, [])[read.below(5)]
                 head = read.take(8)
-                _compare(*key_forms, head, name, requests)
-                texts = [{"user": _text(read)} for _ in range(read.below(4))]
-                _compare(*key_forms, head, "user", texts)
+                forms = [_matches_of(form, head) for form in FORMS]
+                texts = [{"place": _text(read)} for _ in range(read.below(4))]
+                for each in (requests, texts):
+                    _compare(*[form.find_all for form in forms], RULE_SET, domain, each)
             case _:  # Decisions are not compared by `==`, which reads whole rows.
                 rules = [RULES[read.below(3)] for _ in range(count)]
                 rows = _with_wrong([_row(read) for _ in range(count)], read)
                 if read.below(20) == 1:
                     rows = []
-                _compare(*map(_fields_of, (_batch_ops, batch_ops_plain)), rules, rows)
+                _compare(*map(_fields_of, FORMS), rules, rows)
     return items
+
+
+def _matches_of(form: ModuleType, head: bytes) -> check_ops_plain.Matches:
+    """Return matches that know the users, and compute the keys of all places."""
+
+    class Known(form.Matches):  # type: ignore[misc, name-defined]
+        def match(self, rules: RuleSet, domain: str, descriptors: object) -> None:
+            return None
+
+    known: check_ops_plain.Matches = Known()
+    known.rules = RULE_SET
+    known.known = {("d", "user"): KNOWN}
+    known.of_any_value = {("d", "place"): (RULES[0], head)}
+    return known
 
 
 def _fields_of(form: ModuleType) -> Callable[..., object]:
     def fields(rules: list[Rule], rows: list[OutcomeRow]) -> object:
-        made = form.decisions(rules, rows)
+        made = form.decisions_of(rules, rows)
         return [(each._rule, each._row, each._data, each.allowed) for each in made]
 
     return fields

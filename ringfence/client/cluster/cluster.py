@@ -21,6 +21,7 @@ from ringfence.client.local_cache.decision_reports import DecisionReports
 from ringfence.client.local_cache.lease_requests import LeaseRequests
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.client.local_cache.report_loop import ReportLoop
+from ringfence.client.requests.check_ops import Matches
 from ringfence.client.slots.slot_renewal import SlotRenewer
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import AccessDenied, RingfenceError
@@ -190,7 +191,7 @@ class Cluster:
         """Decide a single check of a key by the limit of its rule; see `Decider.ask`."""
         return self.router.ask(key, cost, timeout)
 
-    def ask_now(self, key: bytes, cost: int) -> None:
+    def local_checks(self, matches: Matches) -> None:
         """Return None, because a node must be asked."""
 
     def time(self) -> float:

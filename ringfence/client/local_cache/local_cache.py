@@ -11,6 +11,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.local_cache.decision_counts import DecisionCounts
 from ringfence.client.local_cache.denial_cache import Denial, DenialCache
 from ringfence.client.local_cache.leases import Lease, LeaseAsk, Leases
+from ringfence.client.requests.check_ops import decision_of
 from ringfence.limiter import Code, Outcomes
 from ringfence.rules import Rule
 from ringfence.wire import Batch, OutcomeRow, Results, Source
@@ -101,7 +102,7 @@ class LocalCache:
         denial = self._find_denial(key, cost, now)
         if denial is None:
             return self._spend_lease(rule, key, cost, now)
-        denial.decision = decision = Decision(rule, denial.row(now))
+        denial.decision = decision = decision_of(rule, denial.row(now))
         self._count_repeat(denial)
         if type(descriptors) is dict:
             self._add_repeatable(domain, cost, tuple(descriptors.items()), denial, now)
@@ -214,7 +215,7 @@ def _decision(lease: Lease, rule: Rule) -> Decision:
     """Create the decision of a check that a lease allows. It is reused until a sixteenth of the
     remaining units is spent."""
     lease.repeat_until_left = lease.left - lease.left // 16
-    lease.decision = decision = Decision(rule, lease.row())
+    lease.decision = decision = decision_of(rule, lease.row())
     return decision
 
 

@@ -11,6 +11,7 @@ from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
 
 __all__ = [
+    "MAX_COST",
     "Descriptors",
     "checked_cost",
     "checked_costs",
@@ -34,7 +35,7 @@ else:
     Descriptors = _Shapes
 """One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
 
-_MAX_COST = 2**53 - 1
+MAX_COST = 2**53 - 1
 _SHAPE = "give a mapping such as {'client': '203.0.113.7'}, or a list of mappings"
 
 
@@ -83,7 +84,7 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
 
 def checked_cost(cost: int) -> int:
     """Return the cost unchanged. Raises `ConfigError` when it is out of range."""
-    if type(cost) is not int or not 0 <= cost <= _MAX_COST:
+    if type(cost) is not int or not 0 <= cost <= MAX_COST:
         raise ConfigError(
             f"cost must be a whole number from 0 to 2**53 - 1, got {cost!r}; for fractions, count "
             "in a smaller unit in the limit as well"

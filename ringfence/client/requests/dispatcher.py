@@ -10,7 +10,7 @@ from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decider import Decider, is_never_denying
 from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
 from ringfence.client.local_cache.local_cache import LocalCache
-from ringfence.client.requests.batch_ops import decisions as decisions_of
+from ringfence.client.requests.check_ops import decisions_of
 from ringfence.client.requests.descriptors import Descriptors, described
 from ringfence.client.requests.request_rows import RequestRows, charged, has_slots
 from ringfence.client.requests.targets import DescriptorTarget, Target

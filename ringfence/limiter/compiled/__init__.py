@@ -9,7 +9,7 @@ import sys
 
 from msgspec import Struct
 
-from ringfence.limiter.backends import Frames, SlowGroup, Tables
+from ringfence.limiter.backends import Frames, KeyBounds, SlowGroup, Tables
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.table import Table
 
@@ -58,5 +58,5 @@ class _CompiledTables(Struct, frozen=True):
             is_shared=is_shared,
         )
 
-    def frames(self, slow_group: SlowGroup) -> Frames:
-        return CompiledFrames(slow_group)
+    def frames(self, slow_group: SlowGroup, bounds: KeyBounds) -> Frames:
+        return CompiledFrames(slow_group, bounds)

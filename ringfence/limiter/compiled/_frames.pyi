@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
 
+from ringfence.limiter.backends import KeyBounds
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict
@@ -7,7 +8,9 @@ from ringfence.limiter.table import Table
 
 class Frames:
     def __init__(
-        self, slow_group: Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
+        self,
+        slow_group: Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]],
+        bounds: KeyBounds,
     ) -> None: ...
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None: ...
     def decide(
@@ -19,8 +22,8 @@ class Frames:
         instants: list[int] | None = None,
     ) -> Outcomes | None: ...
     def decide_lone(
-        self, key: bytes, cost: int, now: int
-    ) -> tuple[int, int, int, int, int, int, int]: ...
+        self, key: bytes, cost: int, now: int, source: int
+    ) -> tuple[int, int, int, int, int, int, int, int]: ...
     def restore(
         self,
         keys: Sequence[bytes],

@@ -20,6 +20,7 @@ cdef extern from "Python.h":
     bint PyBytes_Check(PyObject* value) nogil
     const char* PyBytes_AS_STRING(PyObject* name) nogil
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
+    object PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
     Py_ssize_t PyBytes_GET_SIZE(PyObject* name) nogil
     object PySequence_Fast(object sequence, const char* message)
     PyObject** PySequence_Fast_ITEMS(object sequence) nogil
@@ -54,9 +55,10 @@ cdef class Frames:
     """Tables of the rules of an engine, by the first 8 bytes of their keys.
 
     `slow_group` decides a group of keys and costs, as `ringfence.limiter.groups` does.
+    `bounds` are those of the keys, see `ringfence.limiter.backends`.
     """
 
-    cdef object _slow_group
+    cdef object _slow_group, _bounds
     cdef dict _places
     cdef list _tables
     cdef list _denies_group
@@ -64,8 +66,8 @@ cdef class Frames:
     cdef Asked _asked[BLOCK]
     cdef list _codes, _limits, _remaining, _retry, _reset, _delay, _slot_ids
 
-    def __init__(self, slow_group):
-        self._slow_group = slow_group
+    def __init__(self, slow_group, bounds):
+        self._slow_group, self._bounds = slow_group, bounds
         self.set_tables(())
 
     def set_tables(self, tables) -> None:
@@ -151,26 +153,42 @@ cdef class Frames:
             self._slot_ids,
         )
 
-    def decide_lone(self, key, cost, now):
-        """Decide a check that carries no limit; return the fields of its `Outcome`.
+    def decide_lone(self, key, cost, now, source):
+        """Decide a check that carries no limit; return the fields of its `Outcome`, then `source`.
 
-        Raises `ValueError` when the cost is negative.
+        Bounds are tested only after a check that may have added a key or hits. Raises `ValueError`
+        when the cost is negative.
         """
         cdef PyObject* name = <PyObject*>key
         cdef PyObject* units = <PyObject*>cost
         cdef Asked* asked = &self._asked[0]
         self._frame += 1
+        cdef Store store = None
+        cdef int64_t room = 0
+        cdef bint has_grown = True
         self._read(&name, &units, 1, now)
-        amount = ZERO if asked.table == NULL else (<HotTable>asked.table).own_amount
+        amount = ZERO
+        if asked.table != NULL:
+            amount, store = (<HotTable>asked.table).own_amount, (<HotTable>asked.table).ready
+        if store is not None:
+            room = store.room
         if not self._charge(asked, asked.units, now):
             code, remaining, retry_after, reset_after, delay, slot_id = self._decide_by_reference(
                 asked, now
             )
-            return code, amount, remaining, retry_after, reset_after, delay, slot_id
-        return (
-            asked.answer.code, amount, asked.answer.remaining, asked.answer.retry_after,
-            asked.answer.reset_after, asked.answer.delay, 0,
-        )
+            fields = code, amount, remaining, retry_after, reset_after, delay, slot_id, source
+        else:
+            has_grown = store is not None and (store.room != room or store.params.kind == LOG)
+            fields = (
+                asked.answer.code, amount, asked.answer.remaining, asked.answer.retry_after,
+                asked.answer.reset_after, asked.answer.delay, 0, source,
+            )
+        if has_grown:
+            left = self._bounds.room - 1
+            self._bounds.room = left
+            if left < 0:
+                self._bounds.evict_to_bounds(0, now)
+        return fields
 
     def pack(self, keys, now, bint with_unused):
         """Return packed rows with the states of keys, their number and limits; None if it cannot.
@@ -292,7 +310,9 @@ cdef class Frames:
             memcpy(&prefix, PyBytes_AS_STRING(names[at]), ID_BYTES)
             if not knows or prefix != known:
                 known, knows = prefix, True
-                found = self._places.get((<bytes>names[at])[:ID_BYTES])
+                found = self._places.get(
+                    PyBytes_FromStringAndSize(PyBytes_AS_STRING(names[at]), ID_BYTES)
+                )
                 place = -1 if found is None else found
                 table = NULL if place < 0 else <PyObject*>self._tables[place]
                 denies_group = True if place < 0 else self._denies_group[place]

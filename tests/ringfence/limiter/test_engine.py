@@ -449,12 +449,14 @@ def test_a_lone_check_gets_the_outcome_of_a_message_with_one_check(engine: Engin
     other.set_rules({0: EngineRule(soft), 1: EngineRule(Limit.of_ns(2, 50, slots=5))})
 
     for now, (rule, cost) in enumerate([(0, 3), (0, 2), (0, 9), (1, 1), (1, 2), (7, 1), (0, 1)]):
-        alone = engine.decide_lone(key(rule), cost, now)
-        assert alone == astuple(other.decide([key(rule)], [cost], [], [], [], now).row(0))
+        alone = engine.decide_lone(key(rule), cost, now, 2)
+        [*outcome, source] = alone
+        assert tuple(outcome) == astuple(other.decide([key(rule)], [cost], [], [], [], now).row(0))
+        assert source == 2
     with pytest.raises(ValueError, match="negative"):
-        engine.decide_lone(key(0), -1, 9)
+        engine.decide_lone(key(0), -1, 9, 2)
     with pytest.raises(TypeError):
-        engine.decide_lone(key(0), None, 9)  # type: ignore[arg-type]
+        engine.decide_lone(key(0), None, 9, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", both_engines())
@@ -462,7 +464,7 @@ def test_lone_checks_keep_the_bound_of_keys(engine: Engine) -> None:
     engine.set_rules({0: EngineRule(FIVE)})
 
     for number in range(100):
-        engine.decide_lone(key(0, b"%d" % number), 1, 0)
+        engine.decide_lone(key(0, b"%d" % number), 1, 0, 2)
 
     assert len(engine) <= 10
 

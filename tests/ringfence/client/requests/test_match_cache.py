@@ -116,7 +116,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
         entry = {"user": f"user-{number}"}
         assert found.find(known, "d", entry) == usual(known, *entry.items())
         found.find(known, f"stranger-{number}", entry)
-        places = [*found._known.values(), *found._older.values()]
+        places = [*found.known.values(), *found._older.values()]
         assert len(places) + sum(map(len, places)) <= 12
 
 
@@ -165,7 +165,7 @@ def test_keys_that_are_computed_take_no_room_in_the_cache():
         assert found.find_all(known, "d", [{"user": "bob"}, {"user": value}]) is not None
         assert found.find(known, "d", {"user": value}) == usual(known, ("user", value))
 
-    assert not any(found._known.values())
+    assert not any(found.known.values())
 
 
 def test_many_requests_are_found_again_as_they_were_found_first():

@@ -92,7 +92,7 @@ class Pair:
     def decide_lone(self, rule: int, number: int, cost: int) -> None:
         """Check one key by the limit of its rule."""
         key = key_of(rule, number)
-        expected, found = (engine.decide_lone(key, cost, self.now) for engine in self.engines)
+        expected, found = (engine.decide_lone(key, cost, self.now, 2) for engine in self.engines)
         assert found == expected
 
     def decide_each(self, groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> None:
@@ -114,7 +114,7 @@ class Pair:
         """Check a frame with errors. What is charged before an error may differ afterwards."""
         for key, cost in zip(keys[:1], costs[:1], strict=False):
             expected, found = (
-                _result_of(engine.decide_lone, key, cost, self.now) for engine in self.engines
+                _result_of(engine.decide_lone, key, cost, self.now, 2) for engine in self.engines
             )
             assert found == expected
         expected, found = (
