@@ -38,6 +38,9 @@ _KINDS = {
     f"{_TAG}timestamp": Kind.OTHER,
     f"{_TAG}merge": Kind.MERGE,
 }
+_TOO_DEEP = "exceeded maximum nesting depth"
+"""Error of libyaml since PyYAML 6.0.4. Its own limit is higher than `MAX_DEPTH`, but it reads ahead
+of the composer."""
 _PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
@@ -108,9 +111,12 @@ def _syntax_errors() -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 0
+        if error.problem == _TOO_DEEP:
+            raise _nested_too_deep(line) from error
         what = f"not YAML: {error.problem or error.context or 'syntax error'}"
         fix = "check indentation (spaces only), colons and quotes"
-        raise InvalidYaml(mark.line + 1 if mark is not None else 0, what, fix) from error
+        raise InvalidYaml(line, what, fix) from error
 
 
 class _BoundedComposer(Composer):
@@ -196,7 +202,11 @@ def _item(node: yaml.Node, parts: list[Item], line: int) -> Item:
 
 def _check_depth(depth: int, line: int) -> None:
     if depth > MAX_DEPTH:
-        raise InvalidYaml(line, f"nested more than {MAX_DEPTH} deep", "flatten it")
+        raise _nested_too_deep(line)
+
+
+def _nested_too_deep(line: int) -> InvalidYaml:
+    return InvalidYaml(line, f"nested more than {MAX_DEPTH} deep", "flatten it")
 
 
 def _scalar(node: yaml.ScalarNode, line: int) -> Scalar:
