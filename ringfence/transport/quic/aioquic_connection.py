@@ -93,6 +93,8 @@ class AioquicConnection(QuicConnection):
         self._sent_at = -inf
         self._update_keys_at = KEY_UPDATE_AFTER
         """Packet number of the next key update."""
+        self.events = self._events
+        """Events that the owner of the connection has not processed, the oldest first."""
         self._use_fast_path = use_fast_path
         self._fast_path: FastPath | None = None
         """Fast path of most packets; None during the handshake, and when switched off."""

@@ -4,7 +4,7 @@ Decides when a connection is open, why it ends and which reason its handler gets
 datagrams to connections, limits their number and calls them when their timers are due.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from math import inf
 from typing import Protocol
@@ -186,7 +186,11 @@ class QuicConnection:
         """Process one datagram that carries one of this connection's ids."""
         assert self.quic is not None
         self._received_at = now
-        if self._contain(self.quic.receive_datagram, datagram, path, now):
+        try:
+            self.quic.receive_datagram(datagram, path, now)
+        except Exception as error:  # noqa: BLE001 - see `datagrams_to_send`.
+            self._fail(error)
+        else:
             self._process_events()
         if self.state is State.OPEN and self.quic.is_quiet(now):
             self._events.on_deadline_changed(self)
@@ -199,8 +203,8 @@ class QuicConnection:
         quic = self.quic
         if quic is not None:
             due = quic.get_timer()
-            if due is not None and now >= due and self._contain(quic.handle_timer, now):
-                self._process_events()
+            if due is not None and now >= due:
+                self._run_timers(quic, now)
         if self.state is State.OPEN and quic is not None and now >= self._ping_at:
             self._ping_at = self._ping_after(self._received_at)
             if now >= self._ping_at:
@@ -278,7 +282,9 @@ class QuicConnection:
     def _process_events(self) -> None:
         quic = self.quic
         assert quic is not None
-        while (event := quic.next_event()) is not None:
+        events = quic.events
+        while events:
+            event = events.popleft()
             match event:
                 case StreamDataReceived():
                     self._on_stream_data(event)
@@ -395,14 +401,13 @@ class QuicConnection:
             reason = from_path_failure(text, self.path)
         self.terminate(reason, notify_peer=False)
 
-    def _contain(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Call a method of aioquic; on an exception, close this connection and return False."""
+    def _run_timers(self, quic: AioquicConnection, now: float) -> None:
         try:
-            call(*arguments)
+            quic.handle_timer(now)
         except Exception as error:  # noqa: BLE001 - see `datagrams_to_send`.
             self._fail(error)
-            return False
-        return True
+        else:
+            self._process_events()
 
     def _fail(self, error: Exception) -> None:
         self._events.count_refusal("quic_failed")

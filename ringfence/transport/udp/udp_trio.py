@@ -33,6 +33,8 @@ class TrioUdp(UdpTransport):
     _nursery: trio.Nursery | None = None
     _flusher: Wakeup | None = None
     _sleeper: Wakeup | None = None
+    _clock_time = staticmethod(trio.current_time)
+    """Function that reads trio's clock."""
     _next_check = 0.0
     """When a flush looks again whether the next wake-up is needed."""
 
@@ -45,6 +47,8 @@ class TrioUdp(UdpTransport):
         `ConfigError` when it cannot listen.
         """
         sock = self._open(await self._bind_rows())
+        # Without the steps of `trio.current_time`, because this is read several times per packet.
+        self._clock_time = trio.lowlevel.current_clock().current_time
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -76,7 +80,7 @@ class TrioUdp(UdpTransport):
 
     def now(self) -> float:
         """Return the time of trio's clock, which may be virtual."""
-        return trio.current_time()
+        return self._clock_time()
 
     async def _bind_rows(self) -> list[AddressInfo]:
         if self._bind is None:

@@ -1,6 +1,7 @@
 cdef class EstablishedState:
     cdef readonly object quic, crypto, zero_rtt, space, loss, cc, pacer, path
     cdef readonly object stream, receiver, sender
+    cdef readonly list ack_ranges, pending_ranges
     cdef readonly int stream_id, cid_length
     cdef readonly bint is_client
     cdef double _idle, _idle_at

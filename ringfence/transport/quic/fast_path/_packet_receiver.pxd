@@ -5,7 +5,7 @@ from ringfence.transport.quic.fast_path._established_state cimport EstablishedSt
 
 cdef class FastReceiver:
     cdef EstablishedState _state
-    cdef object _quic, _space
+    cdef object _quic, _space, _aead, _hp, _iv, _decrypt_payload, _mask_of
     cdef bytes _payload
     cdef Py_ssize_t _at
     cdef int _first
@@ -13,6 +13,11 @@ cdef class FastReceiver:
 
     @cython.locals(number=cython.longlong, is_eliciting=cython.bint, is_next=cython.bint)
     cpdef bint receive(self, bytes data, object address, double now) except -1
+
+    @cython.locals(ranges=list)
+    cdef void _add_to_acknowledge(self, long long number) except *
+
+    cdef void _use_keys(self, object aead, object hp) except *
 
     @cython.locals(
         number_at=cython.Py_ssize_t, sample_at=cython.Py_ssize_t, mask=bytes, header=bytearray,

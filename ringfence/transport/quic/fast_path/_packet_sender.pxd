@@ -5,7 +5,7 @@ from ringfence.transport.quic.fast_path._established_state cimport EstablishedSt
 
 cdef class FastSender:
     cdef EstablishedState _state
-    cdef object _quic, _space, _crypto_stream
+    cdef object _quic, _space, _crypto_stream, _aead, _hp, _iv, _encrypt_payload, _mask_of
 
     @cython.locals(datagrams=list, acks=cython.bint, has_data=cython.bint, datagram=bytes)
     cpdef list build(self, double now, long long window)
@@ -22,14 +22,19 @@ cdef class FastSender:
     )
     cdef bytes _packet(self, double now, bint acks, bint has_data)
 
+    cdef void _use_keys(self, object aead, object hp) except *
+
     @cython.locals(largest=cython.longlong, delay=cython.longlong)
     cdef void _append_ack(self, bytearray payload, double now, object packet) except *
 
     @cython.locals(
         start=cython.longlong, stop=cython.longlong, highest=cython.longlong, most=cython.longlong,
-        until=cython.longlong, length=cython.longlong, at=cython.longlong,
+        until=cython.longlong, length=cython.longlong, at=cython.longlong, pending=list,
     )
     cdef void _append_stream(self, bytearray payload, long long room, object packet) except *
+
+    @cython.locals(ranges=list)
+    cpdef object _on_ack_delivery(self, object delivery, long long largest)
 
     cpdef object _on_delivery(self, object delivery, long long start, long long stop)
 

@@ -4,12 +4,15 @@ Established means: the handshake is confirmed, and there is one path and one str
 names of aioquic.
 """
 
+from collections.abc import Callable
 from math import inf
 
+from aioquic._crypto import HeaderProtection
+from aioquic.quic.congestion.base import K_GRANULARITY
 from aioquic.quic.connection import QuicConnection, QuicConnectionState
 from aioquic.tls import Epoch
 
-__all__ = ["CONNECTED", "EstablishedState"]
+__all__ = ["CONNECTED", "EstablishedState", "mask_function"]
 
 CONNECTED = QuicConnectionState.CONNECTED
 
@@ -20,12 +23,18 @@ _IDLE_TIMEOUT_CACHE = 1.0
 """Seconds for which a computed idle time-out is reused; it rarely changes."""
 
 
+def mask_function(hp: HeaderProtection) -> Callable[[bytes], bytes]:
+    """Return the function that computes the mask of header protection from a sample."""
+    return hp._mask if hp._is_chacha20 else hp._encryptor.update
+
+
 class EstablishedState:
     """Parts of aioquic's connection object, stored because each attribute look-up costs time."""
 
     __slots__ = (
         "_idle",
         "_idle_at",
+        "ack_ranges",
         "cc",
         "cid_length",
         "crypto",
@@ -33,6 +42,7 @@ class EstablishedState:
         "loss",
         "pacer",
         "path",
+        "pending_ranges",
         "quic",
         "receiver",
         "sender",
@@ -55,6 +65,9 @@ class EstablishedState:
         self.stream = quic._streams[stream_id]
         self.receiver = self.stream.receiver
         self.sender = self.stream.sender
+        # aioquic changes these lists in place. Its `RangeSet` would need a call for each access.
+        self.ack_ranges = self.space.ack_queue._RangeSet__ranges  # type: ignore[attr-defined]
+        self.pending_ranges = self.sender._pending._RangeSet__ranges  # type: ignore[attr-defined]
         self.stream_id = stream_id
         self.is_client = quic._is_client
         self.cid_length = len(quic.host_cid)
@@ -109,7 +122,9 @@ class EstablishedState:
             at = space.ack_at
         lost_at = space.loss_time
         if lost_at is None and space.ack_eliciting_in_flight:
-            timeout = loss.get_probe_timeout() * (1 << loss._pto_count)
+            variation = max(4 * loss._rtt_variance, K_GRANULARITY)
+            timeout = loss._rtt_smoothed + variation + loss.max_ack_delay
+            timeout *= 1 << loss._pto_count
             lost_at = loss._time_of_last_sent_ack_eliciting_packet + timeout
         quic._loss_at = lost_at
         if lost_at is not None and lost_at < at:

@@ -4,12 +4,13 @@ Reads and writes private names of aioquic. `docs/internals/quic-fast-path.md` li
 the RFCs. The integers of frames are below 2^62, so that sums of two fit into 64 bits.
 """
 
-from aioquic._crypto import CryptoError
+from aioquic._crypto import AEAD, AEAD_NONCE_LENGTH, HeaderProtection
 from aioquic.quic.connection import QuicConnectionError, QuicReceiveContext
 from aioquic.quic.events import StreamDataReceived
 from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
+from cryptography.exceptions import InvalidTag
 
 from ringfence.transport.interface import Address
 from ringfence.transport.quic.fast_path import established_state
@@ -34,7 +35,20 @@ _WITH_OFFSET = 0x04
 class FastReceiver:
     """Decoder of the received packets of one QUIC connection, for the frequent kinds of packets."""
 
-    __slots__ = ("_at", "_first", "_number", "_payload", "_quic", "_space", "_state")
+    __slots__ = (
+        "_aead",
+        "_at",
+        "_decrypt_payload",
+        "_first",
+        "_hp",
+        "_iv",
+        "_mask_of",
+        "_number",
+        "_payload",
+        "_quic",
+        "_space",
+        "_state",
+    )
 
     def __init__(self, state: established_state.EstablishedState) -> None:
         self._state = state
@@ -48,6 +62,9 @@ class FastReceiver:
         """First byte of the packet, without header protection."""
         self._number = 0
         """Number of the packet."""
+        self._aead: AEAD | None = None
+        self._hp: HeaderProtection | None = None
+        """Keys whose functions are stored below."""
 
     def receive(self, data: bytes, address: Address, now: float) -> bool:
         """Process a datagram like aioquic's `receive_datagram`; return False when aioquic must do
@@ -56,7 +73,8 @@ class FastReceiver:
         if not state.is_usable() or state.path.addr != address or not self._decrypt(data):
             return False
         number = self._number
-        if number in space.received_packets:
+        window = space.received_packets
+        if number < window._lower or number in window._received:
             return True
         if number > space.expected_packet_number:
             space.expected_packet_number = number + 1
@@ -72,13 +90,28 @@ class FastReceiver:
         if number > space.largest_received_packet:
             space.largest_received_packet = number
             space.largest_received_time = now
-        space.ack_queue.add(number)
-        space.received_packets.add(number)
-        if len(space.ack_queue) > MAX_ACK_RANGES:
-            space.ack_queue.shift()
+        self._add_to_acknowledge(number)
+        window.add(number)
         if is_eliciting:
             self._schedule_ack(now, is_next)
         return True
+
+    def _add_to_acknowledge(self, number: int) -> None:
+        """Add a packet number to the ranges that the next ACK frame contains."""
+        ranges = self._state.ack_ranges
+        if ranges and ranges[-1].stop == number:
+            ranges[-1] = range(ranges[-1].start, number + 1)
+            return
+        self._space.ack_queue.add(number)
+        if len(ranges) > MAX_ACK_RANGES:
+            del ranges[0]
+
+    def _use_keys(self, aead: AEAD, hp: HeaderProtection) -> None:
+        """Store the functions of the present keys, without those of aioquic around them."""
+        self._aead, self._hp = aead, hp
+        self._iv = aead._iv
+        self._decrypt_payload = aead._aead.decrypt
+        self._mask_of = established_state.mask_function(hp)
 
     def _decrypt(self, data: bytes) -> bool:
         """Decrypt a packet into `_first`, `_number` and `_payload`; return False when aioquic must
@@ -95,7 +128,9 @@ class FastReceiver:
             or self._state.zero_rtt.recv.aead is not None
         ):
             return False
-        mask = recv.hp._mask(data[sample_at : sample_at + _SAMPLE_SIZE])
+        if recv.aead is not self._aead or recv.hp is not self._hp:
+            self._use_keys(recv.aead, recv.hp)
+        mask = self._mask_of(data[sample_at : sample_at + _SAMPLE_SIZE])
         first = data[0] ^ (mask[0] & 0x1F)
         if first & 0x18 or first >> 2 & 1 != recv.key_phase:
             return False
@@ -108,9 +143,11 @@ class FastReceiver:
             header[number_at + place] = byte
             sent_number = sent_number << 8 | byte
         number = _full_number(sent_number, length, self._space.expected_packet_number)
+        nonce = (self._iv ^ number).to_bytes(AEAD_NONCE_LENGTH, "big")
         try:
-            self._payload = recv.aead.decrypt(data[number_at + length :], bytes(header), number)
-        except CryptoError:
+            sealed = data[number_at + length :]
+            self._payload = self._decrypt_payload(nonce, sealed, bytes(header))
+        except InvalidTag:
             return False
         self._first, self._number = first, number
         return True

@@ -3,6 +3,7 @@
 Reads and writes private names of aioquic.
 """
 
+from aioquic._crypto import AEAD, AEAD_NONCE_LENGTH, HeaderProtection
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicSentPacket
 from aioquic.tls import Epoch
@@ -32,13 +33,26 @@ _TWO_BYTES = 0x4000
 class FastSender:
     """Encoder of the packets to send on one QUIC connection, for the frequent kinds of packets."""
 
-    __slots__ = ("_crypto_stream", "_quic", "_space", "_state")
+    __slots__ = (
+        "_aead",
+        "_crypto_stream",
+        "_encrypt_payload",
+        "_hp",
+        "_iv",
+        "_mask_of",
+        "_quic",
+        "_space",
+        "_state",
+    )
 
     def __init__(self, state: established_state.EstablishedState) -> None:
         self._state = state
         self._quic = state.quic
         self._space = state.space
         self._crypto_stream = state.quic._crypto_streams[_ONE_RTT].sender
+        self._aead: AEAD | None = None
+        self._hp: HeaderProtection | None = None
+        """Keys whose functions are stored below."""
 
     def build(self, now: float, window: int) -> list[tuple[bytes, Address]] | None:
         """Return the datagrams that can be sent now; None when aioquic must build them.
@@ -53,7 +67,7 @@ class FastSender:
         while True:
             acks = space.ack_at is not None and space.ack_at <= now
             has_data = not sender.buffer_is_empty
-            if acks and len(space.ack_queue) != 1:
+            if acks and len(self._state.ack_ranges) != 1:
                 return datagrams + quic.datagrams_to_send(now)
             if not acks:
                 if not has_data:
@@ -127,9 +141,12 @@ class FastSender:
         header += cid
         header.append(number >> 8 & 0xFF)
         header.append(number & 0xFF)
-        sealed = send.aead.encrypt(bytes(payload), bytes(header), number)
+        if send.aead is not self._aead or send.hp is not self._hp:
+            self._use_keys(send.aead, send.hp)
+        nonce = (self._iv ^ number).to_bytes(AEAD_NONCE_LENGTH, "big")
+        sealed = self._encrypt_payload(nonce, bytes(payload), bytes(header))
         sample_at = _SAMPLE_OFFSET - _PACKET_NUMBER_SIZE
-        mask = send.hp._mask(sealed[sample_at : sample_at + _SAMPLE_SIZE])
+        mask = self._mask_of(sealed[sample_at : sample_at + _SAMPLE_SIZE])
         number_at = 1 + len(cid)
         header[0] = first ^ (mask[0] & 0x1F)
         header[number_at] ^= mask[1]
@@ -137,7 +154,11 @@ class FastSender:
         datagram = bytes(header) + sealed
         packet.sent_bytes = len(datagram)
         quic._packet_number = number + 1
-        loss.on_packet_sent(packet=packet, space=self._space)
+        self._space.sent_packets[number] = packet
+        if packet.in_flight:  # Such a packet has stream data, so it is to be acknowledged.
+            self._space.ack_eliciting_in_flight += 1
+            loss._time_of_last_sent_ack_eliciting_packet = now
+            cc.on_packet_sent(packet=packet)
         if packet.is_ack_eliciting and not quic._ack_eliciting_sent_since_receipt:
             quic._close_at = now + state.idle_timeout(now)
             quic._ack_eliciting_sent_since_receipt = True
@@ -145,17 +166,22 @@ class FastSender:
         state.pacer.update_after_send(now=now)
         return datagram
 
+    def _use_keys(self, aead: AEAD, hp: HeaderProtection) -> None:
+        """Store the functions of the present keys, without those of aioquic around them."""
+        self._aead, self._hp = aead, hp
+        self._iv = aead._iv
+        self._encrypt_payload = aead._aead.encrypt
+        self._mask_of = established_state.mask_function(hp)
+
     def _append_ack(self, payload: bytearray, now: float, packet: QuicSentPacket) -> None:
         """Append an ACK frame for the only range of received packets."""
         quic, space = self._quic, self._space
-        received = space.ack_queue[0]
+        received = self._state.ack_ranges[0]
         largest = received.stop - 1
         assert space.largest_received_time is not None
         delay = max(0, int((now - space.largest_received_time) * 1_000_000))
         space.ack_at = None
-        packet.delivery_handlers.append(
-            (quic._on_ack_delivery, (space, space.largest_received_packet))
-        )
+        packet.delivery_handlers.append((self._on_ack_delivery, (space.largest_received_packet,)))
         payload.append(_ACK)
         _append_varint(payload, largest)
         _append_varint(payload, delay >> quic._local_ack_delay_exponent)
@@ -165,8 +191,8 @@ class FastSender:
     def _append_stream(self, payload: bytearray, room: int, packet: QuicSentPacket) -> None:
         """Append a STREAM frame with the first unsent bytes, as far as flow control permits."""
         quic, stream, sender = self._quic, self._state.stream, self._state.sender
-        pending = sender._pending
-        if not len(pending):
+        pending = self._state.pending_ranges
+        if not pending:
             sender.buffer_is_empty = True
             return
         unsent = pending[0]
@@ -180,10 +206,10 @@ class FastSender:
         if until <= start:
             return
         if until == stop:
-            pending.shift()
-            sender.buffer_is_empty = not len(pending)
+            del pending[0]
+            sender.buffer_is_empty = not pending
         else:
-            pending.subtract(start, until)
+            pending[0] = range(until, stop)
         if until > highest:
             quic._remote_max_data_used += until - highest
             sender.highest_offset = until
@@ -197,6 +223,16 @@ class FastSender:
         payload.append(length & 0xFF)
         at = start - sender._buffer_start
         payload += sender._buffer[at : at + length]
+
+    def _on_ack_delivery(self, delivery: QuicDeliveryState, largest: int) -> None:
+        """Omit the packets of an ACK frame from further ACK frames, because the peer has it."""
+        if delivery is not _ACKED:
+            return
+        ranges = self._state.ack_ranges
+        if len(ranges) == 1 and ranges[0].start <= largest < ranges[0].stop - 1:
+            ranges[0] = range(largest + 1, ranges[0].stop)
+        else:
+            self._space.ack_queue.subtract(0, largest + 1)
 
     def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
         """Release delivered bytes from memory, or queue lost bytes again."""
