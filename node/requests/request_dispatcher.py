@@ -158,13 +158,17 @@ class RequestDispatcher:
         return self._decided_checks.knows_request(session, seq)
 
     def record_direct(
-        self, sender: Sender[Caller], request: Request, batch: Batch, rows: list[int] | None
+        self,
+        sender: Sender[Caller],
+        request: Request,
+        batch: Batch,
+        rows: list[int] | None,
+        answered_at: int,
     ) -> None:
         """Store the keys of checks that a client sent directly, for deduplication."""
-        now, deadline_ns = self._now(), request.deadline_ms * 1_000_000
-        session = sender.identity[1]
+        session, deadline_ns = sender.identity[1], request.deadline_ms * 1_000_000
         self._decided_checks.record_request(
-            session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
+            session, request.seq, batch.keys, batch.costs, rows, answered_at, deadline_ns
         )
 
     def forward(

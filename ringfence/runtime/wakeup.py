@@ -27,6 +27,9 @@ class Wakeup:
     _task: Task | None = None
     _woken = False
     _scope: CancelScope | None = None
+    deadline = -inf
+    """Time when the wait ends without a signal; -inf when no task waits. To change it, call
+    `move_deadline`."""
 
     def wake(self) -> None:
         """Resume the task that waits; it runs after all tasks that are ready now."""
@@ -51,19 +54,16 @@ class Wakeup:
     async def wait_until(self, deadline: float) -> None:
         """Wait as `wait` does, but at most until `deadline`."""
         await checkpoint_if_cancelled()
+        self.deadline = deadline
         with CancelScope(deadline=deadline) as self._scope:
             await self.wait()
         self._scope = None
-
-    @property
-    def deadline(self) -> float:
-        """Time when the wait ends without a signal; -inf when no task waits."""
-        return -inf if self._scope is None else self._scope.deadline
+        self.deadline = -inf
 
     def move_deadline(self, deadline: float) -> None:
         """Change the deadline of the present wait, if a task waits."""
         if self._scope is not None:
-            self._scope.deadline = deadline
+            self._scope.deadline = self.deadline = deadline
 
     def _abort(self, _: RaiseCancelT) -> Abort:
         task, self._task = self._task, None

@@ -52,6 +52,13 @@ class Framer:
         message is returned.
         """
         if self._wrong_length is None:
+            length = len(data) - _PREFIX
+            if (
+                0 < length <= self.limit
+                and not self._buffer
+                and data[:_PREFIX] == length.to_bytes(_PREFIX, "big")
+            ):
+                return [data[_PREFIX:]]  # The usual case: one complete message.
             messages = self._append(data)
         if self._wrong_length is not None:
             self._buffer.clear()

@@ -69,9 +69,12 @@ class OpenSessions:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(name, self._cluster.view.hash, self._node.rules.current.version)
 
-    def on_sent(self, session: Caller, size: int) -> None:
-        """Count a sent message of `size` bytes; this may close sessions whose peers do not read."""
-        self.unsent.sent(session, size)
+    def on_sent(self, session: Caller, size: int, unsent: int) -> None:
+        """Count a sent message of `size` bytes; this may close sessions whose peers do not read.
+
+        `unsent` is the number of bytes that this peer has not acknowledged.
+        """
+        self.unsent.sent(session, size, unsent)
 
     def on_closed(self, session: Caller) -> None:
         """Remove a connection that has ended."""

@@ -282,11 +282,11 @@ class RequestIntake:
     ) -> None:
         sender = self._sender
         payload = self._encoded(self._dispatcher.answer(request, results, rows))
-        sender.remember(request.seq, payload)
+        answered_at = sender.remember(request.seq, payload)
         self._send(payload)
         sender.note(batch, results, now)
         if batch.op in COUNTED_ONCE and not batch.ids:
-            self._dispatcher.record_direct(sender, request, batch, rows)
+            self._dispatcher.record_direct(sender, request, batch, rows, answered_at)
         if not self._caller.is_over:
             self._caches.record_denials(self._caller, batch, results)
 

@@ -54,18 +54,21 @@ class Sender(Generic[SessionT]):
         request."""
         return self._answers.get(seq, ((), 0))
 
-    def remember(self, seq: int, answer: bytes | None) -> None:
-        """Store a request or one more answer to it; the oldest requests are dropped."""
+    def remember(self, seq: int, answer: bytes | None) -> int:
+        """Store a request or one more answer to it, and return the instant; the oldest requests
+        are dropped."""
         before = self.size
         answers, _ = self._answers.get(seq, ((), 0))
         if answer is not None:
             answers = (*answers, answer)
             self.size += len(answer)
-        self._answers[seq] = answers, self._senders.clock()
+        now = self._senders.clock()
+        self._answers[seq] = answers, now
         while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
             _, (forgotten, _) = self._answers.popitem(last=False)
             self.size -= sum(map(len, forgotten))
         self._senders.on_growth(self, self.size - before)
+        return now
 
     def now(self) -> int:
         """Return the instant before a decision, as `note` needs it."""

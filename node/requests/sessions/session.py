@@ -126,10 +126,11 @@ class Session:
     def send_payload(self, payload: bytes) -> None:
         """Send an encoded message; close the connection when too much is unacknowledged."""
         self._connection.send(payload)
-        if self._connection.unsent > _MAX_UNSENT:
+        unsent = self._connection.unsent
+        if unsent > _MAX_UNSENT:
             self.give_up()
         else:
-            self._sessions.on_sent(self, len(payload))
+            self._sessions.on_sent(self, len(payload), unsent)
 
     def give_up(self) -> None:
         """Close the connection because the peer does not read."""

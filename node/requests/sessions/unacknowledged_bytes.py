@@ -52,9 +52,11 @@ class UnacknowledgedBytes(Generic[SessionT]):
         self._looks = 0
         self._accounts: dict[SessionT, _Account] = {}
 
-    def sent(self, session: SessionT, size: int) -> None:
-        """Count a message of `size` bytes; close slow sessions when the total exceeds the limit."""
-        unsent = session.unsent
+    def sent(self, session: SessionT, size: int, unsent: int) -> None:
+        """Count a message of `size` bytes; close slow sessions when the total exceeds the limit.
+
+        `unsent` is the number of unacknowledged bytes of this session.
+        """
         account = self._accounts.get(session)
         if account is None:
             if not unsent:

@@ -101,6 +101,8 @@ class ConnectionTimers:
         self._connections = connections
         self._heap: list[tuple[float, int, QuicConnection]] = []
         self._order = count()
+        self._has_new = False
+        """Whether a deadline was set since the last call of `new_deadline`."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -109,9 +111,17 @@ class ConnectionTimers:
         """Make `take_due` return `connection` at `deadline`, unless an earlier one is set."""
         if deadline < connection.timer_at:
             connection.timer_at = deadline
+            self._has_new = True
             heappush(self._heap, (deadline, next(self._order), connection))
             if len(self._heap) > 64 + 2 * len(self._connections):
                 self._remove_stale()
+
+    def new_deadline(self) -> float | None:
+        """Return the earliest deadline if any was set since the last call, which few packets do."""
+        if not self._has_new:
+            return None
+        self._has_new = False
+        return self.next_deadline()
 
     def next_deadline(self, soon: float = -inf) -> float | None:
         """Return the earliest deadline of a connection. One after `soon` may have changed since."""

@@ -69,6 +69,8 @@ class Endpoint:
         self._failed_handshakes = HandshakePressure(settings)
         self._table = ConnectionTable(max_draining=settings.max_half_open)
         self._timers = ConnectionTimers(self._table.all)
+        self.new_deadline = self._timers.new_deadline
+        """Returns the next deadline if it may have become earlier since the last call."""
         self._sendable: dict[QuicConnection, None] = {}
         self._replies: Datagrams = []
         self.dialer = Dialer(settings, client or ClientTls(), self._table, self)

@@ -101,12 +101,11 @@ class AsyncioUdp(UdpTransport):
         later."""
         self._timer, self._due = None, inf
         deadline = self._next_deadline()
-        if deadline is None:
-            return
         now = self.now()
-        if deadline <= now:
-            self._tick()
-        else:
+        if deadline is not None and deadline <= now:
+            self._contain(self._tick)
+            deadline = self._next_deadline()
+        if deadline is not None:
             self._wake_by(max(deadline, now + _CLOCK_RESOLUTION))
 
     def _resolve(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:

@@ -25,7 +25,6 @@ class CallerLoopUdp(UdpTransport):
     """Transport of a client over UDP for a `CallerLoop`; it does nothing before `run`."""
 
     now = staticmethod(time.monotonic)
-    _needs_wake = False
     _ends_burst = 1000  # An answer to a few checks is smaller; no other answer is likely to follow.
 
     def __init__(self, loop: CallerLoop, *, on_bug: OnBug, client: ClientTls) -> None:

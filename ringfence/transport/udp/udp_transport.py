@@ -46,6 +46,9 @@ _MAX_BATCH = 64
 _MAX_HANDSHAKE_QUEUE = 512
 """Queued datagrams of handshakes; further ones are dropped, and QUIC repeats them."""
 
+_JUST_ARRIVED_NS = 200_000
+"""Time in the socket below which this process is not busy, so that few datagrams wait."""
+
 _READ_SIZE = 16384
 """Bytes read of a datagram. No peer sends a longer one, so the rest of it may be lost."""
 
@@ -53,10 +56,9 @@ _READ_SIZE = 16384
 class UdpTransport(ABC):
     """Transport over one UDP socket; all calls must come from one thread."""
 
-    _needs_wake = True
-    """Whether `_wake_by` has an effect."""
     _ends_burst = 0
-    """Size below which a datagram is taken for the last one of a burst: no read follows it."""
+    """Size below which a datagram is taken for the last one of a burst, if it has just arrived: no
+    read follows it."""
 
     def __init__(
         self,
@@ -129,7 +131,10 @@ class UdpTransport(ABC):
 
     @abstractmethod
     def _wake_by(self, deadline: float) -> None:
-        """Make sure that the task that runs `_tick` wakes at `deadline` or earlier."""
+        """Make sure that the task that runs `_tick` wakes at `deadline` or earlier.
+
+        A task that runs `_tick` reads `_next_deadline` afterwards, which may have been set before.
+        """
 
     def change_tls(self, client: ClientTls, server: ServerTls) -> None:
         """Use other certificates for new connections; established ones are not affected."""
@@ -171,15 +176,17 @@ class UdpTransport(ABC):
 
     def flush(self) -> None:
         """Send all messages that handlers and callers have queued."""
+        self._flush(self.now())
+
+    def _flush(self, now: float) -> None:
         if self._socket is None:
             return
         send = self._socket.send
-        for datagram, address in self._endpoint.datagrams_to_send(self.now()):
+        for datagram, address in self._endpoint.datagrams_to_send(now):
             send(datagram, address)
-        if self._needs_wake:
-            deadline = self._next_deadline()
-            if deadline is not None:
-                self._wake_by(deadline)
+        deadline = self._endpoint.new_deadline()
+        if deadline is not None:
+            self._wake_by(deadline)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Schedule `call` to run after the tasks that are ready now, followed by a flush."""
@@ -295,7 +302,7 @@ class UdpTransport(ABC):
                 self._queue_handshake(datagram, address)
             else:
                 receive(datagram, address, now)
-            if len(datagram) < self._ends_burst:
+            if len(datagram) < self._ends_burst and self.held_up_ns < _JUST_ARRIVED_NS:
                 return
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:

@@ -19,6 +19,8 @@ from ringfence.transport.udp.udp_transport import AddressInfo, UdpTransport
 
 __all__ = ["TrioUdp"]
 
+_SMALL = 1000
+"""Size of a datagram with a few checks or answers, in bytes: seldom does another one follow."""
 _SOON = 0.002
 """Seconds before a wake-up from which a flush checks whether it is still needed. With each packet,
 deadlines become later, and a wake-up costs as much as several packets."""
@@ -47,6 +49,7 @@ class TrioUdp(UdpTransport):
         `ConfigError` when it cannot listen.
         """
         sock = self._open(await self._bind_rows())
+        self._ends_burst = _SMALL if self._has_stamps else 0
         # Without the steps of `trio.current_time`, because this is read several times per packet.
         self._clock_time = trio.lowlevel.current_clock().current_time
         try:
@@ -63,14 +66,13 @@ class TrioUdp(UdpTransport):
             self._nursery = None
             self._close()
 
-    def flush(self) -> None:
+    def _flush(self, now: float) -> None:
         """Send all queued messages, and let the timer task sleep longer if it would soon wake
         without need."""
-        super().flush()
+        super()._flush(now)
         sleeper = self._sleeper
         if sleeper is None or (planned := sleeper.deadline) == -inf:
             return
-        now = self.now()
         if now < self._next_check and now + _SOON < planned:
             return
         self._next_check = now + _MOVE_PAUSE

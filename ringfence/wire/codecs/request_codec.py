@@ -5,12 +5,14 @@ and decoding raise `BadMessage`. `message_codec` converts it to `LocalProtocolEr
 fails.
 """
 
+from collections.abc import Sequence
 from operator import lt
+from typing import TypeGuard
 
 from msgpack import Unpacker, UnpackException
 
 from ringfence.limiter.limit import Limit
-from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.limiter.outcome import LONGEST_NS, Code, Outcomes
 from ringfence.wire.bounds import (
     MAX_COST,
     MAX_DEADLINE_MS,
@@ -53,6 +55,7 @@ _FIELDS_BEFORE_KEYS = 7
 _PEEKED_BYTES = 64
 """Number of bytes that `peek_request` reads. The fields that it needs end within 44 bytes."""
 _ONLY_BYTES = {bytes}
+_ONLY_INTEGERS = {int}
 _OPS = {op.value: op for op in Op}
 _LAST_OP = max(Op)
 _WITH_SLOT_IDS = (Op.CHECK, Op.REFUND, Op.RENEW)
@@ -142,14 +145,39 @@ def peek_request(payload: bytes) -> tuple[int, int] | None:
 def write_answer(message: Answer) -> list[object]:
     """Convert an answer to the list of its fields."""
     results = message.results
-    outcomes = results.outcomes
-    count = len(outcomes)
+    count = len(results.outcomes)
+    row = _write_row(results) if count == 1 else None
     return [
         ANSWER,
         integer(message.seq, "Answer.seq", 1),
         integer(message.view, "Answer.view"),
         integer(message.rules, "Answer.rules"),
         integer(count, "Answer.count", 1, MAX_KEYS),
+        *(_write_columns(results, count) if row is None else row),
+        None if message.rows is None else _write_rows(message.rows, count),
+    ]
+
+
+def _write_row(results: Results) -> Sequence[int] | None:
+    """Return the only row of an answer, whose columns are one integer each.
+
+    Returns None when a column is invalid or a duration is too long, for `_write_columns`.
+    """
+    outcomes = results.outcomes
+    codes, limits, remaining = outcomes.codes, outcomes.limits, outcomes.remaining
+    durations = outcomes.retry_after_ns, outcomes.reset_after_ns, outcomes.delay_ns
+    columns = (codes, limits, remaining, *durations, outcomes.slot_ids, results.sources)
+    try:
+        (row,) = zip(*columns, strict=True)
+    except ValueError:
+        return None
+    is_valid = row[0] <= _LAST_CODE and row[-1] <= _LAST_SOURCE
+    return row if is_valid and min(row) >= 0 and max(row) <= LONGEST_NS else None
+
+
+def _write_columns(results: Results, count: int) -> Sequence[int | bytes]:
+    outcomes = results.outcomes
+    return (
         write_integers(outcomes.codes, count, "Answer.codes", _LAST_CODE),
         write_integers(outcomes.limits, count, "Answer.limits"),
         write_integers(outcomes.remaining, count, "Answer.remaining"),
@@ -158,46 +186,52 @@ def write_answer(message: Answer) -> list[object]:
         write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
         write_integers(outcomes.slot_ids, count, "Answer.slot_ids"),
         write_integers(results.sources, count, "Answer.sources", _LAST_SOURCE),
-        None if message.rows is None else _write_rows(message.rows, count),
-    ]
+    )
 
 
 def read_answer(fields: list[object]) -> Answer:
     """Create an answer from the list of its `ANSWER_FIELDS` fields."""
-    (
-        _,
-        seq,
-        view,
-        rules,
-        size,
-        codes,
-        limits,
-        remaining,
-        retry,
-        reset,
-        delay,
-        slot_ids,
-        sources,
-        rows,
-    ) = fields
+    _, seq, view, rules, size, *columns, rows = fields
     count = integer(size, "Answer.count", 1, MAX_KEYS)
+    results = _read_row(columns) if count == 1 else None
     return Answer(
         integer(seq, "Answer.seq", 1),
         integer(view, "Answer.view"),
         integer(rules, "Answer.rules"),
-        Results(
-            Outcomes(
-                read_integers(codes, count, "Answer.codes", _LAST_CODE),
-                read_integers(limits, count, "Answer.limits"),
-                read_integers(remaining, count, "Answer.remaining"),
-                read_integers(retry, count, "Answer.retry_after_ns"),
-                read_integers(reset, count, "Answer.reset_after_ns"),
-                read_integers(delay, count, "Answer.delay_ns"),
-                read_integers(slot_ids, count, "Answer.slot_ids"),
-            ),
-            read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
-        ),
+        _read_columns(columns, count) if results is None else results,
         None if rows is None else _read_rows(rows, count),
+    )
+
+
+def _read_row(row: list[object]) -> Results | None:
+    """Create the results of an answer with one row, whose columns are one integer each.
+
+    Returns None for any other column, for `_read_columns`.
+    """
+    if not _are_integers(row) or min(row) < 0 or row[0] > _LAST_CODE or row[-1] > _LAST_SOURCE:
+        return None
+    code, limit, remaining, retry, reset, delay, slot_id, source = row
+    outcomes = Outcomes([code], [limit], [remaining], [retry], [reset], [delay], [slot_id])
+    return Results(outcomes, [source])
+
+
+def _are_integers(values: list[object]) -> TypeGuard[list[int]]:
+    return {*map(type, values)} == _ONLY_INTEGERS
+
+
+def _read_columns(columns: list[object], count: int) -> Results:
+    codes, limits, remaining, retry, reset, delay, slot_ids, sources = columns
+    return Results(
+        Outcomes(
+            read_integers(codes, count, "Answer.codes", _LAST_CODE),
+            read_integers(limits, count, "Answer.limits"),
+            read_integers(remaining, count, "Answer.remaining"),
+            read_integers(retry, count, "Answer.retry_after_ns"),
+            read_integers(reset, count, "Answer.reset_after_ns"),
+            read_integers(delay, count, "Answer.delay_ns"),
+            read_integers(slot_ids, count, "Answer.slot_ids"),
+        ),
+        read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
     )
 
 
@@ -233,6 +267,8 @@ def _read_keys(wire: object) -> list[bytes]:
 
 
 def _check_keys(keys: list[bytes]) -> None:
+    if len(keys) == 1 and type(keys[0]) is bytes and MIN_KEY <= len(keys[0]) <= MAX_KEY:
+        return
     if not 1 <= len(keys) <= MAX_KEYS:
         raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
     if set(map(type, keys)) == _ONLY_BYTES:

@@ -99,7 +99,10 @@ class FastReceiver:
     def _add_to_acknowledge(self, number: int) -> None:
         """Add a packet number to the ranges that the next ACK frame contains."""
         ranges = self._state.ack_ranges
-        if ranges and ranges[-1].stop == number:
+        if not ranges:
+            ranges.append(range(number, number + 1))
+            return
+        if ranges[-1].stop == number:
             ranges[-1] = range(ranges[-1].start, number + 1)
             return
         self._space.ack_queue.add(number)

@@ -229,10 +229,10 @@ class FastSender:
         if delivery is not _ACKED:
             return
         ranges = self._state.ack_ranges
-        if len(ranges) == 1 and ranges[0].start <= largest < ranges[0].stop - 1:
+        while ranges and ranges[0].stop <= largest + 1:
+            del ranges[0]
+        if ranges and ranges[0].start <= largest:
             ranges[0] = range(largest + 1, ranges[0].stop)
-        else:
-            self._space.ack_queue.subtract(0, largest + 1)
 
     def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
         """Release delivered bytes from memory, or queue lost bytes again."""

@@ -23,7 +23,7 @@ class World:
 
     def send(self, reader: Reader, size: int) -> None:
         reader.unsent += size + 4
-        self.account.sent(reader, size)
+        self.account.sent(reader, size, reader.unsent)
 
 
 def test_readers_that_acknowledge_are_never_disconnected() -> None:
@@ -85,10 +85,10 @@ def test_all_sessions_may_leave_32_mib_unacknowledged() -> None:
     account: UnacknowledgedBytes[Reader] = UnacknowledgedBytes(given_up.append)
     reader = Reader(32 << 20)
 
-    account.sent(reader, 1)
+    account.sent(reader, 1, reader.unsent)
     assert given_up == []
     reader.unsent += 1
-    account.sent(reader, 1)
+    account.sent(reader, 1, reader.unsent)
 
     assert given_up == [reader]
 
@@ -120,7 +120,7 @@ def test_a_closed_session_leaves_nothing_behind() -> None:
     w.send(reader, 496)
     reader.unsent = 0
     w.account.left(reader)
-    w.account.sent(reader, 100)
+    w.account.sent(reader, 100, reader.unsent)
 
     assert w.account.total == 0
     assert len(w.account._accounts) == 0
