@@ -53,7 +53,7 @@ class _Server:
     def receive(self, datagram: bytes) -> None:
         if not self.is_fast:
             self.quic._fast_path = None
-        self.quic.receive_datagram(datagram, CLIENT, self.world.now)
+        self.received += self.quic.receive(datagram, CLIENT, self.world.now)
         while (event := self.quic.next_event()) is not None:
             self.received += getattr(event, "data", b"")
             # Connections of Ringfence close on these events.

@@ -7,7 +7,7 @@ behaviour is aioquic's.
 
 import hmac
 import logging
-from math import inf, nextafter
+from math import inf
 from typing import TypeAlias
 
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # Public, by its docs.
@@ -28,7 +28,7 @@ from aioquic.quic.stream import QuicStream
 from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
-from ringfence.transport.quic.fast_path import FastPath
+from ringfence.transport.quic.fast_path import FastPath, hasten_acknowledgement
 
 __all__ = ["STREAM", "Datagrams", "AioquicConnection", "reset_token"]
 
@@ -43,9 +43,6 @@ KEY_UPDATE_AFTER = 1 << 22
 
 _BINDING = b"ringfence binding"
 """Label that separates this use of the TLS master secret from every other use."""
-
-_PIGGYBACK_INTERVAL = 0.0005
-"""Seconds between datagrams from which an acknowledgement is added to the next one."""
 
 _TIMER_SLACK = 1e-6
 """Seconds; more than the rounding error of a deadline, and less than the precision of any timer."""
@@ -89,8 +86,8 @@ class AioquicConnection(QuicConnection):
         """Whether this side closed, on request or after a protocol violation of the peer."""
         self.closed_by_peer = False
         """Whether the peer closed. If neither side did, the connection timed out."""
-        self._data_sent_at = -inf
-        self._sent_at = -inf
+        self.data_sent_at = -inf
+        self.sent_at = -inf
         self._update_keys_at = KEY_UPDATE_AFTER
         """Packet number of the next key update."""
         self.events = self._events
@@ -162,28 +159,29 @@ class AioquicConnection(QuicConnection):
             space.sent_packets.clear()
         self.__dict__.clear()
 
-    def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
-        """Send data as aioquic does, without its checks of a stream that exists."""
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            super().send_stream_data(stream_id, data, end_stream)
-        else:
-            stream.sender.write(data, end_stream)
+    def send(self, data: bytes) -> None:
+        """Add data to the stream; `urgent_datagrams` sends it."""
+        if self._fast_path is None or not self._fast_path.write(data):
+            self.send_stream_data(STREAM, data)
 
-    def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
-        """Process a datagram as aioquic does, but never with a time before the last transmission.
+    def receive(self, data: bytes, addr: Address, now: float) -> bytes:
+        """Process a datagram, and return its stream data. If the result is empty, `events` may
+        have data and other events.
 
-        All datagrams of a burst get the same `now`, although replies may leave in between. An
-        answer with an earlier time than its request would give aioquic a negative round trip, and
-        its loss timer would stay due forever.
+        As in aioquic, but never with a time before the last transmission. All datagrams of a burst
+        get the same `now`, although replies may leave in between. An answer with an earlier time
+        than its request would give aioquic a negative round trip, and its loss timer would stay
+        due forever.
         """
-        now = max(now, self._sent_at)
+        now = max(now, self.sent_at)
         if self._fast_path is not None:
-            if self._fast_path.receive(data, addr, now):
-                return
+            delivered = self._fast_path.receive(data, addr, now)
+            if delivered is not None:
+                return delivered
         elif self._use_fast_path:
             self._fast_path = FastPath.of(self, STREAM)
-        super().receive_datagram(data, addr, now)
+        self.receive_datagram(data, addr, now)
+        return b""
 
     def get_timer(self) -> float | None:
         """Return the time at which to call `handle_timer`, as in aioquic."""
@@ -217,33 +215,19 @@ class AioquicConnection(QuicConnection):
         )
 
     def urgent_datagrams(self, now: float) -> Datagrams:
-        """Return `datagrams_to_send`, with acknowledgements piggybacked on stream data.
-
-        aioquic delays an acknowledgement by 1 ms even when data leaves earlier. A check and its
-        answer then cost four datagrams instead of two. Under load an acknowledgement in every
-        datagram costs more than it saves, so it is added at most once per interval.
-        """
-        if not self._network_paths:
-            return []  # No packet could be decrypted yet, so there is no peer address.
-        space = self._spaces[Epoch.ONE_RTT]
-        stream = self._streams.get(STREAM)
-        has_data = stream is not None and not stream.sender.buffer_is_empty
-        if space.ack_at is not None:
-            is_late = (
-                space.ack_at - now < _PIGGYBACK_INTERVAL
-                or now - self._data_sent_at > _PIGGYBACK_INTERVAL
-            )
-            if (has_data and is_late) or space.ack_at <= now:
-                # Just before now: pacing would delay an acknowledgement due exactly now, and the
-                # deadline would stay due forever on a clock that does not advance.
-                space.ack_at = nextafter(now, -inf)
-        if has_data:
-            self._data_sent_at = now
-        self._sent_at = now
+        """Return `datagrams_to_send`, with acknowledgements piggybacked on stream data."""
         if self._packet_number >= self._update_keys_at:
             self.request_key_update()
-        datagrams = None if self._fast_path is None else self._fast_path.build(now, self.window)
-        return self.datagrams_to_send(now) if datagrams is None else datagrams
+        if self._fast_path is not None:
+            datagrams = self._fast_path.build(now, self.window)
+            if datagrams is not None:
+                return datagrams
+        if not self._network_paths:
+            return []  # No packet could be decrypted yet, so there is no peer address.
+        stream = self._streams.get(STREAM)
+        has_data = stream is not None and not stream.sender.buffer_is_empty
+        hasten_acknowledgement(self, self._spaces[Epoch.ONE_RTT], has_data, now)
+        return self.datagrams_to_send(now)
 
     def _log_key_updated(self, key_type: str, trigger: str) -> None:
         """Schedule the next key update; aioquic calls this method when the keys of both directions

@@ -159,7 +159,7 @@ class QuicConnection:
             assert self.quic is not None
             if self._is_untrusted:
                 self._raise_limits()
-            self.quic.send_stream_data(STREAM, message)
+            self.quic.send(message)
             self._events.on_sendable(self)
         else:
             self._unsent_messages.append(message)
@@ -187,11 +187,14 @@ class QuicConnection:
         assert self.quic is not None
         self._received_at = now
         try:
-            self.quic.receive_datagram(datagram, path, now)
+            data = self.quic.receive(datagram, path, now)
         except Exception as error:  # noqa: BLE001 - see `datagrams_to_send`.
             self._fail(error)
         else:
-            self._process_events()
+            if data and self.state is State.OPEN:
+                self._on_data(data)
+            else:
+                self._process_events()
         if self.state is State.OPEN and self.quic.is_quiet(now):
             self._events.on_deadline_changed(self)
         else:
@@ -332,10 +335,13 @@ class QuicConnection:
         if event.stream_id != STREAM or self.state is not State.OPEN:
             self._on_violation("unexpected_stream", f"stream {event.stream_id} is not in use")
             return
+        if self._on_data(event.data) and event.end_stream:
+            self._on_violation("stream_ended", "the stream was ended")
+
+    def _on_data(self, data: bytes) -> bool:
         if not self._stream_exists:
             self._open_stream()
-        if self._deliver(event.data) and event.end_stream:
-            self._on_violation("stream_ended", "the stream was ended")
+        return self._deliver(data)
 
     def _deliver(self, data: bytes) -> bool:
         """Pass the messages that `data` completes to the handler; return whether all were valid."""

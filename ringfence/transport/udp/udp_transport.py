@@ -56,6 +56,8 @@ _READ_SIZE = 16384
 class UdpTransport(ABC):
     """Transport over one UDP socket; all calls must come from one thread."""
 
+    _flushed_at = -inf
+    """Time of the last flush."""
     _ends_burst = 0
     """Size below which a datagram is taken for the last one of a burst, if it has just arrived: no
     read follows it."""
@@ -176,12 +178,10 @@ class UdpTransport(ABC):
 
     def flush(self) -> None:
         """Send all messages that handlers and callers have queued."""
-        self._flush(self.now())
-
-    def _flush(self, now: float) -> None:
         if self._socket is None:
             return
         send = self._socket.send
+        self._flushed_at = now = self.now()
         for datagram, address in self._endpoint.datagrams_to_send(now):
             send(datagram, address)
         deadline = self._endpoint.new_deadline()

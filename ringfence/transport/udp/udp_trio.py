@@ -66,11 +66,11 @@ class TrioUdp(UdpTransport):
             self._nursery = None
             self._close()
 
-    def _flush(self, now: float) -> None:
+    def flush(self) -> None:
         """Send all queued messages, and let the timer task sleep longer if it would soon wake
         without need."""
-        super()._flush(now)
-        sleeper = self._sleeper
+        super().flush()
+        sleeper, now = self._sleeper, self._flushed_at
         if sleeper is None or (planned := sleeper.deadline) == -inf:
             return
         if now < self._next_check and now + _SOON < planned:

@@ -14,27 +14,35 @@ from aioquic.quic.connection import QuicConnection
 try:
     from ringfence.transport.quic.fast_path._established_state import EstablishedState
     from ringfence.transport.quic.fast_path._packet_receiver import FastReceiver
-    from ringfence.transport.quic.fast_path._packet_sender import FastSender
+    from ringfence.transport.quic.fast_path._packet_sender import (
+        FastSender,
+        hasten_acknowledgement,
+    )
 except ImportError:  # The compiled modules exist only where a C compiler was available.
     from ringfence.transport.quic.fast_path.established_state import EstablishedState
     from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
-    from ringfence.transport.quic.fast_path.packet_sender import FastSender
+    from ringfence.transport.quic.fast_path.packet_sender import (
+        FastSender,
+        hasten_acknowledgement,
+    )
 
-__all__ = ["FastPath"]
+__all__ = ["FastPath", "hasten_acknowledgement"]
 
 
 class FastPath:
     """Fast path of one QUIC connection. Each method reports when a packet needs the general path.
 
-    `receive` processes a datagram, or returns False. `build` returns the datagrams that can be
-    sent, or None. `next_deadline` returns when the next timer is due, or None.
+    `receive` processes a datagram and returns its stream data, or None. `write` adds stream data,
+    or returns False. `build` returns the datagrams that can be sent, or None. `next_deadline`
+    returns when the next timer is due, or None.
     """
 
-    __slots__ = ("build", "next_deadline", "receive")
+    __slots__ = ("build", "next_deadline", "receive", "write")
 
     def __init__(self, state: EstablishedState) -> None:
         self.receive = FastReceiver(state).receive
-        self.build = FastSender(state).build
+        sender = FastSender(state)
+        self.write, self.build = sender.write, sender.build
         self.next_deadline = state.next_deadline
 
     @classmethod

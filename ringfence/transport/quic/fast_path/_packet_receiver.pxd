@@ -6,13 +6,16 @@ from ringfence.transport.quic.fast_path._established_state cimport EstablishedSt
 cdef class FastReceiver:
     cdef EstablishedState _state
     cdef object _quic, _space, _aead, _hp, _iv, _decrypt_payload, _mask_of
-    cdef bytes _payload
+    cdef bytes _payload, _data
     cdef Py_ssize_t _at
     cdef int _first
     cdef long long _number
 
-    @cython.locals(number=cython.longlong, is_eliciting=cython.bint, is_next=cython.bint)
-    cpdef bint receive(self, bytes data, object address, double now) except -1
+    @cython.locals(
+        number=cython.longlong, size=cython.longlong, lower=cython.longlong, received=set,
+        is_eliciting=cython.bint, is_next=cython.bint,
+    )
+    cpdef bytes receive(self, bytes data, object address, double now)
 
     @cython.locals(ranges=list)
     cdef void _add_to_acknowledge(self, long long number) except *

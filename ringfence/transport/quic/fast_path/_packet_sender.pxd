@@ -3,9 +3,16 @@ cimport cython
 from ringfence.transport.quic.fast_path._established_state cimport EstablishedState
 
 
+@cython.locals(is_late=cython.bint)
+cpdef object hasten_acknowledgement(object last, object space, bint has_data, double now)
+
+
 cdef class FastSender:
     cdef EstablishedState _state
-    cdef object _quic, _space, _crypto_stream, _aead, _hp, _iv, _encrypt_payload, _mask_of
+    cdef object _quic, _last, _space, _crypto_stream, _aead, _hp, _iv, _encrypt_payload, _mask_of
+
+    @cython.locals(start=cython.longlong, stop=cython.longlong, ranges=list)
+    cpdef bint write(self, bytes data) except -1
 
     @cython.locals(datagrams=list, acks=cython.bint, has_data=cython.bint, datagram=bytes)
     cpdef list build(self, double now, long long window)

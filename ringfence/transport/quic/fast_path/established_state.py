@@ -10,6 +10,7 @@ from math import inf
 from aioquic._crypto import HeaderProtection
 from aioquic.quic.congestion.base import K_GRANULARITY
 from aioquic.quic.connection import QuicConnection, QuicConnectionState
+from aioquic.quic.recovery import K_MICRO_SECOND, K_SECOND
 from aioquic.tls import Epoch
 
 __all__ = ["CONNECTED", "EstablishedState", "mask_function"]
@@ -110,6 +111,42 @@ class EstablishedState:
             self._idle = self.quic._idle_timeout()
             self._idle_at = now
         return self._idle
+
+    def next_send_time(self, now: float) -> float | None:
+        """Return when the next packet may leave; None for now. As in aioquic's pacer."""
+        pacer = self.pacer
+        packet_time = pacer.packet_time
+        if packet_time is None:
+            return None
+        return now + packet_time if self._refilled_bucket(now) <= 0 else None
+
+    def pace_after_send(self, now: float) -> None:
+        """Use the time of one packet, as aioquic's pacer does after each packet."""
+        pacer = self.pacer
+        packet_time = pacer.packet_time
+        if packet_time is not None:
+            pacer.bucket_time = max(0.0, self._refilled_bucket(now) - packet_time)
+
+    def update_pace(self, congestion_window: int, smoothed_rtt: float) -> None:
+        """Compute the pace from new estimates, as aioquic's pacer does."""
+        pacer = self.pacer
+        rate = congestion_window / max(smoothed_rtt, K_MICRO_SECOND)
+        size = pacer._max_datagram_size
+        pacer.packet_time = max(K_MICRO_SECOND, min(size / rate, K_SECOND))
+        burst = max(2 * size, min(congestion_window // 4, 16 * size)) / rate
+        pacer.bucket_max = burst
+        pacer.bucket_time = min(pacer.bucket_time, burst)
+
+    def _refilled_bucket(self, now: float) -> float:
+        """Return the time for which packets may leave at once."""
+        pacer = self.pacer
+        bucket: float = pacer.bucket_time
+        evaluated_at: float = pacer.evaluation_time
+        if now > evaluated_at:
+            bucket = min(bucket + (now - evaluated_at), pacer.bucket_max)
+            pacer.bucket_time = bucket
+            pacer.evaluation_time = now
+        return bucket
 
     def next_deadline(self) -> float | None:
         """Return when the connection's next timer is due; None when `get_timer` of aioquic must

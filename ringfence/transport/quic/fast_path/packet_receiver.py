@@ -38,6 +38,7 @@ class FastReceiver:
     __slots__ = (
         "_aead",
         "_at",
+        "_data",
         "_decrypt_payload",
         "_first",
         "_hp",
@@ -62,28 +63,37 @@ class FastReceiver:
         """First byte of the packet, without header protection."""
         self._number = 0
         """Number of the packet."""
+        self._data = b""
+        """Stream data of the packet that no event contains yet."""
         self._aead: AEAD | None = None
         self._hp: HeaderProtection | None = None
         """Keys whose functions are stored below."""
 
-    def receive(self, data: bytes, address: Address, now: float) -> bool:
-        """Process a datagram like aioquic's `receive_datagram`; return False when aioquic must do
-        it."""
+    def receive(self, data: bytes, address: Address, now: float) -> bytes | None:
+        """Process a datagram like aioquic's `receive_datagram`; return None when aioquic must do
+        it.
+
+        Returns the stream data of the packet. If aioquic has processed some of its frames, all
+        data is in aioquic's events, and the result is empty.
+        """
         quic, space, state = self._quic, self._space, self._state
         if not state.is_usable() or state.path.addr != address or not self._decrypt(data):
-            return False
+            return None
         number = self._number
         window = space.received_packets
-        if number < window._lower or number in window._received:
-            return True
+        received = window._received
+        lower = window._lower
+        if number < lower or number in received:
+            return b""
         if number > space.expected_packet_number:
             space.expected_packet_number = number + 1
         if number > quic._spin_highest_pn:
             quic._spin_bit = bool(self._first & 0x20) is not state.is_client
             quic._spin_highest_pn = number
+        self._data = b""
         is_eliciting = self._process_frames(self._payload, now)
         if quic._state is not _CONNECTED or quic._close_pending:
-            return True
+            return self._data
         quic._close_at = now + state.idle_timeout(now)
         quic._ack_eliciting_sent_since_receipt = False
         is_next = number == space.largest_received_packet + 1
@@ -91,10 +101,15 @@ class FastReceiver:
             space.largest_received_packet = number
             space.largest_received_time = now
         self._add_to_acknowledge(number)
-        window.add(number)
+        size = window._size
+        if len(received) < 2 * size:
+            received.add(number)
+            window._lower = max(lower, number - size + 1)
+        else:
+            window.add(number)  # Now and then, it removes old numbers.
         if is_eliciting:
             self._schedule_ack(now, is_next)
-        return True
+        return self._data
 
     def _add_to_acknowledge(self, number: int) -> None:
         """Add a packet number to the ranges that the next ACK frame contains."""
@@ -185,6 +200,9 @@ class FastReceiver:
     def _process_by_aioquic(self, payload: bytes, now: float) -> bool:
         """Let aioquic process the remaining frames of a packet."""
         quic = self._quic
+        if self._data:  # The events are in the order of the frames.
+            quic._events.append(StreamDataReceived(self._data, False, self._state.stream_id))
+            self._data = b""
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
             host_cid=quic.host_cid,
@@ -229,8 +247,7 @@ class FastReceiver:
         receiver.highest_offset = receiver._buffer_start = offset + length
         limit.used += length
         self._at = begin + length
-        data = payload[begin : begin + length]
-        quic._events.append(StreamDataReceived(data, False, self._state.stream_id))
+        self._data += payload[begin : begin + length]
         return True
 
     def _process_ack(self, at: int, now: float) -> bool:
@@ -286,9 +303,7 @@ class FastReceiver:
         loss._rtt_smoothed = 0.875 * loss._rtt_smoothed + 0.125 * latest
         # Without the acknowledgement delay, which would end the slow start too early.
         cc.on_rtt_measurement(now=now, rtt=latest)
-        self._state.pacer.update_rate(
-            congestion_window=cc.congestion_window, smoothed_rtt=loss._rtt_smoothed
-        )
+        self._state.update_pace(cc.congestion_window, loss._rtt_smoothed)
 
     def _read_varint(self) -> int:
         """Decode the variable-length integer (RFC 9000, 16) at `_at`, and move `_at` after it."""

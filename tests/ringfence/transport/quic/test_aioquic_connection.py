@@ -47,7 +47,7 @@ class Pair:
                 for datagram, _to in source.urgent_datagrams(self.now):
                     carried += 1
                     if not lose_every or carried % lose_every:
-                        target.receive_datagram(datagram, address, self.now)
+                        self.received += len(target.receive(datagram, address, self.now))
                 while (event := target.next_event()) is not None:
                     self.received += len(getattr(event, "data", b""))
             self.now += 0.001
@@ -170,11 +170,11 @@ def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
     pair.run(50)
     pair.client.send_stream_data(0, b"ask again")
     for datagram, _ in pair.client.urgent_datagrams(pair.now):
-        pair.server.receive_datagram(datagram, CLIENT, pair.now)
+        pair.server.receive(datagram, CLIENT, pair.now)
 
     pair.server.send_stream_data(0, b"answer")
     for datagram, _ in pair.server.urgent_datagrams(pair.now):
-        pair.client.receive_datagram(datagram, SERVER, pair.now)
+        pair.client.receive(datagram, SERVER, pair.now)
 
     assert pair.client.unacknowledged == 0
 
@@ -190,11 +190,11 @@ def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, sh
     pair.client.datagrams_to_send(pair.now)
     pair.client.send_stream_data(0, b"found")
     for datagram, _ in pair.client.datagrams_to_send(pair.now):
-        pair.server.receive_datagram(datagram, CLIENT, pair.now)
+        pair.server.receive(datagram, CLIENT, pair.now)
     pair.now += 0.002
     pair.server.handle_timer(pair.now)
     for datagram, _ in pair.server.datagrams_to_send(pair.now):
-        pair.client.receive_datagram(datagram, SERVER, pair.now)
+        pair.client.receive(datagram, SERVER, pair.now)
     loss = pair.client._loss
     # One of these sums lies half-way between two instants and is rounded down, twice.
     loss._rtt_latest = 0.25 + bits * ulp(pair.now)
@@ -219,9 +219,9 @@ def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_
         original_cid=client.original_destination_connection_id,
     )
     for datagram, _ in client.urgent_datagrams(10.5):
-        server.receive_datagram(datagram, CLIENT, 10.5)
+        server.receive(datagram, CLIENT, 10.5)
     for datagram, _ in server.urgent_datagrams(10.5):
-        client.receive_datagram(datagram, SERVER, 10.0)  # The burst was begun before the question.
+        client.receive(datagram, SERVER, 10.0)  # The burst was begun before the question.
 
     assert client._loss._rtt_smoothed >= 0
 

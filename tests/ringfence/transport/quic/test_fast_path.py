@@ -110,7 +110,7 @@ class World:
     def step(self):
         while self.flying and self.flying[0][0] <= self.now:
             _, _, target, datagram, sender = heappop(self.flying)
-            target.quic.receive_datagram(datagram, sender, self.now)
+            target.received += target.quic.receive(datagram, sender, self.now)
             while (event := target.quic.next_event()) is not None:
                 if hasattr(event, "data") and getattr(event, "stream_id", None) == STREAM:
                     target.received += event.data
@@ -203,7 +203,7 @@ def test_questions_and_answers_take_the_short_way(is_compiled):
         world.run(0.003)
 
     assert len(taken) >= 40
-    assert all(taken)
+    assert None not in taken
 
 
 @BOTH_FORMS
@@ -269,24 +269,22 @@ def test_datagrams_that_were_tampered_with_change_nothing(is_compiled):
     for place in range(len(datagram)):
         forged = bytearray(datagram)
         forged[place] ^= 0x01
-        world.server.quic.receive_datagram(bytes(forged), CLIENT, world.now + 1.0)
-        world.server.quic.receive_datagram(datagram[:place], CLIENT, world.now + 1.0)
+        for data in (bytes(forged), datagram[:place]):
+            assert not world.server.quic.receive(data, CLIENT, world.now + 1.0)
 
     assert world.server.quic.next_event() is None
     assert world.server.quic.closing is None
     assert world.server.quic._close_at == before
-    world.server.quic.receive_datagram(datagram, CLIENT, world.now)
-    assert world.server.quic.next_event().data == b"the true words"
+    assert world.server.quic.receive(datagram, CLIENT, world.now) == b"the true words"
 
 
 def test_a_datagram_that_comes_twice_is_taken_once():
     world = World()
     world.client.say(b"once")
     datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
-    for _ in range(2):
-        world.server.quic.receive_datagram(datagram, CLIENT, world.now)
+    received = [world.server.quic.receive(datagram, CLIENT, world.now) for _ in range(2)]
 
-    assert world.server.quic.next_event().data == b"once"
+    assert received == [b"once", b""]
     assert world.server.quic.next_event() is None
 
 
