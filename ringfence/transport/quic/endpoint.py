@@ -91,6 +91,17 @@ class Endpoint:
         """Number of connections that are open or in their handshake, in both directions."""
         return len(self._table)
 
+    def receive_established(self, data: bytes, addr: Address, now: float) -> bool:
+        """Process a packet of an open connection; return False for any other datagram.
+
+        Nearly all datagrams are of this kind, and this method takes the fewest steps for them.
+        """
+        connection = self._table.by_cid.get(data[1 : 1 + CID_LENGTH])
+        if connection is None or connection.state is not State.OPEN or data[0] & 0xC0 != 0x40:
+            return False
+        connection.receive(data, addr, now)
+        return True
+
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
         """Process the payload of one UDP datagram; never raises, for any bytes."""
         self._table.dispose_removed()

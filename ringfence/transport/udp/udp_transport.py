@@ -279,7 +279,7 @@ class UdpTransport(ABC):
         """Read up to `_MAX_BATCH` datagrams from the socket and pass them to the endpoint."""
         assert self._socket is not None
         sock, is_ipv6 = self._socket.raw, self._socket.is_ipv6
-        receive, is_handshake = self._endpoint.receive_datagram, self._endpoint.is_handshake
+        endpoint = self._endpoint
         now = self.now()
         self.held_up_ns = 0
         for count in range(_MAX_BATCH):
@@ -298,10 +298,12 @@ class UdpTransport(ABC):
                 self._process_icmp_errors(sock, now)
                 continue
             address = plain_address(sender) if is_ipv6 else sender
-            if is_handshake(datagram):
+            if endpoint.receive_established(datagram, address, now):
+                pass
+            elif endpoint.is_handshake(datagram):
                 self._queue_handshake(datagram, address)
             else:
-                receive(datagram, address, now)
+                endpoint.receive_datagram(datagram, address, now)
             if len(datagram) < self._ends_burst and self.held_up_ns < _JUST_ARRIVED_NS:
                 return
 

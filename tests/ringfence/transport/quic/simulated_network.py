@@ -131,7 +131,9 @@ class Network:
         return connection, log
 
     def inject(self, datagram: bytes, source: Address, target: Address = NODE) -> None:
-        self.endpoints[target].receive_datagram(datagram, source, self.now)
+        endpoint = self.endpoints[target]
+        if not endpoint.receive_established(datagram, source, self.now):
+            endpoint.receive_datagram(datagram, source, self.now)
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -149,7 +151,7 @@ class Network:
             while self._flight and self._flight[0][0] <= self.now:
                 _, _, source, target, datagram = heappop(self._flight)
                 if target in self.endpoints:
-                    self.endpoints[target].receive_datagram(datagram, source, self.now)
+                    self.inject(datagram, source, target)
             for endpoint in self.endpoints.values():
                 endpoint.tick(self.now)
         self.now = end

@@ -55,6 +55,25 @@ def test_the_accepting_side_may_send_first_after_a_received_packet(network: Netw
     assert served.address == APP
 
 
+def test_only_packets_of_open_connections_take_the_short_way(network: Network) -> None:
+    connection, log = open_pair(network)
+    network.carried.clear()
+    connection.send(b"question")
+    network.run(0.001)
+    ((_, _, packet),) = network.carried
+    node = network.endpoints[NODE]
+
+    others = [b"", b"\x00" + packet[1:], b"\xc0" + packet[1:], packet[:1] + bytes(len(packet) - 1)]
+    assert not any([node.receive_established(other, APP, network.now) for other in others])
+    assert node.receive_established(packet, APP, network.now)
+    network.run(0.1)
+    assert log.messages == [b"question"]
+
+    connection.close()
+    network.run(0.1)
+    assert not node.receive_established(packet, APP, network.now)
+
+
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_lost_datagrams_delay_messages_but_neither_drop_nor_reorder_them(seed: int) -> None:
