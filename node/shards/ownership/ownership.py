@@ -306,9 +306,14 @@ class ShardOwnership:
     ) -> list[int]:
         """Accept shards that their owner `sender` has transferred without any counters.
 
-        Returns the shards that this node did not hold before; use `accept` for the others.
+        Returns the accepted shards. Use `accept` for the others: this node holds them, or has sent
+        their counters to a member that has not acknowledged them.
         """
-        new = [shard for shard in shards if not self.held[shard]]
+        new = [
+            shard
+            for shard in shards
+            if not (self.held[shard] or self._is_in_flight(shard, group, sender))
+        ]
         arrived = self._add_new(new, group, sender)
         crossed = self._crossed.find_all(arrived, group, sender, now)
         self._states.apply_to_all(arrived, Event.TRANSFER)

@@ -8,7 +8,7 @@ from node.metrics.counters import Counters
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, Op
+from ringfence.wire import Batch, Holding, Op, Pull
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host, member
 
 
@@ -110,6 +110,25 @@ def test_a_return_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
     owner.pull(stand_in)
 
     assert owner.used == 5
+
+
+def test_a_transfer_without_counters_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
+    """The node deleted its own unacknowledged transfer when it accepted the empty shard."""
+    standby, owner, receiver = Host("a"), Host("b"), Host("c")
+    owner.start()
+    standby.cover("b")
+    standby.spend(2)
+    receiver.ask(standby)  # The network drops the answer.
+    owner.sender.index([])
+    shard = shard_of(KEY)
+    (group,) = owner.sender.answer(standby.name, Pull(1, [shard], 0), NOW, lambda _: False).groups
+    assert (group.hold, group.sizes, group.taken_from) == (Holding.HELD, [0], "")
+
+    accepted = standby.ownership.accept_empty([shard], group, owner.name, NOW)
+
+    assert (accepted, standby.holds) == ([], False)
+    standby.cover("c")
+    assert standby.used == 2
 
 
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
