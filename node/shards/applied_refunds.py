@@ -10,7 +10,7 @@ from typing import Protocol
 from hashring import shard_of
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from ringfence.limiter import Engine
+from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Results
 
 __all__ = ["AppliedRefunds"]
@@ -60,12 +60,15 @@ class AppliedRefunds:
             left[key] -= removed[row]
         return results, removed
 
-    def undo(self, refunds: Sequence[DecidedCheck], now: int) -> None:
-        """Charge the units of refunds again, because another member has refunded them too."""
+    def undo(self, refunds: Sequence[DecidedCheck], counts: Snapshot, now: int) -> None:
+        """Charge the units of refunds again, because another member has refunded them too.
+
+        `counts` are the counters of that member. They have the limits of keys without a counter.
+        """
         rows: dict[bytes, list[int]] = {}
         for refund in sorted(refunds, key=lambda each: each.age_ns, reverse=True):
             rows.setdefault(refund.key, []).extend([refund.age_ns, refund.cost])
-        self._merge.charge(rows, now)
+        self._merge.charge(rows, now, counts=counts)
         for key, row in rows.items():
             cover = self._covers.get(shard_of(key))
             if cover is not None:

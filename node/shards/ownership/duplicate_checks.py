@@ -9,6 +9,7 @@ from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
 from node.shards.log_rows import without_checks
 from node.shards.ownership.cover import Cover
+from ringfence.limiter import Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = ["DuplicateChecks"]
@@ -25,7 +26,7 @@ class DuplicateChecks:
     def remove(
         self,
         cover: Cover | None,
-        keys: Sequence[bytes],
+        counts: Snapshot,
         logs: Sequence[Sequence[int]],
         decided: Sequence[DecidedCheck],
         now: int,
@@ -36,11 +37,11 @@ class DuplicateChecks:
         """Remove duplicate charges of a shard that a member sends; return the sender's log of its
         admitted units without them.
 
-        `decided` are the sender's checks, and `logs` has one row of its log for each key. `cover`
-        has the log of this node if it holds the shard for its owner. `is_restored` means that the
-        sender's counters replace those of this node; then their charges stay. Otherwise the earlier
-        charge stays, because the later one may belong to a later window. Of a refund that both have
-        applied, the one on this node is undone.
+        `decided` are the sender's checks, `counts` its counters, and `logs` has one row of its log
+        for each of their keys. `cover` has the log of this node if it holds the shard for its
+        owner. `is_restored` means that the sender's counters replace those of this node; then their
+        charges stay. Otherwise the earlier charge stays, because the later one may belong to a
+        later window. Of a refund that both have applied, the one on this node is undone.
         """
         ours_first, theirs_first, refunds = self._checks.merge(decided, now)
         if not is_held:
@@ -56,14 +57,14 @@ class DuplicateChecks:
                 # it has forwarded, and the owner has charged those.
                 since = cover.since
                 theirs_first = [each for each in theirs_first if now - each.age_ns >= since]
+        if refunds:  # First, because they may have removed the charges that are removed below.
+            self._refunds.undo(refunds, counts, now)
         if theirs_first:
             self._merge.refund(theirs_first, now)
         if cover is not None:
             for check in [each for each in theirs_first if not each.row[SLOT_ID]]:
                 cover.log.take_back(check.key, check.cost)
-        if refunds:
-            self._refunds.undo(refunds, now)
-        return without_checks(keys, logs, ours_first) if ours_first else logs
+        return without_checks(counts.keys, logs, ours_first) if ours_first else logs
 
     def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:
         """Return a check of another member with the age and the outcome of its charge on this

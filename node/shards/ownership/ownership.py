@@ -256,7 +256,7 @@ class ShardOwnership:
         if log is not None and is_restored:
             log.find_sent(group.origins)
         logs = self._duplicates.remove(
-            log, counts.keys, logs, decided, now, is_held=is_held, is_restored=is_restored
+            log, counts, logs, decided, now, is_held=is_held, is_restored=is_restored
         )
         # The sender may not know that this node was the standby of the owner. But a replica that
         # the sender itself sent has the units that it has sent now.

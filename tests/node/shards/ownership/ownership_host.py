@@ -109,6 +109,19 @@ class Host:
             row = Results(outcomes, [Source.OWNER]).row(0)
             self.checks.remember(check_id, KEY, units, row, answered_at or at)
 
+    def refund(self, units: int, *, check_id: CheckId, at: int) -> None:
+        """Refund units, as a member does that may not be the only one to receive the refund."""
+        which = [1] * len(self.carried)
+        batch = Batch(Op.REFUND, [KEY], [units], limits=self.carried, which=which)
+
+        def count() -> Results:
+            outcomes = decide_batch(self.engine, batch, at)
+            self.ownership.record_decided(batch, outcomes, at)
+            return Results(outcomes, [Source.OWNER])
+
+        results, [removed] = self.ownership.refunds.apply(batch, count, at)
+        self.checks.remember(check_id, KEY, removed, results.row(0), at, is_refund=True)
+
     def cover(self, owner: str, *silent: str, at: int | None = None) -> None:
         at = self.now if at is None else at
         copies = list(self.ownership.replicas.of(shard_of(KEY)))
@@ -140,7 +153,7 @@ class Host:
         if about.hold is not Holding.HELD:
             return
         counts = reply.counts.unpack()
-        logs = reply.fallback_counts or [[]]
+        logs = reply.fallback_counts or [[]] * len(counts.keys)
         shard = shard_of(KEY)
         self.ownership.accept(shard, about, sender.name, counts, logs, self.now, reply.decided)
 

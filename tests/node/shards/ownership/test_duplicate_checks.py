@@ -8,6 +8,8 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 CHECK = (7, 1, 0)
 """Identity of the check that two members decide."""
+REFUND = (7, 2, 0)
+"""Identity of the refund of that check."""
 BEGIN, EARLIER, LATER = NOW - 3_000_000, NOW - 2_000_000, NOW - 1_000_000
 ORDERS = pytest.mark.parametrize(("first", "second"), [(EARLIER, LATER), (LATER, EARLIER)])
 
@@ -81,6 +83,26 @@ def test_a_check_of_two_owners_counts_once(first: int, second: int) -> None:
     one.pull(other)
 
     assert one.used == 7
+
+
+@pytest.mark.parametrize("units", [0, 1])
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_a_check_and_its_refund_at_two_members_leave_the_other_units(
+    units: int, *, is_carried: bool
+) -> None:
+    """The second charge was removed first, and the refund found no limit for the unused key."""
+    limit = Limit.of_ns(20, DAY, algorithm=Algorithm.SLIDING_WINDOW)
+    one, other = (Host(name, limit, carried=limit if is_carried else None) for name in "ab")
+    one.start(units)
+    one.copy_to(other)
+    other.cover("a", at=BEGIN)
+    for host, at in ((other, EARLIER), (one, LATER)):
+        host.spend(1, at=at, check_id=CHECK)
+        host.refund(1, at=at, check_id=REFUND)
+
+    one.pull(other)
+
+    assert one.used == units
 
 
 def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
