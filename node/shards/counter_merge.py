@@ -9,10 +9,10 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks, without_row
-from node.shards.ownership.origins import UNKNOWN
+from node.shards.ownership.origins import are_all_known
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import CODE, MAX_ORIGINS, SLOT_ID, DecidedCheck, ShardGroup
+from ringfence.wire import CODE, SLOT_ID, DecidedCheck, ShardGroup
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
@@ -318,7 +318,7 @@ class CrossedTransfers:
             return None
         if not {*transfer.marks[:1]}.isdisjoint(group.origins):
             return None
-        if transfer.marks and _are_all_known(group.origins):
+        if transfer.marks and are_all_known(group.origins):
             return transfer  # The sender would have the mark of this transfer.
         return None if _has_received(transfer, decided, now) else transfer
 
@@ -399,11 +399,6 @@ def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
     if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
         return age_ns
     return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
-
-
-def _are_all_known(origins: Sequence[int]) -> bool:
-    """Return whether no mark was dropped from the origins of counters."""
-    return 0 < len(origins) < MAX_ORIGINS and not {*UNKNOWN}.issubset(origins)
 
 
 def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int) -> bool:

@@ -3,7 +3,8 @@ the receiver.
 """
 
 from hashring import NodeId
-from node.shards.ownership.ownership_table import BLIND, Event
+from node.shards.ownership.origins import are_all_known
+from node.shards.ownership.ownership_table import BLIND, Event, State
 from node.shards.ownership.shard_states import ShardStates
 from ringfence.wire import ShardGroup
 
@@ -26,8 +27,11 @@ def event_of(
     has_theirs = not {*marks}.isdisjoint(states.origins.of(shard))
     if cover is not None and has_theirs and cover.marks.isdisjoint(marks):
         owner = base_of = sender  # The replica that this node started from has the sender's log.
-    if cover is not None and cover.sent_mark and cover.sent_mark in group.origins:
-        owner = sender  # The sender has the counters with which this node started again.
+    if cover is not None and cover.sent_mark:
+        if cover.sent_mark in group.origins:
+            owner = sender  # The sender has the counters with which this node started again.
+        elif states[shard] is State.RETAKEN and group.taken_from and are_all_known(group.origins):
+            owner = base_of = NodeId("")  # The sender never received them.
     if is_blind and group.taken_from:  # The log has all units of this node.
         is_unrelated = False
     # The sender's log is enough when it started from this node's counters, or owns them, too.

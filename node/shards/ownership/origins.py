@@ -14,7 +14,7 @@ from hashring import SHARDS, pick
 from node.context.round_timer import NEVER
 from ringfence.wire import MAX_ORIGINS
 
-__all__ = ["UNKNOWN", "ShardOrigins", "merge_origins"]
+__all__ = ["UNKNOWN", "ShardOrigins", "are_all_known", "merge_origins"]
 
 _MARKS_KEPT_NS = 120_000_000_000
 """Time for which marks are kept: longer than members keep unacknowledged transfers."""
@@ -33,6 +33,11 @@ def merge_origins(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
         return tuple(both)
     old_marks = [number for number in both if number % 2][:excess]
     return UNKNOWN if len(old_marks) < excess else tuple([n for n in both if n not in old_marks])
+
+
+def are_all_known(origins: Sequence[int]) -> bool:
+    """Return whether no mark was dropped from the origins of counters."""
+    return 0 < len(origins) < MAX_ORIGINS and not {*UNKNOWN}.issubset(origins)
 
 
 class ShardOrigins:
