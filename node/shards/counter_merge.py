@@ -10,7 +10,11 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks, without_row
 from node.shards.ownership.origins import are_all_known
-from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
+from node.shards.transfers.unacknowledged_transfers import (
+    OutgoingTransfer,
+    OutgoingTransfers,
+    append_row,
+)
 from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
 from ringfence.wire import CODE, SLOT_ID, DecidedCheck, ShardGroup
 
@@ -142,6 +146,32 @@ class CounterMerge:
             log = FallbackLog()
             add_logs(log, counts, [slotted.get(key, ()) for key in counts.keys], now)
             self.charge_log(log, [*slotted], counts, now, now)
+
+    def restore_more(
+        self, counts: Snapshot, logs: Sequence[Sequence[int]], now: int
+    ) -> tuple[Snapshot, list[Sequence[int]]]:
+        """Restore the counters that have more units below another member's log than the counters
+        of this node; return the other counters with their rows of the log.
+
+        Both members began with the same units, and the other member admitted more before its log.
+        Slots are left to the log, and so are counters with counts of other data centers.
+        """
+        theirs = Engine(max_keys=max(1, len(counts.keys)))
+        theirs.restore(counts, now)
+        more, others = Snapshot([], [], [], [], []), Snapshot([], [], [], [], [])
+        rows: list[Sequence[int]] = []
+        for at, (key, row) in enumerate(zip(counts.keys, logs, strict=True)):
+            below = theirs.used(key, now) - sum(row[1::2])
+            is_slotted = counts.limits[counts.which[at]].algorithm is Algorithm.CONCURRENCY
+            is_shared = bool(counts.remote_counts and counts.remote_counts[at])
+            if is_slotted or is_shared or below <= self._engine.used(key, now):
+                append_row(others, counts, at)
+                rows.append(row)
+            else:
+                append_row(more, counts, at)
+        self.restore(more, now)
+        self._changed.update(more.keys)
+        return others, rows
 
     def restore_below(
         self, log: FallbackLog, copies: Iterable[tuple[int, Snapshot]], now: int

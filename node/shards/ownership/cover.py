@@ -83,7 +83,7 @@ class Cover(Struct):
         cover = cls(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
         cover.base_of, cover.copied_at = base_of, transfer.copied_at
         cover.duplicates = dict(transfer.duplicates or {})
-        cover.marks = {*transfer.marks}
+        cover.marks = {*transfer.marks[1:]}
         cover.sent_mark = next(iter(transfer.marks), 0)
         cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
         for part in transfer.parts:

@@ -31,7 +31,7 @@ class DuplicateChecks:
         decided: Sequence[DecidedCheck],
         now: int,
         *,
-        is_held: bool,
+        is_added: bool,
         is_restored: bool,
     ) -> Sequence[Sequence[int]]:
         """Remove duplicate charges of a shard that a member sends; return the sender's log of its
@@ -39,12 +39,13 @@ class DuplicateChecks:
 
         `decided` are the sender's checks, `counts` its counters, and `logs` has one row of its log
         for each of their keys. `cover` has the log of this node if it holds the shard for its
-        owner. `is_restored` means that the sender's counters replace those of this node; then their
+        owner. `is_added` means that the units of both are added; otherwise nothing is removed.
+        `is_restored` means that the sender's counters replace those of this node; then their
         charges stay. Otherwise the earlier charge stays, because the later one may belong to a
         later window. Of a refund that both have applied, the one on this node is undone.
         """
         ours_first, theirs_first, refunds = self._checks.merge(decided, now)
-        if not is_held:
+        if not is_added:
             return logs
         if is_restored:
             # Slots need no refund: a merge has each slot with the state at the member that held it.

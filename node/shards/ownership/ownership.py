@@ -25,7 +25,7 @@ from node.shards.ownership.cover import Arrival, Cover, Released, others
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.origins import UNKNOWN, merge_origins
-from node.shards.ownership.ownership_table import BLIND, Event
+from node.shards.ownership.ownership_table import BLIND, Action, Event
 from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
 from node.shards.shard_steps import ShardSteps
@@ -255,8 +255,10 @@ class ShardOwnership:
         is_restored = self._states.is_restored_by(shard, event)
         if log is not None and is_restored:
             log.find_sent(group.origins)
+        is_compared = bool(are_shared) and self._states.has_action(shard, event, Action.JOIN)
+        is_added = is_held and not is_compared
         logs = self._duplicates.remove(
-            log, counts, logs, decided, now, is_held=is_held, is_restored=is_restored
+            log, counts, logs, decided, now, is_added=is_added, is_restored=is_restored
         )
         # The sender may not know that this node was the standby of the owner. But a replica that
         # the sender itself sent has the units that it has sent now.

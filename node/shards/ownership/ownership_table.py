@@ -163,7 +163,10 @@ ACTION_MEANINGS = {
         "As `RESTORE`; then charge the units that this node admitted for the owner. Keys that the "
         "sender does not have keep their counters."
     ),
-    Action.CHARGE_SENDERS_LOG: "Charge the units that the sender admitted for the owner.",
+    Action.CHARGE_SENDERS_LOG: (
+        "Charge the units that the sender admitted for the owner. If this node lacks units from "
+        "before the sender's log, counters with more of them replace those of this node."
+    ),
     Action.KEEP_SENDERS_LOG: "Add the units in the sender's log to this node's log for the owner.",
     Action.KEEP_SENDERS_UNITS: "Add all units of the sender to this node's log for the owner.",
     Action.COVER_OWNER: "Decide for the owner: start a log of admitted units.",

@@ -14,7 +14,7 @@ from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows, without_units
 from node.shards.ownership.cover import Arrival, Cover, others
-from node.shards.ownership.origins import UNKNOWN, ShardOrigins
+from node.shards.ownership.origins import UNKNOWN, ShardOrigins, are_all_known
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
@@ -132,7 +132,8 @@ class ShardStates:
                     (cover.mark,) = self.origins.of(shard)
         elif Action.CHARGE_SENDERS_LOG in actions:
             marks = () if arrival.group is None else arrival.group.marks
-            self.origins.add(shard, marks or arrival.origins)
+            has_base = bool(marks) and self._has_base(shard, arrival)
+            self.origins.add(shard, marks if has_base else arrival.origins)
         elif not _ANNOUNCED.isdisjoint(actions):
             self.origins.add(shard, arrival.origins)
         if cover is not None and not cover.mark:
@@ -180,8 +181,12 @@ class ShardStates:
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which
         then charges what it admitted."""
+        return any([self.has_action(shard, event, action) for action in _BASES])
+
+    def has_action(self, shard: int, event: Event, action: Action) -> bool:
+        """Return whether an event would perform an action in the state of a shard."""
         transition = TABLE.get((self[shard], event))
-        return transition is not None and not _BASES.isdisjoint(transition.actions)
+        return transition is not None and action in transition.actions
 
     def ask_next_owner(self, shard: int, now: int) -> bool:
         """Cover another member that may hold a shard, because the owner does not; return whether
@@ -272,9 +277,13 @@ class ShardStates:
                     self._keep_units(self.ended[shard], shard, arrival)
             case Action.CHARGE_SENDERS_LOG:
                 regained = self.regained.get(shard, {})
+                has_base = self._has_base(shard, arrival)
                 for _, counts in copies:
                     logs = without_units(counts.keys, arrival.logs, regained)
-                    merge.charge_arrived(counts, logs, now)
+                    if has_base:
+                        merge.charge_arrived(counts, logs, now)
+                    else:
+                        merge.charge_arrived(*merge.restore_more(counts, logs, now), now)
                 if shard in self.ended:
                     self.ended[shard].add_log(arrival)
             case Action.KEEP_SENDERS_LOG:
@@ -294,6 +303,14 @@ class ShardStates:
                 self._add_ended(shard, self.covers.pop(shard), now)
             case Action.COUNT_HEALED:
                 self._counters.add("splits_healed")
+
+    def _has_base(self, shard: int, arrival: Arrival) -> bool:
+        """Return whether this node has the units that are below the log of an arriving shard."""
+        group = arrival.group
+        if group is None or not are_all_known(group.origins):
+            return True
+        base = [number for number in group.origins if number not in group.marks]
+        return not base or self.origins.have_all(shard, base)
 
     def _keep_units(self, cover: Cover, shard: int, arrival: Arrival) -> None:
         now = arrival.now

@@ -48,6 +48,20 @@ def test_every_unit_counts_once_in_a_random_history(steps: list[Step]) -> None:
         "spend a, cover b a, cover c b, copy a b, fetch c a",
         # The receiver of a transfer that was taken back never got it, and had an older replica.
         "spend a, copy a b, spend a, cover b a, fetch c a, ask b c, cover c b, fetch c b",
+        # A node added only the log of a member that had also admitted units before its log.
+        "spend a, ask b a, cover a c, fetch c a, cover b a",
+        "spend a, ask b a, cover a b, fetch c a, cover b a",
+        "fetch_unacknowledged b a, spend b, ask c b, cover b a, cover a c",
+        "fetch_unacknowledged c a, spend c, ask b c, cover a b, cover c b",
+        "fetch_unacknowledged c a, spend c, ask b c, cover a c, fetch a c, cover c b",
+        "fetch_unacknowledged c a, spend c, fetch b c, ask a b, cover a b, cover b a",
+        "fetch b a, spend b, fetch c b, ask b c, cover c b, cover b a",
+        "ask c a, cover a b, spend a, fetch c a, cover a b, ask b a, cover a c",
+        # A check of both members was removed, although only the units that exceeded the other
+        # member's were added.
+        "fetch_unacknowledged b a, cover a b, fetch_unacknowledged c b, spend a, "
+        "fetch_unacknowledged c a, cover a c, spend a",
+        "spend a, cover b c, fetch_unacknowledged b c, spend b, fetch_unacknowledged c b",
     ],
 )
 def test_every_unit_counts_once_in_a_known_history(steps: str) -> None:
