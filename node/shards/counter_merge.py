@@ -10,6 +10,7 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks, without_row
 from node.shards.ownership.origins import are_all_known
+from node.shards.shared_buckets import joined_buckets
 from node.shards.transfers.unacknowledged_transfers import (
     OutgoingTransfer,
     OutgoingTransfers,
@@ -283,9 +284,12 @@ class CounterMerge:
             for key, state, which in zip(mine.keys, mine.states, mine.which, strict=True)
             if mine.limits[which].algorithm is Algorithm.SLIDING_WINDOW_LOG
         }
-        rest = self._engine.snapshot([key for key in mine.keys if key not in aged], now)
+        buckets = joined_buckets(mine, counts, regained, are_shared=are_shared)
+        plain = [key for key in mine.keys if key not in {*aged, *buckets.keys}]
+        rest = self._engine.snapshot(plain, now)
         log = self.admitted(rest, regained, now)
         self.restore(counts, now)
+        self.restore(buckets, now)
         self.charge(aged, now, counts=mine)
         self.charge_log(log, rest.keys, rest, now, now)
 

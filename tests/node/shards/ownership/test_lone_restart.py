@@ -278,6 +278,36 @@ def test_counts_of_other_data_centers_are_not_added_to_those_of_this_one(
     assert restarted.used == 7
 
 
+def test_a_bucket_keeps_units_that_are_older_than_the_counts_of_two_periods() -> None:
+    """Only counts of two periods were added to the counters of a member that started alone."""
+    owner, alone = Host("a"), Host("b")
+    rule = EngineRule(Limit.of_ns(10, DAY, Algorithm.TOKEN_BUCKET), is_shared=True)
+    for host, at, units in ((owner, NOW - 2 * DAY, 100), (alone, NOW, 2)):
+        host.engine.set_rules({RULE: rule})
+        host.start()
+        host.engine.charge([KEY], [units], [0], at)
+    owner.spend(0)
+    assert (owner.used, owner.engine.local_counts([KEY], NOW)) == (80, [[]])
+
+    owner.pull(alone)
+
+    assert owner.used == 82
+    assert [cells[1::2] for cells in owner.engine.local_counts([KEY], NOW)] == [[2]]
+
+
+def test_units_of_a_bucket_that_have_drained_are_not_added_again() -> None:
+    one, other = Host("a"), Host("b")
+    rule = EngineRule(Limit.of_ns(10, DAY, Algorithm.TOKEN_BUCKET), is_shared=True)
+    for host, at in ((one, NOW - DAY), (other, NOW)):
+        host.engine.set_rules({RULE: rule})
+        host.start()
+        host.engine.charge([KEY], [6], [0], at)
+
+    one.pull(other)
+
+    assert one.used == 6
+
+
 def test_recovered_counts_are_added_at_a_node_without_data() -> None:
     restarted, receiver = Host("b"), Host("c")
     restarted.start()
