@@ -10,7 +10,7 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks, without_row
 from node.shards.ownership.origins import are_all_known
-from node.shards.shared_buckets import joined_buckets
+from node.shards.ownership.shared_buckets import joined_buckets
 from node.shards.transfers.unacknowledged_transfers import (
     OutgoingTransfer,
     OutgoingTransfers,

@@ -25,7 +25,7 @@ from node.shards.ownership.cover import Arrival, Cover, Released, others
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.origins import UNKNOWN, merge_origins
-from node.shards.ownership.ownership_table import BLIND, Action, Event
+from node.shards.ownership.ownership_table import BLIND, Event
 from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
 from node.shards.shard_steps import ShardSteps
@@ -227,8 +227,7 @@ class ShardOwnership:
         now: int,
         decided: Sequence[DecidedCheck] = (),
     ) -> bool:
-        """Accept a shard that `sender` has transferred, and merge it with any counters of this
-        node.
+        """Accept a shard that `sender` has transferred; merge it with this node's counters, if any.
 
         `group` describes the transfer. A repeated transfer has no effect. A check that both this
         node and the sender (`decided`) have decided is counted once. Returns False when the shard
@@ -255,8 +254,7 @@ class ShardOwnership:
         is_restored = self._states.is_restored_by(shard, event)
         if log is not None and is_restored:
             log.find_sent(group.origins)
-        is_compared = bool(are_shared) and self._states.has_action(shard, event, Action.JOIN)
-        is_added = is_held and not is_compared
+        is_added = self._states.is_added_by(shard, event, are_shared=bool(are_shared))
         logs = self._duplicates.remove(
             log, counts, logs, decided, now, is_added=is_added, is_restored=is_restored
         )
@@ -308,14 +306,9 @@ class ShardOwnership:
     ) -> list[int]:
         """Accept shards that their owner `sender` has transferred without any counters.
 
-        Returns the accepted shards. Use `accept` for the others: this node holds them, or has sent
-        their counters to a member that has not acknowledged them.
+        Returns these shards; use `accept` for the others, which are held or in flight.
         """
-        new = [
-            shard
-            for shard in shards
-            if not (self.held[shard] or self._is_in_flight(shard, group, sender))
-        ]
+        new = [s for s in shards if not (self.held[s] or self._is_in_flight(s, group, sender))]
         arrived = self._add_new(new, group, sender)
         crossed = self._crossed.find_all(arrived, group, sender, now)
         self._states.apply_to_all(arrived, Event.TRANSFER)

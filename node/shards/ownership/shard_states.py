@@ -181,12 +181,20 @@ class ShardStates:
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which
         then charges what it admitted."""
-        return any([self.has_action(shard, event, action) for action in _BASES])
+        return not _BASES.isdisjoint(self._actions(shard, event))
 
-    def has_action(self, shard: int, event: Event, action: Action) -> bool:
-        """Return whether an event would perform an action in the state of a shard."""
+    def is_added_by(self, shard: int, event: Event, *, are_shared: bool) -> bool:
+        """Return whether units that arrive with an event are added to those of this node.
+
+        With `are_shared`, both members began with the same units. Then a join adds only the units
+        of this node that exceed those of the sender.
+        """
+        is_compared = are_shared and Action.JOIN in self._actions(shard, event)
+        return bool(self.held[shard]) and not is_compared
+
+    def _actions(self, shard: int, event: Event) -> Sequence[Action]:
         transition = TABLE.get((self[shard], event))
-        return transition is not None and action in transition.actions
+        return () if transition is None else transition.actions
 
     def ask_next_owner(self, shard: int, now: int) -> bool:
         """Cover another member that may hold a shard, because the owner does not; return whether

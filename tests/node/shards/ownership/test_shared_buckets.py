@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.shards.shared_buckets import joined_buckets
+from node.shards.ownership.shared_buckets import joined_buckets
 from ringfence.limiter import Algorithm, Limit, Snapshot
 
 LIMIT = Limit.of_ns(10, 1000, algorithm=Algorithm.TOKEN_BUCKET)
