@@ -262,9 +262,10 @@ class ShardOwnership:
         # the sender itself sent has the units that it has sent now.
         whose = self.replicas.sender_of(shard) or ""
         is_base = whose != sender and (group.replica_at == self._me or whose == group.taken_from)
-        is_used = bool(group.replica_at) and is_base and not is_held
-        replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
         origins = self.replicas.origins_of(shard)
+        is_new = {*group.marks}.isdisjoint(origins)  # It has no units of the sender's log.
+        is_used = bool(group.replica_at) and is_base and is_new and not is_held
+        replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_used else []
         since = now - max([check.age_ns for check in decided], default=0)
         arrival = Arrival(now, [(now, counts)], logs, group, since=since, origins=group.origins)
         self._states.apply(shard, event, arrival)
@@ -404,8 +405,7 @@ class ShardOwnership:
         now: int,
         origins: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
-        """Store the counters that an owner replicates to this node; also use them for shards held
-        in its place.
+        """Store counters that an owner replicates here; use them for shards held in its place.
 
         `origins` has the origins of each counter, or of all counters, if they are known.
         """

@@ -208,6 +208,24 @@ def test_a_standby_merges_counts_from_a_takeover_without_replica_into_its_replic
     assert standby.used == 7
 
 
+def test_a_replica_with_units_of_the_arriving_log_is_no_base_below_it() -> None:
+    """The first unit was counted in the replica and in the log."""
+    restarted, blind, third = Host("a"), Host("b"), Host("c")
+    blind.cover("a")
+    blind.spend(1)
+    blind.copy_to(third)
+    blind.spend(2)
+    third.cover("b")
+    third.spend(4)
+    third.copy_to(restarted)
+
+    restarted.pull(blind)
+    assert restarted.used == 3
+    restarted.pull(third)
+
+    assert restarted.used == 7
+
+
 def test_a_standby_that_was_silent_uses_its_replica_of_the_owner() -> None:
     standby, third, _ = copied_and_away()
     assert third.to_ask == []  # It does not know the standby before it.
