@@ -14,7 +14,7 @@ from hashring import SHARDS, pick
 from node.context.round_timer import NEVER
 from ringfence.wire import MAX_ORIGINS
 
-__all__ = ["UNKNOWN", "ShardOrigins", "are_all_known", "merge_origins"]
+__all__ = ["UNKNOWN", "ShardOrigins", "are_all_known", "is_blind_start", "merge_origins"]
 
 _MARKS_KEPT_NS = 120_000_000_000
 """Time for which marks are kept: longer than members keep unacknowledged transfers."""
@@ -40,6 +40,11 @@ def are_all_known(origins: Sequence[int]) -> bool:
     return 0 < len(origins) < MAX_ORIGINS and not {*UNKNOWN}.issubset(origins)
 
 
+def is_blind_start(number: int) -> bool:
+    """Return whether an origin is a start in place of an owner that may have counters."""
+    return number % 4 == 2
+
+
 class ShardOrigins:
     """Origins of the shards that one node holds.
 
@@ -59,14 +64,16 @@ class ShardOrigins:
         self._marked_at: dict[int, int] = {}
         """Last instant of a change of each shard with marks, in this order."""
 
-    def start(self, shards: Sequence[int]) -> None:
+    def start(self, shards: Sequence[int], *, is_blind: bool = False) -> None:
         """Set the origin of shards that start without counters; its number is even.
 
         Later starts of other shards share it, so that replication frames have few origins. A shard
-        that starts again has a new one.
+        that starts again has a new one. `is_blind` means that the owner may have counters.
         """
-        if not self._newest or any([self._got_newest[shard] for shard in shards]):
-            self._newest, self._got_newest = (2 * next(self._numbers),), bytearray(SHARDS)
+        is_like = any([is_blind_start(newest) == is_blind for newest in self._newest])
+        if not is_like or any([self._got_newest[shard] for shard in shards]):
+            number = next(each for each in self._numbers if each % 2 == is_blind)
+            self._newest, self._got_newest = (2 * number,), bytearray(SHARDS)
         for shard in shards:
             self._got_newest[shard] = 1
         self.set(shards, self._newest)

@@ -14,7 +14,7 @@ from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows, without_units
 from node.shards.ownership.cover import Arrival, Cover, others
-from node.shards.ownership.origins import UNKNOWN, ShardOrigins, are_all_known
+from node.shards.ownership.origins import UNKNOWN, ShardOrigins, are_all_known, is_blind_start
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
@@ -127,7 +127,7 @@ class ShardStates:
             if arrival.origins:
                 self.origins.set([shard], arrival.origins)
             else:
-                self.origins.start([shard])
+                self.origins.start([shard], is_blind=cover is not None)
                 if cover is not None:
                     (cover.mark,) = self.origins.of(shard)
         elif Action.CHARGE_SENDERS_LOG in actions:
@@ -223,7 +223,7 @@ class ShardStates:
             if held[shard] and not is_held:
                 begun.append(shard)
         if begun:
-            self.origins.start(begun)
+            self.origins.start(begun, is_blind=event is Event.TAKE_OVER_BLIND)
             replicas.drop([shard for shard in begun if shard in replicas])
         if changed and states[changed[0]] >= COUNTED:
             self.transfers.drop(changed)
@@ -313,12 +313,14 @@ class ShardStates:
                 self._counters.add("splits_healed")
 
     def _has_base(self, shard: int, arrival: Arrival) -> bool:
-        """Return whether this node has the units that are below the log of an arriving shard."""
+        """Return whether this node has the units that are below the log of an arriving shard, or
+        will receive them in the log of the member that started without the owner's counters."""
         group = arrival.group
         if group is None or not are_all_known(group.origins):
             return True
-        base = [number for number in group.origins if number not in group.marks]
-        return not base or self.origins.have_all(shard, base)
+        known = {*group.marks, *self.origins.of(shard)}
+        lacks = [number for number in group.origins if number not in known]
+        return not lacks or any(map(is_blind_start, lacks))
 
     def _keep_units(self, cover: Cover, shard: int, arrival: Arrival) -> None:
         now = arrival.now

@@ -57,6 +57,9 @@ def test_every_unit_counts_once_in_a_random_history(steps: list[Step]) -> None:
         "fetch_unacknowledged c a, spend c, fetch b c, ask a b, cover a b, cover b a",
         "fetch b a, spend b, fetch c b, ask b c, cover c b, cover b a",
         "ask c a, cover a b, spend a, fetch c a, cover a b, ask b a, cover a c",
+        # A node added a replica below a log, and then the log of the member that the replica is of.
+        "cover c a, spend c, copy c b, cover b c",
+        "cover b c, spend b, fetch c b, cover b c, copy c b",
         # A check of both members was removed, although only the units that exceeded the other
         # member's were added.
         "fetch_unacknowledged b a, cover a b, fetch_unacknowledged c b, spend a, "

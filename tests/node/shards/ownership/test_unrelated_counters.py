@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from hashring import Member, Ring, shard_of
-from node.shards.ownership.origins import UNKNOWN, ShardOrigins
+from node.shards.ownership.origins import UNKNOWN, ShardOrigins, is_blind_start
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import MAX_ORIGINS
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
@@ -169,29 +169,40 @@ def test_each_start_of_a_shard_has_another_origin() -> None:
     origins = ShardOrigins(7)
     origins.start([1, 2])
     origins.start([3])
-    assert origins.of(1) == origins.of(2) == origins.of(3) == (14,)
+    assert origins.of(1) == origins.of(2) == origins.of(3) == (16,)
 
     origins.start([4, 2])
     origins.start([1])
-    assert origins.of(4) == origins.of(2) == origins.of(1) == (16,)
+    assert origins.of(4) == origins.of(2) == origins.of(1) == (20,)
 
     origins.start([1])
-    assert origins.of(1) == (18,)
+    assert origins.of(1) == (24,)
+
+
+def test_a_start_in_place_of_an_owner_has_an_origin_of_its_own() -> None:
+    origins = ShardOrigins(7)
+
+    origins.start([1], is_blind=True)
+    origins.start([2], is_blind=True)
+    origins.start([3])
+
+    assert [*map(origins.of, (1, 2, 3))] == [(14,), (14,), (16,)]
+    assert [is_blind_start(number) for number in (14, 15, 16, 17)] == [True, False, False, False]
 
 
 def test_counters_with_an_unknown_origin_may_have_any_units() -> None:
     origins = ShardOrigins(7)
     origins.start([1])
-    assert origins.of(1) == (14,)
+    assert origins.of(1) == (16,)
     assert origins.are_shared(1, (6, 8)) is False
-    assert origins.are_shared(1, (6, 14))
+    assert origins.are_shared(1, (6, 16))
     assert origins.are_shared(1, ()) is None
     assert origins.are_shared(1, UNKNOWN) is None
-    assert origins.are_shared(1, (*UNKNOWN, 14))
+    assert origins.are_shared(1, (*UNKNOWN, 16))
 
     origins.add(1, (6, 8))
-    assert origins.of(1) == (14, 6, 8)
-    assert origins.have_all(1, (6, 14))
+    assert origins.of(1) == (16, 6, 8)
+    assert origins.have_all(1, (6, 16))
     assert not origins.have_all(1, (6, 10))
     assert not origins.have_all(1, ())
     origins.add(1, UNKNOWN)
