@@ -5,11 +5,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import trio
+
 from hashring import Member, NodeId, Ring, shard_of
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import parse_url
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.loading.yaml_files import load_path
 from tests.node.end_to_end.test_serve import NodeProcess, started
-from tests.ringfence.gateway.processes import Gateway, gateway
+from tests.ringfence.gateway.processes import Gateway, gateway, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("a", "b", "c")
@@ -27,6 +31,15 @@ class Cluster:
         for process in (self.gateways[name].process, self.nodes[name].process):
             process.kill()
             process.wait()
+
+    def wait_copied(self) -> None:
+        """Wait until the standbys have acknowledged the replicas of all counters."""
+        until(lambda: not any(trio.run(self._copy_ages)))
+
+    async def _copy_ages(self) -> list[int]:
+        async with open_cluster(parse_url(self.nodes[NAMES[0]].url)) as cluster:
+            rows = await cluster.admin.all_stats()
+        return [1 if counters is None else counters["copy_age_ms"] for _, counters in rows]
 
     def clients(self, domain: str, key: str, count: int) -> dict[tuple[str, ...], list[str]]:
         """Return `count` names of clients for each pair of owner and standby of their counters."""

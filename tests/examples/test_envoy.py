@@ -1,7 +1,6 @@
 """examples/envoy: real Envoy before a three-node cluster."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -117,7 +116,7 @@ def test_when_a_host_crashes_no_request_fails_and_every_limit_holds(edge: Edge) 
     clients = edge.behind.clients("edge", "client", 2)
     for name in [name for names in clients.values() for name in names]:
         assert edge.statuses("/", name, 2) == [200, 200]
-    time.sleep(0.3)  # A replica is at most a tenth of a second old.
+    edge.behind.wait_copied()
 
     other_clients = [f"other-{number}" for number in range(8 * MAX_AT_ONCE)]
     repeated = [name for names in clients.values() for name in names for _ in range(4)]
