@@ -139,14 +139,14 @@ async def open_cluster(
     use_leases: bool = True,
     hedge_after: float | None = None,
     deadline: float | None = None,
-    max_gather: float = 0.0,
+    frame_interval: float = 0.0,
     on_rules: Callable[[RuleSet], None] = _ignore_rules,
 ) -> AsyncIterator[Cluster]:
     """Connect as `connect` does; for tools that also need members and counters.
 
     After `hedge_after` seconds without an answer of the owner, the check is also sent to the
     standby if the hedging budget allows. Nodes receive the time that remains of `deadline` seconds.
-    `max_gather` is that of `LinkSettings`. `on_rules` receives the rules of the cluster at each
+    `frame_interval` is that of `LinkSettings`. `on_rules` receives the rules of the cluster at each
     change.
     """
     checked_seconds("connect_timeout", connect_timeout)
@@ -157,7 +157,7 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=links_of(url, deadline, max_gather),
+        link=links_of(url, deadline, frame_interval),
         ask_owners=ask_owners,
         denial_cache_size=denial_cache_size,
         use_leases=bool(use_leases),
@@ -263,9 +263,9 @@ def client_hello(url: ClusterUrl) -> Hello:
     )
 
 
-def links_of(url: ClusterUrl, deadline: float | None, max_gather: float = 0.0) -> LinkSettings:
+def links_of(url: ClusterUrl, deadline: float | None, frame_interval: float = 0.0) -> LinkSettings:
     """Return the link settings of a client whose callers wait for at most `deadline` seconds."""
-    links = LinkSettings(max_gather=max_gather)
+    links = LinkSettings(frame_interval=frame_interval)
     if url.timeout is not None:
         links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)
     if deadline is None:

@@ -29,7 +29,15 @@ from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
 from ringfence.http.headers import HeaderStyle, LimitHeaders
 
-__all__ = ["Worker", "make_api", "make_quick", "make_rls", "max_gather", "require_rules", "warm_up"]
+__all__ = [
+    "Worker",
+    "make_api",
+    "make_quick",
+    "make_rls",
+    "frame_interval",
+    "require_rules",
+    "warm_up",
+]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -38,8 +46,8 @@ _RETRY = 2.0
 _POLL_INTERVAL = 0.05
 _CONNECTION_CHECK_INTERVAL = 0.5
 _TOKEN_CHECK_INTERVAL = 1.0
-_MAX_GATHER, _GATHER_SHARE = 0.005, 1 / 20
-"""Maximum time in seconds, and share of the deadline, for which checks gather for one frame."""
+_FRAME_INTERVAL, _SHARE_OF_DEADLINE = 0.003, 1 / 20
+"""Minimum seconds between two frames to a node, and their maximum share of the deadline."""
 _WARM_UP = 64
 """Number of peeks in the warm-up, enough to reach every owner with high probability."""
 
@@ -69,9 +77,9 @@ def make_quick(
     return QuickChecks(service, cluster, settings.deadline)
 
 
-def max_gather(deadline: float) -> float:
-    """Return the maximum time for which checks of all connections gather for one frame."""
-    return min(_MAX_GATHER, deadline * _GATHER_SHARE)
+def frame_interval(deadline: float) -> float:
+    """Return the time for which checks of all connections gather for one frame to a node."""
+    return min(_FRAME_INTERVAL, deadline * _SHARE_OF_DEADLINE)
 
 
 class Worker:
@@ -179,7 +187,7 @@ class Worker:
                     connect_timeout=0.0,
                     hedge_after=settings.hedge_after,
                     deadline=settings.deadline,
-                    max_gather=max_gather(settings.deadline),
+                    frame_interval=frame_interval(settings.deadline),
                     on_rules=unmatched.verify,
                 )
             )

@@ -172,9 +172,7 @@ class LinkConnection:
         self._timer: Timer | None = None
         self._timer_due = 0.0
         self._reconnect_timer: Timer | None = None
-        self._flush_plan = FlushPlan(
-            transport, self._in_flight, settings.max_gather, self._flush_if_ready
-        )
+        self._flush_plan = FlushPlan(transport, settings.frame_interval, self._flush_if_ready)
 
     @property
     def is_ready(self) -> bool:
@@ -218,12 +216,13 @@ class LinkConnection:
         tasks.
 
         Tasks that are ready now can add their checks to the same frame. With
-        `LinkSettings.max_gather`, the frame also waits for the answer to the previous frame.
+        `LinkSettings.frame_interval`, the frame also waits for the end of the interval.
         """
         if self._state is _State.IDLE:
             self._connect()
         if self._state is _State.READY:
-            if not self._in_flight.by_seq and not self._queue.is_busy:
+            is_idle = not self._in_flight.by_seq and not self._queue.is_busy
+            if is_idle and not self._flush_plan.gathers:
                 self._flush()
                 self._transport.flush()
             else:

@@ -2,31 +2,30 @@
 
 from collections.abc import Callable
 
-from ringfence.peering.link.frames_in_flight import FramesInFlight
 from ringfence.transport.interface import Timer, Transport
 
 __all__ = ["FlushPlan"]
 
 
 class FlushPlan:
-    """Planned flush of one link: after the ready tasks, or when the gathering of checks ends."""
+    """Planned flush of one link: after the ready tasks, or when the frame interval ends."""
 
     def __init__(
-        self,
-        transport: Transport,
-        in_flight: FramesInFlight,
-        max_gather: float,
-        flush: Callable[[], None],
+        self, transport: Transport, frame_interval: float, flush: Callable[[], None]
     ) -> None:
-        """`flush` sends the queued requests. For `max_gather`, see `LinkSettings`."""
+        """`flush` sends the queued requests. For `frame_interval`, see `LinkSettings`."""
         self._transport = transport
-        self._in_flight = in_flight
-        self._max_gather = max_gather
+        self._frame_interval = frame_interval
         self._flush = flush
         self._is_planned = False
-        self._gather_until = float("-inf")
-        """Time until which queued checks wait for the answer to the frame in flight."""
+        self._next_frame_at = float("-inf")
+        """Time until which queued checks gather."""
         self._timer: Timer | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the last frame left less than the interval ago."""
+        return self._transport.now() < self._next_frame_at
 
     def plan(self) -> None:
         """Flush after the tasks that are ready now, or later if checks gather."""
@@ -36,7 +35,7 @@ class FlushPlan:
 
     def restart(self, now: float) -> None:
         """Begin to gather checks for the next frame, because the queued requests leave now."""
-        self._gather_until = now + self._max_gather
+        self._next_frame_at = now + self._frame_interval
         self.cancel()
 
     def cancel(self) -> None:
@@ -47,10 +46,10 @@ class FlushPlan:
 
     def _on_planned(self) -> None:
         self._is_planned = False
-        if not self._in_flight.by_seq or self._transport.now() >= self._gather_until:
+        if not self.gathers:
             self._flush()
         elif self._timer is None:
-            self._timer = self._transport.call_at(self._gather_until, self._on_timer)
+            self._timer = self._transport.call_at(self._next_frame_at, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

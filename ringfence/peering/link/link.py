@@ -2,7 +2,7 @@
 
 Batches that wait for the member leave together in one frame. A lone batch leaves at once when
 nothing is in flight. Others leave when the tasks that are ready now have run. Only with
-`LinkSettings.max_gather`, they wait longer. `connection` keeps the member connected;
+`LinkSettings.frame_interval`, they wait longer. `connection` keeps the member connected;
 `request_queue` makes the frames.
 """
 

@@ -31,6 +31,6 @@ class LinkSettings(Struct, frozen=True):
     `deadline`, the bound is lower while answers take nearly that long."""
     max_frames: int = 256
     """Maximum number of frames in flight; a member stores at least as many answers per sender."""
-    max_gather: float = 0.0
-    """Maximum time for which checks wait for the answer to the previous frame, so that more checks
-    share the next frame. Without a frame in flight, checks leave at once."""
+    frame_interval: float = 0.0
+    """Minimum time between two frames. Checks of this time share the next frame, because a frame
+    costs much more than one more check. A check after a longer pause leaves at once."""

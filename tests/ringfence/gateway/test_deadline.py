@@ -14,7 +14,7 @@ from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitRespon
 from ringfence.client.connect import links_of
 from ringfence.client.url import parse_url
 from ringfence.gateway.grpc.rls import RateLimitService
-from ringfence.gateway.process.worker import make_rls, max_gather, warm_up
+from ringfence.gateway.process.worker import frame_interval, make_rls, warm_up
 from ringfence.http.headers import OUTAGE_HEADER
 from tests.node.cluster import NAMES, World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
@@ -31,7 +31,9 @@ OK, OVER = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 @asynccontextmanager
 async def service(here: World, options: dict[str, float]) -> AsyncIterator[RateLimitService]:
     settings = settings_of(grpc_headers="ietf", **options)
-    links = links_of(parse_url("ringfence://a"), settings.deadline, max_gather(settings.deadline))
+    links = links_of(
+        parse_url("ringfence://a"), settings.deadline, frame_interval(settings.deadline)
+    )
     async with here.client(standby_after=settings.hedge_after, link=links) as limiter:
         await warm_up(limiter)
         yield make_rls(limiter, settings)

@@ -16,7 +16,7 @@ from ringfence.client.url import parse_url
 from ringfence.gateway.grpc import quick_checks
 from ringfence.gateway.grpc.quick_checks import QuickChecks
 from ringfence.gateway.grpc.rls import RateLimitService
-from ringfence.gateway.process.worker import make_quick, make_rls, max_gather, warm_up
+from ringfence.gateway.process.worker import frame_interval, make_quick, make_rls, warm_up
 from tests.node.cluster import World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
 from tests.ringfence.gateway.test_rls_counting import LIMITS, RULES, GoService, SentRequest
@@ -86,7 +86,9 @@ class Gateway:
 @asynccontextmanager
 async def gateway(here: World) -> AsyncIterator[Gateway]:
     settings = settings_of()
-    links = links_of(parse_url("ringfence://a"), settings.deadline, max_gather(settings.deadline))
+    links = links_of(
+        parse_url("ringfence://a"), settings.deadline, frame_interval(settings.deadline)
+    )
     async with (
         here.client("a", standby_after=settings.hedge_after, link=links) as limiter,
         trio.open_nursery() as nursery,

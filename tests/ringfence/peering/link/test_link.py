@@ -78,24 +78,38 @@ async def test_batches_that_wait_together_share_a_frame(autojump_clock):
         assert w.peer.rows == [2, 10]
 
 
-async def test_batches_gather_until_the_previous_frame_is_answered(autojump_clock):
-    async with world(max_gather=1.0) as w:
+async def test_batches_gather_for_the_interval_after_the_previous_frame(autojump_clock):
+    async with world(frame_interval=5 * DELAY) as w:
         w.link.open()
         await trio.sleep(1)
+        started = trio.current_time()
         first = ask(w.link, "a")
         gathered = []
-        for name in "bcd":
-            await trio.sleep(DELAY / 4)
+        for name in "bcd":  # The first frame is answered meanwhile.
+            await trio.sleep(1.5 * DELAY)
             gathered.append(ask(w.link, name))
         await trio.sleep(1)
 
         assert w.peer.rows == [1, 3]
-        assert first.at[0] + 2 * DELAY == pytest.approx(gathered[0].at[0])
-        assert all(asked.is_answered for asked in [first, *gathered])
+        assert first.at == [pytest.approx(started + 2 * DELAY)]
+        sent_at = started + 5 * DELAY
+        assert [asked.at for asked in gathered] == [[pytest.approx(sent_at + 2 * DELAY)]] * 3
 
 
-async def test_batches_gather_no_longer_than_the_maximum_time(autojump_clock):
-    async with world(max_gather=DELAY / 2) as w:
+async def test_a_batch_after_a_pause_leaves_at_once(autojump_clock):
+    async with world(frame_interval=DELAY) as w:
+        w.link.open()
+        await trio.sleep(1)
+        for name in "ab":
+            started = trio.current_time()
+            asked = ask(w.link, name)
+            await trio.sleep(3 * DELAY)
+
+            assert asked.at == [pytest.approx(started + 2 * DELAY)]
+
+
+async def test_batches_gather_while_the_previous_frame_has_no_answer(autojump_clock):
+    async with world(frame_interval=DELAY / 2) as w:
         w.link.open()
         await trio.sleep(1)
         started = trio.current_time()
@@ -114,9 +128,9 @@ async def test_batches_gather_no_longer_than_the_maximum_time(autojump_clock):
 
 
 async def test_a_closed_link_sends_no_gathered_batches(autojump_clock):
-    async with world(max_gather=1.0) as w:
+    async with world(frame_interval=1.0) as w:
         w.link.open()
-        await trio.sleep(1)
+        await trio.sleep(2)
         several = [ask(w.link, "a")]
         await trio.sleep(DELAY / 4)
         several.append(ask(w.link, "b"))
