@@ -69,5 +69,9 @@ class ChangedKeys:
 
     def merge(self) -> None:
         """Move the keys of all collected frames into the set of changed keys."""
-        self._keys.update(dict.fromkeys(chain.from_iterable(self.frames)))
+        keys = dict.fromkeys(chain.from_iterable(self.frames))
+        if self._keys:
+            self._keys.update(keys)
+        else:
+            self._keys = keys
         self.frames.clear()

@@ -4,14 +4,28 @@ Encoder and decoder share them: `encode` refuses to write what `decode` refuses 
 names the field as `Message.field`. It contains numbers, but no text or bytes of the sender.
 """
 
+from operator import le
+from typing import cast
+
 from ringfence.wire.bounds import MAX_DEPTH, MAX_ITEMS, MAX_TEXT, MAX_U64
 from ringfence.wire.errors import BadMessage, Cause
 from ringfence.wire.messages.cluster_messages import Plain
 
-__all__ = ["bad_field", "binary", "flag", "integer", "items", "plain", "real", "text"]
+__all__ = [
+    "IntegerFields",
+    "bad_field",
+    "binary",
+    "flag",
+    "integer",
+    "items",
+    "plain",
+    "real",
+    "text",
+]
 
 _SIZED: dict[type, str] = {str: "a string", bytes: "bytes", list: "an array", dict: "a map"}
 _NOT_SHOWN = object()
+_ONLY_INTEGERS = {int}
 
 
 def bad_field(field: str, expected: str, value: object = _NOT_SHOWN) -> BadMessage:
@@ -38,6 +52,30 @@ def integer(value: object, field: str, least: int = 0, most: int = MAX_U64) -> i
     if type(value) is int and least <= value <= most:
         return value
     raise bad_field(field, f"an integer from {least} to {most}", value)
+
+
+class IntegerFields:
+    """Bounds of several integer fields of one message, which are checked in one call."""
+
+    def __init__(self, message: str, **bounds: tuple[int, int]) -> None:
+        """`bounds` has the least and the greatest value of each field, in the order in which
+        `checked` receives them."""
+        self._names = [f"{message}.{name}" for name in bounds]
+        self._least, self._most = zip(*bounds.values(), strict=True)
+
+    def checked(self, *values: object) -> tuple[int, ...]:
+        """Return the values if all are integers within their bounds; refuse booleans and other
+        values."""
+        numbers = cast(tuple[int, ...], values)
+        if not (
+            {*map(type, values)} == _ONLY_INTEGERS
+            and all(map(le, self._least, numbers))
+            and all(map(le, numbers, self._most))
+        ):
+            rows = zip(values, self._names, self._least, self._most, strict=True)
+            for value, name, least, most in rows:
+                integer(value, name, least, most)
+        return numbers
 
 
 def flag(value: object, field: str) -> bool:

@@ -19,9 +19,10 @@ from ringfence.wire.bounds import (
     MAX_ITEMS,
     MAX_KEY,
     MAX_KEYS,
+    MAX_U64,
     MIN_KEY,
 )
-from ringfence.wire.codecs.fields import bad_field, flag, integer, items
+from ringfence.wire.codecs.fields import IntegerFields, bad_field, flag, integer, items
 from ringfence.wire.codecs.integer_columns import (
     read_integers,
     read_runs,
@@ -61,6 +62,16 @@ _LAST_OP = max(Op)
 _WITH_SLOT_IDS = (Op.CHECK, Op.REFUND, Op.RENEW)
 _LAST_CODE = len(Code) - 1
 _LAST_SOURCE = len(Source) - 1
+_REQUEST_NUMBERS = IntegerFields(
+    "Request",
+    seq=(1, MAX_U64),
+    view=(0, MAX_U64),
+    deadline_ms=(1, MAX_DEADLINE_MS),
+    hops=(0, 2),
+)
+_ANSWER_NUMBERS = IntegerFields(
+    "Answer", seq=(1, MAX_U64), view=(0, MAX_U64), rules=(0, MAX_U64), count=(1, MAX_KEYS)
+)
 
 
 def write_request(message: Request) -> list[object]:
@@ -70,13 +81,15 @@ def write_request(message: Request) -> list[object]:
     count = len(keys)
     _check_keys(keys)
     groups = batch.groups
+    numbers = message.seq, message.view, message.deadline_ms, message.hops
+    seq, view, deadline, hops = _REQUEST_NUMBERS.checked(*numbers)
     fields = [
         REQUEST,
-        integer(message.seq, "Request.seq", 1),
+        seq,
         batch.op,
-        integer(message.view, "Request.view"),
-        integer(message.deadline_ms, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
-        integer(message.hops, "Request.hops", 0, 2),
+        view,
+        deadline,
+        hops,
         message.as_standby,
         keys,
         write_integers(batch.costs, count, "Request.costs", MAX_COST),
@@ -111,14 +124,8 @@ def read_request(fields: list[object]) -> Request:
     has_extras = not (limits is None and which is None and ages is None and slot_ids is None)
     if has_extras or batch.op is Op.RENEW:
         _check_extras(batch)
-    return Request(
-        integer(seq, "Request.seq", 1),
-        integer(view, "Request.view"),
-        integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
-        integer(hops, "Request.hops", 0, 2),
-        flag(as_standby, "Request.as_standby"),
-        batch,
-    )
+    seq, view, deadline, hops = _REQUEST_NUMBERS.checked(seq, view, deadline, hops)
+    return Request(seq, view, deadline, hops, flag(as_standby, "Request.as_standby"), batch)
 
 
 def peek_request(payload: bytes) -> tuple[int, int] | None:
@@ -149,10 +156,7 @@ def write_answer(message: Answer) -> list[object]:
     row = _write_row(results) if count == 1 else None
     return [
         ANSWER,
-        integer(message.seq, "Answer.seq", 1),
-        integer(message.view, "Answer.view"),
-        integer(message.rules, "Answer.rules"),
-        integer(count, "Answer.count", 1, MAX_KEYS),
+        *_ANSWER_NUMBERS.checked(message.seq, message.view, message.rules, count),
         *(_write_columns(results, count) if row is None else row),
         None if message.rows is None else _write_rows(message.rows, count),
     ]
@@ -192,12 +196,12 @@ def _write_columns(results: Results, count: int) -> Sequence[int | bytes]:
 def read_answer(fields: list[object]) -> Answer:
     """Create an answer from the list of its `ANSWER_FIELDS` fields."""
     _, seq, view, rules, size, *columns, rows = fields
-    count = integer(size, "Answer.count", 1, MAX_KEYS)
+    seq, view, rules, count = _ANSWER_NUMBERS.checked(seq, view, rules, size)
     results = _read_row(columns) if count == 1 else None
     return Answer(
-        integer(seq, "Answer.seq", 1),
-        integer(view, "Answer.view"),
-        integer(rules, "Answer.rules"),
+        seq,
+        view,
+        rules,
         _read_columns(columns, count) if results is None else results,
         None if rows is None else _read_rows(rows, count),
     )
