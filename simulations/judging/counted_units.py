@@ -255,13 +255,26 @@ class CounterView:
         first, last = answer.asked_at - shift, answer.answered_at + shift
         return self.spend(first, last, cost, cost, known)
 
-    def question(self, answer: Answered, *, is_exact: bool = False) -> Question:
-        """Return the question that a check asked; `is_exact` ignores faults of clocks."""
+    def held_by_cuts_s(self, answer: Answered) -> float:
+        """Return by how many seconds hits may expire late at a check, because cuts held the
+        messages with their ages."""
+        if self.is_aligned:
+            return 0.0
+        place = self.place_of(answer)
+        return self.excuses.clocks.held_by_cuts_s(place, answer, self.memory_s)
+
+    def question(
+        self, answer: Answered, *, is_exact: bool = False, held_s: float = 0.0
+    ) -> Question:
+        """Return the question that a check asked; `is_exact` ignores faults of clocks.
+
+        Hits that expire at most `held_s` late may still count.
+        """
         skew = self.skew_s
         if not is_exact and not self._keeps_all:
             skew += self.clock_error_s(answer) * self.limits.rate_change
         return Question(
-            self.instant(answer.asked_at - skew),
+            self.instant(answer.asked_at - skew - held_s),
             self.instant(answer.answered_at + skew),
             answer.cost,
         )

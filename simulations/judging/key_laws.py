@@ -13,6 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
@@ -196,9 +197,32 @@ def _options(
             after = narrowed(terms, spends, asked_at, found, readings, drains, split)
         else:
             after = found
+        held = _denied_by_held(counter, terms, [asked[at] for at in concerned], spends, drains)
         for at, bound, last, each in zip(concerned, found, after, exact, strict=True):
-            options[at].append(_option(asked[at], limit, bound, last, each))
+            option = _option(asked[at], limit, bound, last, each)
+            options[at].append(replace(option, counts_held=id(asked[at]) in held))
     return options
+
+
+def _denied_by_held(
+    counter: CounterView,
+    terms: Terms,
+    asked: Sequence[Row],
+    spends: Sequence[Spend],
+    drains: Sequence[Drain],
+) -> set[int]:
+    """Return the ids of denials that are right if hits count longer that cuts held."""
+    if terms.is_bucket:
+        return set()  # Its level has no ages.
+    held = [(row, counter.held_by_cuts_s(row.answer)) for row in asked if not row.answer.allowed]
+    late = [(row, held_s) for row, held_s in held if held_s]
+    questions = [counter.question(row.answer, held_s=held_s) for row, held_s in late]
+    found = bounds(terms, spends, questions, drains) if late else []
+    return {
+        id(row)
+        for (row, _), bound in zip(late, found, strict=True)
+        if bound.verdict is not Verdict.MUST_ALLOW
+    }
 
 
 def _option(row: Row, limit: Limit, bound: Bound, after: Bound, exact: Bound) -> "_Option":
@@ -225,6 +249,8 @@ class _Option(Struct, frozen=True):
     """Bounds of a counter without uncertain units."""
     is_followed: bool = False
     """Whether the decision follows from an earlier one of the host that holds the shard."""
+    counts_held: bool = False
+    """Whether a denial is right if hits count longer that cuts held."""
 
 
 Result: TypeAlias = tuple[frozenset[str], str]
@@ -268,6 +294,8 @@ class _Decision(Struct, frozen=True):
         extra = 0 if option.is_followed else usual.ceiling * sides
         wanted = answer.cost or 1
         if bound.verdict is Verdict.MUST_ALLOW:
+            if option.counts_held:
+                return frozenset({"links"}), ""
             is_wrong = not answer.allowed
             return frozenset(), f"denied with {bound.most} of {ceiling} used" if is_wrong else ""
         if extra:
@@ -302,10 +330,7 @@ class _Decision(Struct, frozen=True):
         )
         error = RETRY_ERROR_NS + round(clock_s * 1e9)
         error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
-        held = 0  # By how many ns a retry time may be too long.
-        if not self.counter.is_aligned:
-            held_s = excuses.clocks.held_by_cuts_s(place, answer, self.counter.memory_s)
-            held = round(held_s * 1e9)
+        held = round(self.counter.held_by_cuts_s(answer) * 1e9)  # It may be too long by that.
         if wait > 0 and any(
             each.shortest_wait - error <= wait <= each.longest_wait + error + held
             for each in (bound, option.exact)

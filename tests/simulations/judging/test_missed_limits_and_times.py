@@ -187,6 +187,24 @@ def test_hits_in_a_held_message_seem_younger_by_that_time(verb, retry_after, fou
 
 
 @pytest.mark.parametrize(
+    ("verb", "at", "found"),
+    [
+        ("cut", 66.0, set()),
+        ("cut", 69.5, {"wrong_denial"}),
+        (None, 66.0, {"wrong_denial"}),
+    ],
+)
+def test_hits_that_a_cut_held_expire_later_by_that_time(verb, at, found) -> None:
+    """The connection sent their ages again after the cut."""
+    host = order_of("log")[0]
+    faults = [Fault(2, "crash", 12, {"node": host}), Fault(3, verb, 10, {"node": host})]
+    denied = Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, 0.5)
+
+    full = rows(100, 0.5, 1)
+    assert violated("log", [*full, denied], faults if verb else faults[:1], end=80.0) == found
+
+
+@pytest.mark.parametrize(
     ("retry_after", "found"), [(86_391.12, set()), (86_391.2, {"retry_after"})]
 )
 def test_clocks_follow_a_stepped_clock_of_another_data_center_slowly(retry_after, found) -> None:
