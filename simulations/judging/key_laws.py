@@ -8,7 +8,7 @@ it. So the laws hold for each decision, also in runs with faults.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from math import inf
 from typing import TypeAlias
 
@@ -197,10 +197,11 @@ def _options(
             after = narrowed(terms, spends, asked_at, found, readings, drains, split)
         else:
             after = found
-        held = _denied_by_held(counter, terms, [asked[at] for at in concerned], spends, drains)
-        for at, bound, last, each in zip(concerned, found, after, exact, strict=True):
-            option = _option(asked[at], limit, bound, last, each)
-            options[at].append(replace(option, counts_held=id(asked[at]) in held))
+        rows = [asked[at] for at in concerned]
+        held = _denied_by_held(counter, terms, rows, spends, drains)
+        for number, bound, last, each in zip(count(), found, after, exact, strict=False):
+            option = _option(rows[number], limit, bound, last, each)
+            options[concerned[number]].append(replace(option, counts_held=number in held))
     return options
 
 
@@ -211,16 +212,17 @@ def _denied_by_held(
     spends: Sequence[Spend],
     drains: Sequence[Drain],
 ) -> set[int]:
-    """Return the ids of denials that are right if hits count longer that cuts held."""
+    """Return the indexes of denials that are right if hits count longer that cuts held."""
     if terms.is_bucket:
         return set()  # Its level has no ages.
-    held = [(row, counter.held_by_cuts_s(row.answer)) for row in asked if not row.answer.allowed]
-    late = [(row, held_s) for row, held_s in held if held_s]
-    questions = [counter.question(row.answer, held_s=held_s) for row, held_s in late]
+    denied = [at for at, row in enumerate(asked) if not row.answer.allowed]
+    held = [(at, counter.held_by_cuts_s(asked[at].answer)) for at in denied]
+    late = [(at, held_s) for at, held_s in held if held_s]
+    questions = [counter.question(asked[at].answer, held_s=held_s) for at, held_s in late]
     found = bounds(terms, spends, questions, drains) if late else []
     return {
-        id(row)
-        for (row, _), bound in zip(late, found, strict=True)
+        at
+        for (at, _), bound in zip(late, found, strict=True)
         if bound.verdict is not Verdict.MUST_ALLOW
     }
 

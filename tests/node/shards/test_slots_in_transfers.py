@@ -11,7 +11,15 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows, without_checks
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender
-from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot, compiled_tables
+from ringfence.limiter import (
+    Algorithm,
+    Engine,
+    EngineRule,
+    Limit,
+    Snapshot,
+    compiled_tables,
+    why_not_compiled,
+)
 from ringfence.peering.engine_choice import decide_batch, first_slot
 from ringfence.wire import (
     Batch,
@@ -25,6 +33,7 @@ from ringfence.wire import (
     decode,
     encode,
 )
+from tests.programs import require_compiled
 
 S = 10**9
 PERIOD = 60 * S
@@ -118,6 +127,8 @@ def owner_and_standby(*, is_compiled: bool = False) -> tuple[Host, Host]:
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("is_owner_asked", [False, True])
 def test_slots_of_the_standby_are_merged_by_number(is_owner_asked: bool, is_compiled: bool) -> None:
+    if is_compiled:
+        require_compiled()
     """The owner returns with a slot that its standby has not seen, or its standby pulls it."""
     owner, standby = owner_and_standby(is_compiled=is_compiled)
     kept, released = owner.grant(), owner.grant()
@@ -419,7 +430,7 @@ def test_nodes_that_start_at_the_same_instant_have_other_slot_numbers() -> None:
         max_size=20,
     ),
     is_owner_asked=st.booleans(),
-    is_compiled=st.booleans(),
+    is_compiled=st.sampled_from([why_not_compiled() is None, False]),
 )
 def test_a_merge_has_exactly_the_slots_that_are_held(
     before: int,

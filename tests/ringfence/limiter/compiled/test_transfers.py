@@ -5,7 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import Snapshot
+from tests.programs import require_compiled
 from tests.ringfence.limiter.compiled.pair import LIMITS, Pair, key_of
+
+require_compiled()
 
 NOW = 1_700_000_000 * 10**9
 
