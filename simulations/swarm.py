@@ -142,11 +142,16 @@ def shrink_seed(
 
 @contextmanager
 def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of `jobs` processes; at the end of the block, pending runs are cancelled."""
+    """Open a pool of `jobs` processes. An exception in the block, such as Ctrl-C, ends the
+    processes at once."""
     # Processes live until the end, since replacing them may hang (CPython issue 115634).
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
         try:
             yield executor
+        except BaseException:
+            for process in [*executor._processes.values()]:
+                process.kill()  # They ignore an interrupt while a scenario runs.
+            raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
 

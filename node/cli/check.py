@@ -57,7 +57,9 @@ _MAX_PLACES = 8
     help='An ad-hoc limit such as "100/minute"; its key is DOMAIN, then each KEY and its VALUE.',
 )
 @click.option(
-    "--strict", is_flag=True, help="Fail when no rule applies; otherwise that is allowed."
+    "--strict",
+    is_flag=True,
+    help="Fail when no rule of the domain applies; else allow it.",
 )
 @cluster_option
 @json_option

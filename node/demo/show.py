@@ -117,8 +117,9 @@ async def _wait_until_up(nodes: DemoCluster, demo: Demo, on_change: Callable[[],
     with trio.move_on_after(STARTUP):
         while missing := nodes.missing():
             nodes.assert_running()
-            demo.up = set(nodes.processes).difference(missing)
-            on_change()
+            if demo.up != (up := set(nodes.processes).difference(missing)):
+                demo.up = up
+                on_change()
             await trio.sleep(_LOOK_AGAIN)
         demo.up = set(nodes.processes)
         on_change()

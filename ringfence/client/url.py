@@ -85,7 +85,10 @@ def masked(text: str) -> str:
 
 def _parsed(text: str) -> ClusterUrl:
     if not isinstance(text, str):
-        raise ConfigError(f"cluster address must be text, got {text!r}; write {_SHAPE}")
+        raise ConfigError(
+            f"cluster address must be text, got {text!r}; write {_SHAPE}, or give a limiter of "
+            "ringfence.blocking to a WSGI application or to threads"
+        )
     text = text.strip()
     scheme, slashes, rest = text.partition("://")
     if not slashes or scheme.lower() != "ringfence":

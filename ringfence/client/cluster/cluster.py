@@ -12,6 +12,7 @@ from random import Random
 from ringfence import runtime
 from ringfence.client.cluster.admin import ClusterAdmin
 from ringfence.client.cluster.links import Links
+from ringfence.client.cluster.own_thread import OwnThread
 from ringfence.client.cluster.rules_version import ClusterRules
 from ringfence.client.cluster.settings import ClusterSettings
 from ringfence.client.cluster.view_refresh import ROUTED_STATES, ViewRefresher
@@ -62,8 +63,8 @@ class Cluster:
     ) -> None:
         """`rules` replace the rules of the cluster; `on_rules` receives the rules that nodes
         send."""
-        self._random = random
-        self._on_new_rules = on_rules
+        self._random, self._on_new_rules = random, on_rules
+        self._own_thread = OwnThread()
         self._rules = ClusterRules(rules)
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
@@ -181,6 +182,7 @@ class Cluster:
     ) -> Results:
         """Decide every check of a batch: by the owner of its key, by the standby, or by its
         rule's `on_failure`."""
+        self._own_thread.require()
         results = await self.router.decide(batch, denies_group, within=timeout)
         if self.local_cache is not None and batch.op is not Op.CHECK:
             # The owner revokes the denials too, but later if another node forwarded the batch.
@@ -189,6 +191,7 @@ class Cluster:
 
     def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
         """Decide a single check of a key by the limit of its rule; see `Decider.ask`."""
+        self._own_thread.require()
         return self.router.ask(key, cost, timeout)
 
     def local_checks(self, matches: Matches) -> None:

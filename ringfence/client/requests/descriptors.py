@@ -75,8 +75,8 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
     for entry in descriptor:
         if isinstance(entry, str) or len(entry) != 2:
             raise ConfigError(
-                f"descriptor must be a list of (key, value) pairs, got {descriptor!r}; write "
-                "several descriptors as a list of mappings"
+                f"each descriptor in the list must be a mapping or a list of (key, value) pairs, "
+                f"got {descriptor!r}; write one descriptor as a mapping"
             )
         entries.append((entry[0], entry[1]))
     return Descriptor(tuple(entries))

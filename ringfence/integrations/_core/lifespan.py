@@ -32,14 +32,19 @@ async def run_lifespan(
     time.
 
     Invalid settings fail the startup with their message. The error is raised as well: a server
-    reads the message, and a test client needs the error.
+    reads the message, and a test client needs the error. The end of the shutdown is sent after
+    `opened` is closed, because a server may then cancel everything.
     """
+    lifespan = _Lifespan(app, receive, send)
     try:
         async with opened:
-            await _Lifespan(app, receive, send).run(scope)
+            await lifespan.run(scope)
     except RingfenceError as error:
-        await send({"type": "lifespan.startup.failed", "message": str(error)})
+        phase = "shutdown" if lifespan.has_started else "startup"
+        await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
         raise
+    if lifespan.end is not None:
+        await send(lifespan.end)
 
 
 class _Lifespan:
@@ -51,6 +56,10 @@ class _Lifespan:
         self._outer_send = send
         self._has_begun = False
         self._has_answered = False
+        self.has_started = False
+        """Whether the startup is complete."""
+        self.end: Message | None = None
+        """Message that ends the shutdown, once the application has sent it."""
 
     async def run(self, scope: Scope) -> None:
         try:
@@ -61,9 +70,9 @@ class _Lifespan:
         if not self._has_answered:  # It raised or returned: it does not support lifespan events.
             if not self._has_begun:
                 await self._receive()
-            await self._outer_send({"type": "lifespan.startup.complete"})
+            await self._send({"type": "lifespan.startup.complete"})
             await self._receive()
-            await self._outer_send({"type": "lifespan.shutdown.complete"})
+            await self._send({"type": "lifespan.shutdown.complete"})
 
     async def _receive(self) -> Message:
         message = await self._outer_receive()
@@ -72,4 +81,9 @@ class _Lifespan:
 
     async def _send(self, message: Message) -> None:
         self._has_answered = True
+        kind = message["type"]
+        if kind.startswith("lifespan.shutdown."):
+            self.end = message
+            return
+        self.has_started = self.has_started or kind == "lifespan.startup.complete"
         await self._outer_send(message)

@@ -1,6 +1,8 @@
 """Command `ringfence simulate swarm`: figures, findings and the guided search."""
 
+import os
 import shlex
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from simulations.judging.pairs import wanted_pairs
 from simulations.scenarios import generate
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault
+from simulations.swarm import pool
 from tests.invocation import Run
 
 
@@ -146,3 +149,29 @@ def test_a_guided_swarm_compares_itself_with_plain_drawing(
     assert min(row["reached"], row["reached_plain"]) > 50
     assert row["reached"] - len(row["only_guided"]) == row["reached_plain"] - len(row["only_plain"])
     assert row["kept"] + row["failed"] >= 1
+
+
+def test_an_interrupt_ends_the_processes_although_their_runs_are_not_over() -> None:
+    def interrupted() -> None:
+        with pool(2) as executor:
+            runs = [executor.submit(time.sleep, 1000) for _ in range(4)]
+            while not all(run.running() for run in runs[:2]):
+                pass
+            pids.extend(executor._processes)
+            raise KeyboardInterrupt
+
+    pids: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert len(pids) == 2
+    while any(is_running(pid) for pid in pids):  # The time-out of the test ends this.
+        pass
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,5 +1,7 @@
 """A client joins a cluster and routes its checks."""
 
+import asyncio
+
 import pytest
 import trio
 
@@ -60,6 +62,23 @@ async def test_a_client_of_one_shot_asks_one_seed_that_answers(autojump_clock):
         await sources(limiter)
 
         assert [name for name, count in t.requests().items() if count] == ["b"]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, lambda call: trio.run(lambda: call)])
+async def test_a_call_in_another_thread_is_refused(run):
+    async with town(serve=False) as t:
+        limiter = Limiter(await t.client("a"))
+        calls = [
+            lambda: limiter.check_limit("5/minute", "key"),
+            lambda: limiter.check_many_limit("5/minute", ["key", "other"]),
+        ]
+        for call in calls:
+            with pytest.raises(ConfigError, match="another thread; open a limiter in each loop"):
+                await trio.to_thread.run_sync(lambda call=call: run(_awaited(call)))
+
+
+async def _awaited(call):
+    return await call()
 
 
 async def test_a_request_without_a_matching_rule_sends_no_message(autojump_clock):

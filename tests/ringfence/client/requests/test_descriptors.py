@@ -29,8 +29,8 @@ async def test_an_invalid_cost_raises_in_the_caller(cost):
     ("descriptors", "words"),
     [
         ("user", "must be a mapping or a list, got 'user'"),
-        ([("user", "a")], "write several descriptors as a list of mappings"),
-        ([[("user", "a", "b")]], "must be a list of \\(key, value\\) pairs"),
+        ([("user", "a")], "write one descriptor as a mapping"),
+        ([[("user", "a", "b")]], "must be a mapping or a list of \\(key, value\\) pairs"),
         ({"user": 42}, "entry 'user' must be text, got 42; write '42'"),
         ({"path": 42}, "must be text"),
         ({"user": None}, "must be text, got None; leave it out"),

@@ -73,6 +73,48 @@ async def test_the_limiter_is_open_during_the_applications_lifespan(
     ]
 
 
+async def test_the_limiter_is_closed_before_the_server_receives_the_end_of_the_shutdown() -> None:
+    events: list[str] = []
+    app = RateLimitMiddleware(with_lifespan(events), lambda: recorded_limiter(events), domain="api")
+    received = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> Message:
+        return next(received)
+
+    async def send(message: Message) -> None:
+        events.append(f"sent {message['type']}")
+
+    await app({"type": "lifespan"}, receive, send)
+
+    assert events[-2:] == ["closed", "sent lifespan.shutdown.complete"]
+
+
+async def test_a_limiter_that_fails_to_close_fails_the_shutdown() -> None:
+    @asynccontextmanager
+    async def failing() -> AsyncIterator[Limiter]:
+        async with ringfence.local(RULES) as limiter:
+            yield limiter
+        raise ConfigError("cannot close")
+
+    app = RateLimitMiddleware(with_lifespan([]), failing, domain="api")
+    received = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    messages: list[Message] = []
+
+    async def receive() -> Message:
+        return next(received)
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    with pytest.raises(ConfigError, match="cannot close"):
+        await app({"type": "lifespan"}, receive, send)
+
+    assert [each["type"] for each in messages] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.failed",
+    ]
+
+
 async def test_a_wrong_address_fails_the_startup_with_its_message() -> None:
     app = RateLimitMiddleware(with_lifespan([]), "ringfence://127.0.0.1:not-a-port", limit="1/s")
     messages: list[Message] = []
