@@ -96,8 +96,8 @@ def _called(known: tuple[MemberRow, ...], name: str) -> MemberRow:
     for row in known:
         if row.name == name:
             if row.state in GONE:
-                raise PeerUnavailable(
-                    f"member {name!r} is {row.state}: it cannot be asked to leave"
+                raise ConfigError(
+                    f"NAME must be a member that runs, got {name!r}, which is {row.state}"
                 )
             return row
     names = ", ".join(row.name for row in known)

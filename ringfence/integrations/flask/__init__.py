@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Unpack
 
 import click
 import werkzeug.exceptions
-from flask import Blueprint, Flask, current_app, request
+from flask import Blueprint, Flask, current_app, request, request_started
 from flask import Request as FlaskRequest
 from flask.cli import AppGroup
 from msgspec.structs import replace
@@ -37,7 +37,13 @@ from ringfence.integrations._core.settings import (
     ViewOptions,
 )
 from ringfence.integrations._core.settings_validation import raise_problems, setting_problems
-from ringfence.integrations.flask.view_registry import Integration, MarkedTargets, ViewMark
+from ringfence.integrations.flask.view_registry import (
+    Integration,
+    MarkedTargets,
+    ViewMark,
+    has_marks,
+    logger,
+)
 from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
 
 __all__ = ["LimiterUnavailable", "RateLimits", "TooManyRequests"]
@@ -88,6 +94,7 @@ class RateLimits:
         self._limiter = limiter
         self._options = options
         self._marked = MarkedTargets()
+        request_started.connect(self._warn_if_not_installed)
         if app is not None:
             self.init_app(app)
 
@@ -112,6 +119,17 @@ class RateLimits:
         app.teardown_request(_teardown)
         if "ringfence" not in app.cli.commands:
             app.cli.add_command(_commands)
+
+    def _warn_if_not_installed(self, app: Flask, **_: object) -> None:
+        """Log a warning at the first request of an application whose views have limits without an
+        effect."""
+        if has_marks(app):
+            request_started.disconnect(self._warn_if_not_installed)
+            if _KEY not in app.extensions:
+                logger.warning(
+                    "limits without an effect: app=%s; call init_app(app) of their RateLimits",
+                    app.name,
+                )
 
     def limit(self, limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Callable[[_T], _T]:
         """Limit a view, a method of a view class, or a whole blueprint: `limits.limit("9/s")(bp)`.

@@ -13,7 +13,7 @@ from ringfence.integrations import wsgi
 from ringfence.integrations._core.policy import Policy
 from ringfence.integrations._core.settings import LimitSpec, ViewOptions
 
-__all__ = ["Integration", "ViewMark", "MarkedTargets", "TargetMarks", "marks_of"]
+__all__ = ["Integration", "ViewMark", "MarkedTargets", "TargetMarks", "has_marks", "marks_of"]
 
 logger = logging.getLogger("ringfence.integrations")
 
@@ -134,6 +134,11 @@ class Integration:
             policy = self.limits.policy_for(name, mark.limit, mark.options)
             self._policies[mark, name] = policy
         return policy
+
+
+def has_marks(app: Flask) -> bool:
+    """Return whether a view function of an application has a limit or an exemption."""
+    return any([hasattr(view, _MARK) for view in app.view_functions.values()])
 
 
 def marks_of(

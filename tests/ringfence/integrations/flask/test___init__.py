@@ -355,6 +355,22 @@ def test_an_invalid_limit_is_reported_at_its_definition(limits: RateLimits) -> N
         limits.limit()
 
 
+def test_limits_without_init_app_are_logged_once(
+    app: Flask, limits: RateLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.add_url_rule("/", "view", limits.limit("1/hour")(view_named("view")))
+    unrelated = Flask("unrelated")
+    unrelated.add_url_rule("/", "view", view_named("view"))
+
+    assert statuses(unrelated, "/") == [200]
+    assert statuses(app, "/", "/") == [200, 200]
+
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"limits without an effect: app={app.name}; call init_app(app) of their RateLimits"
+    )
+
+
 def test_a_limit_that_a_decorator_hides_is_logged(
     app: Flask, limits: RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
