@@ -12,7 +12,7 @@ class OwnThread:
     """Thread in which a client was made. A blocking client may be used in every thread."""
 
     def __init__(self) -> None:
-        # A blocking client has a runtime of its own, which the threads that make calls run.
+        # A blocking client sets a runtime, which is run by the threads that make calls.
         self._thread = get_ident() if runtime.current_runtime() is None else None
 
     def require(self) -> None:
