@@ -118,7 +118,6 @@ class Limiter(AdhocLimitMethods):
         Returns why no rule can match them, and logs it as a warning: now and after each change of
         the rules. The list is empty until a node has sent its rules.
         """
-        self._require_open(None)
         rules = self._decider.rules if self._decider.knows_rules else None
         return self._unmatched.expect(rules, domain, paths)
 

@@ -187,8 +187,6 @@ class BlockingLimiter:
         The list is empty before the first call connects."""
         expected = (domain, tuple([tuple(path) for path in paths]))
         with self._lock:
-            if self._is_closed:
-                raise closed_error()
             if len(self._expected) < _MAX_EXPECTED:
                 self._expected[expected] = None
             opened = self._opened

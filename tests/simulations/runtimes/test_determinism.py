@@ -58,6 +58,7 @@ ALLOWED = {
         "ringfence/client/slots/held_slots.py",
         "id()",
     ): "finds slots; they are kept in order",
+    ("ringfence/client/cluster/own_thread.py", "threading.get_ident"): "whether another one calls",
     ("ringfence/client/slots/slot_waits.py", "threading.get_ident"): "whether another thread wakes",
     (
         "ringfence/client/local_decider.py",

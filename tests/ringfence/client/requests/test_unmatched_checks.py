@@ -132,14 +132,3 @@ def test_a_strict_limiter_raises_for_more_kinds_than_it_remembers() -> None:
         with pytest.raises(ConfigError, match=f"'key{number}'"):
             unmatched.note(held, "api", of((f"key{number}", "a")))
     unmatched.note(held, "api", of(("path", "/b")))
-
-
-async def test_a_closed_limiter_expects_nothing() -> None:
-    async with ringfence.local(RuleSet()) as limiter:
-        pass
-    with ringfence.blocking.local(RuleSet()) as blocking_limiter:
-        pass
-
-    for closed in (limiter, blocking_limiter):
-        with pytest.raises(ConfigError, match="limiter must be open"):
-            closed.expect("api", ["client"])
