@@ -175,7 +175,7 @@ class CrossDcCounts:
             await self._keys.rounds.wait(0, digest_at - runtime.current_time())
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
             # Other data centers get no refunds, so counts wait for the refunds of their checks.
-            await runtime.sleep(INTERVAL * spread)
+            await runtime.sleep(INTERVAL * spread)  # The interval between two messages.
             self.flush()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY

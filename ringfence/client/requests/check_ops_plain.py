@@ -62,7 +62,7 @@ class Matches:
 
     def match(self, rules: RuleSet, domain: str, descriptors: object) -> _Match | None:
         """Find a request as `find` does, by the rules themselves."""
-        raise NotImplementedError
+        raise NotImplementedError  # `MatchCache`, the only subclass, implements it.
 
     def _find_known(self, domain: str, descriptors: object) -> _Match | None:
         if type(descriptors) is not dict:
