@@ -9,11 +9,11 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._hot cimport (
-    STATE_NUMBERS, HotTable, RowPacker, columns_of, cost_of, put_number,
+    HotTable, RowPacker, columns_of, cost_of, put_number,
 )
 from ringfence.limiter.compiled._algorithms cimport LOG, OVER_SOFT, Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
-from ringfence.limiter.compiled._states cimport put_packed_number
+from ringfence.limiter.compiled._states cimport MOST_NUMBERS, put_packed_number
 from ringfence.limiter.compiled._store cimport Store
 
 cdef extern from "Python.h":
@@ -36,6 +36,8 @@ cdef enum:
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
 cdef object ZERO = 0
+
+cdef uint64_t[MOST_NUMBERS] state_of_key  # during one call
 
 
 cdef struct Asked:
@@ -199,7 +201,6 @@ cdef class Frames:
         keys = PySequence_Fast(keys, b"keys: not a sequence")
         cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
         cdef PyObject** names = PySequence_Fast_ITEMS(keys)
-        cdef uint64_t[STATE_NUMBERS] numbers
         cdef PyObject* store
         cdef Asked* asked
         cdef RowPacker packer = RowPacker()
@@ -212,7 +213,7 @@ cdef class Frames:
                 if asked.table == NULL:
                     return None
                 size = (<HotTable>asked.table).numbers_of(
-                    asked.key, asked.identity, now, numbers, &store
+                    asked.key, asked.identity, now, state_of_key, &store
                 )
                 if size < 0:
                     found = (<HotTable>asked.table).slow_state(<object>asked.key, now)
@@ -235,7 +236,7 @@ cdef class Frames:
                 if size:
                     packer.add_limit((<Store>store).scheme.limit)
                     for number in range(size):
-                        packer.end = put_packed_number(packer.end, numbers[number])
+                        packer.end = put_packed_number(packer.end, state_of_key[number])
         return packer.packed(), count, packer.limits
 
     def restore(self, keys, states, limits, which, now, slow) -> None:

@@ -19,10 +19,6 @@ cdef inline void put_number(list column, Py_ssize_t at, int64_t number):
     PyList_SET_ITEM(column, at, value)
 
 
-cdef enum:
-    STATE_NUMBERS = 3  # numbers of the largest state that stores read and write themselves
-
-
 cdef int64_t cost_of(PyObject* cost) except -1
 cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
                        list slot_ids)

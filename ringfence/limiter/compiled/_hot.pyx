@@ -9,12 +9,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from ringfence.limiter.compiled._algorithms cimport LATEST, LOG, Answer
+from ringfence.limiter.compiled._algorithms cimport LATEST, Answer
 from ringfence.limiter.compiled._ring cimport is_expired
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._states cimport (
-    LONGEST_PACKED_KEY, LONGEST_PACKED_NUMBER, PackedRow, first_packed_row, next_packed_row,
-    packed_number, put_packed_number, state_numbers,
+    LONGEST_PACKED_KEY, LONGEST_PACKED_NUMBER, MOST_NUMBERS, PackedRow, first_packed_row,
+    next_packed_row, packed_number, put_packed_number, state_numbers,
 )
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 
@@ -56,6 +56,8 @@ cdef enum:
     PREFETCH_DISTANCE = 8  # keys whose bytes are prefetched before they are hashed
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
+
+cdef uint64_t[MOST_NUMBERS] state_of_key  # during one call
 
 cdef object Outcome = _OutcomeType
 cdef object Outcomes = _OutcomesType
@@ -138,13 +140,12 @@ cdef class HotTable:
     def state(self, bytes key not None, now):
         """Return what `Table.state` returns; counters of compiled stores need no Python object."""
         cdef PyObject* store = NULL
-        cdef uint64_t[STATE_NUMBERS] numbers
-        cdef int at, count = self.numbers_of(<PyObject*>key, 0, now, numbers, &store)
+        cdef int at, count = self.numbers_of(<PyObject*>key, 0, now, state_of_key, &store)
         if count < 0:
             return self.slow_state(key, now)
         if not count:
             return None
-        return [numbers[at] for at in range(count)], (<Store>store).scheme.limit, {}
+        return [state_of_key[at] for at in range(count)], (<Store>store).scheme.limit, {}
 
     def restore(self, bytes key not None, state, limit, remote, now):
         """Replace a counter as `Table.restore` does; compiled stores need no Python object."""
@@ -306,8 +307,7 @@ cdef class HotTable:
             if word == NULL:
                 continue
             if (
-                overflow or not 0 <= instant < LATEST or store.params.kind == LOG
-                or not store.set_instant(instant)
+                overflow or not 0 <= instant < LATEST or not store.set_instant(instant)
             ):
                 return -1
             if is_expired(&store.params, &store.instant, word + 1):
@@ -324,10 +324,10 @@ cdef class HotTable:
 
         `identity` is that of the key in the stores, or 0.
         """
-        cdef int64_t[STATE_NUMBERS] numbers
+        cdef int64_t* numbers = <int64_t*>state_of_key
         cdef Py_ssize_t at, count = len(state)
         cdef int overflow = 0
-        cdef Store store = self._ready(limit, now) if count <= STATE_NUMBERS else None
+        cdef Store store = self._ready(limit, now) if count <= MOST_NUMBERS else None
         if store is None or not self.is_only_store:
             return False
         for at in range(count):

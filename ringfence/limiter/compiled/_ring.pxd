@@ -251,17 +251,22 @@ cdef inline int ring_check(
     return cost != 0
 
 
+cdef inline int64_t ring_entries(const Ring* ring, int width) noexcept nogil:
+    """Count the entries of a log, which takes time for each of them."""
+    cdef int64_t entries = 0
+    cdef uint32_t at = 0
+    while at < ring.used:
+        at += ring_read(ring, width, at).units
+        entries += 1
+    return entries
+
+
 cdef inline bint ring_is_full(const Ring* ring, const Params* params) noexcept nogil:
     """Whether charges above the limit must share entries. Reads the log only when it is in debt."""
     cdef int64_t most = params.ceiling + EXTRA_ENTRIES
-    cdef int64_t entries = 0
-    cdef uint32_t at = 0
     if ring.total < most or ring.used < most:
         return False
-    while at < ring.used and entries < most:
-        at += ring_read(ring, params.hit_bytes, at).units
-        entries += 1
-    return entries >= most
+    return ring_entries(ring, params.hit_bytes) >= most
 
 
 cdef inline Ring* ring_of(const Params* params, list stamps, list counts) except? NULL:

@@ -4,20 +4,26 @@
 do not accept are converted, or rejected, by the reference implementation.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport (
     BUCKET, FIXED, LATEST, LOG, MOST_UNITS, SLIDING, Instant, Params, bucket_level, count_of,
     number_of, packed, wide,
 )
-from ringfence.limiter.compiled._ring cimport Ring, ring_numbers, ring_of
+from ringfence.limiter.compiled._ring cimport (
+    Hits, Ring, ring_entries, ring_expire, ring_numbers, ring_of, ring_read, ring_record,
+)
 
 cdef extern from *:
     """
     #define RINGFENCE_MOST_LOG_UNITS ((int64_t)1 << 61)
     """
     const int64_t MOST_LOG_UNITS "RINGFENCE_MOST_LOG_UNITS"
+
+cdef enum:
+    MOST_NUMBERS = 16384  # numbers of the longest state
 
 
 cdef inline object numbers_of(const Params* params, const uint64_t* words):
@@ -62,8 +68,10 @@ cdef inline bint read_numbers(const Params* params, tuple numbers, uint64_t* wor
 cdef inline int state_numbers(
     const Params* params, const Instant* t, const uint64_t* words, uint64_t* numbers
 ) noexcept nogil:
-    """Write the state of an entry, as `Counter.state` of the reference; return its length. Not for logs."""
+    """Write the state of an entry, as `Counter.state` of the reference; return its length."""
     cdef int64_t level
+    if params.kind == LOG:
+        return _log_state(<Ring*>words[0], params, t.now, numbers)
     if params.kind == BUCKET:
         level = bucket_level(words, t)
         numbers[0], numbers[1] = level // params.unit, level % params.unit
@@ -75,14 +83,45 @@ cdef inline int state_numbers(
     return 3
 
 
+cdef inline int _log_state(
+    Ring* ring, const Params* params, int64_t now, uint64_t* numbers
+) noexcept nogil:
+    """Write alternating ages and hits; entries of a log that is too long are merged."""
+    cdef Hits entry
+    cdef int64_t stamp, hits = 0, merged = 0, step
+    cdef uint32_t at = 0
+    cdef int count = 0
+    ring_expire(ring, params, now)
+    step = (2 * ring_entries(ring, params.hit_bytes) + MOST_NUMBERS - 1) // MOST_NUMBERS
+    stamp = ring.first
+    while at < ring.used:
+        entry = ring_read(ring, params.hit_bytes, at)
+        if at:
+            stamp += entry.gap
+        at += entry.units
+        hits += entry.count
+        merged += 1
+        if merged == step or at == ring.used:
+            numbers[count] = <uint64_t>(now - stamp) if stamp < now else 0
+            numbers[count + 1] = <uint64_t>hits
+            count += 2
+            hits = merged = 0
+    return count
+
+
 cdef inline bint read_state(
     const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
 ) noexcept nogil:
-    """Write a state, whose numbers are not negative, into words; return False if it is not accepted."""
+    """Write a state, whose numbers are not negative, into words; return False if it is not accepted.
+
+    For a log it allocates a ring, which the caller must free.
+    """
     words[1] = 0
     if params.kind == BUCKET:
         return _read_bucket(params, t, numbers, count, words)
-    return params.kind != LOG and _read_window(params, t, numbers, count, words)
+    if params.kind == LOG:
+        return _read_log(params, t, numbers, count, words)
+    return _read_window(params, t, numbers, count, words)
 
 
 cdef inline bint _read_bucket(
@@ -115,12 +154,35 @@ cdef inline bint _read_window(
     return True
 
 
+cdef inline bint _read_log(
+    const Params* params, const Instant* t, const int64_t* numbers, Py_ssize_t count, uint64_t* words
+) noexcept nogil:
+    """Write the address of a new ring with these ages and hits into a word."""
+    cdef Ring* ring = NULL
+    cdef Ring* longer
+    cdef int64_t total = 0
+    cdef Py_ssize_t at
+    if count % 2:
+        return False
+    for at in range(0, count, 2):
+        longer = NULL
+        if numbers[at] < LATEST and (not at or numbers[at] <= numbers[at - 2]):
+            if 0 < numbers[at + 1] <= MOST_UNITS - total:
+                longer = ring_record(ring, params, t.now - numbers[at], numbers[at + 1])
+        if longer == NULL:
+            free(ring)
+            return False
+        ring = longer
+        total += numbers[at + 1]
+    words[0] = <uint64_t>ring
+    return True
+
+
 # -- packed rows, see `ringfence.limiter.packed_snapshot` ------------------------------------------
 
 cdef enum:
     LONGEST_PACKED_KEY = 255
     LONGEST_PACKED_NUMBER = 10  # bytes
-    MOST_NUMBERS = 16384
 
 
 cdef struct PackedRow:

@@ -46,6 +46,9 @@ cdef class Store:
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil
     cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1
+    cdef int _write(
+        self, uint64_t identity, uint64_t* word, uint64_t* words, PyObject* name
+    ) except -1
     cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1
     cdef uint64_t _fullest(self) noexcept nogil
     cdef int _resize(self) except -1

@@ -128,24 +128,11 @@ cdef class Store:
         """Write the counter of a key; return False, without effect, if it does not fit in a slot."""
         cdef uint64_t identity = self.identity(<PyObject*>name)
         cdef uint64_t[2] words
-        cdef uint64_t* word
-        cdef Ring* ring = NULL
         if not 0 <= now < LATEST or not self.set_instant(now):
             return False
         if not read_numbers(&self.params, numbers, words):
             return False
-        if self.params.kind == LOG:
-            ring = <Ring*>words[0]
-        word = self._find(identity)
-        if word == NULL:
-            self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
-            self._insert(identity, words, <PyObject*>name)
-            return True
-        if self.params.kind == LOG:
-            self.ring_bytes -= ring_bytes(<Ring*>word[1], self.params.hit_bytes)
-            self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
-            free(<Ring*>word[1])
-        memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
+        self._write(identity, self._find(identity), words, <PyObject*>name)
         return True
 
     def append(self, bytes name not None, units, now):
@@ -315,16 +302,17 @@ cdef class Store:
         cdef uint64_t* word = self._find(identity)
         if not read_state(&self.params, &self.instant, numbers, count, words):
             return False
-        if is_expired(&self.params, &self.instant, words):
+        cdef bint is_unused = is_expired(&self.params, &self.instant, words)
+        if not is_unused and (word != NULL or self.room > 0):
+            if word == NULL:
+                self.room -= 1
+            self._write(identity, word, words, name)
+            return True
+        if self.params.kind == LOG:
+            free(<Ring*>words[0])
+        if is_unused:
             self.remove(identity)
-        elif word != NULL:
-            memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
-        elif self.room <= 0:
-            return False
-        else:
-            self._insert(identity, words, name)
-            self.room -= 1
-        return True
+        return is_unused
 
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil:
         """Return the array of an identity, and the place where its entries begin."""
@@ -357,6 +345,18 @@ cdef class Store:
         return changed
 
     # -- maintenance ---------------------------------------------------------------------------
+
+    cdef int _write(self, uint64_t identity, uint64_t* word, uint64_t* words, PyObject* name) except -1:
+        """Add an entry, or replace the one at `word`; from now on the store frees its ring."""
+        if self.params.kind == LOG:
+            self.ring_bytes += ring_bytes(<Ring*>words[0], self.params.hit_bytes)
+        if word == NULL:
+            return self._insert(identity, words, name)
+        if self.params.kind == LOG:
+            self.ring_bytes -= ring_bytes(<Ring*>word[1], self.params.hit_bytes)
+            free(<Ring*>word[1])
+        memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
+        return 0
 
     cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1:
         """Add a slot for an identity that has none."""

@@ -122,7 +122,7 @@ class CompiledTable(HotTable, Table):
     def slow_state(
         self, key: bytes, now: int
     ) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
-        """Return the state of a counter that compiled code cannot read, such as a log."""
+        """Return the state of a counter that no compiled store has."""
         return Table.state(self, key, now)
 
     def slow_restore(
