@@ -6,6 +6,7 @@ hits at one instant: eight bytes of nanoseconds and eight bytes of hits follow. 
 rounded, and a log needs few bytes more than its hits.
 """
 
+from cpython.array cimport array, resize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -269,14 +270,17 @@ cdef inline bint ring_is_full(const Ring* ring, const Params* params) noexcept n
     return ring_entries(ring, params.hit_bytes) >= most
 
 
-cdef inline Ring* ring_of(const Params* params, list stamps, list counts) except? NULL:
+cdef inline Ring* ring_of(const Params* params, array stamps, array counts) except? NULL:
     """Make the ring of a log from its stamps and counts; return NULL for an empty log."""
     cdef Ring* ring = NULL
     cdef Ring* longer
-    for stamp, count in zip(stamps, counts):
+    cdef Py_ssize_t at
+    cdef int64_t count
+    for at in range(min(len(stamps), len(counts))):
+        count = counts.data.as_longlongs[at]
         if count == 0:
             continue
-        longer = ring_append(ring, params, stamp, count)
+        longer = ring_append(ring, params, stamps.data.as_longlongs[at], count)
         if longer == NULL:
             free(ring)
             raise MemoryError
@@ -285,18 +289,20 @@ cdef inline Ring* ring_of(const Params* params, list stamps, list counts) except
 
 
 cdef inline tuple ring_numbers(const Ring* ring, int width):
-    """Return the stamps and the counts of a ring."""
+    """Return the stamps and the counts of a ring in two arrays."""
     cdef int64_t stamp = ring.first
     cdef uint32_t at = 0
+    cdef Py_ssize_t entry, entries = ring_entries(ring, width)
     cdef Hits hits
-    cdef list stamps = []
-    cdef list counts = []
-    while at < ring.used:
+    cdef array stamps = array("q"), counts = array("q")
+    resize(stamps, entries)
+    resize(counts, entries)
+    for entry in range(entries):
         hits = ring_read(ring, width, at)
         if at:
             stamp += hits.gap
-        stamps.append(stamp)
-        counts.append(hits.count)
+        stamps.data.as_longlongs[entry] = stamp
+        counts.data.as_longlongs[entry] = hits.count
         at += hits.units
     return stamps, counts
 

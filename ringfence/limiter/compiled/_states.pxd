@@ -50,7 +50,7 @@ cdef inline bint read_numbers(const Params* params, tuple numbers, uint64_t* wor
             return False
         words[0] = <uint64_t><int64_t>tat
     elif params.kind == LOG:
-        if sum(numbers[1]) >= MOST_LOG_UNITS or not numbers[0] or numbers[0][0] <= -LATEST:
+        if not numbers[0] or numbers[0][0] <= -LATEST or sum(numbers[1]) >= MOST_LOG_UNITS:
             return False
         ring = ring_of(params, numbers[0], numbers[1])
         if ring == NULL:

@@ -4,6 +4,7 @@ Decides which limits have a compiled form. Rare operations use the Python implem
 is read from its slot, changed, and written back.
 """
 
+from array import array
 from typing import TypeAlias
 
 from ringfence.limiter.limit import NS_PER_SECOND
@@ -18,8 +19,8 @@ __all__ = ["Numbers", "Params", "counter_of", "numbers_of", "params_of"]
 
 Params: TypeAlias = dict[str, int]
 """Parameters of a scheme by name, for `Store`."""
-Numbers: TypeAlias = tuple[int, ...] | tuple[list[int], list[int]]
-"""Numbers of a counter, for `Store.put`."""
+Numbers: TypeAlias = tuple[int, ...] | tuple["array[int]", "array[int]"]
+"""Numbers of a counter, for `Store.put`; those of a log are the arrays of its stamps and counts."""
 
 _BUCKET, _FIXED, _SLIDING, _LOG = range(4)
 _LATEST = 2**62
@@ -62,7 +63,7 @@ def numbers_of(counter: Counter) -> Numbers | None:
             return counter.slot, *counter.counts
         case SlidingLog():
             first = counter.first
-            return counter.stamps[first:].tolist(), counter.counts[first:].tolist()
+            return counter.stamps[first:], counter.counts[first:]
         case _:
             return None
 
@@ -76,11 +77,8 @@ def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
             return FixedWindow(scheme, *scheme.window(scheme.start_of(number)), count)
         case SlidingWindowScheme(), (int(slot), int(current), int(oldest)):
             return SlidingWindow(scheme, slot, (current, oldest))
-        case SlidingLogScheme(), (list(stamps), list(counts)):
-            log = SlidingLog(scheme)
-            for stamp, count in zip(stamps, counts, strict=True):
-                log.record(count, stamp)
-            return log
+        case SlidingLogScheme(), (array() as stamps, array() as counts):
+            return SlidingLog(scheme, stamps, counts)
         case _:
             raise AssertionError(f"{numbers} are no counter under {scheme.limit}")
 

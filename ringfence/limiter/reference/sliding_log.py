@@ -77,19 +77,23 @@ class SlidingLog(Counter):
 
     __slots__ = ("counts", "first", "scheme", "stamps", "total")
 
-    def __init__(self, scheme: SlidingLogScheme) -> None:
+    def __init__(
+        self,
+        scheme: SlidingLogScheme,
+        stamps: "array[int] | None" = None,
+        counts: "array[int] | None" = None,
+    ) -> None:
+        """Create a log with hits at increasing stamps, whose arrays it then changes, or without
+        hits."""
         self.scheme: SlidingLogScheme = scheme
-        self.stamps = array("q")
-        self.counts = array("q")
+        self.stamps = array("q") if stamps is None else stamps
+        self.counts = array("q") if counts is None else counts
         self.first = 0
-        self.total = 0
+        self.total = sum(self.counts)
 
     def copy(self, scheme: SlidingLogScheme) -> "SlidingLog":
-        """Return a copy of the log, with all its hits, under another limit."""
-        log = SlidingLog(scheme)
-        log.stamps, log.counts = self.stamps[:], self.counts[:]
-        log.first, log.total = self.first, self.total
-        return log
+        """Return a copy of the log under another limit."""
+        return SlidingLog(scheme, self.stamps[self.first :], self.counts[self.first :])
 
     def check(self, cost: int, now: int) -> Verdict:
         """Record `cost` hits at `now` if the window has room for them."""
