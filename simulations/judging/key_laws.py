@@ -1,8 +1,8 @@
-"""Exact laws for the decisions on one counter: wrong denials, over-admission, retry times.
+"""Exact laws for the decisions on one counter: wrong denials, over-admission, retry times, delays.
 
 A denial is wrong if the most units that the counter may contain leave room for it. An admission is
 wrong if the fewest units leave no room. A retry time is wrong if no units between both numbers give
-it. So the laws hold for each decision, also in runs with faults.
+it, and so is a delay in queue mode. So the laws hold for each decision, also in runs with faults.
 """
 
 from bisect import bisect_left
@@ -283,6 +283,9 @@ class _Decision(Struct, frozen=True):
         if not answer.allowed and not wrong and not self.counter.is_shadow:
             by_law["retry_after"], wrong = under_one([self._retry(each) for each in self.options])
             found += [("retry_after", wrong)] if wrong else []
+        if answer.spends and not answer.is_charge:
+            by_law["delay"], wrong = under_one([self._delay(each) for each in self.options])
+            found += [("delay", wrong)] if wrong else []
         at = answer.answered_at
         return Judgement(
             answer, by_law, tuple(Violation(name, at, f"{text}: {what}") for name, what in found)
@@ -326,12 +329,7 @@ class _Decision(Struct, frozen=True):
             is_known = _is_near(answer.asked_at + wait_s, answer.answered_at + wait_s, self.ends)
             return frozenset(), "" if is_known else "a cached denial ends with no other denial"
         wait = round(answer.retry_after * 1e9)
-        place, excuses = self.counter.place_of(answer), self.counter.excuses
-        clock_s = self.counter.clock_error_s(answer) + excuses.clocks.followed_s(
-            place, answer.answered_at
-        )
-        error = RETRY_ERROR_NS + round(clock_s * 1e9)
-        error += self.counter.rounding * option.limit.period_ns // max(1, option.limit.amount)
+        error = self._time_error_ns(option)
         held = round(self.counter.held_by_cuts_s(answer) * 1e9)  # It may be too long by that.
         if wait > 0 and any(
             each.shortest_wait - error <= wait <= each.longest_wait + error + held
@@ -340,6 +338,29 @@ class _Decision(Struct, frozen=True):
             return frozenset(), ""
         span = f"{bound.shortest_wait / 1e9:g} to {bound.longest_wait / 1e9:g} s"
         return frozenset(), f"denied with a retry time of {answer.retry_after:g} s, not {span}"
+
+    def _delay(self, option: _Option) -> Result:
+        """Judge the delay of an admitted check under one limit."""
+        is_queue = option.limit.queue
+        if is_queue and self.row.is_split and not option.is_followed:
+            return self.row.reasons, ""
+        bound = option.bound  # Its `most` includes the units of this check.
+        before = bound._replace(most=max(bound.least, bound.most - self.row.answer.cost))
+        shortest, longest = before.delays(Terms.of(option.limit))
+        error = self._time_error_ns(option) if is_queue else 0
+        if shortest - error <= round(self.row.answer.delay * 1e9) <= longest + error:
+            return frozenset(), ""
+        span = f"{shortest / 1e9:g} to {longest / 1e9:g} s"
+        return frozenset(), f"admitted with a delay of {self.row.answer.delay:g} s, not {span}"
+
+    def _time_error_ns(self, option: _Option) -> int:
+        """Return by how much clocks and rounding may change a retry time or a delay."""
+        answer, counter, limit = self.row.answer, self.counter, option.limit
+        clock_s = counter.clock_error_s(answer) + counter.excuses.clocks.followed_s(
+            counter.place_of(answer), answer.answered_at
+        )
+        rounding_ns = counter.rounding * limit.period_ns // max(1, limit.amount)
+        return RETRY_ERROR_NS + round(clock_s * 1e9) + rounding_ns
 
 
 def under_one(results: Sequence[Result]) -> Result:

@@ -118,6 +118,30 @@ LIMITER = (
         ("algorithms",),
     ),
     Mutant(
+        "delayed-by-own-cost",
+        "in queue mode, a check waits for its own units too",
+        (
+            Edit(
+                f"{_BUCKET}:Bucket.check",
+                "delay = -(-level // ticks_per_ns) if scheme.is_queue else 0",
+                "delay = -(-after // ticks_per_ns) if scheme.is_queue else 0",
+            ),
+        ),
+        ("algorithms",),
+    ),
+    Mutant(
+        "queue-not-delayed",
+        "in queue mode, checks are admitted without a delay",
+        (
+            Edit(
+                f"{_BUCKET}:Bucket.check",
+                "delay = -(-level // ticks_per_ns) if scheme.is_queue else 0",
+                "delay = 0",
+            ),
+        ),
+        ("algorithms",),
+    ),
+    Mutant(
         "cost-ignored",
         "every check costs one unit, whatever its cost",
         (Edit(_FIXED, "used += cost", "used += 1"),),

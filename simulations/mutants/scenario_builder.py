@@ -23,6 +23,8 @@ descriptors:
     rate_limit: {period: 4s, requests_per_unit: 20, algorithm: sliding_window}
   - key: bucket
     rate_limit: {period: 4s, requests_per_unit: 10, algorithm: token_bucket}
+  - key: queued
+    rate_limit: {period: 4s, requests_per_unit: 10, algorithm: leaky_bucket, mode: queue}
   - key: everywhere
     rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
   - key: soon

@@ -102,19 +102,7 @@ def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:
     room = (terms.ceiling - (question.cost or 1)) * unit
     shortest = max(1, -(-(lower - room) // rate))
     longest = max(0, -(-(upper - room) // rate))
-    bound = bound_of(terms, question, -(-lower // unit), -(-upper // unit), shortest, longest)
-    if not terms.queue:
-        return bound
-    return Bound(
-        bound.least,
-        bound.most,
-        bound.verdict,
-        bound.is_permanent,
-        bound.shortest_wait,
-        bound.longest_wait,
-        -(-lower // rate),
-        -(-upper // rate),
-    )
+    return bound_of(terms, question, -(-lower // unit), -(-upper // unit), shortest, longest)
 
 
 class _Rate:

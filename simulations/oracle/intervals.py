@@ -7,6 +7,8 @@ of an interval belong to it.
 from enum import Enum
 from typing import NamedTuple
 
+from simulations.oracle.terms import Terms
+
 __all__ = ["Bound", "Drain", "Question", "Reading", "Refund", "Spend", "Verdict"]
 
 
@@ -123,7 +125,10 @@ class Bound(NamedTuple):
     """Shortest right `retry_after` of a denial, in ns."""
     longest_wait: int = 0
     """Longest right `retry_after` of a denial, in ns; 0 when a denial is wrong."""
-    shortest_delay: int = 0
-    """Shortest right delay of an admitted check in queue mode, in ns."""
-    longest_delay: int = 0
-    """Longest right delay of an admitted check in queue mode, in ns."""
+
+    def delays(self, terms: Terms) -> tuple[int, int]:
+        """Return the shortest and the longest right delay of an admitted check, in ns."""
+        if not terms.queue:
+            return 0, 0
+        shortest = max(0, self.least - 1) * terms.period_ns // (terms.amount or 1)
+        return shortest, -(-self.most * terms.period_ns // (terms.amount or 1))

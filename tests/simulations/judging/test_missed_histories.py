@@ -114,7 +114,7 @@ def test_decisions_are_counted_as_exact_or_excused() -> None:
     assert found == set()
     assert (invariants.judged.decisions, invariants.judged.exactly) == (50, 40)
     assert invariants.judged.excuses == {"owner_away": 10}
-    assert invariants.judged.exact_by_law == {"outage": 40, "over_admission": 40}
+    assert invariants.judged.exact_by_law == {"outage": 40, "over_admission": 40, "delay": 40}
     assert invariants.judged.excused_by_law == {"outage": 10}
     exact, _ = judged("log", [replace(a, source=Source.OWNER) for a in answers], used={"dc1": 40})
     assert exact.judged.share == 1.0

@@ -15,6 +15,36 @@ from tests.simulations.judging.histories import (
 )
 
 
+@pytest.mark.parametrize(
+    ("rule", "delays", "found"),
+    [
+        ("queued", [0.0, 10.0, 20.0], set()),
+        ("queued", [0.0, 0.0, 0.0], {"delay"}),
+        ("queued", [10.0, 20.0, 30.0], {"delay"}),
+        ("queued", [0.0, 10.0, 31.0], {"delay"}),
+        ("bucket", [0.0, 0.0, 0.0], set()),
+        ("bucket", [0.0, 0.0, 1.0], {"delay"}),
+    ],
+)
+def test_a_check_is_delayed_by_the_units_before_it_and_only_in_queue_mode(
+    rule, delays, found
+) -> None:
+    answers = [
+        Answered(at, at + 0.001, "dc1", "k", 1, True, Source.OWNER, delay=delay)
+        for at, delay in zip((1.0, 1.01, 1.02), delays, strict=True)
+    ]
+
+    assert violated(rule, answers) == found
+
+
+@pytest.mark.parametrize(("crash_at", "found"), [(2.0, set()), (None, {"delay"})])
+def test_a_standby_delays_checks_by_the_units_that_a_crash_may_have_lost(crash_at, found) -> None:
+    later = Answered(2.2, 2.201, "dc1", "k", 1, True, Source.STANDBY)
+    crash = [Fault(crash_at, "crash", 20, {"node": order_of("queued")[0]})] if crash_at else []
+
+    assert violated("queued", [*rows(2, 1.8, 1.95), later], crash) - {"outage"} == found
+
+
 @pytest.mark.parametrize(("part", "found"), [(0.2, set()), (None, {"retry_after"})])
 def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found) -> None:
     faults = [Fault(0.5, "limits", 20, {"node": order_of("single")[0], "part": part or 1.0})]

@@ -57,7 +57,8 @@ def check_against(terms: Terms, usage: Usage, instant: int, cost: int, bound: Bo
         assert bound.verdict is not Verdict.MUST_DENY
         if terms.queue:
             delay = first_instant(lambda at: not usage.used(at), instant) - instant
-            assert bound.shortest_delay <= delay <= bound.longest_delay, (bound, delay)
+            shortest, longest = bound.delays(terms)
+            assert shortest <= delay <= longest, (bound, delay)
         return None
     assert bound.verdict is not Verdict.MUST_ALLOW
     if bound.is_permanent:

@@ -108,7 +108,8 @@ def test_a_bucket_drains_between_the_intervals() -> None:
 def test_a_queue_delays_by_what_is_left_in_the_bucket() -> None:
     found = bound(QUEUE, spent(100, 100, blur=10), at(120))
 
-    assert (found.shortest_delay, found.longest_delay) == (30, 40)
+    assert found.delays(QUEUE) == (25, 50)
+    assert found.delays(BUCKET) == (0, 0)
 
 
 def test_a_slot_is_in_use_until_its_release_or_its_end() -> None:
