@@ -1,8 +1,8 @@
 """Limits that each host applies at each instant, under faults that lower them.
 
-The fault `rules` changes the rule file on all hosts at once. The fault `limits` changes the rules
-of one host. A host that starts applies the rule file of that instant. Limits that requests contain
-do not change.
+The fault `rules` changes the rule file on all hosts at once. The fault `limits` lowers all limits
+of one host, also those of a rule file that it reads later. Limits that requests contain do not
+change.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ __all__ = ["LimitsInForce", "RuleLimits"]
 
 _Factors: TypeAlias = tuple[float, ...]
 """Factors by which each amount of the rule file is multiplied and rounded, one after the other."""
-_Event: TypeAlias = tuple[float, int, str, Fault]
+_Event: TypeAlias = tuple[float, int, bool, Fault]
+"""Time, number of the fault, whether it begins, and the fault."""
 _Steps: TypeAlias = Sequence[tuple[float, Limit]]
 """Limits with their begins, in order."""
 
@@ -114,29 +115,24 @@ class LimitsInForce:
 
     def _read(self, scenario: Scenario) -> None:
         file: _Factors = ()
-        for at, _, what, fault in sorted(_events(scenario.faults), key=lambda event: event[:2]):
-            part = (float(fault.args.get("part", 1)),)
-            if what == "rules":
-                file = part
-            elif what == "restore rules":
-                file = ()
-            is_everywhere = what in ("rules", "restore rules")
-            names: Iterable[str] = self._factors if is_everywhere else hosts_of(fault, scenario)
+        of_host: dict[str, _Factors] = dict.fromkeys(self._factors, ())
+        for at, _, is_begin, fault in sorted(_events(scenario.faults), key=lambda each: each[:2]):
+            part = (float(fault.args["part"]),) if is_begin else ()
+            if fault.verb == "rules":
+                file, names = part, [*of_host]
+            else:
+                names = [name for name in hosts_of(fault, scenario) if name in of_host]
+                of_host |= dict.fromkeys(names, part)
             for name in names:
-                if name in self._factors:
-                    factors = file + part if what == "limits" else file
-                    self._factors[name].append((at, factors))
+                self._factors[name].append((at, file + of_host[name]))
 
 
 def _events(faults: Sequence[Fault]) -> Iterator[_Event]:
-    """Yield the instants at which faults change limits, or at which a host starts."""
+    """Yield the instants at which faults change limits."""
     for number, fault in enumerate(faults):
-        until = inf if fault.until is None else fault.until
         if fault.verb in ("limits", "rules"):
-            yield fault.at, number, fault.verb, fault
-            yield until, number, f"restore {fault.verb}", fault
-        elif fault.verb in ("crash", "leave"):
-            yield until, number, "start", fault
+            yield fault.at, number, True, fault
+            yield inf if fault.until is None else fault.until, number, False, fault
 
 
 def _scaled(limit: Limit, factors: _Factors) -> Limit:

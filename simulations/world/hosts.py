@@ -39,6 +39,8 @@ class Host(Struct):
     port: int = PORT
     is_seedless: bool = False
     """Whether the node gets wrong seed addresses."""
+    limits_part: float = 1.0
+    """Factor by which a fault lowers all limits of the host, also if its node starts later."""
 
     @property
     def is_damped(self) -> bool:

@@ -142,7 +142,7 @@ class World:
                 zone=host.zone,
             ),
             _ACCESS if self.scenario.bounded_refunds else _OPEN_ACCESS,
-            self.named_rules.in_force,
+            self._rules_of(host),
             clock=host.clock,
             random=stream(self._seed, "node", host.name, host.lives),
             least_parts=self.scenario.least_parts,
@@ -245,15 +245,20 @@ class World:
 
     def lower_limits(self, name: str, part: float) -> None:
         """Multiply every limit of one node by a factor below 1; 1 restores the limits."""
-        node = self.hosts.by_name[name].node
-        if node is not None:
-            node.change_rules(_scaled(self.named_rules.in_force, part))
+        host = self.hosts.by_name[name]
+        host.limits_part = part
+        if host.node is not None:
+            host.node.change_rules(self._rules_of(host))
 
     def change_rules(self, part: float) -> None:
         """Multiply every limit of the rule file by a factor, on all nodes; 1 restores the file."""
         self.named_rules.in_force = _scaled(self.rules, part)
-        for node in self.hosts.nodes():
-            node.change_rules(self.named_rules.in_force)
+        for host in self.hosts.running():
+            assert host.node is not None
+            host.node.change_rules(self._rules_of(host))
+
+    def _rules_of(self, host: Host) -> RuleSet:
+        return _scaled(self.named_rules.in_force, host.limits_part)
 
     def step_clock(self, name: str, seconds: float) -> None:
         """Change the clock of a host by a number of seconds."""

@@ -43,14 +43,14 @@ def test_factors_are_rounded_one_after_the_other() -> None:
     assert amounts(both, "n1", 3) == [10]
 
 
-def test_a_node_that_starts_applies_the_rule_file() -> None:
+def test_a_node_that_starts_applies_the_lower_limits_too() -> None:
     faults = [
         Fault(1, "limits", 20, {"node": "n2", "part": 0.5}),
         Fault(3, "crash", 6, {"node": "n2"}),
     ]
 
     assert amounts(faults, "n2", 2) == [10]
-    assert amounts(faults, "n2", 7) == [21]
+    assert amounts(faults, "n2", 7) == [10]
 
 
 def test_a_limit_in_the_request_does_not_change() -> None:
