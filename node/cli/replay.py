@@ -27,7 +27,7 @@ from node.cli.common import (
     printable,
     rule_place,
 )
-from node.cli.log_options import descriptor_option, domain_option
+from node.cli.log_options import descriptor_option, domain_option, verify_shape
 from node.replay.logs import Entry, LogReader, read_log
 from node.replay.offline import replay_offline
 from node.replay.online import replay_online
@@ -107,10 +107,11 @@ def replay(
     nodes count by their own clocks, so without --speed 1 a log of a day is one burst to them.
     """
     shape = Shape.parse(descriptors, domain)
+    screen = console(stderr=True)
     loaded = None
     if rules is not None:
         loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
-        shape.require_domain(loaded, str(rules))
+        verify_shape(shape, loaded, str(rules), screen)
     if local:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is ParameterSource.COMMANDLINE:
@@ -139,7 +140,6 @@ def replay(
     batches = reader.batches() if is_live else in_order(reader.batches())
     if ipv6_prefix is not None:
         batches = _grouped(batches, ipv6_prefix)
-    screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -167,7 +167,8 @@ def replay(
         else:
             entries = _timed(chain.from_iterable(batches), span := _Span())
             begun = time.monotonic()
-            tally = trio.run(_through, url, loaded, entries, shape, speed or math.inf, on_progress)
+            pace = speed or math.inf
+            tally = trio.run(_through, url, loaded, entries, shape, pace, on_progress, screen)
             span.replayed = time.monotonic() - begun
     _show(reader, tally, json_)
     if url is not None:
@@ -232,11 +233,13 @@ async def _through(
     shape: Shape,
     speed: float,
     on_progress: Callable[[int], None],
+    screen: Console,
 ) -> Tally:
     # A trial must neither read nor change the counters of the live rules.
     trial = None if rules is None else rules.as_trial(secrets.token_bytes(8))
     async with open_cluster(url, raise_on_outage=True, rules=trial) as cluster:
-        shape.require_domain(cluster.rules, "the cluster")
+        if trial is None:
+            verify_shape(shape, cluster.rules, "the cluster", screen)
         return await replay_online(
             entries,
             shape,

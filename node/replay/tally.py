@@ -12,6 +12,8 @@ from node.replay.logs import Entry
 from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, Rule, RuleSet
+from ringfence.rules.periods import suggest
+from ringfence.rules.unmatched_requests import unknown_path
 
 __all__ = [
     "DOMAIN",
@@ -60,6 +62,12 @@ class Shape(Struct, frozen=True):
                 f"(domains there: {known}); choose one with --domain"
             )
 
+    def unmatched(self, rules: RuleSet) -> list[str]:
+        """Return a message for each descriptor whose keys are the path of no rule."""
+        paths = [[key for key, _ in entries] for entries in self.descriptors]
+        found = [unknown_path(rules, self.domain, path) for path in paths]
+        return [problem for problem in found if problem is not None]
+
     def of(self, entry: Entry) -> tuple[Descriptor, ...]:
         """Return the descriptors of one log line."""
         return self.describe(self.reader()(entry))
@@ -83,9 +91,10 @@ def _entry_of(word: str) -> tuple[str, str]:
     """Return the key of an entry and its field of a log line."""
     key, equals, name = map(str.strip, word.rpartition("="))
     if name not in _FIELDS or (equals and not key):
+        hint = suggest(name, _FIELDS)  # Without a similar word it repeats the list.
         raise ConfigError(
-            f"--descriptor: must have words FIELD or KEY=FIELD, with the fields "
-            f"{', '.join(_FIELDS)}, got {word!r}"
+            f"--descriptor must have words FIELD or KEY=FIELD, with the fields "
+            f"{', '.join(_FIELDS)}, got {word!r}" + (f"; {hint}" if hint.startswith("did") else "")
         )
     return key or name, name
 

@@ -13,7 +13,7 @@ from node.cli.common import (
     json_option,
     printable,
 )
-from node.cli.log_options import descriptor_option, domain_option
+from node.cli.log_options import descriptor_option, domain_option, verify_shape
 from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape
 from ringfence.errors import ConfigError
@@ -112,10 +112,10 @@ def what_if_command(
         raise ConfigError(f"--report {report}: folder {report.parent} must exist; create it first")
     shape = Shape.parse(descriptors, domain)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
-    shape.require_domain(loaded, str(rules))
+    screen = console(stderr=True)
+    verify_shape(shape, loaded, str(rules), screen)
     reader = read_log(log)
     entries = spread_ties(sorted_by_time(reader))
-    screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -234,6 +234,28 @@ def test_a_descriptor_with_unknown_fields_is_rejected(text: str) -> None:
         Shape.parse([text])
 
 
+@pytest.mark.parametrize(("text", "hint"), [("clinet", "client"), ("ip=pth", "path")])
+def test_a_misspelt_field_of_a_descriptor_gets_a_suggestion(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"got '{text}'; did you mean '{hint}'\\?$"):
+        Shape.parse([text])
+
+
+def test_a_descriptor_key_that_no_rule_has_is_reported_with_a_suggestion(
+    run: Run, rules: Path, log: Path
+) -> None:
+    options = ("--rules", rules, "--local", "--json")
+
+    wrong = run("replay", log, *options, "-d", "clinet=client")
+    right = run("replay", log, *options)
+
+    assert (wrong.status, wrong.last["no_rule"]) == (0, 40)
+    assert wrong.err == (
+        f"warning: {rules}: domain 'log' has no rule for descriptor key 'clinet', so it is never "
+        "limited; did you mean 'client'? its rules are for client\n"
+    )
+    assert right.err == ""
+
+
 def test_rules_without_the_domain_of_logs_are_rejected_with_a_hint(
     run: Run, tmp_path: Path
 ) -> None:
@@ -482,6 +504,16 @@ def test_a_cluster_decides_by_its_own_rules_by_default(
         ],
     }
     assert "nodes counted by their own clocks, and 0:00:39 of log took 0:00:0" in result.err
+
+
+def test_a_descriptor_key_that_no_rule_of_the_cluster_has_is_reported(
+    run: Run, cluster: DemoCluster, log: Path
+) -> None:
+    result = run("replay", log, "--cluster", cluster.url, "--json", "-d", "clinet=client")
+
+    assert (result.status, result.last["no_rule"]) == (0, 40)
+    assert "the cluster: domain 'log' has no rule for descriptor key 'clinet'" in result.err
+    assert result.err.count("did you mean 'client'?") == 1
 
 
 def test_rules_of_the_replay_are_sent_with_each_check(

@@ -56,6 +56,18 @@ def test_with_exact_counting_what_if_decides_like_a_replay(
     }
 
 
+def test_a_descriptor_key_that_no_rule_has_is_reported_with_a_suggestion(
+    run: Run, tmp_path: Path
+) -> None:
+    rules, log = written(tmp_path, "sliding_window")
+
+    asked = run("what-if", "--rules", rules, "--log", log, "--json", "-d", "clinet=client")
+
+    assert asked.status == 0
+    assert "no rule for descriptor key 'clinet'" in asked.err
+    assert "did you mean 'client'?" in asked.err
+
+
 def test_what_if_prints_throttled_clients_and_their_rules(run: Run, tmp_path: Path) -> None:
     rules, log = written(tmp_path, "sliding_window")
 
