@@ -1,6 +1,7 @@
 """Decisions: one for each request, with a `Status` for each counter that the request matches."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,12 +37,8 @@ _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 """Row of a decision that was made from several rows."""
 
 
-class Status(Struct):
-    """Result of a check at one counter. Durations are seconds.
-
-    A status must not be changed. The class is not frozen, because that would double the cost of
-    each object.
-    """
+class Status(Struct, frozen=True):
+    """Result of a check at one counter. Durations are seconds."""
 
     allowed: bool
     """Whether this counter allows the request; a shadow rule always does."""
@@ -72,7 +69,7 @@ class Status(Struct):
         return f"Status({_describe(self)})"
 
 
-class _DecisionData(Struct):
+class _DecisionData(Struct, frozen=True):
     """Fields of a `Decision`; the properties of `Decision` document them."""
 
     allowed: bool
@@ -98,11 +95,14 @@ class Decision:
     and an allowed one those of the counter with the least remaining.
 
     Each check makes a decision. To save time, it stores the row and converts the other fields when
-    they are read. A decision must not be changed.
+    they are read. A decision is immutable.
     """
 
     __slots__ = ("_data", "_row", "_rule", "allowed")
 
+    _data: _DecisionData | None
+    _row: OutcomeRow
+    _rule: Rule | None
     allowed: bool
     """Whether the request is allowed."""
 
@@ -113,16 +113,26 @@ class Decision:
 
         The compiled `_check_ops.decision_of` does this too.
         """
-        self._rule = rule
-        self._row = row
-        self._data = data
         if data is not None:
-            self.allowed = data.allowed
+            allowed = data.allowed
         else:
             code = row[CODE]
-            self.allowed = (
+            allowed = (
                 code != _DENIED and code != _NEVER  # noqa: PLR1714 - half the time of a tuple
             ) or (rule is not None and rule.shadow)
+        _set_rule(self, rule)
+        _set_row(self, row)
+        _set_data(self, data)
+        _set_allowed(self, allowed)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a decision is immutable, so {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a decision is immutable, so {name!r} cannot be deleted")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Decision, (self._rule, self._row, self._data)
 
     def __repr__(self) -> str:
         return f"Decision({_describe(self)})"
@@ -228,8 +238,15 @@ class Decision:
         data = self._data
         if data is None:
             assert self._rule is not None
-            data = self._data = _combine([status_of_row(self._rule, self._row)], None)
+            data = _combine([status_of_row(self._rule, self._row)], None)
+            _set_data(self, data)
         return data
+
+
+# Setters of the slots take 60 % of the time of `object.__setattr__`.
+_set_rule, _set_row, _set_data, _set_allowed = (
+    getattr(Decision, name).__set__ for name in ("_rule", "_row", "_data", "allowed")
+)
 
 
 class SlotUnavailable(RingfenceError):

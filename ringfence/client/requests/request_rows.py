@@ -6,6 +6,8 @@ batch.
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.errors import ConfigError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
@@ -76,7 +78,8 @@ class RequestRows:
                 else:
                     status = status_of(match.rule, results, row)
                     if is_refund:
-                        status.refunded = results.outcomes.slot_ids[row]
+                        units = results.outcomes.slot_ids[row]
+                        status = replace(status, refunded=units)
                     statuses.append(status)
                     row += 1
             release = self._release(range(start, row), results) if has_slots_taken else None

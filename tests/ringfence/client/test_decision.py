@@ -1,4 +1,9 @@
-from ringfence.client.decision import NO_RULE, Status, decide, status_of, unlimited
+import copy
+import pickle
+
+import pytest
+
+from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.limiter import Code, Limit, Outcomes
 from ringfence.rules import Rule
 from ringfence.wire import Results, Source
@@ -160,6 +165,41 @@ def test_a_status_made_by_hand_is_neither_soft_nor_shadowed_nor_unknown():
     status = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
     assert (status.over_soft, status.over_shadow, status.is_unknown) == (False, False, False)
+
+
+# -- immutability ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["allowed", "remaining", "statuses", "_row", "comment"])
+def test_a_decision_cannot_be_changed(name: str):
+    decision = Decision(rule(), (0, 10, 3, 0, SECOND, 0, 0, 2))
+
+    with pytest.raises(AttributeError, match=f"immutable, so '{name}' cannot be set"):
+        setattr(decision, name, False)
+    with pytest.raises(AttributeError, match=f"immutable, so '{name}' cannot be deleted"):
+        delattr(decision, name)
+    assert (decision.allowed, decision.remaining) == (True, 3)
+
+
+def test_a_status_cannot_be_changed():
+    [status] = decide([allowed(1)]).statuses
+
+    with pytest.raises(AttributeError, match="immutable"):
+        status.allowed = False
+
+
+@pytest.mark.parametrize("of_one_counter", [True, False])
+def test_a_copied_or_pickled_decision_is_equal(of_one_counter: bool):
+    denial = (Code.DENIED.value, 10, 0, SECOND, SECOND, 0, 0, 2)
+    decision = Decision(rule(), denial) if of_one_counter else decide([denied(1), denied(2)])
+
+    for each in (
+        copy.copy(decision),
+        copy.deepcopy(decision),
+        pickle.loads(pickle.dumps(decision)),
+    ):
+        assert each == decision
+        assert not each.allowed
 
 
 # -- in words --------------------------------------------------------------------------------------
