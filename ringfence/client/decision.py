@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Algorithm, Code
-from ringfence.rules import Rule
+from ringfence.rules import Rule, format_limit
+from ringfence.rules.descriptor_tree import place
 from ringfence.wire import CODE, SOURCE, Batch, OutcomeRow, Results, Source
 
 __all__ = [
@@ -376,13 +377,14 @@ def _describe(data: Status | Decision) -> str:
     parts += [name for name in ("over_soft", "over_shadow") if getattr(data, name)]
     parts.append(f"from {data.source}")
     if data.rule is not None:
-        parts.append(f"rule {_name_of(data.rule)}")
+        parts.append(_name_of(data.rule))
     return ", ".join(parts)
 
 
 def _name_of(rule: Rule) -> str:
-    levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
-    return rule.name or ".".join([rule.domain, *levels])
+    if not rule.domain and rule.limit is not None:
+        return f"limit {rule.name or format_limit(rule.limit)}"
+    return f"rule {rule.name or place(rule.domain, rule.path)}"
 
 
 def _plain(statuses: Sequence[Status]) -> list[Status]:

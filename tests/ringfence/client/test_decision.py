@@ -5,7 +5,7 @@ import pytest
 
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.limiter import Code, Limit, Outcomes
-from ringfence.rules import Rule
+from ringfence.rules import Rule, adhoc_rule
 from ringfence.wire import Results, Source
 
 SECOND = 1_000_000_000
@@ -207,15 +207,16 @@ def test_a_copied_or_pickled_decision_is_equal(of_one_counter: bool):
 
 def test_a_decision_is_one_line_for_people():
     assert repr(decide([reported(Code.ALLOWED, remaining=3)])) == (
-        "Decision(allowed, 3 of 10 left, from owner, rule d.key)"
+        "Decision(allowed, 3 of 10 left, from owner, rule d > key)"
     )
     assert repr(decide([denied(1.5)])) == (
-        "Decision(denied, 0 of 10 left, retry after 1.5 s, from owner, rule d.key)"
+        "Decision(denied, 0 of 10 left, retry after 1.5 s, from owner, rule d > key)"
     )
     assert repr(NO_RULE) == "Status(allowed, from no_rule)"
     assert "denied, 3 of 10 left, permanently" in repr(
         reported(Code.NEVER, of=rule(name="checkout"))
     )
     assert "rule checkout" in repr(reported(Code.NEVER, of=rule(name="checkout")))
+    assert repr(reported(Code.ALLOWED, of=adhoc_rule(Limit(5, 60)))).endswith("limit 5/minute)")
     assert "over_soft" in repr(reported(Code.OVER_SOFT, delay=SECOND))
     assert "delay 1 s" in repr(reported(Code.OVER_SOFT, delay=SECOND))
