@@ -98,6 +98,8 @@ class _DomainBuilder(Struct):
 
     name: str
     cursor: Cursor
+    line: int
+    """Line of the domain's name in its first file."""
     rows: list[Row] = field(default_factory=list)
     top: list[_Sibling] = field(default_factory=list)
     replaces: list[tuple[Cursor, int, str]] = field(default_factory=list)
@@ -124,6 +126,7 @@ def build_rules(
     for domain in builders.values():
         _check_siblings(domain.top)
         _check_replaces(domain)
+        _check_limits(domain)
     if findings.errors:
         raise RuleFileError(in_order(findings.errors))
     domains = [
@@ -148,16 +151,16 @@ def _read_file(
     fields = cursor.fields(table, _ROOT_KEYS, _REFUSED_AT_ROOT)
     name = cursor.required(table, fields, "domain", "begin the file with `domain: NAME`")
     cursor = cursor.below(name) if name else cursor
+    line = fields["domain"].line if name else table.line
     domain = builders.get(name)
     if domain is None:
-        domain = _DomainBuilder(name, cursor)
+        domain = _DomainBuilder(name, cursor, line)
         if name:
             builders[name] = domain
     elif not merge:
         fix = "merge the two files, or allow sharing with --merge or merge_domains = true"
-        line = fields["domain"].line
         cursor.error(line, f"domain {name!r} is already in {domain.cursor.file}", fix)
-        domain = _DomainBuilder(name, cursor)
+        domain = _DomainBuilder(name, cursor, line)
     item = fields.get("defaults")
     if item is not None:
         table_of_defaults = cursor.below("defaults").table(item, "defaults")
@@ -356,6 +359,14 @@ def _check_replaces(domain: _DomainBuilder) -> None:
             fix = suggest(name, sorted(names)) if suggestions > 0 else _GIVE_NAME
             suggestions -= 1
             cursor.error(line, f"replaces {name!r}, but no limit of this domain has that name", fix)
+
+
+def _check_limits(domain: _DomainBuilder) -> None:
+    """Warn about a domain without rules. Envoy accepts it, and requests may contain limits."""
+    if not any(isinstance(row, Rule) for row in domain.rows):
+        what = "the domain has no rate_limit, so its checks are never limited"
+        fix = "add descriptors with a rate_limit, unless all limits are in requests"
+        domain.cursor.warn(domain.line, what, fix)
 
 
 def _label(table: Table) -> str:

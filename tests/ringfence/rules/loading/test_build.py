@@ -17,6 +17,9 @@ def rules_text(*lines):
     return "\n".join(["domain: d", "descriptors:", *lines])
 
 
+OTHER = f"- {{key: other, rate_limit: {LIMIT}}}"
+
+
 def warnings_of(*lines):
     return [str(warning) for warning in load_text(rules_text(*lines), "rules.yaml").warnings]
 
@@ -184,7 +187,7 @@ def test_two_spellings_of_one_pattern_are_rejected_in_either_order():
 
 
 def test_patterns_of_different_keys_do_not_hide_each_other():
-    assert warnings_of('- {key: a, value: "*"}', '- {key: b, value: "x*"}') == []
+    assert warnings_of('- {key: a, value: "*"}', '- {key: b, value: "x*"}', OTHER) == []
 
 
 def test_too_many_patterns_under_one_key_are_refused():
@@ -240,7 +243,7 @@ def test_a_rule_hidden_by_a_catch_all_pattern_causes_a_warning():
     ],
 )
 def test_legal_but_suspicious_keys_cause_warnings(line, warning):
-    (found,) = warnings_of(line)
+    (found,) = warnings_of(line, OTHER)
 
     assert found.startswith("rules.yaml:3: d > k")
     assert warning in found
@@ -266,6 +269,23 @@ def test_a_key_with_an_empty_value_is_treated_as_absent():
 
     assert rules.rules() == ()
     assert rules.knows_domain("d")
+
+
+@pytest.mark.parametrize(
+    "text", ["domain: d", "domain: d\ndescriptors: []", "domain: d\ndescriptors: [{key: k}]"]
+)
+def test_a_domain_without_a_limit_causes_a_warning(text):
+    loaded = load_text(f"# Comment\n{text}\n", "rules.yaml")
+
+    assert loaded.rules.knows_domain("d")
+    assert [str(warning) for warning in loaded.warnings] == [
+        "rules.yaml:2: d: the domain has no rate_limit, so its checks are never limited; add "
+        "descriptors with a rate_limit, unless all limits are in requests"
+    ]
+
+
+def test_an_unlimited_rule_is_a_limit_that_was_chosen():
+    assert warnings_of("- {key: k, rate_limit: {unlimited: true}}") == []
 
 
 def test_metadata_keeps_every_kind_of_value():
