@@ -37,10 +37,12 @@ class OpenLimiter:
         self._loop.start(self._serve)
         try:
             self._loop.call(self._ready.wait)
-        except BaseException:
+        except BaseException as error:
             with suppress(LoopLost):
                 self._loop.call_from_thread(self._stop.set)
-            raise
+            # In a thread that runs trio, the loop may have ended before the call.
+            if not isinstance(error, LoopLost) or self._failure is None:
+                raise
         if self._limiter is None:
             self._loop.join()
             assert self._failure is not None

@@ -146,12 +146,15 @@ class CallerLoop(Scheduler):
             self._enter(lambda: self._begin(call, function), None)
 
     def call_from_thread(self, call: Callable[[], object]) -> None:
-        """Schedule a call from any thread; a thread of this loop makes it. Raises `LoopLost`."""
+        """Schedule a call from any thread; a thread of this loop makes it.
+
+        Raises `LoopLost`, also after the end of the main task, because no thread would make it.
+        """
         if self._holder == get_ident():
             self._ready.append(call)
             return
         with self._lock:
-            if self.is_lost:
+            if not self.is_running:
                 raise LoopLost
             self._ready.append(call)
             self._settle(None)

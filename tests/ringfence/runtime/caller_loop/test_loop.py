@@ -326,6 +326,21 @@ def test_a_thread_that_runs_trio_can_call():
         assert trio.run(main) == HELPER
 
 
+def test_a_call_of_a_thread_that_runs_trio_is_rejected_after_the_end_of_the_loop():
+    async def end():
+        pass
+
+    async def main():
+        loop.call(end)
+
+    loop = CallerLoop()
+    loop.start(end)
+    loop.join()
+
+    with pytest.raises(LoopLost):
+        trio.run(main)
+
+
 def test_errors_reach_the_caller():
     async def fail():
         raise ZeroDivisionError
