@@ -13,13 +13,22 @@ from node.config.settings import MAX_PROCESSES, NodeSettings, load_settings
 __all__ = ["node"]
 
 
+def _not_empty(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Refuse an empty value, such as that of a shell variable that is not set."""
+    if text == "":
+        raise click.BadParameter("must not be empty; leave the option out for its default")
+    return text
+
+
 @click.command()
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Settings file (docs/reference/node-settings). RINGFENCE_NODE_* and flags override it.",
 )
-@click.option("--name", help="Unique in the cluster; host and port when absent.")
+@click.option(
+    "--name", callback=_not_empty, help="Unique in the cluster; host and port when absent."
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -45,8 +54,8 @@ __all__ = ["node"]
     help="Name of the cluster, ringfence when absent; nodes of clusters with other names are "
     "rejected. It is not an address: other commands take the address as --cluster URL.",
 )
-@click.option("--rules", help="Rule file or directory.")
-@click.option("--keys", help="Directory that `ringfence keys new` wrote.")
+@click.option("--rules", callback=_not_empty, help="Rule file or directory.")
+@click.option("--keys", callback=_not_empty, help="Directory that `ringfence keys new` wrote.")
 @click.option("--gateway", is_flag=True, help="Start `ringfence gateway` beside the node.")
 @click.option(
     "--gateway-config",

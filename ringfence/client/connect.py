@@ -286,7 +286,7 @@ def rules_of(rules: RulesSource) -> RuleSet:
         from ringfence.rules.loading.mapping import load_mapping
 
         return load_mapping(rules).rules
-    if not isinstance(rules, str | Path):
+    if not isinstance(rules, str | Path) or rules == "":
         raise ConfigError(
             f"rules must be a file or directory, a mapping or a RuleSet, got {rules!r}; give one"
         )

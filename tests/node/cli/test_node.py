@@ -46,6 +46,14 @@ def test_problems_of_keys_and_of_rules_are_reported_together(run: Run, tmp_path:
     assert "ringfence keys new" in ran.err
 
 
+@pytest.mark.parametrize("option", ["--name", "--rules", "--keys"])
+def test_an_empty_value_of_an_option_is_rejected(run: Run, option: str) -> None:
+    ran = run("node", "--check", option, "")
+
+    assert ran.status == 2
+    assert f"Invalid value for '{option}': must not be empty; leave the option out" in ran.err
+
+
 def test_a_host_runs_1_to_256_processes(run: Run) -> None:
     def status(processes: int) -> int:
         return run("node", "--check", "--processes", processes).status

@@ -281,6 +281,22 @@ async def test_arguments_of_a_wrong_type_are_errors(tmp_path):
                 raise AssertionError
 
 
+async def test_empty_text_is_not_the_working_directory_as_rules(tmp_path, monkeypatch):
+    (tmp_path / "rules.yaml").write_text("domain: d", "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="or a RuleSet, got ''; give one"):
+        async with ringfence.local(""):
+            raise AssertionError
+    with (
+        pytest.raises(ConfigError, match="or a RuleSet, got ''; give one"),
+        ringfence.blocking.local(""),
+    ):
+        raise AssertionError
+    async with ringfence.local(".") as limiter:
+        assert limiter.rules.knows_domain("d")
+
+
 async def test_a_wrong_address_is_an_error():
     assert "must begin with ringfence://" in await refusal_of("http://a:1")
 
