@@ -14,6 +14,7 @@ from benchmarks.reporting.figure import Figure
 from benchmarks.reporting.machine import about, machine
 from benchmarks.reporting.plot import write_plot
 from ringfence.errors import ConfigError, RingfenceError
+from ringfence.rules.periods import suggest
 
 BENCHMARKS = {
     "core": ("limiter", "memory", "growth", "ring", "wire"),
@@ -47,7 +48,11 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
-        parser.error(f"a benchmark must be one of {', '.join(NAMES)}, got {unknown[0]!r}")
+        hint = suggest(unknown[0], NAMES)  # Without a similar name it repeats the list.
+        parser.error(
+            f"a benchmark must be one of {', '.join(NAMES)}, got {unknown[0]!r}"
+            + (f"; {hint}" if hint.startswith("did") else "")
+        )
     if options.rounds < 1:
         parser.error(f"--rounds must be 1 or more, got {options.rounds}")
     if not options.names:

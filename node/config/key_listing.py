@@ -41,8 +41,9 @@ def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
     files = [keys.ca, keys.certificate, *sorted(keys.nodes.glob("*.pem"))]
     rows = [_row(keys, file, now) for file in files if file.exists()]
     if not rows:
+        got = "none" if keys.path.is_dir() else "no such directory"
         raise ConfigError(
-            f"{keys.path} must hold certificates, got none; `ringfence keys new` makes them"
+            f"{keys.path} must hold certificates, got {got}; `ringfence keys new` makes them"
         )
     return rows
 

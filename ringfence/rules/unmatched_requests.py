@@ -29,14 +29,14 @@ def unknown_domain(rules: RuleSet, domain: str) -> str | None:
     known = ", ".join(rules.domains)
     if not known:
         return (
-            f"domain {_cut(domain)!r} has no rules, so its checks are never limited: the node that "
-            "this client reached has no rules at all; start every node with the same --rules"
+            f"domain {_cut(domain)!r} has no rules, so its checks are never limited: there are no "
+            "rules at all; start every node with the same --rules, or give rules to local()"
         )
     near = get_close_matches(domain[:_LONGEST], rules.domains, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"domain {_cut(domain)!r} has no rules, so its checks are never limited; {guess}"
-        f"the cluster has {known}"
+        f"there are rules for {known}"
     )
 
 

@@ -70,6 +70,18 @@ def test_figures_are_printed_and_also_drawn_with_the_plot_option(
     assert path.read_text("utf-8").startswith("<svg")
 
 
+@pytest.mark.parametrize(
+    ("name", "end"), [("limitre", "got 'limitre'; did you mean 'limiter'?"), ("xyz", "got 'xyz'")]
+)
+def test_a_misspelt_name_gets_a_suggestion(
+    capsys: pytest.CaptureFixture[str], name: str, end: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name])
+
+    assert capsys.readouterr().err.endswith(f"{end}\n")
+
+
 def test_the_error_of_peers_without_redis_states_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

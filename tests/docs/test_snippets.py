@@ -171,7 +171,7 @@ def test_the_fastapi_application_of_readme_limits_requests(
 @pytest.mark.parametrize(
     ("change", "report"),
     [
-        (('domain="api"', 'domain="apii"'), r"'apii'.*did you mean 'api'\?.*has api, log, web"),
+        (('domain="api"', 'domain="apii"'), r"'apii'.*did you mean 'api'\?.*for api, log, web"),
         (('domain="api"', 'domain="api", keys="ip"'), r"key 'ip'.*rules are for client, path"),
     ],
 )
@@ -219,7 +219,7 @@ def test_the_flask_settings_of_the_page_limit_or_warn(
 
     assert set(statuses[:300]) == {404}
     assert set(statuses) == ({404, 429} if domain == "api" else {404})
-    warned = re.search(r"'apii'.*did you mean 'api'\?.*has api, log, web", caplog.text)
+    warned = re.search(r"'apii'.*did you mean 'api'\?.*for api, log, web", caplog.text)
     assert bool(warned) == (domain == "apii")
 
 
@@ -285,7 +285,7 @@ def test_the_django_settings_of_the_page_limit_or_warn(
     assert (429 in free) == (domain == "api")
     if domain is None:
         assert (search[:5], search[-1]) == ([200] * 5, 429)
-    warned = re.search(r"'apii'.*did you mean 'api'\?.*has api, log, web", completed.stderr)
+    warned = re.search(r"'apii'.*did you mean 'api'\?.*for api, log, web", completed.stderr)
     assert bool(warned) == (domain == "apii"), completed.stderr
 
 

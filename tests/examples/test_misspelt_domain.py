@@ -36,7 +36,7 @@ def test_the_nginx_example_limits_and_a_misspelt_domain_is_logged_at_startup(
         assert statuses["right"].count(429) >= 1
         assert set(statuses["wrong"]) == {200}
         assert "domain 'apii' has no rules" in wrong.log
-        assert "did you mean 'api'? the cluster has api, log, web" in wrong.log
+        assert "did you mean 'api'? there are rules for api, log, web" in wrong.log
         assert "has no rules" not in right.log
         metrics = fetch(f"{wrong.url}/metrics").body.decode()
         assert 'ringfence_gateway_unmatched_checks_total{domain="unknown"} 33' in metrics
@@ -53,7 +53,7 @@ def test_a_misspelt_domain_of_envoy_is_logged_at_the_first_request(
 
         assert statuses == [200] * 5
         assert gate.log.count("domain 'apii' has no rules") == 1
-        assert "did you mean 'api'? the cluster has api, log, web" in gate.log
+        assert "did you mean 'api'? there are rules for api, log, web" in gate.log
 
 
 def test_a_strict_gateway_stays_not_ready_and_logs_the_reason(node: str, tmp_path: Path) -> None:

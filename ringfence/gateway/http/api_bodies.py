@@ -257,6 +257,7 @@ class DecisionsBody(msgspec.Struct):
 
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
+_BOUND = re.compile(r"Expected `(?P<kind>int|float)` (?P<bound>[<>]= \S+) - at `\$.(?P<place>.+)`")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]+)")
 
 
@@ -267,6 +268,7 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
     if kind != JSON and kind not in (*_MSGPACKS, ""):
         raise HttpProblem(415, f"content type must be {JSON} or {MSGPACK}, got {kind!r}")
     decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
+    raw: Any = None
     try:
         try:
             return decode(body, type=kinds[0])
@@ -274,8 +276,8 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             raw = _whole(decode(body))
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"the body cannot be read: {_reword_error(str(error), kinds)}"
-        raise HttpProblem(400, why, cause="bad_body") from error
+        why = _describe_bound(str(error), raw) or _reword_error(str(error), kinds)
+        raise HttpProblem(400, f"the body cannot be read: {why}", cause="bad_body") from error
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
@@ -350,6 +352,18 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
         if isinstance(raw, dict) and telling in raw:
             return kind
     return kinds[0]
+
+
+def _describe_bound(why: str, raw: Any) -> str:
+    """Describe a number of the body `raw` beyond its bounds; empty for other errors of msgspec."""
+    found = _BOUND.fullmatch(why)
+    if found is None:
+        return ""
+    number = "a whole number" if found["kind"] == "int" else "a number"
+    given = raw
+    for step in re.findall(r"\w+", found["place"]):  # As in `checks[1].cost`.
+        given = given[int(step) if isinstance(given, list) else step]
+    return f"{found['place']} must be {number} {found['bound'].removesuffix('.0')}, got {given}"
 
 
 def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:

@@ -49,8 +49,5 @@ class Findings(Struct):
 
 
 def in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Sort problems by line within each file; files keep the order of their first problem."""
-    rank: dict[str, int] = {}
-    for problem in problems:
-        rank.setdefault(problem.file, len(rank))
-    return tuple(sorted(problems, key=lambda problem: (rank[problem.file], problem.line)))
+    """Sort problems by file and line. Those of one line keep their order."""
+    return tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))

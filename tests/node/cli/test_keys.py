@@ -41,6 +41,14 @@ def test_json_output_lists_the_created_files(run: Run, tmp_path: Path) -> None:
     assert "web.token" in row["files"]
 
 
+def test_a_directory_without_keys_is_not_listed(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+
+    for directory, got in ((tmp_path, "none"), (missing, "no such directory")):
+        error = refused(run("keys", "show", directory))
+        assert f"{directory} must hold certificates, got {got}; `ringfence keys new`" in error
+
+
 def test_keys_of_a_cluster_can_be_added_listed_revoked_and_renewed(
     run: Run, tmp_path: Path
 ) -> None:

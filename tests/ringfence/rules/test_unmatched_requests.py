@@ -30,7 +30,7 @@ def test_a_known_domain_and_a_path_of_a_rule_are_no_problem() -> None:
 def test_a_misspelt_domain_is_described_with_the_nearest_and_all_known() -> None:
     assert unknown_domain(RULES, "apii") == (
         "domain 'apii' has no rules, so its checks are never limited; did you mean 'api'? "
-        "the cluster has api"
+        "there are rules for api"
     )
 
 

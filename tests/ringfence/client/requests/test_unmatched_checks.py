@@ -80,7 +80,7 @@ async def test_a_strict_limiter_raises_where_no_rule_can_match(
 
 def test_the_blocking_limiter_counts_and_raises_alike(caplog: pytest.LogCaptureFixture) -> None:
     with ringfence.blocking.local(FILE, strict=True) as limiter:
-        with pytest.raises(ConfigError, match="the cluster has api"):
+        with pytest.raises(ConfigError, match="there are rules for api"):
             limiter.check("apii", {"client": "a"})
         assert limiter.unmatched == {"known": 0, "unknown": 1}
 
@@ -112,7 +112,7 @@ def test_expected_descriptors_are_verified_at_each_change_of_rules(
     unmatched.verify(rules())
     assert len(caplog.messages) == 2
     unmatched.verify(load_mapping(FILE | {"domain": "web"}).rules)
-    assert "the cluster has web" in caplog.messages[2]
+    assert "there are rules for web" in caplog.messages[2]
 
 
 def test_many_kinds_of_checks_are_counted_and_few_remembered(

@@ -174,6 +174,18 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
     assert sum("did you mean" in problem for problem in problems) == 2
 
 
+def test_problems_are_reported_by_file_and_line_whatever_finds_them(tmp_path):
+    write(tmp_path, "a.yaml", "domain: d\ndescriptors:\n- {key: b, valu: c}\n- {ky: a}\n")
+    write(tmp_path, "b.yaml", "domain: [\n")
+    (tmp_path / "c.yaml").write_bytes(b"domain: \xff")
+
+    problems = problems_of(load_path, tmp_path)
+
+    places = [tuple(problem.split(":")[:2]) for problem in problems]
+    assert [file for file, _ in places] == [str(tmp_path / f"{x}.yaml") for x in "aaabc"]
+    assert places == sorted(places)
+
+
 def test_a_message_is_cut_after_50_lines_while_the_error_has_all_problems():
     text = "domain: d\ndescriptors:\n" + "- {key: a, odd: 1}\n" * 200
 
