@@ -136,8 +136,8 @@ class _Reader:
             self._period_ns = DEFAULT_SLOT_TTL_NS
             return False
         if link.lower not in ("/", "per"):
-            known = ("per", "concurrent")
-            fix = suggest(link.text, known) if link.kind == "word" else "write '/' or 'per'"
+            hint = suggest(link.text, ("per", "concurrent")) if link.kind == "word" else ""
+            fix = hint if hint.startswith("did") else "write '/' or 'per' before a period,"
             fix += " as in '100/minute' or '4 concurrent'"
             raise self._error(link, "no period follows the amount", fix)
         self._period_ns = self._period()
