@@ -47,6 +47,7 @@ class Proxies:
         if proxy not in self._urls:
             self._urls[proxy] = _START[proxy](self)
             until(lambda: self._is_ready(proxy))
+            self.reset_budget()  # The requests that found out whether it is ready have spent units.
         return self._urls[proxy]
 
     def get(self, proxy: str, **headers: str) -> Reply:
