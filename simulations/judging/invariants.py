@@ -122,6 +122,11 @@ class Invariants:
         self._places.clear()
         for name, answer in ledger.answers:
             self._excuses.add_to_group(self._place(name, answer.key, answer.datacenter), answer)
+        self._broken_groups = {
+            answer.group
+            for name, answer in ledger.answers
+            if not answer.is_counted and self._is_broken(name, answer, final)
+        }
         used = final.used_by_key()
         judgements: dict[int, Judgement] = {}
         for name, rule in self._rules.items():
@@ -295,12 +300,18 @@ class Invariants:
             return frozenset()
         if found := self._excuses.of(place, answer):
             return frozenset(each.reason for each in found)
-        rule = self._rules.get(name)
-        may_borrow = rule is not None and rule.scope == "split" and self._datacenters > 1
-        if final.broken.explain(name, answer, may_borrow=may_borrow):
+        # The failure policy decides a whole group if no member answers one of its checks in time.
+        is_in_broken_group = not answer.is_counted and answer.group in self._broken_groups
+        if is_in_broken_group or self._is_broken(name, answer, final):
             return frozenset({"break"})
         text = f"{answer.key} was decided by {answer.source.name}, not its owner"
         return Violation("outage", answer.answered_at, text)
+
+    def _is_broken(self, name: str, answer: Answered, final: Final) -> bool:
+        """Return whether broken connections explain that the owner did not decide a check."""
+        rule = self._rules.get(name)
+        may_borrow = rule is not None and rule.scope == "split" and self._datacenters > 1
+        return final.broken.explain(name, answer, may_borrow=may_borrow)
 
     def slot_violations(
         self, ledger: HoldLedger, rules: Mapping[str, Rule], final: Final, end: float

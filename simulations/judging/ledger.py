@@ -65,6 +65,12 @@ class Answered:
         return self.source in _BY_MEMBER
 
     @property
+    def group(self) -> tuple[str, str, str, float]:
+        """Return what the checks of one group have in common: client, key and time of the
+        request."""
+        return self.datacenter, self.client, self.key, self.asked_at
+
+    @property
     def spends(self) -> bool:
         """Return whether a member admitted the check and counts its units."""
         return self.allowed and self.is_counted and not self.is_uncounted

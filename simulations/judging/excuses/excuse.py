@@ -50,7 +50,7 @@ REASONS = {
     "limits": "the limit changes around the check, or another node with lower limits may decide",
     "clock": "the clock of a host is wrong until the other members distrust or correct it",
     "divided": "the part of the asking data center is used up, but another may have unused units",
-    "break": "connections broke around the check: a standby decides",
+    "break": "connections broke around the check: a standby or the failure policy decides",
 }
 """Reasons of excuses, with their meaning."""
 REASON_OF = {

@@ -75,7 +75,7 @@ class Excuses:
         self._places: dict[tuple[str, int], Place] = {}
         self._client_hosts: dict[tuple[str, str], str] = {}
         self._of_groups: dict[tuple[str, str, str, float], list[Excuse]] = {}
-        """Excuses of groups that no member answered in time, by `_group_of`."""
+        """Excuses of groups that no member answered in time, by `Answered.group`."""
         self._losses = [
             Loss(begin, end, datacenter, frozenset(hosts), len(self._members))
             for fault, begin, end in losses(scenario)
@@ -117,14 +117,14 @@ class Excuses:
                 if fault.at <= answer.answered_at and answer.asked_at <= end and both <= datacenters
             ]
         if not answer.is_counted:
-            found += [e for e in self._of_groups.get(_group_of(answer), ()) if e not in found]
+            found += [e for e in self._of_groups.get(answer.group, ()) if e not in found]
         return found
 
     def add_to_group(self, place: Place, answer: Answered) -> None:
         """Let the excuses of a check that no member answered in time hold for its whole group,
         because a group of limits is answered as a whole."""
         if not answer.is_counted and (found := self.of(place, answer)):
-            self._of_groups[_group_of(answer)] = found
+            self._of_groups[answer.group] = found
 
     def _has_later_effect(self, excuse: Excuse, place: Place, answer: Answered) -> bool:
         """Return whether a fault affects a check after its shards have settled: members distrust a
@@ -279,8 +279,3 @@ class Excuses:
             hosts = hosts_of_shard(members, shard)
             self._places[datacenter, shard] = Place(datacenter, shard, hosts)
         return self._places[datacenter, shard]
-
-
-def _group_of(answer: Answered) -> tuple[str, str, str, float]:
-    """Return what the checks of one group have in common: client, key and time of the request."""
-    return answer.datacenter, answer.client, answer.key, answer.asked_at

@@ -19,8 +19,11 @@ def reset(at, hosts):
     return Reset(at, frozenset(hosts))
 
 
-def violations(*resets, answer=ANSWER, deciders=DECIDERS, rules=()):
+def violations(*resets, answer=ANSWER, beside=None, deciders=DECIDERS, rules=()):
+    """Return the violated laws; `beside` is an answer for another limit, `near`."""
     ledger = Ledger()
+    if beside is not None:
+        ledger.add("near", beside)
     ledger.add("day", answer)
 
     def deciders_of(datacenter, rule, key):
@@ -83,6 +86,26 @@ def test_the_policy_must_not_decide_when_two_askers_have_lost_one_member_each():
     answer = replace(ANSWER, source=Source.POLICY)
     found = violations(reset(5.0, CLIENT), reset(5.0, ("n3", "n2")), answer=answer)
     assert found == ["outage"]
+
+
+SHED = replace(ANSWER, source=Source.SHED)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, []),
+        ({"key": "other"}, ["outage"]),
+        ({"client": "client-2"}, ["outage"]),
+        ({"asked_at": 4.99}, ["outage"]),
+        ({"source": Source.STANDBY}, ["outage"]),
+    ],
+)
+def test_breaks_explain_that_the_policy_decides_the_whole_group_of_a_check(changed, expected):
+    to_owner, to_standby = reset(4.9, CLIENT), reset(5.05, ("client-0", "n2"))
+    beside = replace(SHED, **changed)
+    assert violations(to_owner, to_standby, answer=SHED, beside=beside) == expected
+    assert violations(to_owner, answer=SHED, beside=beside) == ["outage", "outage"]
 
 
 ELSEWHERE = {"n1": "dc2", "n2": "dc2", "n3": "dc1", "n4": "dc1"}
