@@ -75,10 +75,11 @@ class CounterMerge:
             keys += [key] * (len(row) // 2)
             ages_ns += row[::2]
             units += row[1::2]
-        limits = {} if counts is None else self._limits_of_new_keys(counts)
-        numbers = {key: number for number, key in enumerate(limits, 1)}
-        which = [numbers.get(key, 0) for key in keys]
-        self._engine.charge(keys, units, ages_ns, now, limits=[*limits.values()], which=which)
+        if keys:
+            limits = {} if counts is None else self._limits_of_new_keys(counts)
+            numbers = {key: number for number, key in enumerate(limits, 1)}
+            which = [numbers.get(key, 0) for key in keys]
+            self._engine.charge(keys, units, ages_ns, now, limits=[*limits.values()], which=which)
         self._changed.update(keys)
         self._counters.add(counter, sum(units))
 

@@ -6,7 +6,7 @@ reads the counters and checks the invariants.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from time import perf_counter
 
@@ -174,25 +174,33 @@ class _Run:
         hosts, latency = self._world.hosts, self._scenario.network.latency
         datacenters = {host.name: host.datacenter for host in hosts.by_name.values()}
         view = hosts.nodes()[0].cluster.view if hosts.nodes() else View.of(())
+        rings_of = cache(partial(self._possible_rings, view))
         return BrokenConnections(
-            self._world.links.resets, datacenters, partial(self._deciders_of, view), latency
+            self._world.links.resets, datacenters, partial(self._deciders_of, rings_of), latency
         )
 
-    def _deciders_of(self, view: View, datacenter: str, rule: str, key: str) -> set[Deciders]:
+    def _deciders_of(
+        self, rings_of: Callable[[str], list[Ring]], datacenter: str, rule: str, key: str
+    ) -> set[Deciders]:
         """Return owner and standby of a key: now, and while nodes were away that left."""
         match = self._rules.match(rule, key)
         if match is None:
             return set()
-        ring = view.ring(match.rule.home if match.rule.scope == "home" else datacenter)
-        shard, found = shard_of(match.key), set[Deciders]()
+        shard = shard_of(match.key)
+        rings = rings_of(match.rule.home if match.rule.scope == "home" else datacenter)
+        return {Deciders(ring.owner(shard), ring.standby(shard)) for ring in rings}
+
+    def _possible_rings(self, view: View, datacenter: str) -> list[Ring]:
+        """Return the ring of a data center, and its rings while nodes were away that left."""
+        ring = view.ring(datacenter)
         leaves = [fault for fault in self._scenario.faults if fault.verb in ("leave", "crash")]
         hosts = sorted({name for fault in leaves for name in hosts_of(fault, self._scenario)})
-        for count in range(min(len(hosts), _MOST_AWAY) + 1):
-            for away in combinations(hosts, count):
-                present = Ring.of([each for each in ring.members if each.name not in away], ring)
-                if present.members:
-                    found.add(Deciders(present.owner(shard), present.standby(shard)))
-        return found
+        rings = [
+            Ring.of([each for each in ring.members if each.name not in away], ring)
+            for count in range(min(len(hosts), _MOST_AWAY) + 1)
+            for away in combinations(hosts, count)
+        ]
+        return [each for each in rings if each.members]
 
     def _units_used(self, datacenter: str, rule: str, key: str) -> int:
         """Return the units that the owner of a key counts, including those above the limit."""

@@ -4,7 +4,7 @@ the receiver.
 
 from hashring import NodeId
 from node.shards.ownership.origins import are_all_known
-from node.shards.ownership.ownership_table import BLIND, Event, State
+from node.shards.ownership.ownership_table import Event, State
 from node.shards.ownership.shard_states import ShardStates
 from ringfence.wire import ShardGroup
 
@@ -23,7 +23,7 @@ def event_of(
     log = states.log_of(shard) if is_held else None
     cover = None if log is None or log.is_ended else log
     owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
-    marks, is_blind = group.marks[1:2], states[shard] in BLIND
+    marks, is_blind = group.marks[1:2], states.is_blind(shard)
     has_theirs = not {*marks}.isdisjoint(states.origins.of(shard))
     if cover is not None and has_theirs and cover.marks.isdisjoint(marks):
         owner = base_of = sender  # The replica that this node started from has the sender's log.

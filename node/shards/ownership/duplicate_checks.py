@@ -44,6 +44,8 @@ class DuplicateChecks:
         charges stay. Otherwise the earlier charge stays, because the later one may belong to a
         later window. Of a refund that both have applied, the one on this node is undone.
         """
+        if not decided:
+            return logs
         ours_first, theirs_first, refunds = self._checks.merge(decided, now)
         if not is_added:
             return logs

@@ -37,7 +37,7 @@ def merge_origins(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
 
 def are_all_known(origins: Sequence[int]) -> bool:
     """Return whether no mark was dropped from the origins of counters."""
-    return 0 < len(origins) < MAX_ORIGINS and not {*UNKNOWN}.issubset(origins)
+    return 0 < len(origins) < MAX_ORIGINS and UNKNOWN[0] not in origins
 
 
 def is_blind_start(number: int) -> bool:

@@ -25,7 +25,7 @@ from node.shards.ownership.cover import Arrival, Cover, Released, others
 from node.shards.ownership.departures import Departures
 from node.shards.ownership.duplicate_checks import DuplicateChecks
 from node.shards.ownership.origins import UNKNOWN, merge_origins
-from node.shards.ownership.ownership_table import BLIND, Event
+from node.shards.ownership.ownership_table import Event
 from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
 from node.shards.shard_steps import ShardSteps
@@ -125,7 +125,7 @@ class ShardOwnership:
 
     def is_blind(self, shard: int) -> bool:
         """Return whether this node holds a shard without the counters of its owner."""
-        return self._states[shard] in BLIND
+        return self._states.is_blind(shard)
 
     def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
         """Return members that may have counters of shards held in an owner's place, each with its

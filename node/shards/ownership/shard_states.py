@@ -37,12 +37,12 @@ _REGAINED_KEPT_NS = 15_000_000_000
 """Time for which regained units are kept after the last ones were added."""
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
+_TRANSITIONS = {event: [TABLE.get((state, event)) for state in State] for event in Event}
+"""Transitions by event and state; None where the state rejects the event."""
 _REJECTED = 255
 _NEXT = {
-    event: bytes(
-        [TABLE[state, event].state if (state, event) in TABLE else _REJECTED for state in State]
-    )
-    for event in Event
+    event: bytes([_REJECTED if each is None else each.state for each in transitions])
+    for event, transitions in _TRANSITIONS.items()
 }
 """Next state by event and state, for shards that change state by thousands."""
 _HELD = bytes(state if state >= COUNTED else 0 for state in range(256))
@@ -87,23 +87,33 @@ class ShardStates:
         self.rounds = RoundTimer()
         """Rounds of the task that fetches, offers and forgets shards."""
         self._counters = counters
-        self._replicas = replicas
-        self._checks = checks
+        self._replicas, self._checks = replicas, checks
         self._on_transition = on_transition
         self._states = bytearray(SHARDS)
+        self._held_states: bytes | None = None
 
     def __getitem__(self, shard: int) -> State:
         return State(self._states[shard])
 
+    def is_blind(self, shard: int) -> bool:
+        """Return whether this node holds a shard without the counters of its owner."""
+        return self._states[shard] in BLIND
+
     def held_states(self) -> bytes:
-        """Return one byte per shard: the state in which this node holds the shard, else 0."""
-        return bytes(self._states.translate(_HELD))
+        """Return one byte per shard: the state in which this node holds the shard, else 0.
+
+        The result is computed once after each change.
+        """
+        if self._held_states is None:
+            self._held_states = bytes(self._states.translate(_HELD))
+        return self._held_states
 
     def apply(self, shard: int, event: Event, arrival: Arrival) -> bool:
         """Apply an event to a shard; return False when its state rejects the event."""
-        transition = TABLE.get((State(self._states[shard]), event))
+        transition = _TRANSITIONS[event][self._states[shard]]
         if transition is None:
             return False
+        self._held_states = None
         if self._on_transition is not None:
             self._on_transition(event, [shard], bytes([self._states[shard]]))
         self.rounds.add_work()
@@ -116,7 +126,7 @@ class ShardStates:
             self.regained.pop(shard, None)
             self.unasked.drop([shard])
         self._update_origins(shard, transition.actions, arrival)
-        if not _ANNOUNCED.isdisjoint(transition.actions):
+        if arrival.copies and not _ANNOUNCED.isdisjoint(transition.actions):
             for _, counts in arrival.copies:
                 self.merge.announce(counts.keys)
         return True
@@ -193,14 +203,14 @@ class ShardStates:
         return bool(self.held[shard]) and not is_compared
 
     def _actions(self, shard: int, event: Event) -> Sequence[Action]:
-        transition = TABLE.get((self[shard], event))
+        transition = _TRANSITIONS[event][self._states[shard]]
         return () if transition is None else transition.actions
 
     def ask_next_owner(self, shard: int, now: int) -> bool:
         """Cover another member that may hold a shard, because the owner does not; return whether
         there is one."""
         cover = self.covers.get(shard)
-        if cover is None or cover.next_owner is None or self._states[shard] in BLIND:
+        if cover is None or cover.next_owner is None or self.is_blind(shard):
             return False
         owner, cover.next_owner = cover.next_owner, None
         return self.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
@@ -213,6 +223,7 @@ class ShardStates:
         if self._on_transition is not None:
             self._on_transition(event, changed, bytes([states[shard] for shard in changed]))
         if changed:
+            self._held_states = None
             self.rounds.add_work()
         held, replicas = self.held, self._replicas
         begun: list[int] = []

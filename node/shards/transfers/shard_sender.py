@@ -128,7 +128,7 @@ class ShardSender:
             self._add_earlier_replicas(reply, requester, pull.shards, now)
             return reply.pulled(pull.seq)
         held = self._ownership.held
-        before, number = self._ownership.count, next(self._numbers)
+        number = next(self._numbers)
         again = self._resend_empty(reply, pull.shards, requester, now)
         empty = self._empty_of(pull.shards)
         if empty:  # Most shards of most clusters, so they are sent as one group.
@@ -136,15 +136,16 @@ class ShardSender:
             nothing = OutgoingTransfer(requester, now, number, [NOTHING], "")
             self._transfers.add(empty, nothing)
             reply.add_transfer(empty, nothing, 0)
-        done = {*empty, *again}
+        done, given = {*empty, *again}, len(empty)
         mark = self._ownership.origins.new_mark()
         for shard in [shard for shard in pull.shards if shard not in done]:
             if _is_full(reply):
                 break
             if held[shard]:
                 self._send(shard, requester, number, mark, now, is_standby_for)
+                given += 1
             self._add_first_part(reply, shard, requester, pull.replicas, now)
-        self._counters.add("shards_given", before - self._ownership.count)
+        self._counters.add("shards_given", given)
         return reply.pulled(pull.seq)
 
     def _resend_empty(
@@ -273,7 +274,7 @@ class ShardSender:
             self._ownership.release_empty([shard])
             self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))
             return
-        counts = self._engine.pack(keys, now, with_unused=False)
+        counts = self._engine.pack(keys, now, with_unused=False) if keys else NOTHING.counts
         released = self._ownership.release(shard, now)
         cover = released.cover
         if cover is None and released.regained:
@@ -281,21 +282,22 @@ class ShardSender:
             cover = Cover(to, 0, mark=self._ownership.origins.new_mark())
             cover.log = self._ownership.merge.admitted(counts.unpack(), released.regained, now)
         rows: list[list[int]] = []
-        if cover is not None:
+        if cover is not None and (keys or cover.log.slot_keys):
             columns = counts.unpack()
             add_unused(columns, cover.log.slot_keys)
             rows, counts = log_rows(cover.log, columns, now), PackedSnapshot.of(columns)
         parts = cut(counts, rows, self._least_parts)
         transfer = self._transfer(shard, to, number, mark, parts, cover, released.is_blind, now)
-        if is_standby_for(shard):
+        if counts.count and is_standby_for(shard):
             origins = [self._ownership.origins.of(shard)]
             self._ownership.replicas.keep(to, counts, now, origins)
-        self._engine.forget(keys)
-        changed = self._changed.keys
-        for key in keys if changed else ():
-            changed.pop(key, None)
+        if keys:
+            self._engine.forget(keys)
+            changed = self._changed.keys
+            for key in keys if changed else ():
+                changed.pop(key, None)
+            self._counters.add("keys_given", counts.count)
         self._transfers.add([shard], transfer)
-        self._counters.add("keys_given", counts.count)
 
     def _transfer(
         self,

@@ -313,7 +313,8 @@ class Reply:
             return
         self.shards += len(shards)
         self.keys += part.counts.count
-        self.size += size_of(part.counts, part.fallback_counts)
+        if part.counts.count:
+            self.size += size_of(part.counts, part.fallback_counts)
         self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])
 
 
@@ -369,8 +370,7 @@ def cut(counts: PackedSnapshot, rows: list[list[int]], least: int = 1) -> list[P
 
     With fewer keys than parts, some parts are empty. A shard without keys is one part.
     """
-    fits = counts.count <= _KEYS_PER_PART and size_of(counts, rows) <= BYTES_PER_PART
-    if counts.count < 2 or (fits and least == 1):
+    if counts.count < 2 or (least == 1 and _fits_into_part(counts, rows)):
         empty = [Part() for _ in range(least - 1)] if counts.count else []
         return [*empty, Part(counts, rows)]
     half, columns = counts.count // 2, counts.unpack()
@@ -381,6 +381,10 @@ def cut(counts: PackedSnapshot, rows: list[list[int]], least: int = 1) -> list[P
             append_row(piece, columns, at)
         parts += cut(PackedSnapshot.of(piece), rows[start:stop], max(1, fewest))
     return parts
+
+
+def _fits_into_part(counts: PackedSnapshot, rows: Sequence[list[int]]) -> bool:
+    return counts.count <= _KEYS_PER_PART and size_of(counts, rows) <= BYTES_PER_PART
 
 
 def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
