@@ -5,6 +5,7 @@ import pytest
 from gossip import Status
 from hashring import shard_of
 from node.metrics.counters import Counters
+from node.shards.ownership.ownership_table import State
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
@@ -440,3 +441,15 @@ def test_a_standby_that_returns_a_shard_does_not_end_the_cover_of_its_owner() ->
     first.pull(owner)
 
     assert (first.covered_owner, first.used) == (None, 49)
+
+
+def test_the_held_states_follow_every_change() -> None:
+    owner, other = Host("a"), Host("b")
+    shard = shard_of(KEY)
+    found = []
+    for change in (owner.start, lambda: other.pull(owner), lambda: owner.pull(other)):
+        change()
+        found.append([State(host.ownership.held_states()[shard]) for host in (owner, other)])
+
+    nowhere = State.ABSENT
+    assert found == [[State.FRESH, nowhere], [nowhere, State.OWNED], [State.OWNED, nowhere]]
