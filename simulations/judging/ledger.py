@@ -9,20 +9,16 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, count
 from math import inf
-from operator import itemgetter
 
 from ringfence.wire import Source
 
 __all__ = ["Answered", "Column", "Ledger"]
 
-_BY_OWNER = (Source.OWNER, Source.CACHE)
 _BY_MEMBER = (Source.OWNER, Source.STANDBY, Source.CACHE)
 """Sources of answers that a member decided; a cached answer was decided by its owner earlier."""
-_RETRY_S = 0.05
-"""Seconds after which an answer may come from a second member. When a silent link times out, all
-its pending checks are retried elsewhere, including recent ones."""
 _SLOW_S = 0.5
 """Seconds of delay above which an answer is ignored where the exact decision time matters."""
 
@@ -86,31 +82,6 @@ class Column:
         self.admitted = [a for a in answers if a.spends]
         """Allowed answers whose units a member counts."""
         self.has_charges = any(a.is_charge for a in answers)
-        self._by_request = sorted((a.asked_at, a.cost) for a in self.admitted)
-        self._by_answer = sorted((a.answered_at, a.cost) for a in self.admitted)
-        self._requested_sums = [0, *accumulate(cost for _, cost in self._by_request)]
-        self._answered_sums = [0, *accumulate(cost for _, cost in self._by_answer)]
-
-    @property
-    def units(self) -> int:
-        """Return all units that were admitted and counted."""
-        return self._requested_sums[-1]
-
-    @property
-    def unanswered(self) -> int:
-        """Return units of checks that a member may have counted although its answer did not
-        arrive."""
-        return sum(
-            a.cost
-            for a in self.answers
-            if a.source not in _BY_OWNER or a.answered_at - a.asked_at > _RETRY_S
-        ) + sum(a.cost for a in self.refunded)  # A refund may be lost.
-
-    @property
-    def by_policy(self) -> int:
-        """Return units of checks that no member answered in time, but that a member may have
-        counted later."""
-        return sum(a.cost for a in self.answers if a.source not in _BY_MEMBER)
 
     @property
     def datacenters(self) -> set[str]:
@@ -149,50 +120,16 @@ class Column:
                 most, when = sums[stop] - sums[start], begin
         return most, when
 
-    def most_in_window(self, seconds: float, began: float) -> tuple[int, float]:
-        """Return the most units that were certainly admitted in one window, and the window's start.
-
-        Windows are aligned to 1970; `began` is the start of the load in seconds since then. Charges
-        are left out, because no limit restricts them.
-        """
-        units: Counter[float] = Counter()
-        for a in self.admitted:
-            window = (began + a.asked_at) // seconds
-            if not a.is_charge and (began + a.answered_at) // seconds == window:
-                units[window] += a.cost
-        window, most = max(units.items(), key=itemgetter(1), default=(0.0, 0))
-        return most, window * seconds - began
-
-    def possibly_counted(self, answer: Answered, seconds: float) -> int:
-        """Return units of the last `seconds` that may have counted when `answer` was decided."""
-        last = bisect_right(self._by_request, (answer.answered_at, 1 << 60))
-        first = bisect_left(self._by_answer, (answer.asked_at - seconds, 0))
-        return self._requested_sums[last] - self._answered_sums[first] + self.refunded_at(answer)
-
-    def refunded_at(self, answer: Answered) -> int:
-        """Return units of charges that were refunded later but may have counted when `answer` was
-        decided."""
-        return sum(
-            a.cost
-            for a in self.refunded
-            if a.asked_at <= answer.answered_at and a.refund_done_at >= answer.asked_at
-        )
-
-    def requested_by(self, instant: float) -> int:
-        """Return admitted units whose request began at or before `instant`."""
-        return self._requested_sums[bisect_right(self._by_request, (instant, 1 << 60))]
-
-    def answered_before(self, instant: float) -> int:
-        """Return admitted units whose answer arrived before `instant`."""
-        return self._answered_sums[bisect_left(self._by_answer, (instant, 0))]
-
     def answered_within(self, begin: float, end: float) -> int:
         """Return admitted units whose answer arrived between two instants."""
-        first = bisect_left(self._by_answer, (begin, 0))
-        return (
-            self._answered_sums[bisect_right(self._by_answer, (end, 1 << 60))]
-            - self._answered_sums[first]
-        )
+        instants, sums = self._answered
+        return sums[bisect_right(instants, end)] - sums[bisect_left(instants, begin)]
+
+    @cached_property
+    def _answered(self) -> tuple[list[float], list[int]]:
+        """Instants of the answers that admitted units, and the units up to each of them."""
+        answers = sorted((a.answered_at, a.cost) for a in self.admitted)
+        return [at for at, _ in answers], [0, *accumulate(cost for _, cost in answers)]
 
 
 class Ledger:

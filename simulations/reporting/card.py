@@ -269,12 +269,6 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
     )
 
 
-def _judged(row: Row) -> str:
-    if "judged_exactly" not in row:
-        return "not measured"
-    return share_bar(_number(row, "judged_exactly"))
-
-
 def _count_of(row: Row, met: str, missing: str) -> str:
     if met not in row:
         return "not measured"

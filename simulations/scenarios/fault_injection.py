@@ -128,8 +128,6 @@ class Verb(Struct, frozen=True):
     begin: Act
     end: Act | None
     """Function that ends the fault; None for an instantaneous fault."""
-    is_unclean: bool
-    """Whether the fault may lose hits or make two members count them."""
     about: str
 
 
@@ -291,52 +289,44 @@ async def _stop_drift(world: FaultyWorld, args: Args) -> None:
 
 
 VERBS = {
-    "crash": Verb(_crash, _restart, True, "a node crashes, and restarts at the end"),
+    "crash": Verb(_crash, _restart, "a node crashes, and restarts at the end"),
     "leave": Verb(
-        _leave, _restart, False, "a node transfers its shards and leaves, and restarts at the end"
+        _leave, _restart, "a node transfers its shards and leaves, and restarts at the end"
     ),
-    "pause": Verb(_pause, _resume, True, "a host is suspended, and resumes at the end"),
-    "stall": Verb(_pause, _resume, True, "a process is suspended for up to 5 s"),
-    "cut": Verb(_cut, _heal, True, "no message passes between two sides, or only in one direction"),
-    "loss": Verb(_drop, _stop_loss, False, "datagrams are lost"),
-    "repeats": Verb(_repeat, _stop_repeats, False, "datagrams are delivered twice"),
-    "slow": Verb(
-        _add_delay, _stop_delay, True, "messages between two sides have a fixed extra delay"
-    ),
-    "bursts": Verb(_burst, _stop_bursts, False, "datagrams are lost in bursts"),
+    "pause": Verb(_pause, _resume, "a host is suspended, and resumes at the end"),
+    "stall": Verb(_pause, _resume, "a process is suspended for up to 5 s"),
+    "cut": Verb(_cut, _heal, "no message passes between two sides, or only in one direction"),
+    "loss": Verb(_drop, _stop_loss, "datagrams are lost"),
+    "repeats": Verb(_repeat, _stop_repeats, "datagrams are delivered twice"),
+    "slow": Verb(_add_delay, _stop_delay, "messages between two sides have a fixed extra delay"),
+    "bursts": Verb(_burst, _stop_bursts, "datagrams are lost in bursts"),
     "spikes": Verb(
         _spike,
         _stop_spikes,
-        True,
         "messages between two sides have a random extra delay, up to 5 s",
     ),
     "clog": Verb(
         _clog,
         _unclog,
-        True,
         "messages between two sides are held, and delivered together at the end",
     ),
-    "reset": Verb(_reset, None, True, "connections close, as after a middlebox loses its state"),
-    "corrupt": Verb(_corrupt, _stop_corruption, False, "datagrams arrive corrupt or truncated"),
-    "replay": Verb(_replay, _stop_replay, False, "old datagrams are replayed, up to a minute late"),
-    "busy": Verb(_make_busy, _stop_busy, True, "a host needs more time for each message"),
-    "limits": Verb(
-        _lower_limits, _restore_limits, True, "one node applies lower limits than the others"
-    ),
+    "reset": Verb(_reset, None, "connections close, as after a middlebox loses its state"),
+    "corrupt": Verb(_corrupt, _stop_corruption, "datagrams arrive corrupt or truncated"),
+    "replay": Verb(_replay, _stop_replay, "old datagrams are replayed, up to a minute late"),
+    "busy": Verb(_make_busy, _stop_busy, "a host needs more time for each message"),
+    "limits": Verb(_lower_limits, _restore_limits, "one node applies lower limits than the others"),
     "rules": Verb(
         _change_rules,
         _restore_rules,
-        True,
         "the rule file changes on all nodes: every limit is reduced, and enlarged at the end",
     ),
     "errors": Verb(
         _inject_errors,
         _stop_errors,
-        True,
         "the next requests, datagrams, timers and tasks of a node raise an error",
     ),
-    "clock_step": Verb(_step, None, True, "a host's clock is stepped"),
-    "clock_drift": Verb(_drift, _stop_drift, False, "a host's clock runs fast or slow"),
+    "clock_step": Verb(_step, None, "a host's clock is stepped"),
+    "clock_drift": Verb(_drift, _stop_drift, "a host's clock runs fast or slow"),
 }
 
 
