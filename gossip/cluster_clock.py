@@ -105,9 +105,7 @@ class ClusterClock:
         while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
             self._forget(oldest)
         offsets = self._offsets
-        insort(offsets, self._offset)
-        middle = _median(offsets)
-        del offsets[bisect_left(offsets, self._offset)]
+        middle = _median_with(offsets, self._offset)
         away = middle - self._offset
         # Differences within the measurement error are ignored.
         if abs(away) <= _median(self._errors):
@@ -137,6 +135,15 @@ def _median(numbers: list[int]) -> int:
     """Return the median of sorted numbers; the list must not be empty."""
     half = len(numbers) // 2
     return numbers[half] if len(numbers) % 2 else (numbers[half - 1] + numbers[half]) // 2
+
+
+def _median_with(numbers: list[int], one: int) -> int:
+    """Return the median of sorted numbers and one more; the list must not be empty."""
+    half = len(numbers) // 2
+    if len(numbers) % 2 == 0:
+        return max(numbers[half - 1], min(numbers[half], one))
+    near = one if half == 0 else max(numbers[half - 1], min(numbers[half + 1], one))
+    return (numbers[half] + near) // 2
 
 
 def _agree(offsets: list[int], middle: int) -> bool:

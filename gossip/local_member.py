@@ -38,6 +38,8 @@ class LocalMember:
         self._counters = counters
         self._damping = FlapDamping(settings)
         self._wants_forward_only = False
+        self.has_left = table.me.status is Status.LEFT
+        """Whether this node has left the cluster voluntarily."""
 
     def set_forward_only(self, flag: bool, now: int) -> None:
         """Set whether the node only forwards checks and holds no counters."""
@@ -108,6 +110,7 @@ class LocalMember:
             incarnation=before.incarnation + 1 if incarnation is None else incarnation,
         )
         self._table.put(me)
+        self.has_left = me.status is Status.LEFT
         self._outbox.disseminate(me, now)
         self._outbox.changed(before, me)
 
@@ -131,8 +134,3 @@ class LocalMember:
         local_dc = [self._table.records[name] for name in self._table.local_dc]
         routed = sum(1 for record in local_dc if record.is_routed)
         return 2 * routed < len(local_dc) + 1
-
-    @property
-    def has_left(self) -> bool:
-        """Whether this node has left the cluster voluntarily."""
-        return self._table.me.status is Status.LEFT

@@ -48,20 +48,19 @@ class Timers:
         self._number += 1
         self._current[timer] = self._number
         heappush(self._heap, (at, self._number, timer))
+        self._drop_cancelled()
         if len(self._heap) > 2 * len(self._current) + 64:
             self._heap = [entry for entry in self._heap if self._current.get(entry[2]) == entry[1]]
             heapify(self._heap)
 
     def cancel(self, timer: Timer) -> None:
         """Cancel a timer, if it is set."""
-        self._current.pop(timer, None)
+        if self._current.pop(timer, None) is not None:
+            self._drop_cancelled()
 
     def next_at(self) -> int | None:
         """Return the time of the earliest timer; None when none is set."""
-        heap, current = self._heap, self._current
-        while heap and current.get(heap[0][2]) != heap[0][1]:
-            heappop(heap)
-        return heap[0][0] if heap else None
+        return self._heap[0][0] if self._heap else None
 
     def pop(self, now: int) -> Timer | None:
         """Remove and return one timer that is due at `now`; None when none is due."""
@@ -70,4 +69,12 @@ class Timers:
             return None
         timer = heappop(self._heap)[2]
         del self._current[timer]
+        self._drop_cancelled()
         return timer
+
+    def _drop_cancelled(self) -> None:
+        """Remove cancelled and moved timers from the top of the heap, so that its first entry is
+        set."""
+        heap, current = self._heap, self._current
+        while heap and current.get(heap[0][2]) != heap[0][1]:
+            heappop(heap)

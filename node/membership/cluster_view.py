@@ -177,7 +177,7 @@ class ClusterView:
         records = self._membership.records
         if len(self.changed_at) > len(records):
             self.changed_at = {n: at for n, at in self.changed_at.items() if n in records}
-        self._links.update(records.values())
+        self._links.update(records)
         digest = self._membership.digest
         view, placement = self._views(digest)
         if placement != self._placement:

@@ -4,7 +4,7 @@ Decides when a link is replaced: a member with a new address or a new process ge
 Gossip decides which nodes are members.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from random import Random
 
@@ -60,16 +60,16 @@ class PeerLinks:
         self._links: dict[NodeId, tuple[Record, Link]] = {}
         self._bulk: dict[NodeId, tuple[Record, Link]] = {}
         self._by_address: dict[Address, Link] = {}
-        self._records: dict[NodeId, Record] = {}
+        self._records: Mapping[str, Record] = {}
 
     def start(self, transport: Transport, listener: LinkListener, view: Callable[[], int]) -> None:
         """Set what links need to connect; `view` returns the hash of this node's view of the
         members."""
         self._endpoint = _Endpoint(transport, listener, view)
 
-    def update(self, records: Iterable[Record]) -> None:
+    def update(self, records: Mapping[str, Record]) -> None:
         """Apply a change of members; close the links to members that have left or died."""
-        self._records = {NodeId(record.name): record for record in records}
+        self._records = {**records}
         for links in (self._links, self._bulk):
             for name, (known, link) in list(links.items()):
                 record = self._records.get(name)
@@ -79,8 +79,9 @@ class PeerLinks:
                 elif record.status is Status.LEFT or _is_elsewhere(record, known):
                     del links[name]
                     link.retire()  # The old link still answers open requests.
-        for name, record in self._records.items():
-            newcomer = self.link(name) if record.status is Status.JOINING else None
+        joining = [each for each in self._records.values() if each.status is Status.JOINING]
+        for record in joining:
+            newcomer = self.link(NodeId(record.name))
             if newcomer is not None:
                 newcomer.open()  # Checks for the shards that it receives will use this link.
 

@@ -149,8 +149,10 @@ class StallWatch:
         transport = self._running.transport
         assert transport is not None
         held_up_ns = transport.held_up_ns
+        if held_up_ns < STALLED_NS:
+            return held_up_ns
         now = self._running.uptime()
-        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, now):
+        if self._recovery.notice(held_up_ns, now):
             self._node.counters.add("stalls")
             is_new = now - self._logged_at >= _LOGGED_AGAIN_NS
             self._logged_at = now if is_new else self._logged_at
