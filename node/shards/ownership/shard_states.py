@@ -76,7 +76,8 @@ class ShardStates:
         self.covers: dict[int, Cover] = {}
         """Data of the shards that are counted in place of their owner."""
         self.ended: dict[int, Cover] = {}
-        """Data of the shards of `covers` that this node has owned for some seconds."""
+        """Data of the shards of `covers` that this node has owned for some seconds, in this order.
+        """
         self.regained: dict[int, dict[bytes, int]] = {}
         """Units regained from other data centers, of shards that started without counters."""
         self._regained_at = 0
@@ -175,6 +176,7 @@ class ShardStates:
 
     def _add_ended(self, shard: int, cover: Cover, now: int) -> None:
         cover.ended_at = now
+        self.ended.pop(shard, None)  # Keep the order of the ends.
         self.ended[shard] = cover
 
     def start_log(self, shard: int, now: int) -> None:
@@ -263,15 +265,18 @@ class ShardStates:
     def next_expiry(self) -> int:
         """Instant from which on `forget_regained` has units to forget."""
         regained_at = self._regained_at + _REGAINED_KEPT_NS if self.regained else NEVER
-        ends = [cover.kept_until for cover in self.ended.values()]
-        return min([regained_at, self.origins.next_expiry, *ends])
+        kept_until = next((each.kept_until for each in self.ended.values()), NEVER)
+        return min(regained_at, self.origins.next_expiry, kept_until)
 
     def expire(self, now: int) -> None:
         """Forget all regained units when the last of them were added long ago, old logs of shards
         that this node owns, and old marks."""
         if now - self._regained_at > _REGAINED_KEPT_NS:
             self.regained.clear()
-        for shard in [shard for shard, cover in self.ended.items() if now > cover.kept_until]:
+        while self.ended:
+            shard, cover = next(iter(self.ended.items()))
+            if now <= cover.kept_until:
+                break
             del self.ended[shard]
         self.origins.expire(now, self.covers)
 

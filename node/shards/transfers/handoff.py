@@ -7,12 +7,11 @@ without an answer. `ownership` decides what is transferred and how counters are 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, compress
-from operator import gt
+from itertools import chain
 
 from msgspec.structs import replace
 
-from hashring import SHARDS, NodeId, Ring
+from hashring import NodeId, Ring
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
@@ -20,7 +19,7 @@ from node.shards.shard_steps import FEW_SHARDS
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sender import ShardSender
-from node.shards.transfers.shard_sources import ShardSources, has_more
+from node.shards.transfers.shard_sources import ShardSources, has_more, only_in
 from ringfence import runtime
 from ringfence.limiter import NS_PER_SECOND, Engine
 from ringfence.peering.link import Link
@@ -369,9 +368,8 @@ class Handoff:
         for shard, receiver in self._ownership.transfers.unconfirmed():  # A transfer may be lost.
             by_owner.setdefault(receiver, []).append(shard)
         owners, held = self._ring.owner_by_shard, self._ownership.held
-        if owners and has_more(held, self._sources.ours):
-            for shard in compress(range(SHARDS), map(gt, held, self._sources.ours)):
-                by_owner.setdefault(owners[shard], []).append(shard)
+        for shard in only_in(held, self._sources.ours) if owners else ():
+            by_owner.setdefault(owners[shard], []).append(shard)
         for owner, shards in by_owner.items():
             link = self._link_to(owner)
             if link is not None:

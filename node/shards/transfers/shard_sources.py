@@ -6,7 +6,7 @@ from itertools import compress
 
 from hashring import SHARDS, NodeId, Ring, mark
 
-__all__ = ["ShardSources", "has_more"]
+__all__ = ["ShardSources", "has_more", "only_in"]
 
 _NO_MEMBERS = (None,) * SHARDS
 
@@ -39,9 +39,9 @@ class ShardSources:
         for shard in [shard for shard in self.by_shard if not ours[shard]]:
             del self.by_shard[shard]
             self.standby_before.discard(shard)
-        if not has_more(ours, held):
+        missing = only_in(ours, held)
+        if not missing:
             return
-        missing = [shard for shard in compress(range(SHARDS), ours) if not held[shard]]
         copied = old.standby_by_shard or _NO_MEMBERS
         self.standby_before.update(
             [s for s in missing if copied[s] == self._me and s not in self.by_shard]
@@ -77,3 +77,11 @@ def has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
     Both are usually equal, which is found quickly; otherwise all shards are compared.
     """
     return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))
+
+
+def only_in(some: bytes | bytearray, others: bytes | bytearray) -> list[int]:
+    """Return the shards that are marked in `some` but not in `others`."""
+    if some == others:
+        return []
+    marks = int.from_bytes(some) & ~int.from_bytes(others)
+    return [*compress(range(SHARDS), marks.to_bytes(SHARDS))] if marks else []
