@@ -383,6 +383,20 @@ def test_a_reader_reads_only_the_lines_that_are_requested() -> None:
     assert source.tell() < 100_000
 
 
+def test_the_position_grows_to_the_size_of_a_file_and_is_zero_for_a_stream(tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    file.write_bytes((TABBED + b"\n") * 10_000)
+    log, stream = read_log(file), read_lines(TABBED)
+
+    next(log)
+    assert log.size == file.stat().st_size
+    assert 0 < log.position < log.size
+    assert [*log]
+    assert log.position == log.size
+    assert [*stream]
+    assert (stream.size, stream.position) == (None, 0)
+
+
 @given(st.lists(st.integers(0, 5), max_size=50))
 def test_sorting_by_time_keeps_the_order_within_one_instant(times: list[int]) -> None:
     entries = [Entry(time, str(index), "GET", "/", "200") for index, time in enumerate(times)]

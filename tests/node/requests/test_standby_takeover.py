@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hashring import NodeId, shard_of
+from hashring import SHARDS, Member, NodeId, Ring, shard_of
 from node.requests.placement import ShardPlacement
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
@@ -72,6 +72,8 @@ class Ownership:
     def __init__(self) -> None:
         self.steps = ShardSteps()
         self.replicas = Replicas(1)
+        self.held = bytes(SHARDS)
+        self.take_over: Callable[..., None] = lambda *fields: None
 
 
 def standby(way: Way, *, lag_ns: int = 0) -> tuple[StandbyTakeover, list[int]]:
@@ -149,3 +151,25 @@ def test_a_member_that_returns_learns_of_shards_that_are_on_their_way_to_it() ->
     [group] = sent.groups
     standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, NOW)
     assert takeover.taken_over_from(owner.name) == []
+
+
+@pytest.mark.parametrize("names", ["", "m", "o", "mo", "ox", "mox"])
+def test_a_takeover_names_the_unreachable_owner_and_its_standby(names: str) -> None:
+    placement = ShardPlacement(NodeId("m"), cast(ShardOwnership, Ownership()), lambda: NOW)
+    ring = placement.ring = Ring.of([Member(NodeId(name)) for name in names])
+    taken: list[tuple[object, ...]] = []
+    ownership = Ownership()
+    ownership.take_over = lambda *fields: taken.append(fields)
+    takeover = StandbyTakeover(
+        *(placement, cast(ShardOwnership, ownership), lambda name: None),
+        *(lambda: NOW, lambda name: False, lambda: 0),
+    )
+
+    takeover._take_over(range(100))
+
+    foreign = [shard for shard in range(100) if names and ring.owner(shard) != "m"]
+    assert taken == [
+        (shard, ring.owner(shard), [], NOW, list(filter(None, [ring.standby(shard)])))
+        for shard in foreign
+    ]
+    assert len(taken) == {"": 0, "m": 0, "o": 100, "ox": 100}.get(names, len(foreign))

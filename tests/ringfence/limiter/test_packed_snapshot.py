@@ -27,6 +27,7 @@ from ringfence.limiter.packed_snapshot import (
 )
 
 S = 10**9
+Pack = Callable[[list[tuple[bytes, int, list[int]]]], bytes]
 NOW = 1_700_000_000 * S
 LIMITS = [
     Limit.of_ns(10, 60 * S),
@@ -91,10 +92,14 @@ def test_joined_rows_have_the_limits_of_all_parts(
     assert joined.count == len(expected.keys)
 
 
-def test_keys_share_their_first_bytes_with_the_key_before() -> None:
-    packed = pack_rows([(b"12345678ann", 0, []), (b"12345678anton", 0, [])])
+@pytest.mark.parametrize("pack", [pack_rows, _pack_rows])
+def test_keys_share_their_first_bytes_with_the_key_before(pack: Pack) -> None:
+    packed = pack([(b"12345678ann", 0, []), (b"12345678anton", 0, []), (b"12345", 0, [])])
 
-    assert packed == b"\x00\x0b12345678ann\x00" + b"\x0a\x03ton\x00"
+    assert packed == b"\x00\x0b12345678ann\x00" + b"\x0a\x03ton\x00" + b"\x05\x00\x00"
+    assert pack([(b"12abcd", 0, []), (b"12345", 0, [])])[-6:] == b"\x02\x03345\x00"
+    assert pack([(b"1234abcd", 0, []), (b"123456789a", 0, [])])[-9:] == b"\x04\x0656789a\x00"
+    assert pack([(b"12345", 0, []), (b"123456789a", 0, [])])[-8:] == b"\x05\x056789a\x00"
 
 
 def test_numbers_are_packed_in_groups_of_seven_bits_the_lowest_first() -> None:
@@ -133,9 +138,7 @@ def test_bytes_that_are_no_rows_are_refused(packed: bytes) -> None:
 @pytest.mark.parametrize(
     "row", [(bytes(256), 0, []), (b"key", 0, [-1]), (b"key", 0, [2**64]), (b"key", -1, [1])]
 )
-def test_what_does_not_fit_is_not_packed(
-    pack: Callable[[list[tuple[bytes, int, list[int]]]], bytes], row: tuple[bytes, int, list[int]]
-) -> None:
+def test_what_does_not_fit_is_not_packed(pack: Pack, row: tuple[bytes, int, list[int]]) -> None:
     with pytest.raises((ValueError, OverflowError)):
         pack([row])
 
