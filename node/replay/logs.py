@@ -437,7 +437,7 @@ def _client_of(names: str) -> str:
     """
     first, _, others = names.partition(" ")
     second, _, others = others.partition(" ")
-    if not second or second == "-" or first.endswith(","):  # A list of forwarded addresses.
+    if first.endswith(","):  # A list of forwarded addresses.
         return first
     if _is_address(second) or ("." in second and others.startswith("- ") and len(others) > 2):
         return second

@@ -7,6 +7,7 @@ from gossip import (
     Nack,
     Ping,
     PingReq,
+    Send,
     Settings,
     Status,
 )
@@ -104,6 +105,23 @@ def test_a_silent_member_is_probed_indirectly_then_suspected_then_dead(core, rec
     for after in changes(effects):
         histories[after.name].append(after.status)
     assert all(each == [Status.SUSPECT, Status.DEAD] for each in histories.values()), histories
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_neither_the_target_nor_a_suspect_helps_with_an_indirect_probe(core, record, seed):
+    """A suspect probably does not answer."""
+    member = core("a", seed=seed)
+    suspects = [record(name, status=Status.SUSPECT, accuser="f") for name in "bc"]
+    deliver(member, *suspects, *[record(name) for name in "def"])
+    effects = []
+    while not sent(effects, PingReq):
+        effects = member.tick(member.next_deadline())
+
+    asked = [each for each in effects if isinstance(each, Send)]
+    asked = [(each.message.target, each.to) for each in asked if isinstance(each.message, PingReq)]
+    for target in {name for name, _ in asked}:
+        helpers = {to for name, to in asked if name == target}
+        assert helpers == {record(name).address for name in "def" if name != target}
 
 
 def test_one_lost_datagram_causes_no_suspicion_without_helpers(core, record):

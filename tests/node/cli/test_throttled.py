@@ -11,8 +11,11 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner, Result
 
-from node.cli.throttled import throttled
+from node.cli.throttled import _key_of, throttled
+from node.metrics.denied_keys import DeniedKey
 from ringfence.errors import RingfenceError
+from ringfence.rules import Descriptor
+from ringfence.rules.loading.yaml_files import load_text
 
 Serve = Callable[..., str]
 
@@ -80,6 +83,52 @@ def error_of(*words: str) -> str:
 def rows_of(result: Result) -> Sequence[tuple[str, str, int]]:
     rows = json.loads(result.output)["keys"]
     return [(row["node"], row["counter"][0][1], row["denied"]) for row in rows]
+
+
+RULES = """
+domain: api
+descriptors:
+  - {key: client, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: watched, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: paid, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "shadow", "quota"),
+    [("client", False, False), ("watched", True, False), ("paid", False, True)],
+)
+def test_a_row_names_the_rule_of_a_key_and_whether_it_limits(
+    key: str, *, shadow: bool, quota: bool
+) -> None:
+    rules = load_text(RULES).rules
+    [match] = rules.match("api", [Descriptor([(key, "x")])])
+    assert match is not None
+
+    row = _key_of(rules, None, DeniedKey(match.key, 5, 2, {"a": 5}))
+
+    assert (row.rule, row.shadow, row.quota) == (f"api > {key}", shadow, quota)
+    assert (row.identity, row.key) == (f"{match.rule.id:016x}", match.key.hex())
+    assert (row.denied, row.error, row.nodes) == (5, 2, {"a": 5})
+    assert (row.counter, row.owner) == ([[key, "x"]], None)
+
+
+def test_a_key_without_a_rule_has_values_without_names() -> None:
+    row = _key_of(load_text(RULES).rules, None, DeniedKey(bytes(8) + b"\x01x", 5))
+
+    assert (row.rule, row.shadow, row.quota, row.counter) == (None, False, False, [["", "x"]])
+
+
+def test_fields_that_an_older_node_does_not_send_have_defaults(serve: Serve) -> None:
+    key = {"identity": "0" * 16, "key": "00ff", "denied": 3, "error": 0}
+    body = {"asked": "a", "denied": 3, "seconds": [300, 600], "keys": [key]}
+
+    result = run(serve(json.dumps(body).encode()), "--json")
+
+    [row] = json.loads(result.output)["keys"]
+    assert [row[name] for name in ("removed", "shadow", "quota")] == [False] * 3
+    assert [row[name] for name in ("rule", "counter", "owner")] == [None] * 3
+    assert (row["node"], row["nodes"]) == ("a", {"a": 3})
 
 
 def test_the_lists_of_all_nodes_are_merged(serve: Serve) -> None:
