@@ -62,3 +62,55 @@ async def test_a_receiver_that_acknowledges_during_a_search_is_asked_again() -> 
     assert receiver.pulls == 2
     assert host.used == 3
     assert host.started == [SHARD]
+
+
+class _SilentReceiver(ShardReceiver):
+    """Requests that no member answers."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(Counters(), lambda name: None, host.ownership.steps)
+        self.asked: list[NodeId] = []
+
+    async def pull(
+        self,
+        name: NodeId,
+        shards: Sequence[int],
+        part: int = 0,
+        transfer_id: int = 0,
+        *,
+        replicas: ReplicaRequest,
+    ) -> Pulled | None:
+        self.asked.append(name)
+        return None
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("first", "has_sent", "sources", "asked"),
+    [
+        (None, False, "", ""),
+        (None, False, "cd", "cd"),
+        (None, True, "cd", "bcd"),
+        (None, True, "cb", "bc"),
+        ("d", False, "cd", "dc"),
+        ("d", True, "c", "dbc"),
+        ("b", True, "", "b"),
+    ],
+)
+async def test_a_search_asks_each_member_once_the_likeliest_holder_first(
+    first: str | None, sources: str, asked: str, *, has_sent: bool
+) -> None:
+    """The likeliest is a given member, then the receiver of this node's own transfer."""
+    host, other = Host("a"), Host("b")
+    host.start(3)
+    if has_sent:
+        other.ask(host)
+    known, receiver = ShardSources(host.name), _SilentReceiver(host)
+    known.by_shard[SHARD] = tuple(map(NodeId, sources))
+
+    await ShardSearch(
+        *(host.name, host.ownership, known, receiver, lambda: NOW),
+        *(lambda shards: None, [SHARD], None if first is None else NodeId(first)),
+    ).run()
+
+    assert receiver.asked == [*asked]

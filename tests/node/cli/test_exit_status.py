@@ -1,0 +1,87 @@
+"""Exit status and message of the command for each kind of error."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from node.cli import command
+from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from tests.invocation import Run
+
+
+class Refusal(RingfenceError):
+    """An expected error of another kind."""
+
+
+@pytest.fixture(autouse=True)
+def _keep_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command whose output cannot be written redirects the standard output of its process."""
+    with (tmp_path / "output").open("w", encoding="utf-8") as output:
+        monkeypatch.setattr(sys, "__stdout__", output)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (SystemExit(0), 0, ""),
+        (SystemExit(1), 1, ""),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 0, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "the output cannot be written: No s"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), 2, "the output cannot be written: Quota exceede"),
+        (OSError(errno.EFBIG, "File too large"), 2, "the output cannot be written: File too large"),
+        (OSError(errno.EIO, "Input/output error"), 2, "the output cannot be written: Input/output"),
+        (ConfigError("limit must be 1"), 2, "ringfence: limit must be 1\n"),
+        (Refusal("no"), 2, "ringfence: no\n"),
+        (PeerUnavailable("no member answers"), 3, "ringfence: no member answers\n"),
+        (KeyboardInterrupt(), 130, "ringfence: interrupted\n"),
+        (click.Abort(), 130, "ringfence: interrupted\n"),
+        (click.UsageError("no such option"), 2, "Error: no such option"),
+        (ExceptionGroup("", [PeerUnavailable("gone")]), 3, "ringfence: gone\n"),
+        (
+            ExceptionGroup("", [ExceptionGroup("", [ValueError(), ConfigError("bad")])]),
+            2,
+            "ringfence: bad\n",
+        ),
+        (
+            BaseExceptionGroup("", [ConfigError("bad"), KeyboardInterrupt()]),
+            130,
+            "ringfence: interrupted\n",
+        ),
+    ],
+    ids=repr,
+)
+def test_an_expected_error_ends_the_command_with_a_status_and_one_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, message: str
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command.ringfence, "main", fail)
+
+    ran = run("check")
+
+    assert (ran.status, ran.out) == (status, "")
+    assert message in ran.err
+    assert bool(ran.err) is bool(message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOENT, "no file"), ValueError("bug"), ExceptionGroup("", [ValueError()])],
+)
+def test_an_unexpected_error_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command.ringfence, "main", fail)
+
+    with pytest.raises(type(error)) as caught:
+        command.main()
+    assert caught.value is error
