@@ -103,3 +103,14 @@ def test_only_items_that_put_returns_are_lost(steps: list[str | None], most: int
         elif queued:
             queued.remove(queue.take(0.0))
         assert len(queue) == len(queued) <= most
+
+
+def test_rates_of_addresses_that_send_no_more_are_forgotten() -> None:
+    queue: FairQueue[int] = FairQueue(2, 1.0, 1)
+    for number in range(20):
+        queue.put(str(number), number)
+        queue.take(0.0)
+    for number in range(20, 30):
+        queue.put(str(number), number)
+        queue.take(float(number))
+        assert len(queue._next) <= 5

@@ -14,28 +14,36 @@ from ringfence.limiter import Code, Outcomes
 from ringfence.peering.link import Link
 from ringfence.wire import Batch, Op, Results, Source
 
+NS = 1_000_000_000
 KEY = bytes(8) + b"key"
 FAILS_AFTER = 0.84
 """Seconds after which a link fails a request without an answer."""
 
 
-def results(code: Code) -> Results:
-    return Results(Outcomes([code], [0], [0], [0], [0], [0], [0]), [Source.OWNER])
+def results(*codes: Code, retry_after_ns: int = 0) -> Results:
+    rest = [[0] * len(codes)] * 2
+    retry = [retry_after_ns] * len(codes)
+    columns = [list(column) for column in (codes, *rest, retry, *rest, rest[0])]
+    return Results(Outcomes(*columns), [Source.OWNER] * len(codes))
 
 
 class FakeLink:
     """Link that answers at once, or fails after a time if it has no answer."""
 
-    def __init__(self, code: Code | None) -> None:
+    def __init__(self, code: Code | None, *, retry_after_ns: int = 0) -> None:
         self.code = code
+        self.retry_after_ns = retry_after_ns
         self.asked = 0
+        self.keys: list[bytes] = []
 
     def ask(
         self, batch: Batch, *, hops: int, as_standby: bool, done: Callable[[object], None]
     ) -> None:
+        assert (hops, as_standby) == (2, False)
         self.asked += 1
+        self.keys += batch.keys
         if self.code is not None:
-            done(results(self.code))
+            done(results(*[self.code] * len(batch), retry_after_ns=self.retry_after_ns))
         else:
             trio.lowlevel.spawn_system_task(self._fail, done)
 
@@ -44,12 +52,12 @@ class FakeLink:
         done(None)
 
 
-def borrowing(links: dict[str, FakeLink]) -> SplitBorrowing:
-    made = SplitBorrowing(
-        lambda name: cast("Link", links[name]),
-        lambda: round(trio.current_time() * 1e9),
-        Counters(),
-    )
+def borrowing(
+    links: dict[str, FakeLink],
+    clock: Callable[[], int] = lambda: round(trio.current_time() * 1e9),
+    counters: Counters | None = None,
+) -> SplitBorrowing:
+    made = SplitBorrowing(lambda name: cast("Link", links[name]), clock, counters or Counters())
     made.set_rules({bytes(8)}, {name: Ring.of([Member(NodeId(name))]) for name in links})
     return made
 
@@ -112,3 +120,80 @@ async def test_units_that_arrive_after_the_wait_change_no_answer(
     late[0](results(Code.ALLOWED))
 
     assert denied.outcomes.codes == [Code.DENIED]
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after_ns", "asked_again_after_ns"),
+    [
+        (Code.DENIED, 0, 0),
+        (Code.DENIED, 700, 700),
+        (Code.DENIED, NS, NS),
+        (Code.DENIED, 60 * NS, NS),  # Units may be refunded.
+        (Code.NEVER, 0, NS),
+        (Code.NEVER, 60 * NS, NS),
+        (None, 0, NS),
+    ],
+)
+async def test_a_data_center_without_units_is_asked_again_after_a_second_at_most(
+    autojump_clock: MockClock, code: Code | None, retry_after_ns: int, asked_again_after_ns: int
+) -> None:
+    now = 5 * NS
+    link = FakeLink(code, retry_after_ns=retry_after_ns)
+    from_others = borrowing({"dc2": link}, lambda: now)
+
+    assert await borrow(from_others) is Code.DENIED
+    for passed in (asked_again_after_ns - 1, asked_again_after_ns):
+        now = 5 * NS + max(passed, 0)
+        link.code = Code.ALLOWED
+        is_asked = passed == asked_again_after_ns or asked_again_after_ns == 0
+        assert await borrow(from_others) is (Code.ALLOWED if is_asked else Code.DENIED)
+
+
+async def test_the_memory_of_exhausted_shares_is_bounded(autojump_clock: MockClock) -> None:
+    link = FakeLink(Code.DENIED, retry_after_ns=NS)
+    from_others = borrowing({"dc2": link}, lambda: NS)
+    keys = [bytes(8) + b"%d" % number for number in range(10_001)]
+
+    for first in range(0, 10_000, 1000):
+        batch = Batch(Op.CHECK, keys[first : first + 1000], [1] * 1000)
+        await from_others.borrow(batch, results(*[Code.DENIED] * 1000))
+    assert from_others.rows_to_borrow(Batch(Op.CHECK, keys[:1], [1]), results(Code.DENIED)) == []
+    await from_others.borrow(Batch(Op.CHECK, keys[-1:], [1]), results(Code.DENIED))
+
+    rows = from_others.rows_to_borrow(
+        Batch(Op.CHECK, [keys[0], keys[-1]], [1, 1]), results(Code.DENIED, Code.DENIED)
+    )
+    assert rows == [0]
+
+
+async def test_only_denied_single_checks_of_split_rules_are_lent(
+    autojump_clock: MockClock,
+) -> None:
+    link, counters = FakeLink(Code.ALLOWED), Counters()
+    from_others = borrowing({"dc2": link}, counters=counters)
+    other = b"otherone" + b"key"
+    keys = [bytes(8) + b"%d" % number for number in range(5)]
+    codes = [Code.DENIED, Code.NEVER, Code.ALLOWED, Code.DENIED, Code.DENIED]
+    batch = Batch(Op.CHECK, [*keys, other], [1] * 6, groups=[1, 1, 1, 2, 1])
+    answers = results(*codes, Code.DENIED)
+
+    await from_others.borrow(batch, answers)
+
+    assert link.keys == keys[:2]
+    assert answers.outcomes.codes == [Code.ALLOWED] * 3 + [Code.DENIED] * 3
+    assert counters.as_dict()["borrowed"] == 2
+    for op in (Op.CHARGE, Op.REFUND, Op.RESET):
+        assert not from_others.can_borrow(Batch(op, keys, [1] * 5))
+    assert not from_others.can_borrow(Batch(Op.CHECK, [other], [1]))
+
+
+async def test_a_check_that_never_passes_here_has_the_denial_of_a_larger_share(
+    autojump_clock: MockClock,
+) -> None:
+    answers = results(Code.NEVER, Code.DENIED)
+    link = FakeLink(Code.DENIED, retry_after_ns=7)
+
+    await borrowing({"dc2": link}).borrow(Batch(Op.CHECK, [KEY, KEY + b"2"], [9, 1]), answers)
+
+    assert answers.outcomes.codes == [Code.DENIED, Code.DENIED]
+    assert answers.outcomes.retry_after_ns == [7, 0]
