@@ -2,17 +2,21 @@
 
 import json
 import socket
+import ssl
 import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 
 from node.admin import AdminPort, open_port
 from node.admin.connection import AdminLimits
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
 from ringfence.errors import ConfigError
 from tests.node.cluster import world
 
@@ -50,7 +54,7 @@ async def connected(
         yield stream
 
 
-async def ask(stream: trio.SocketStream) -> None:
+async def ask(stream: trio.abc.Stream) -> None:
     await stream.send_all(b"GET /v1/ring HTTP/1.1\r\nhost: localhost\r\n\r\n")
     received = b""
     while b"}" not in received:
@@ -169,3 +173,31 @@ async def test_an_address_in_use_is_a_configuration_error() -> None:
 
         with pytest.raises(ConfigError, match="choose another address"):
             await open_port(other.nodes["a"], ("127.0.0.1", used_port), None)
+
+
+@pytest.mark.parametrize(
+    ("host", "has_keys", "scheme"),
+    [
+        ("127.0.0.1", False, "http://127.0.0.1"),
+        ("127.0.0.1", True, "http://127.0.0.1"),
+        ("0.0.0.0", True, "https://0.0.0.0"),
+    ],
+)
+async def test_a_port_that_other_hosts_can_reach_uses_tls(
+    tmp_path: Path, host: str, scheme: str, *, has_keys: bool
+) -> None:
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], [], ["app:check"], 2)
+    async with world("a") as made:
+        opened = await open_port(made.nodes["a"], (host, 0), keys if has_keys else None)
+        made.nursery.start_soon(opened.run)
+        port = int(opened.url.rpartition(":")[2])
+
+        assert opened.url == f"{scheme}:{port}"
+        stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", port)
+        if scheme.startswith("https"):
+            context = ssl.create_default_context(cafile=keys.ca)
+            context.check_hostname = False
+            stream = trio.SSLStream(stream, context)
+        async with stream:
+            await ask(stream)
