@@ -1,7 +1,7 @@
 """Several nodes and real embedded clients on a network in memory, on virtual time, for tests."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -19,8 +19,9 @@ from node.node import Node
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.limiter import Limit
 from ringfence.peering.link import LinkSettings
-from ringfence.rules import Descriptor, RuleSet
+from ringfence.rules import Descriptor, RuleSet, adhoc_rule, encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork
@@ -296,3 +297,28 @@ async def empty_world(*, rules: str = RULES, at: int = 30 * 10**9) -> AsyncItera
 
 def of(decisions: Sequence[Decision]) -> list[bool]:
     return [decision.allowed for decision in decisions]
+
+
+async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> int:
+    """Send checks of one key from all clients at once; return how many were admitted."""
+    decisions: list[Decision] = []
+
+    async def ask(limiter: Limiter) -> None:
+        decisions.append(await limiter.check("api", descriptor))
+
+    async with trio.open_nursery() as nursery:
+        for limiter in limiters:
+            nursery.start_soon(ask, limiter)
+    return sum(of(decisions))
+
+
+def key_owned_by(
+    owner: str, limit: Limit, names: Sequence[str] = ("a", "b"), number: int = 0
+) -> str:
+    """Return a key that the ring of `names` assigns to `owner`; each `number` has a different
+    key."""
+    rule = adhoc_rule(limit)
+    ring = ring_of(names)
+    keys = (str(i) for i in range(1000))
+    owned = (key for key in keys if ring.owner(shard_of(encode_key(rule.id, (key,)))) == owner)
+    return next(islice(owned, number, None))

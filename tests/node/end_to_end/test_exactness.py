@@ -13,8 +13,7 @@ from ringfence.limiter import Algorithm
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Source
-from tests.node.cluster import NAMES, RULES, HandClock, World, world
-from tests.node.keys_by_owner import key_owned_by, race
+from tests.node.cluster import NAMES, RULES, HandClock, World, key_owned_by, race, world
 from tests.ringfence.limiter.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
 # Races

@@ -10,8 +10,17 @@ from node.config.access import Access
 from ringfence.errors import ConfigError
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.wire import Results, Source
-from tests.node.cluster import NAMES, HandClock, address_of, empty_world, of, owned, world
-from tests.node.keys_by_owner import key_owned_by, race
+from tests.node.cluster import (
+    NAMES,
+    HandClock,
+    address_of,
+    empty_world,
+    key_owned_by,
+    of,
+    owned,
+    race,
+    world,
+)
 
 
 async def test_after_a_crash_of_the_owner_the_standby_decides_and_is_the_source(
