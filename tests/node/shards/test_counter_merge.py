@@ -8,19 +8,30 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host
 SLOTS = Limit.of_ns(20, DAY, algorithm=Algorithm.CONCURRENCY)
 
 
-@pytest.mark.parametrize(("log", "used", "is_left"), [(2, 7, False), (4, 3, True), (7, 3, True)])
+@pytest.mark.parametrize(
+    ("log", "used", "is_left"),
+    [
+        ([], 7, False),
+        ([0, 2], 7, False),
+        ([0, 3], 7, False),
+        ([0, 4], 3, True),
+        ([0, 7], 3, True),
+        ([9, 1, 5, 2], 7, False),
+        ([9, 1, 5, 1, 3, 2], 3, True),
+    ],
+)
 def test_counters_with_more_units_below_the_log_are_restored(
-    log: int, used: int, *, is_left: bool
+    log: list[int], used: int, *, is_left: bool
 ) -> None:
     mine, theirs = Host("a"), Host("b")
     mine.start(3)
     theirs.start(7)
     counts = theirs.engine.snapshot([KEY], NOW)
 
-    others, rows = mine.ownership.merge.restore_more(counts, [[0, log]], NOW)
+    others, rows = mine.ownership.merge.restore_more(counts, [log], NOW)
 
     assert mine.used == used
-    assert (others.keys, rows) == (([KEY], [[0, log]]) if is_left else ([], []))
+    assert (others.keys, rows) == (([KEY], [log]) if is_left else ([], []))
 
 
 @pytest.mark.parametrize("limit", [SLOTS, Limit.of_ns(20, DAY)])

@@ -1,0 +1,77 @@
+"""Log lines and reports when links to members are ready or lost."""
+
+import logging
+from typing import Any, cast
+
+import pytest
+
+from node.membership.link_events import LinkEvents
+from ringfence.errors import AccessDenied
+
+
+class FakeLink:
+    def __init__(self, name: str = "b", refusal: Exception | None = None) -> None:
+        self.name, self.refusal = name, refusal
+        self.address = ("10.0.0.2", 7101)
+
+
+class FakeLinks:
+    def __init__(self) -> None:
+        self.others: list[FakeLink] = []
+
+    def has_link_to(self, address: object, *, other_than: FakeLink) -> bool:
+        return any(each.address == address and each is not other_than for each in self.others)
+
+
+class Events:
+    """Events of links, with the members that were reported as unreachable."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.unreachable: list[str] = []
+        self.links = FakeLinks()
+        self._caplog = caplog
+        caplog.set_level(logging.DEBUG, "ringfence.node")
+        self._events = LinkEvents(cast(Any, self.links), self.unreachable.append, lambda _: None)
+
+    def report(self, link: FakeLink, *, reachable: bool) -> tuple[str, str]:
+        """Report a link; return the level and the text of the log line."""
+        self._caplog.clear()
+        self._events.on_reachable(cast(Any, link), reachable)
+        [line] = self._caplog.records
+        return line.levelname, line.getMessage()
+
+
+def test_the_first_link_to_a_member_is_logged_and_further_ones_only_for_debugging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events, first, second = Events(caplog), FakeLink(), FakeLink()
+    text = "peer b at 10.0.0.2:7101 is within reach"
+
+    assert events.report(first, reachable=True) == ("INFO", text)
+    events.links.others = [first]
+    assert events.report(second, reachable=True) == ("DEBUG", text)
+    assert events.unreachable == []
+
+
+def test_a_lost_member_is_logged_and_probed_and_its_return_is_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events, link, other = Events(caplog), FakeLink(), FakeLink()
+    events.links.others = [link, other]
+
+    assert events.report(link, reachable=False) == (
+        "WARNING",
+        "peer at 10.0.0.2:7101 is lost: it does not answer",
+    )
+    assert events.unreachable == ["b"]
+    assert events.report(link, reachable=True)[0] == "INFO"
+    assert events.report(link, reachable=True)[0] == "DEBUG"
+
+
+def test_a_lost_address_without_a_member_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events(caplog)
+
+    _, text = events.report(FakeLink("", AccessDenied("wrong key")), reachable=False)
+
+    assert text == "peer at 10.0.0.2:7101 is lost: wrong key"
+    assert events.unreachable == []

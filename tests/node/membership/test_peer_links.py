@@ -1,0 +1,214 @@
+"""Links of a node to the other members, and their end when members change."""
+
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from gossip import Membership, Record, Status
+from hashring import NodeId
+from node.membership import peer_links
+from node.membership.peer_links import PeerLinks
+from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.peering.link import LinkSettings
+from ringfence.wire import Hello, Role
+
+ME, B, C = map(NodeId, ("me", "b", "c"))
+
+
+class FakeLink:
+    """Link that records what it was created for, and how it ended."""
+
+    def __init__(
+        self,
+        transport: object,
+        address: Any,
+        hello: Hello,
+        settings: LinkSettings,
+        *rest: object,
+        prove: object,
+        node: str,
+    ) -> None:
+        self.address, self.hello, self.settings, self.node = address, hello, settings, node
+        self.calls: list[str] = []
+        self.is_ready = False
+        self.refusal: Exception | None = None
+
+    def open(self) -> None:
+        self.calls.append("open")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def retire(self) -> None:
+        self.calls.append("retire")
+
+
+class FakeMembership:
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+
+
+@pytest.fixture(autouse=True)
+def _links_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_links, "Link", FakeLink)
+
+
+def record(
+    name: str, status: Status = Status.ALIVE, *, host: str = "", port: int = 1, generation: int = 1
+) -> Record:
+    return Record(name, host or f"host-{name}", port, "dc1", "", 1.0, generation, 0, status)
+
+
+def links_to(*records: Record) -> PeerLinks:
+    membership = FakeMembership()
+    membership.records = {each.name: each for each in records}
+    made = PeerLinks(
+        cast(Membership, membership),
+        Hello(Role.NODE, "me", b"", 1),
+        cast(Any, None),
+        LinkSettings(answer_timeout=0.3),
+        Random(1),
+    )
+    made.start(*cast(Any, (None, None, None)))
+    made.update(records)
+    return made
+
+
+def link(made: PeerLinks, name: NodeId) -> FakeLink:
+    return cast(FakeLink, made.link(name))
+
+
+def test_a_member_has_one_link_for_checks_and_one_for_transfers() -> None:
+    made = links_to(record("b"), record("me"))
+    checks, transfers = link(made, B), cast(FakeLink, made.bulk(B))
+
+    assert (link(made, B), cast(FakeLink, made.bulk(B))) == (checks, transfers)
+    assert checks is not transfers
+    assert (checks.address, checks.node) == (("host-b", 1), "b")
+    assert (checks.settings.answer_timeout, transfers.settings.answer_timeout) == (0.3, 2.0)
+    assert checks.hello.session != transfers.hello.session
+    assert checks.calls == transfers.calls == []
+
+
+@pytest.mark.parametrize("status", [Status.DEAD, Status.LEFT])
+def test_this_node_and_members_that_are_gone_or_unknown_have_no_link(status: Status) -> None:
+    made = links_to(record("me"), record("b", status))
+
+    assert [made.link(name) for name in (ME, B, C)] == [None] * 3
+    assert [made.bulk(name) for name in (ME, B, C)] == [None] * 3
+
+
+@pytest.mark.parametrize("status", [Status.ALIVE, Status.SUSPECT, Status.LEAVING])
+def test_a_member_that_is_not_gone_keeps_its_links(status: Status) -> None:
+    made = links_to(record("b"))
+    before, bulk = link(made, B), made.bulk(B)
+
+    made.update([record("b", status)])
+
+    assert (made.link(B), made.bulk(B)) == (before, bulk)
+    assert before.calls == []
+
+
+@pytest.mark.parametrize(
+    ("after", "calls", "has_new_link"),
+    [
+        ([record("b", Status.DEAD)], ["close"], False),
+        ([], ["close"], False),
+        ([record("b", Status.LEFT)], ["retire"], False),
+        ([record("b", generation=2)], ["retire"], True),
+        ([record("b", host="elsewhere")], ["retire"], True),
+        ([record("b", port=2)], ["retire"], True),
+    ],
+)
+def test_links_end_when_their_member_is_gone_or_is_elsewhere(
+    after: list[Record], calls: list[str], *, has_new_link: bool
+) -> None:
+    """A link to a member that left or moved still receives the answers in flight."""
+    made = links_to(record("b"))
+    before, bulk = link(made, B), cast(FakeLink, made.bulk(B))
+
+    made.update(after)
+
+    assert before.calls == bulk.calls == calls
+    assert (made.link(B) is not None) is has_new_link
+    assert made.link(B) is not before
+
+
+def test_a_node_connects_to_joining_members_early() -> None:
+    made = links_to(record("b", Status.JOINING), record("c"))
+
+    assert link(made, B).calls == ["open"]
+    assert link(made, C).calls == []
+
+
+@pytest.mark.parametrize(
+    ("status", "is_suspect"),
+    [
+        (Status.JOINING, False),
+        (Status.ALIVE, False),
+        (Status.LEAVING, False),
+        (Status.SUSPECT, True),
+        (Status.DEAD, True),
+        (Status.LEFT, True),
+    ],
+)
+def test_suspect_and_unknown_members_are_suspect(status: Status, *, is_suspect: bool) -> None:
+    made = links_to(record("b", status))
+
+    assert made.is_suspect(B) is is_suspect
+    assert made.is_suspect(C)
+
+
+def test_an_address_has_the_link_of_its_member_or_one_of_its_own() -> None:
+    made = links_to(record("b"))
+    of_member = link(made, B)
+
+    assert made.at(("host-b", 1)) is of_member
+    seed = made.at(("seed", 1))
+    assert made.at(("seed", 1)) is seed
+    assert (cast(FakeLink, seed).address, cast(FakeLink, seed).node) == (("seed", 1), "")
+
+
+def test_a_node_has_links_to_at_most_32_addresses_without_members() -> None:
+    made = links_to()
+    seeds = [cast(FakeLink, made.at((f"seed{number}", 1))) for number in range(33)]
+
+    assert [each.calls for each in seeds] == [["retire"]] + [[]] * 32
+    assert made.at(("seed1", 1)) is seeds[1]
+    assert made.at(("seed0", 1)) is not seeds[0]
+
+
+def test_a_ready_link_to_the_same_address_is_found_among_all_links() -> None:
+    made = links_to(record("b"))
+    checks, bulk = link(made, B), cast(FakeLink, made.bulk(B))
+    address = checks.address
+    assert not made.has_link_to(address, other_than=cast(Any, bulk))
+
+    checks.is_ready = True
+
+    assert made.has_link_to(address, other_than=cast(Any, bulk))
+    assert not made.has_link_to(address, other_than=cast(Any, checks))
+    assert not made.has_link_to(("other", 1), other_than=cast(Any, bulk))
+    seed = cast(FakeLink, made.at(("seed", 1)))
+    seed.is_ready = True
+    assert made.has_link_to(("seed", 1), other_than=cast(Any, bulk))
+
+
+def test_only_a_rejected_key_or_certificate_is_a_refusal() -> None:
+    made = links_to()
+    cast(FakeLink, made.at(("one", 1))).refusal = PeerUnavailable("no answer")
+    assert made.refusal is None
+
+    error = cast(FakeLink, made.at(("two", 1))).refusal = AccessDenied("wrong key")
+
+    assert made.refusal is error
+
+
+def test_all_links_close_with_the_node() -> None:
+    made = links_to(record("b"))
+    links = [link(made, B), made.bulk(B), made.at(("seed", 1))]
+
+    made.close()
+
+    assert [cast(FakeLink, each).calls for each in links] == [["close"]] * 3
