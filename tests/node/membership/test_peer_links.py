@@ -1,5 +1,6 @@
 """Links of a node to the other members, and their end when members change."""
 
+from collections.abc import Iterable
 from random import Random
 from typing import Any, cast
 
@@ -62,7 +63,7 @@ def record(
 
 def links_to(*records: Record) -> PeerLinks:
     membership = FakeMembership()
-    membership.records = {each.name: each for each in records}
+    membership.records = by_name(records)
     made = PeerLinks(
         cast(Membership, membership),
         Hello(Role.NODE, "me", b"", 1),
@@ -71,8 +72,12 @@ def links_to(*records: Record) -> PeerLinks:
         Random(1),
     )
     made.start(*cast(Any, (None, None, None)))
-    made.update(records)
+    made.update(membership.records)
     return made
+
+
+def by_name(records: Iterable[Record]) -> dict[str, Record]:
+    return {each.name: each for each in records}
 
 
 def link(made: PeerLinks, name: NodeId) -> FakeLink:
@@ -104,7 +109,7 @@ def test_a_member_that_is_not_gone_keeps_its_links(status: Status) -> None:
     made = links_to(record("b"))
     before, bulk = link(made, B), made.bulk(B)
 
-    made.update([record("b", status)])
+    made.update(by_name([record("b", status)]))
 
     assert (made.link(B), made.bulk(B)) == (before, bulk)
     assert before.calls == []
@@ -128,7 +133,7 @@ def test_links_end_when_their_member_is_gone_or_is_elsewhere(
     made = links_to(record("b"))
     before, bulk = link(made, B), cast(FakeLink, made.bulk(B))
 
-    made.update(after)
+    made.update(by_name(after))
 
     assert before.calls == bulk.calls == calls
     assert (made.link(B) is not None) is has_new_link
