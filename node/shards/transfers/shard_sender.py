@@ -274,7 +274,7 @@ class ShardSender:
             self._ownership.release_empty([shard])
             self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))
             return
-        counts = self._engine.pack(keys, now, with_unused=False) if keys else NOTHING.counts
+        counts = self._engine.pack(keys, now, with_unused=False)
         released = self._ownership.release(shard, now)
         cover = released.cover
         if cover is None and released.regained:
@@ -296,8 +296,8 @@ class ShardSender:
             changed = self._changed.keys
             for key in keys if changed else ():
                 changed.pop(key, None)
-            self._counters.add("keys_given", counts.count)
         self._transfers.add([shard], transfer)
+        self._counters.add("keys_given", counts.count)
 
     def _transfer(
         self,

@@ -11,6 +11,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows, without_checks
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender
+from node.shards.transfers.unacknowledged_transfers import NOTHING
 from ringfence.limiter import (
     Algorithm,
     Engine,
@@ -92,7 +93,9 @@ class Host:
 
     def send_to(self, receiver: "Host", at: int = NOW) -> Pulled:
         """Release the shard and return the decoded transfer."""
-        self.sender.index([KEY])
+        self.sender.index([])
+        for keys in self.engine.key_slices(100):
+            self.sender.index(keys)
         pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)
@@ -177,6 +180,21 @@ def test_a_key_whose_slots_were_all_released_is_unused_at_the_owner() -> None:
     standby.transfer_to(owner)
 
     assert owner.slots == set()
+
+
+def test_released_slots_are_sent_without_a_counter() -> None:
+    owner, standby = owner_and_standby()
+    slot = owner.grant()
+    owner.replicate_to(standby)
+    standby.take_over_from(owner)
+    standby.release(slot)
+    standby.ownership.changed.clear()  # As after replication.
+    standby.engine.forget([KEY])  # As after an eviction.
+
+    standby.transfer_to(owner)
+
+    assert owner.slots == set()
+    assert not NOTHING.counts.limits  # All transfers without counters share this part.
 
 
 def test_a_third_member_passes_released_slots_on_to_the_owner() -> None:
