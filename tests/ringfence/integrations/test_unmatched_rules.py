@@ -26,7 +26,7 @@ RULES = {
     "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
 MISTAKES = [
-    ({"domain": "apii"}, "domain 'apii' has no rules.*did you mean 'api'.*has api"),
+    ({"domain": "apii"}, "domain 'apii' has no rules.*did you mean .api.*there are rules for api"),
     ({"domain": "api", "keys": "ip"}, "no rule for descriptor key 'ip'.*rules are for client"),
     ({"domain": "api", "keys": ["client=ip", "user+route"]}, "no rule for .* 'user > route'"),
 ]
