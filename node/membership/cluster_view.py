@@ -121,6 +121,7 @@ class ClusterView:
         while True:
             own = self._node.settings.advertise_at
             seeds = [seed for seed in await resolve() if seed != own]
+            await runtime.checkpoint()  # A node that was cancelled has no transport any more.
             if seeds and self.gossip is not None:
                 self.gossip.join(seeds)
             await runtime.sleep(_RESOLVE_EVERY)  # Name servers send no event for changes.
