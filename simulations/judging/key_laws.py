@@ -286,11 +286,6 @@ class _Decision(Struct, frozen=True):
         if answer.spends and not answer.is_charge:
             by_law["delay"], wrong = under_one([self._delay(each) for each in self.options])
             found += [("delay", wrong)] if wrong else []
-        is_by_member = answer.source in (Source.OWNER, Source.STANDBY)
-        states_units = answer.remaining is not None and not answer.is_charge
-        if is_by_member and states_units and not found:
-            by_law["remaining"], wrong = under_one([self._remaining(each) for each in self.options])
-            found += [("remaining", wrong)] if wrong else []
         at = answer.answered_at
         return Judgement(
             answer, by_law, tuple(Violation(name, at, f"{text}: {what}") for name, what in found)
@@ -357,23 +352,6 @@ class _Decision(Struct, frozen=True):
             return frozenset(), ""
         span = f"{shortest / 1e9:g} to {longest / 1e9:g} s"
         return frozenset(), f"admitted with a delay of {self.row.answer.delay:g} s, not {span}"
-
-    def _remaining(self, option: _Option) -> Result:
-        """Judge the units that are left after a decision, and whether it used the soft margin."""
-        answer, limit, bound = self.row.answer, option.limit, option.bound
-        assert answer.remaining is not None
-        if self.row.is_split and not option.is_followed:
-            return self.row.reasons, ""
-        least = bound.least + (answer.cost if answer.spends else 0)
-        most = max(least, bound.most) + self.counter.rounding
-        fewest, upmost = max(0, limit.ceiling - most), max(0, limit.ceiling - least)
-        if not fewest <= answer.remaining <= upmost + self.counter.rounding:
-            return frozenset(), f"{answer.remaining} units are left, not {fewest} to {upmost}"
-        hard = Terms.of(limit).hard
-        if answer.spends and answer.over_soft not in (least > hard, most > hard):
-            what = "without" if least > hard else "in"
-            return frozenset(), f"admitted {what} the soft margin with {least} to {most} used"
-        return frozenset(), ""
 
     def _time_error_ns(self, option: _Option) -> int:
         """Return by how much clocks and rounding may change a retry time or a delay."""
