@@ -36,9 +36,9 @@ async def test_a_node_that_joins_without_rules_logs_a_warning(
 ) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES, "utf-8")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        seed = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        seed = f"127.0.0.1:{silent.getsockname()[1]}"
         settings = NodeSettings(
             name="a",
             listen=PORTLESS,
