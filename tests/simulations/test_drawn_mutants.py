@@ -19,6 +19,7 @@ from simulations.mutants.drawn import (
     measure_simulator,
     score_of,
 )
+from simulations.mutants.drawn import server as server_module
 from simulations.mutants.drawn.sample import ROOT
 from simulations.mutants.drawn.server import Server
 from simulations.mutants.drawn.tool import Variant, find_places, mutate
@@ -358,6 +359,21 @@ def test_a_module_that_cannot_be_imported_is_detected(server: Server, root: Path
 
     assert kill is not None
     assert kill.by == ""
+
+
+def test_a_module_whose_import_is_endless_is_detected(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child = tmp_path / "child.py"
+    text = Path(server_module._CHILD).read_text("utf-8")
+    child.write_text(text.replace("_IMPORTS_S = 30.0", "_IMPORTS_S = 1.0"), "utf-8")
+    monkeypatch.setattr(server_module, "_CHILD", child)
+    mutant = mutant_at(root, "3\n", "NumberReplacer")
+
+    with Server(root) as server:
+        kill = run_tests(server, replace(mutant, source="while True:\n    pass\n"), [STEPS])
+
+    assert kill == Kill("", "needs too much processor time")
 
 
 def test_recording_finds_the_lines_and_the_time_of_each_test(server: Server, root: Path) -> None:

@@ -54,6 +54,9 @@ _PYTEST_OPTIONS = (
 )
 _FEW_EXAMPLES = 15
 """Examples of each property test while lines are recorded."""
+_IMPORTS_S = 30.0
+"""Most processor time, in seconds, before the first test or run: the import of a mutated module may
+never end."""
 
 
 class _Loader(SourceFileLoader):
@@ -281,6 +284,8 @@ def _handle(reply: _Reply, request: dict[str, Any]) -> None:
     reply(pid=os.getpid())
     os.environ |= request["environment"]
     apply_mutant()
+    if json.loads(os.environ[MUTANT])["module"]:
+        _limit(_IMPORTS_S)
     sys.path.insert(0, os.getcwd())
     _VERBS[request["verb"]](reply, request)
 
