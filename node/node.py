@@ -242,13 +242,12 @@ class Node:
         assert self._running.transport is not None
         if gossip is not None:
             gossip.leave()
-            with runtime.move_on_after(self.settings.drain_timeout) as wait:
-                if cluster.ring.members:
-                    await self.shards.handoff.wait_all_transferred()
+            patience, handoff = self.settings.drain_timeout, self.shards.handoff
+            if not cluster.has_local_peer or await handoff.wait_all_transferred(patience):
                 gossip.left()
-                if cluster.ring.members:
-                    await runtime.sleep(_LINGER)  # Clients with an older view still ask here.
-            if wait.cancelled_caught and (keys := len(self.shards.engine)):
+                if cluster.ring.members:  # Clients with an older view still ask here.
+                    await runtime.sleep(min(_LINGER, patience))
+            elif keys := len(self.shards.engine):
                 logger.warning(
                     "node %s stops before other members have fetched its counters: keys=%d; "
                     "standbys use their replicas",

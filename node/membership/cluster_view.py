@@ -108,6 +108,20 @@ class ClusterView:
         links = [(name, self._links.link(name)) for name in names if name != self._node.name]
         return [(name, link) for name, link in links if link is not None]
 
+    @property
+    def has_local_peer(self) -> bool:
+        """Whether this data center has another member that stays.
+
+        It may only forward checks now: it enters the ring when no other member is left.
+        """
+        datacenter, me = self._node.settings.datacenter, self._node.name
+        return any(
+            record.datacenter == datacenter
+            and record.name != me
+            and record.status in (Status.JOINING, Status.ALIVE, Status.SUSPECT)
+            for record in self._membership.records.values()
+        )
+
     def report_unreachable(self, name: str) -> None:
         """Probe a member immediately, because the link to it was lost."""
         if self.gossip is not None:
@@ -148,7 +162,7 @@ class ClusterView:
                     "only forwards" if is_suspect else "decides again",
                 )
                 self.gossip.set_forward_only(is_suspect)
-            if is_suspect and not self._shards.ownership.count:
+            if clock.cluster.is_suspect and not self._shards.ownership.count:
                 clock.jump()
 
     async def raise_on_conflict(self) -> NoReturn:

@@ -132,13 +132,19 @@ class Handoff:
             self._rounds.start_now()
             await self._all_fetched.wait()
 
-    async def wait_all_transferred(self) -> None:
-        """Offer all shards to their owners in the ring until the owners have acknowledged them."""
-        while not self._ownership.is_empty:
+    async def wait_all_transferred(self, patience: float) -> bool:
+        """Offer all shards to their owners in the ring until the owners have acknowledged them.
+
+        Returns False if they have not within `patience` seconds. Time in which this process is
+        suspended counts as one round at most, because no owner can fetch a shard meanwhile.
+        """
+        while not self._ownership.is_empty and patience > 0:
             self._all_transferred = runtime.Event()
             self._rounds.start_now()
-            with runtime.move_on_after(_ROUND):
+            with runtime.move_on_after(min(_ROUND, patience)):
                 await self._all_transferred.wait()
+            patience -= _ROUND
+        return self._ownership.is_empty
 
     # -- getting -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from node.node import Node
 from ringfence.client.decision import Decision
 from ringfence.wire import Source
-from tests.node.cluster import World, address_of, owned, world
+from tests.node.cluster import HandClock, World, address_of, owned, world
 
 
 async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
@@ -125,3 +125,24 @@ async def _set_forward_only(w: World, name: str, *, is_forward_only: bool) -> No
 
 def _ring_has(node: Node, name: str) -> bool:
     return any(member.name == name for member in node.cluster.ring.members)
+
+
+async def test_a_node_hands_over_to_a_member_that_only_forwards_meanwhile(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as w:
+        await w.start("b")
+        for name in ("x", "y"):
+            await w.start(name, datacenter="dc2")
+        await w.settle()
+        ahead = HandClock()
+        ahead.time = w.clock.time + 3600 * 10**9
+        w.nodes["b"].clock.host = ahead
+        async with w.client("a") as limiter:
+            for _ in range(5):
+                assert (await limiter.check("api", {"client": "c"})).allowed
+            while not w.nodes["b"].membership.me.forward_only:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+            await w.stop("a")
+
+            assert not (await limiter.check("api", {"client": "c"})).allowed

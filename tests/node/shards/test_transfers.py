@@ -330,7 +330,7 @@ async def test_a_leaving_node_waits_for_the_acknowledgement_of_its_transfers(
         leaver.handoff.on_ring_change(ring(A), ring(B), ring(A, B))
 
         async def leave() -> None:
-            await leaver.handoff.wait_all_transferred()
+            await leaver.handoff.wait_all_transferred(10)
             emptied.append(trio.current_time())
 
         nursery.start_soon(leave)
