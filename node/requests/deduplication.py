@@ -7,7 +7,7 @@ checks and refunds, which are few, have rows in `DecidedChecks`. The number of r
 oldest request is dropped first.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -37,6 +37,8 @@ _REPEATED_WITHIN_NS = 120_000_000_000
 _MAX_MOVED = 2000
 """Most rows of one shard that are transferred with it: the newest."""
 _MAX_DIRECT_ROWS = 32_768
+_MAX_INDEXED_ROWS = 2 * _MAX_DIRECT_ROWS
+"""Rows in the index by shard, with those that were dropped since, above which it is built again."""
 _MAX_FORWARDED = 32_768
 """Most requests whose forwarded rows are stored: the newest."""
 _Rows: TypeAlias = Sequence[int] | None
@@ -197,6 +199,15 @@ class DecidedChecks:
                 outcome, at = answers[request][row]
                 yield DecidedCheck(id_, key, cost, 0, outcome), at
 
+    def index(self, most_rows: int) -> bool:
+        """Index up to about `most_rows` more rows of direct requests by shard, before many shards
+        are sent; return whether all are in the index."""
+        return self._direct.index(most_rows)
+
+    def drop_index(self) -> None:
+        """Remove the index by shard, which costs memory."""
+        self._direct.drop_index()
+
     def on_charges_transferred(self, shard: int, at: int) -> None:
         """Record that the charges of a shard's checks up to the instant `at` moved to another
         member.
@@ -309,8 +320,14 @@ class DirectChecks:
     def __init__(self) -> None:
         self._requests: deque[_Request] = deque()
         self._size = 0
-        self._by_shard: dict[int, list[tuple[_Request, int]]] | None = None
-        """Rows by shard, from when shards move until the next request."""
+        self._dropped = 0
+        """Number of requests that were dropped; it numbers the stored ones."""
+        self._by_shard: defaultdict[int, list[tuple[int, _Request, int]]] = defaultdict(list)
+        """Number of the request, request, and index of the row in it, while shards are sent. Rows
+        of dropped requests remain."""
+        self._indexed = 0
+        """Number of the first request that is not in the index."""
+        self._indexed_rows = 0
 
     def __len__(self) -> int:
         return self._size
@@ -326,30 +343,42 @@ class DirectChecks:
         until: int,
     ) -> None:
         """Store a request that was decided at `now` and may be repeated until `until`."""
-        self._by_shard = None
         requests = self._requests
         requests.append((until, session, seq, keys, costs, rows))
         self._size += len(keys)
         while requests and (self._size > _MAX_DIRECT_ROWS or requests[0][0] < now):
             self._size -= len(requests.popleft()[3])
+            self._dropped += 1
 
     def of_shard(self, shard: int, now: int) -> list[tuple[tuple[int, int], int, bytes, int]]:
         """Return the directly sent checks of a shard that may be repeated: request, index in it,
-        key and cost.
-
-        The first call after a new request sorts all requests by shard.
-        """
-        if self._by_shard is None:
-            self._by_shard = self._sorted()
+        key and cost."""
+        self.index(_MAX_DIRECT_ROWS)
         return [
             ((session, seq), at if rows is None else rows[at], keys[at], costs[at])
-            for (until, session, seq, keys, costs, rows), at in self._by_shard.get(shard, ())
-            if until >= now
+            for number, (until, session, seq, keys, costs, rows), at in self._by_shard.get(
+                shard, ()
+            )
+            if until >= now and number >= self._dropped
         ]
 
-    def _sorted(self) -> dict[int, list[tuple[_Request, int]]]:
-        by_shard: dict[int, list[tuple[_Request, int]]] = {}
-        for request in self._requests:
+    def index(self, most_rows: int) -> bool:
+        """Add up to about `most_rows` more rows to the index by shard; return whether all are in
+        it."""
+        if self._indexed_rows > _MAX_INDEXED_ROWS:
+            self.drop_index()
+        requests, by_shard, before = self._requests, self._by_shard, self._indexed_rows
+        place = max(0, self._indexed - self._dropped)
+        while place < len(requests) and self._indexed_rows - before < most_rows:
+            request = requests[place]
             for at, shard in enumerate(shards_of(request[3])):
-                by_shard.setdefault(shard, []).append((request, at))
-        return by_shard
+                by_shard[shard].append((self._dropped + place, request, at))
+            self._indexed_rows += len(request[3])
+            place += 1
+        self._indexed = self._dropped + place
+        return place == len(requests)
+
+    def drop_index(self) -> None:
+        """Remove the index by shard."""
+        self._by_shard.clear()
+        self._indexed = self._indexed_rows = 0

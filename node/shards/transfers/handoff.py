@@ -37,8 +37,8 @@ _PULL_PAUSE = 0.02
 """Seconds between two background pulls: their senders have checks to answer."""
 _ROUND = 0.5
 """Seconds between two rounds, which look for shards in the wrong place, while there are any."""
-_SLICE = 2000
-"""Keys that are sorted by shard before other tasks run."""
+_SLICE = 1000
+"""Keys, or checks, that are sorted by shard before other tasks run."""
 _INDEX_KEPT = 5.0
 
 
@@ -124,6 +124,7 @@ class Handoff:
         self._sender.expire(now)
         if self._sender.is_indexed and runtime.current_time() > self._index_until:
             self._sender.index(None)
+            self._ownership.decided_checks.drop_index()
 
     async def wait_all_fetched(self) -> None:
         """Wait until this node holds all shards that the ring assigns to it."""
@@ -350,7 +351,10 @@ class Handoff:
             self._all_transferred.set()
 
     async def _index(self) -> None:
-        """Index all keys by shard in several short slices, so that requests run in between."""
+        """Index all keys and recent checks by shard in several short slices, so that requests run
+        in between."""
+        while not self._ownership.decided_checks.index(_SLICE):
+            await runtime.checkpoint()
         self._index_until = runtime.current_time() + _INDEX_KEPT
         if self._indexing is not None:
             await self._indexing.wait()

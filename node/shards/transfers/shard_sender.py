@@ -211,10 +211,10 @@ class ShardSender:
         Shards that this node holds are omitted, as are shards in unacknowledged transfers: their
         counters will arrive in a transfer.
         """
-        held, is_unconfirmed = self._ownership.held, self._transfers.is_unconfirmed
-        asked = [shard for shard in shards if not held[shard] and not is_unconfirmed(shard)]
-        copied = self._ownership.replicas.sent_by(requester, asked)
-        without = sorted({*asked}.difference(copied))
+        held, unconfirmed = self._ownership.held, self._transfers.unconfirmed_among(shards)
+        asked = {shard for shard in shards if not held[shard]}.difference(unconfirmed)
+        copied = self._ownership.replicas.sent_by(requester, sorted(asked))
+        without = sorted(asked.difference(copied))
         reply.add_nothing(without, "")  # Most shards of most clusters, so they are one group.
         for shard in copied:
             if _is_full(reply):
