@@ -137,7 +137,7 @@ class Policy:
         return has_one_reading(path)
 
     def admit(self, state: RequestState, owner: object) -> Steps:
-        """Check one request. Return the refusal to send when it is denied, otherwise None.
+        """Check one request. Return the refusal to send when it is refused, otherwise None.
 
         `owner` is the object whose limiter makes this check; its limiter must also correct the
         charge after the response.
@@ -161,12 +161,16 @@ class Policy:
                 continue
             assert decision is not None
             state.decisions.append(decision)
-            if not decision.allowed:
+            if not decision.allowed and self.settings.block:
                 yield from self._refund_all(made)
                 return state.refuse(self.settings.template)
+            if not decision.allowed:
+                continue  # Nothing was charged; other limits count the request as usual.
             if self._settles or decision.slots is not None:
                 made.append(Spent(self.settle, owner, ask, cost, decision, asked_at))
-            elif len(asks) > 1:  # Needed for a refund when a later limit denies.
+            elif (
+                len(asks) > 1 and self.settings.block
+            ):  # Needed for a refund when a later limit denies.
                 made.append(Spent(None, owner, ask, cost, decision, asked_at))
             if decision.delay:
                 yield Pause(decision.delay)

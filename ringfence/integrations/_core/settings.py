@@ -82,6 +82,9 @@ class Settings:
     """HTTP methods without limits."""
     exempt_when: Callable[[Request], bool] | None = None
     """Returns True for requests without limits."""
+    block: bool = True
+    """Refuse requests over the limit. False passes them to the application, which sees the denied
+    decision by `decision_of`."""
     headers: str | None = "ietf"
     """Style of the rate limit headers: `ietf`, `x`, `both`, `none`."""
     reset: str = "seconds"
@@ -114,6 +117,7 @@ class ViewOptions(TypedDict, total=False):
     exempt_paths: Collection[str]
     exempt_methods: Collection[str]
     exempt_when: Callable[[Request], bool] | None
+    block: bool
     headers: str | None
     reset: str
     template: Template | None

@@ -83,6 +83,7 @@ _CHECKS: Mapping[str, tuple[_Test, str]] = {
     "exempt_paths": (_is_text_list, "a list, such as ['/ping']"),
     "exempt_methods": (_is_text_list, "a list, such as ['HEAD']"),
     "exempt_when": (_is_function, "a function of the request that returns True or False"),
+    "block": (lambda value: isinstance(value, bool), "True or False"),
     "template": (_is_function, "a function of the refusal that returns text, a Body or None"),
     "timeout": (_is_duration, "seconds, 0 or more"),
     "strict": (lambda value: isinstance(value, bool), "True or False"),

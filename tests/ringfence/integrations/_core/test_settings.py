@@ -61,6 +61,7 @@ def test_plain_asgi_and_wsgi_import_no_framework() -> None:
         ({"exempt_paths": None}, "exempt_paths must be a list.*, got None"),
         ({"exempt_methods": "HEAD"}, "exempt_methods must be a list.*, got 'HEAD'"),
         ({"exempt_methods": [7]}, "exempt_methods must be a list.*, got .7."),
+        ({"block": "no"}, "block must be True or False, got 'no'"),
         ({"exempt_when": True}, "exempt_when must be a function.*, got True"),
         ({"template": "x.html"}, "template must be a function.*, got 'x.html'"),
         ({"timeout": "x"}, "timeout must be seconds.*, got 'x'"),
@@ -71,7 +72,7 @@ def test_plain_asgi_and_wsgi_import_no_framework() -> None:
         ({"keys": {3: "ip"}}, "name of a key must be text, got 3"),
         ({"key": "ip"}, "unknown setting 'key'; did you mean 'keys'"),
         ({"costs": 2}, "unknown setting 'costs'; did you mean 'cost'"),
-        ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are cost, "),
+        ({"xyzzy": 2}, "unknown setting 'xyzzy'; known names are block, cost, "),
     ],
 )
 def test_the_error_for_an_invalid_setting_states_the_remedy(options: Any, words: str) -> None:
@@ -90,7 +91,7 @@ def test_all_problems_of_the_settings_are_reported_together() -> None:
     assert error.startswith("timeout must be seconds, 0 or more, got 'x'; enabled must be True or ")
     assert (
         "unknown setting 'domian'; did you mean 'domain'? unknown setting 'limt'; did you mean "
-        "'limit'? unknown setting 'xyzzy'; known names are cost, cost_after, "
+        "'limit'? unknown setting 'xyzzy'; known names are block, cost, cost_after, "
     ) in error
 
 

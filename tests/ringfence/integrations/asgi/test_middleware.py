@@ -157,6 +157,31 @@ async def test_views_can_read_the_decision() -> None:
     assert decision_of(scope_of()) is None
 
 
+async def test_without_blocking_the_application_sees_the_denied_decision() -> None:
+    seen: list[tuple[bool, int | None]] = []
+
+    async def view(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            decision = decision_of(scope)
+            assert decision is not None
+            seen.append((decision.allowed, decision.remaining))
+            await hello(scope, receive, send)
+
+    limits = {"limit": ["1/hour", "3/day"], "headers": "x"}
+    app = RateLimitMiddleware(view, in_process(), block=False, **limits)
+    async with living(app):
+        answers = [await ask(app) for _ in range(2)]
+        strict = RateLimits(in_process(), block=True, **limits)
+        strict_app = RateLimitMiddleware(app, strict)
+        async with living(strict_app):
+            assert await statuses(strict_app, ["/"] * 2) == [200, 429]
+
+    assert [each.status for each in answers] == [200, 200]
+    assert seen == [(True, 0), (False, 0), (False, 0)]
+    assert "retry-after" not in answers[1].headers
+    assert answers[1].headers["x-ratelimit-remaining"] == "0"
+
+
 @pytest.mark.parametrize("kind", ["websocket", "something.new"])
 async def test_other_connection_types_pass_unchanged(kind: str) -> None:
     seen: list[tuple[Scope, Receive, Send]] = []

@@ -95,6 +95,13 @@ def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse(str(decision.remaining))
 
 
+@rate_limit("1/hour", block=False)
+def unblocked(request: HttpRequest) -> HttpResponse:
+    decision = decision_of(request)
+    assert decision is not None
+    return HttpResponse("in time" if decision.allowed else "over the limit")
+
+
 @rate_limit("1/hour")
 async def asynchronous(request: HttpRequest) -> HttpResponse:
     await asyncio.sleep(0)
@@ -234,6 +241,7 @@ _users: list[URLPattern] = [path("users/<int:number>", free)]
 urlpatterns = [
     path("free", free),
     path("plain", plain),
+    path("unblocked", unblocked),
     path("async", asynchronous),
     path("per-user", per_user),
     path("login/<password>", login),

@@ -88,6 +88,17 @@ def test_each_view_has_its_own_budget(server: Sync, path: str, middleware: list[
     assert int(refused.headers["Retry-After"]) >= 1
 
 
+@pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
+def test_a_view_that_does_not_block_sees_that_a_request_is_over_the_limit(
+    server: Sync, middleware: list[str]
+) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        answers = server.responses(*["/unblocked"] * 3)
+
+    assert [each.status_code for each in answers] == [200] * 3
+    assert [each.content for each in answers] == [b"in time"] + [b"over the limit"] * 2
+
+
 def test_rules_limit_all_requests_including_those_without_a_view(
     server: Sync, limiter: BlockingLimiter
 ) -> None:
