@@ -157,6 +157,7 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
+        on_failure=url.on_failure,
         link=links_of(url, deadline, frame_interval),
         ask_owners=ask_owners,
         denial_cache_size=denial_cache_size,

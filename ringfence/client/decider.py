@@ -6,7 +6,7 @@ from typing import Protocol
 from ringfence.client.requests.check_ops import LocalChecks, Matches
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
-from ringfence.rules import RuleSet
+from ringfence.rules import OnFailure, RuleSet
 from ringfence.transport.interface import Address
 from ringfence.wire import Batch, OutcomeRow, Results
 
@@ -23,6 +23,10 @@ class Decider(Protocol):
     @property
     def knows_rules(self) -> bool:
         """Whether `rules` come from the cluster; False until a node has sent them."""
+
+    @property
+    def on_failure(self) -> OnFailure:
+        """Policy for checks of which no rule is known."""
 
     async def decide(
         self,

@@ -15,6 +15,7 @@ from ringfence.wire import CODE, SOURCE, Batch, OutcomeRow, Results, Source
 __all__ = [
     "NO_RULE",
     "UNDECIDED",
+    "UNDECIDED_DENIED",
     "UNLIMITED",
     "Decision",
     "SlotUnavailable",
@@ -276,6 +277,8 @@ def row_of(decision: Decision) -> OutcomeRow:
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 UNDECIDED = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.POLICY)
 """Status while the rules are unknown, because a rule may match."""
+UNDECIDED_DENIED = Status(False, None, None, None, 1.0, 0.0, 0.0, Source.POLICY)
+"""The same if the failure policy denies; a retry may succeed after a second."""
 
 
 def unlimited(rule: Rule) -> Status:

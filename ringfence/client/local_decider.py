@@ -14,7 +14,7 @@ from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_batch, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MAX_WAITERS, SlotQueue
-from ringfence.rules import RuleSet
+from ringfence.rules import OnFailure, RuleSet
 from ringfence.transport.interface import Address
 from ringfence.wire import Batch, Op, Results, Source
 
@@ -60,6 +60,11 @@ class LocalDecider:
     def knows_rules(self) -> bool:
         """True, because the rules were given at creation."""
         return True
+
+    @property
+    def on_failure(self) -> OnFailure:
+        """The default, which is never needed, because all rules are known."""
+        return OnFailure.ALLOW
 
     async def decide(
         self,

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from msgspec import Struct
 
 from ringfence.errors import ConfigError
+from ringfence.rules import OnFailure
 from ringfence.transport.interface import Address
 from ringfence.wire import MAX_CREDENTIAL, MAX_TEXT
 
@@ -31,7 +32,7 @@ DEFAULT_PORT = 7101
 ENVIRONMENT = "RINGFENCE_URL"
 """Environment variable with the address, for programs that give none."""
 
-OPTIONS = ("ca", "datacenter", "server_name", "timeout", "token_file")
+OPTIONS = ("ca", "datacenter", "on_failure", "server_name", "timeout", "token_file")
 """Names of the options after the question mark of the address."""
 _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
 _USERINFO = re.compile("(?<![^\\s'\"/])(?!TOKEN@)[^\\s'\"/]*@")
@@ -65,6 +66,8 @@ class ClusterUrl(Struct, frozen=True):
     """Name in the nodes' certificates; None means the name that `ringfence keys new` writes."""
     timeout: float | None = None
     """Seconds without an answer after which a node is lost."""
+    on_failure: OnFailure = OnFailure.ALLOW
+    """Policy for limits that are in no rule, and for all checks before a node has sent rules."""
 
 
 def parse_url(text: str) -> ClusterUrl:
@@ -110,6 +113,7 @@ def _parsed(text: str) -> ClusterUrl:
         options.get("datacenter"),
         options.get("server_name"),
         _timeout(options.get("timeout")),
+        _on_failure(options.get("on_failure", OnFailure.ALLOW)),
     )
 
 
@@ -208,6 +212,14 @@ def _timeout(text: str | None) -> float | None:
             f"cluster address: timeout must be from 0.001 to 60, got {text!r}; give seconds"
         )
     return value
+
+
+def _on_failure(text: str) -> OnFailure:
+    if text not in tuple(OnFailure):
+        raise ConfigError(
+            f"cluster address: on_failure must be {', '.join(OnFailure)}, got {text!r}; give one"
+        )
+    return OnFailure(text)
 
 
 def _is_ip(text: str) -> bool:

@@ -32,7 +32,7 @@ from ringfence.peering.link import Link
 from ringfence.peering.routing import Router, Routes
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
-from ringfence.rules import Rule, RuleSet
+from ringfence.rules import OnFailure, Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Batch, Hello, MemberRow, Op, OutcomeRow, Results, Source
 
@@ -50,6 +50,9 @@ def _ignore_rules(rules: RuleSet) -> None:
 class Cluster:
     """Client of a cluster; it implements the `Decider` behind `ringfence.connect`."""
 
+    on_failure: OnFailure
+    """Policy for checks of which no rule is known."""
+
     def __init__(
         self,
         transport: Transport,
@@ -63,12 +66,12 @@ class Cluster:
     ) -> None:
         """`rules` replace the rules of the cluster; `on_rules` receives the rules that nodes
         send."""
-        self._random, self._on_new_rules = random, on_rules
+        self._random, self._on_new_rules, self.on_failure = random, on_rules, settings.on_failure
         self._own_thread = OwnThread()
         self._rules = ClusterRules(rules)
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
-        policy = FailurePolicy(rule_of, clock, settings.max_local_keys)
+        policy = FailurePolicy(rule_of, clock, settings.max_local_keys, settings.on_failure)
         self.router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
         """Router of all checks."""
         self._leases = LeaseRequests(

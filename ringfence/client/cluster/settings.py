@@ -3,6 +3,7 @@
 from msgspec import Struct, field
 
 from ringfence.peering.link import LinkSettings
+from ringfence.rules import OnFailure
 
 __all__ = ["ClusterSettings"]
 
@@ -13,6 +14,8 @@ class ClusterSettings(Struct, frozen=True):
     datacenter: str | None = None
     """Data center whose nodes decide; None means that of the first node that answers."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    on_failure: OnFailure = OnFailure.ALLOW
+    """Policy for limits that are in no rule, and for all checks before a node has sent rules."""
     max_local_keys: int = 100_000
     """Maximum number of keys that `on_failure: local` counts in this process."""
     ask_owners: bool = True

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decider import Decider, is_never_denying
-from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
+from ringfence.client.decision import (
+    NO_RULE,
+    UNDECIDED,
+    UNDECIDED_DENIED,
+    UNLIMITED,
+    Decision,
+    decide,
+)
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.client.requests.check_ops import decisions_of
 from ringfence.client.requests.descriptors import Descriptors, described
@@ -17,7 +24,7 @@ from ringfence.client.requests.targets import DescriptorTarget, Target
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
-from ringfence.rules import Match, Rule
+from ringfence.rules import Match, OnFailure, Rule
 from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.transport.addresses import format_address
 from ringfence.wire import BY_POLICY, Batch, Op, Results
@@ -207,7 +214,8 @@ class Dispatcher:
         if not self._decider.knows_rules and any([None in request for request in requests]):
             if self._raise_on_outage:
                 raise self._outage("no node of the cluster has sent its rules yet", [])
-            unmatched = UNDECIDED
+            is_denied = self._decider.on_failure is OnFailure.DENY and op in (Op.CHECK, Op.CHARGE)
+            unmatched = UNDECIDED_DENIED if is_denied else UNDECIDED
         rows = RequestRows(op, requests, costs, unmatched, ticket)
         batch = rows.batch
         if age_ns:

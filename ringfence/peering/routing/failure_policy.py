@@ -24,22 +24,30 @@ _RETRY_NS = 1_000_000_000
 class FailurePolicy:
     """Decides checks that no member has decided, by the `on_failure` of their rules."""
 
-    def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
+    def __init__(
+        self,
+        rule_of: Callable[[int], Rule | None],
+        clock: Clock,
+        max_keys: int,
+        without_rule: OnFailure = OnFailure.ALLOW,
+    ) -> None:
+        """`without_rule` is the policy for limits that are in no rule."""
         self._rule_of = rule_of
+        self._without_rule = without_rule
         self._clock = clock
         self._max_keys = max_keys
         self._engine: Engine | None = None
         chosen_engine()  # Report wrong settings now, not in an outage.
 
     def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
-        """Decide one check of a batch by its rule's `on_failure`; a check without a rule is
+        """Decide one check of a batch by its rule's `on_failure`; a check without a limit is
         allowed."""
         key = batch.keys[index]
         rule = self._rule_of(int.from_bytes(key[:8], "big"))
         limit = _limit_of(batch, index, rule)
         if limit is None:
             return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
-        match OnFailure.ALLOW if rule is None else rule.on_failure:
+        match self._without_rule if rule is None else rule.on_failure:
             case OnFailure.LOCAL:
                 return self._count_locally(batch, index, limit), Source.LOCAL
             case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):

@@ -180,6 +180,19 @@ async def test_without_a_cluster_everything_passes(autojump_clock):
         assert (await limiter.check_limit("1/s", "key")).source is Source.POLICY
 
 
+@pytest.mark.parametrize(
+    ("policy", "passed"),
+    [("allow", [True] * 3), ("deny", [False] * 3), ("local", [True, True, False])],
+)
+async def test_the_address_says_what_passes_without_a_cluster(policy, passed, autojump_clock):
+    async with ringfence.connect(f"{no_member()}?on_failure={policy}") as limiter:
+        unknown = await limiter.check("d", {"user": "a"})
+        decisions = [await limiter.check_limit("2/minute", "key") for _ in range(3)]
+
+    assert bool(unknown) == (policy != "deny")  # Without rules, nothing can be counted.
+    assert [bool(each) for each in decisions] == passed
+
+
 async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
     with pytest.raises(PeerUnavailable, match="no node of the cluster answered within 5 s"):
         async with ringfence.connect(no_member(), raise_on_outage=True):

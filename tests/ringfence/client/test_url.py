@@ -36,6 +36,15 @@ def test_options_name_the_data_center_the_certificate_and_the_timeout():
     assert (url.datacenter, url.server_name, url.timeout) == ("eu-1", "node.example", 0.25)
 
 
+@pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+def test_an_option_names_the_failure_policy(policy):
+    assert parse_url("ringfence://a").on_failure == "allow"
+    assert parse_url(f"ringfence://a?on_failure={policy}").on_failure == policy
+    assert "on_failure must be allow, deny, local, got 'open'" in message_of(
+        "ringfence://a?on_failure=open"
+    )
+
+
 def test_an_address_from_a_file_may_end_in_a_line_break():
     assert parse_url("ringfence://a:1\n").seeds == (("a", 1),)
 

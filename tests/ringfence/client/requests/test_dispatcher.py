@@ -8,7 +8,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Code, Engine, Outcome
 from ringfence.peering.engine_choice import decide_batch, engine_rules
-from ringfence.rules import RuleSet
+from ringfence.rules import OnFailure, RuleSet
 from ringfence.wire import Batch, Op, Results, Source
 from tests.ringfence.client.limiters import SECOND, described, left, limiter_of, rules_of
 
@@ -24,6 +24,7 @@ class Elsewhere:
         self.is_lost = False
         self.denial = None
         self.knows_rules = True
+        self.on_failure = OnFailure.ALLOW
         self.refusal = None
         self.refreshed = 0
 
@@ -214,6 +215,19 @@ async def test_decisions_without_known_rules_come_from_the_policy():
         await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
     async with Limiter(decider).hold("d", {"job": "a"}) as held:
         assert held
+
+
+async def test_checks_without_known_rules_can_be_denied():
+    decider = Elsewhere(RuleSet(), RuleSet())
+    decider.knows_rules = False
+    decider.on_failure = OnFailure.DENY
+    limiter = Limiter(decider)
+
+    denied = await limiter.check("d", {"user": "a"})
+    assert not denied
+    assert (denied.source, denied.retry_after) == (Source.POLICY, 1)
+    assert not await limiter.charge("d", {"user": "a"})
+    assert await limiter.refund("d", {"user": "a"})
 
 
 async def test_a_limiter_raises_after_its_block():

@@ -318,8 +318,8 @@ def test_a_forked_child_has_separate_in_process_counters():
         (
             "ringfence://h:1?raise_on_outag=true",
             {},
-            "one of ca, connect_timeout, datacenter, raise_on_outage, server_name, timeout, "
-            "token_file, got 'raise_on_outag'",
+            "one of ca, connect_timeout, datacenter, on_failure, raise_on_outage, server_name, "
+            "timeout, token_file, got 'raise_on_outag'",
         ),
         ("ringfence://?raise_on_outag=true", {}, "got 'raise_on_outag'"),
         ("ringfence://h:1", {"speed": 9}, "one of connect_timeout, raise_on_outage, got 'speed'"),

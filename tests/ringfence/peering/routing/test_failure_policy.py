@@ -125,6 +125,17 @@ def test_a_limit_without_a_rule_allows_and_reports_its_amount():
     assert source is Source.POLICY
 
 
+def test_a_limit_without_a_rule_follows_the_policy_of_the_client():
+    own = batch(number=adhoc_rule(LIMIT).id, limits=[LIMIT], which=[1])
+    deny = FailurePolicy({}.get, HandClock(), 100, OnFailure.DENY)
+    local = FailurePolicy({7: rule(OnFailure.ALLOW)}.get, HandClock(), 100, OnFailure.LOCAL)
+
+    assert deny.decide(own, 0)[0].code is Code.DENIED
+    assert [local.decide(own, 0)[1] for _ in range(2)] == [Source.LOCAL] * 2
+    assert local.decide(own, 0)[0].code is Code.DENIED
+    assert local.decide(batch(), 0)[1] is Source.POLICY  # The rule says `allow`.
+
+
 def test_an_unknown_rule_allows():
     assert policy().decide(batch(), 0)[0].code is Code.ALLOWED
 
