@@ -42,6 +42,7 @@ __all__ = [
     "RulesSource",
     "client_hello",
     "connect",
+    "connected",
     "links_of",
     "local",
     "open_cluster",
@@ -94,6 +95,33 @@ async def connect(
             until its `retry_after` has passed. 0 asks a node for each check.
         use_leases: Borrow units of keys that are checked often, and spend them in this process.
     """
+    async with connected(
+        url,
+        rules=rules,
+        connect_timeout=connect_timeout,
+        raise_on_outage=raise_on_outage,
+        must_answer=raise_on_outage,
+        strict=strict,
+        denial_cache_size=denial_cache_size,
+        use_leases=use_leases,
+    ) as limiter:
+        yield limiter
+
+
+@asynccontextmanager
+async def connected(
+    url: str | None,
+    *,
+    rules: RulesSource | None,
+    connect_timeout: float,
+    raise_on_outage: bool,
+    must_answer: bool,
+    strict: bool,
+    denial_cache_size: int,
+    use_leases: bool,
+) -> AsyncIterator[Limiter]:
+    """Connect as `connect` does. Only with `must_answer`, it raises `PeerUnavailable` here when no
+    node has answered after `connect_timeout`."""
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
@@ -104,7 +132,7 @@ async def connect(
     unmatched = UnmatchedChecks(strict=strict)
     async with open_cluster(
         parse_url(url),
-        raise_on_outage=raise_on_outage,
+        raise_on_outage=must_answer,
         rules=None if rules is None else rules_of(rules),
         connect_timeout=connect_timeout,
         denial_cache_size=denial_cache_size,

@@ -33,8 +33,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ringfence.client.blocking.open_limiter import LimiterLost, OpenLimiter
-from ringfence.client.connect import RulesSource, local_limiter
-from ringfence.client.connect import connect as connect_async
+from ringfence.client.connect import RulesSource, connected, local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter, closed_error
 from ringfence.client.requests.descriptors import Descriptors
@@ -114,20 +113,22 @@ def _blocking_context(
 class BlockingLimiter:
     """A `Limiter` with blocking methods. Threads may share it, and so may forked processes.
 
-    It connects when its `with` block begins or, without a block, at the first call. Connection
-    errors are raised at that moment. After `close`, or the end of the block, calls raise
-    `ConfigError`. A new block connects again.
+    It connects when its `with` block begins or, without a block, at the first call. Errors of the
+    address, keys and token are raised at that moment. After `close`, or the end of the block, calls
+    raise `ConfigError`. A new block connects again.
     """
 
     def __init__(
         self,
         make: Callable[[], AbstractAsyncContextManager[Limiter]],
         *,
+        enter: Callable[[], AbstractAsyncContextManager[Limiter]] | None = None,
         waits: bool = True,
     ) -> None:
-        """With `waits=False`, all methods except `acquire` and `hold` run in the caller's
-        thread."""
+        """`enter` makes the limiter of a `with` block, by default as `make` does. With
+        `waits=False`, all methods except `acquire` and `hold` run in the caller's thread."""
         self._make = make
+        self._enter = enter or make
         self._waits = waits
         self._lock = threading.Lock()
         self._opened: OpenLimiter | None = None
@@ -138,7 +139,7 @@ class BlockingLimiter:
     def __enter__(self) -> BlockingLimiter:
         with self._lock:
             self._is_closed = False
-        self._open()
+        self._open(self._enter)
         return self
 
     def __exit__(
@@ -272,14 +273,16 @@ class BlockingLimiter:
             return result
         raise AssertionError("a limiter in this process has waited for something")
 
-    def _open(self) -> OpenLimiter:
+    def _open(
+        self, make: Callable[[], AbstractAsyncContextManager[Limiter]] | None = None
+    ) -> OpenLimiter:
         opened = self._opened
         if opened is None or not opened.is_alive:
             with self._lock:
                 if self._is_closed:
                     raise closed_error()
                 if self._opened is None or not self._opened.is_alive:
-                    self._opened = OpenLimiter(self._make)
+                    self._opened = OpenLimiter(make or self._make)
                     for domain, paths in self._expected:
                         self._opened.limiter.expect(domain, *paths)
                 opened = self._opened
@@ -331,18 +334,23 @@ def connect(
     """Return the blocking form of `ringfence.connect`, which connects when it is entered or first
     used.
 
-    At that moment it raises the errors of `ringfence.connect`.
+    When it is entered, it raises the errors of `ringfence.connect`. Without a block, the first call
+    waits at most `connect_timeout` seconds for a node. Later calls do not wait for a first node:
+    they raise at once with `raise_on_outage`.
     """
+    open_with = partial(
+        connected,
+        url,
+        rules=rules,
+        connect_timeout=connect_timeout,
+        raise_on_outage=raise_on_outage,
+        strict=strict,
+        denial_cache_size=denial_cache_size,
+        use_leases=use_leases,
+    )
     return BlockingLimiter(
-        lambda: connect_async(
-            url,
-            rules=rules,
-            connect_timeout=connect_timeout,
-            raise_on_outage=raise_on_outage,
-            strict=strict,
-            denial_cache_size=denial_cache_size,
-            use_leases=use_leases,
-        )
+        partial(open_with, must_answer=False),
+        enter=partial(open_with, must_answer=raise_on_outage),
     )
 
 

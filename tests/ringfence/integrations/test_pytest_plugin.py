@@ -224,7 +224,9 @@ def test_connections_after_the_test_do_not_use_the_fake():
     with FakeCluster({}).installed():
         pass
 
+    limiter = ringfence.blocking.connect(
+        "ringfence://127.0.0.1:9", connect_timeout=0.05, raise_on_outage=True
+    )
     with pytest.raises(ringfence.PeerUnavailable):
-        ringfence.blocking.connect(
-            "ringfence://127.0.0.1:9", connect_timeout=0.05, raise_on_outage=True
-        ).check("api", {"a": "b"})
+        limiter.check("api", {"a": "b"})
+    limiter.close()
