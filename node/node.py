@@ -243,7 +243,9 @@ class Node:
         if gossip is not None:
             gossip.leave()
             patience, handoff = self.settings.drain_timeout, self.shards.handoff
-            if not cluster.has_local_peer or await handoff.wait_all_transferred(patience):
+            is_alone = not cluster.has_local_peer
+            await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
+            if is_alone or self.shards.ownership.is_empty:
                 gossip.left()
                 if cluster.ring.members:  # Clients with an older view still ask here.
                     await runtime.sleep(min(_LINGER, patience))

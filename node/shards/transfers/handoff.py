@@ -133,19 +133,21 @@ class Handoff:
             self._rounds.start_now()
             await self._all_fetched.wait()
 
-    async def wait_all_transferred(self, patience: float) -> bool:
+    async def wait_all_transferred(
+        self, patience: float, has_receiver: Callable[[], bool] = lambda: True
+    ) -> None:
         """Offer all shards to their owners in the ring until the owners have acknowledged them.
 
-        Returns False if they have not within `patience` seconds. Time in which this process is
-        suspended counts as one round at most, because no owner can fetch a shard meanwhile.
+        Gives up after `patience` seconds, or when no member is left that may receive them. Time in
+        which this process is suspended counts as one round at most, because no owner can fetch a
+        shard meanwhile.
         """
-        while not self._ownership.is_empty and patience > 0:
+        while not self._ownership.is_empty and patience > 0 and has_receiver():
             self._all_transferred = runtime.Event()
             self._rounds.start_now()
             with runtime.move_on_after(min(_ROUND, patience)):
                 await self._all_transferred.wait()
             patience -= _ROUND
-        return self._ownership.is_empty
 
     # -- getting -------------------------------------------------------------------------------
 

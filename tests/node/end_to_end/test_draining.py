@@ -113,6 +113,20 @@ async def test_checks_of_a_shard_that_moves_back_and_forth_are_always_decided(
             assert {each.source for each in decisions} == {Source.OWNER}
 
 
+async def test_nodes_that_stop_together_do_not_wait_for_each_other(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b") as w:
+        async with w.client("a") as limiter:
+            assert (await limiter.check("api", {"client": "c"})).allowed
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for name in ("a", "b"):
+                nursery.start_soon(w.stop, name)
+
+        assert trio.current_time() < began + 3
+
+
 async def _set_forward_only(w: World, name: str, *, is_forward_only: bool) -> None:
     """Remove a member from the ring or add it; wait until the rings of all nodes have changed."""
     gossip = w.nodes[name].cluster.gossip
