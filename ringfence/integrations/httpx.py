@@ -19,6 +19,7 @@ from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import Descriptors, checked_seconds
+from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments
 from ringfence.integrations._core import clock
 from ringfence.integrations._core.limit_target import (
@@ -128,6 +129,11 @@ class WaitingTransport(httpx.BaseTransport):
         respect_retry_after: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if isinstance(limiter, Limiter):
+            raise ConfigError(
+                f"limiter must be one of ringfence.blocking, got {limiter!r}; use it, or "
+                "AsyncWaitingTransport with httpx.AsyncClient"
+            )
         self._limiter = limiter
         self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, respect_retry_after)
         self._transport = httpx.HTTPTransport() if transport is None else transport

@@ -39,6 +39,8 @@ _ZONE = re.compile(r"\s*(\S+)")
 _ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
 _RATE_ALGORITHMS = tuple(name for name in _ALGORITHMS if name != Algorithm.CONCURRENCY)
 _RATE_OPTIONS = ("burst", "slots", "soft", "queue", "meter", "calendar", "first_hit", "timezone")
+_SEPARATORS = (";", ",", "|", "and")
+_SEVERAL = "a text is one limit; give several as a list, as in ['5/minute', '100/hour']"
 LONGEST_TEXT = 200
 """Maximum characters of the text of a limit."""
 _LONGEST_NUMBER = 20
@@ -146,7 +148,9 @@ class _Reader:
     def _read_option(self, option: _Token, is_rate: bool) -> None:
         options = (*_RATE_OPTIONS, *_RATE_ALGORITHMS) if is_rate else ("ttl", "soft")
         if option.lower not in options:
-            raise self._error(option, "unknown option", suggest(option.text, options))
+            is_end = option.lower in _SEPARATORS
+            fix = _SEVERAL if is_end else suggest(option.text, options)
+            raise self._error(option, "unknown option", fix)
         self._take()
         match option.lower:
             case "burst":

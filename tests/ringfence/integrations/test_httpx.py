@@ -241,3 +241,9 @@ def test_invalid_settings_are_reported_at_construction(kind):
             kind(limiter)
         with pytest.raises(ConfigError, match="must be a duration"):
             kind(limiter, "1/s", max_wait=-1)
+
+
+async def test_the_transport_of_threads_refuses_an_async_limiter():
+    async with ringfence.local(RuleSet()) as limiter:
+        with pytest.raises(ConfigError, match="AsyncWaitingTransport with"):
+            WaitingTransport(limiter, "1/s")

@@ -158,6 +158,8 @@ def test_any_text_is_parsed_or_raises_config_error(text):
         ("5_/s", "at '_', character 2", "write '/' or 'per'"),
         ("5 minute", "at 'minute', character 3", "write '/' or 'per' before a period, as in"),
         ("5/s 7", "at '7', character 5", "use one of: burst"),
+        ("5/s;9/m", "at ';', character 4", "give several as a list, as in ['5/minute'"),
+        ("5/s and 9/m", "at 'and', character 5", "give several as a list"),
         ("5 concurrent burst 3", "at 'burst', character 14", "use one of: ttl, soft"),
         ("5/s fixed_window burst 3", "burst", "token_bucket"),
         ("5/day calendar timezone Nowhere/Land", "Nowhere/Land", "IANA"),
