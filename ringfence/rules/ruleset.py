@@ -16,12 +16,15 @@ from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.rules.descriptor_tree import Domain, Row, place, with_steps
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import MAX_KEY, bounded, decode_key, override_id, trial_id, with_length
-from ringfence.rules.model import Descriptor, Match, Rule
+from ringfence.rules.model import Descriptor, Match, OnFailure, Rule
 from ringfence.rules.serialize import Plain, domains_from_plain, to_plain
 
 __all__ = ["RuleSet", "counted_places", "metric_name", "metric_of_key"]
 
 Entries: TypeAlias = tuple[tuple[str, str], ...]
+
+_MAX_OVERRIDES = 4096
+"""Most different names of entries, per domain, of limits in descriptors."""
 
 
 class RuleSet:
@@ -87,6 +90,12 @@ class RuleSet:
     def by_id(self, identity: int) -> Rule | None:
         """Return the rule with the given id, which is the first 8 bytes of its counter keys."""
         return self._by_id.get(identity)
+
+    def override_policy(self, identity: int) -> OnFailure | None:
+        """Return the failure policy of the domain in which a descriptor with this id had a limit
+        of its own; None for other ids, and for the default policy."""
+        roots = self._roots.values()
+        return next((each.domain.on_failure for each in roots if identity in each.overrides), None)
 
     def knows_domain(self, domain: str) -> bool:
         """Whether any file defines `domain`."""
@@ -265,17 +274,19 @@ class _Node:
 
 
 class _Root(_Node):
-    __slots__ = ("domain",)
+    __slots__ = ("domain", "overrides")
 
     def __init__(self, domain: Domain) -> None:
         super().__init__()
         self.domain = domain
+        self.overrides: set[int] = set()
+        """Ids of limits in descriptors of this domain, if a failure policy applies to them."""
 
 
 def _match(root: _Root, descriptor: Descriptor) -> Match | None:
     entries = descriptor.entries
     if descriptor.limit is not None:
-        return _override(root.domain, descriptor)
+        return _override(root, descriptor)
     node = _walk(root, entries)
     if node is None:
         return None
@@ -302,12 +313,12 @@ def _walk(root: _Root, entries: Entries) -> _Node | None:
     return node
 
 
-def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
+def _override(root: _Root, descriptor: Descriptor) -> Match | None:
     """Create the match of a descriptor that contains a limit; all its values are part of the
     counter key."""
     if not descriptor.entries:
         return None
-    keys = [key for key, _ in descriptor.entries]
+    domain, keys = root.domain, [key for key, _ in descriptor.entries]
     rule = Rule(
         id=override_id(domain.name, keys),
         domain=domain.name,
@@ -316,6 +327,8 @@ def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
         carried=True,
         on_failure=domain.on_failure,
     )
+    if domain.on_failure is not OnFailure.ALLOW and len(root.overrides) < _MAX_OVERRIDES:
+        root.overrides.add(rule.id)
     key = rule.id.to_bytes(8, "big")
     metric = domain.name
     for name, value in descriptor.entries:

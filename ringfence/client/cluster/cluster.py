@@ -71,7 +71,7 @@ class Cluster:
         self._rules = ClusterRules(rules)
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
-        policy = FailurePolicy(rule_of, clock, settings.max_local_keys, settings.on_failure)
+        policy = _new_policy(settings, self._rules, clock)
         self.router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
         """Router of all checks."""
         self._leases = LeaseRequests(
@@ -287,6 +287,15 @@ class Cluster:
         if self.local_cache is not None:
             self.local_cache.denials.clear()  # A new rule may have a higher limit.
         self._on_new_rules(rules)
+
+
+def _new_policy(settings: ClusterSettings, rules: ClusterRules, clock: Clock) -> FailurePolicy:
+    return FailurePolicy(
+        rules.rule_of,
+        clock,
+        settings.max_local_keys,
+        lambda rule_id: rules.override_policy(rule_id) or settings.on_failure,
+    )
 
 
 def _new_local_cache(

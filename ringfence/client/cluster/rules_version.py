@@ -3,7 +3,7 @@
 import logging
 
 from ringfence.errors import RemoteProtocolError
-from ringfence.rules import Rule, RuleSet
+from ringfence.rules import OnFailure, Rule, RuleSet
 from ringfence.wire import Rules
 
 __all__ = ["ClusterRules"]
@@ -56,6 +56,10 @@ class ClusterRules:
         self.is_known = True
         logger.info("rules changed: version=%d, rules=%d", reply.version, len(self.rules.rules()))
         return True
+
+    def override_policy(self, rule_id: int) -> OnFailure | None:
+        """Return the failure policy of a limit in a descriptor, see `RuleSet.override_policy`."""
+        return self.rules.override_policy(rule_id)
 
     def rule_of(self, rule_id: int) -> Rule | None:
         """Return the rule with the given id; None if the client's rules contain none."""

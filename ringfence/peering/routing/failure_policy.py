@@ -29,9 +29,10 @@ class FailurePolicy:
         rule_of: Callable[[int], Rule | None],
         clock: Clock,
         max_keys: int,
-        without_rule: OnFailure = OnFailure.ALLOW,
+        without_rule: Callable[[int], OnFailure] = lambda _: OnFailure.ALLOW,
     ) -> None:
-        """`without_rule` is the policy for limits that are in no rule."""
+        """`without_rule` returns the policy for limits that are in no rule, by the id in their
+        keys."""
         self._rule_of = rule_of
         self._without_rule = without_rule
         self._clock = clock
@@ -43,11 +44,12 @@ class FailurePolicy:
         """Decide one check of a batch by its rule's `on_failure`; a check without a limit is
         allowed."""
         key = batch.keys[index]
-        rule = self._rule_of(int.from_bytes(key[:8], "big"))
+        rule_id = int.from_bytes(key[:8], "big")
+        rule = self._rule_of(rule_id)
         limit = _limit_of(batch, index, rule)
         if limit is None:
             return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
-        match self._without_rule if rule is None else rule.on_failure:
+        match self._without_rule(rule_id) if rule is None else rule.on_failure:
             case OnFailure.LOCAL:
                 return self._count_locally(batch, index, limit), Source.LOCAL
             case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):

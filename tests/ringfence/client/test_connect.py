@@ -19,6 +19,7 @@ from node.node import Node
 from ringfence.errors import ConfigError, PeerUnavailable, UntrustedPeer
 from ringfence.limiter import Limit
 from ringfence.peering.clock import SystemClock
+from ringfence.rules import Descriptor, parse_limit
 from ringfence.rules.loading.mapping import load_mapping
 from ringfence.transport.tls.certificate_authority import issue, new_authority, self_signed
 from ringfence.transport.tls.certificates import ClientTls, ServerTls
@@ -191,6 +192,14 @@ async def test_the_address_says_what_passes_without_a_cluster(policy, passed, au
 
     assert bool(unknown) == (policy != "deny")  # Without rules, nothing can be counted.
     assert [bool(each) for each in decisions] == passed
+
+
+async def test_the_policy_of_a_domain_holds_for_limits_in_descriptors(autojump_clock):
+    rules = {"domain": "d", "defaults": {"on_failure": "deny"}, "descriptors": [{"key": "user"}]}
+    own = Descriptor((("tenant", "a"),), limit=parse_limit("3/hour"))
+    async with ringfence.connect(no_member(), rules=rules) as limiter:
+        assert not await limiter.check("d", [own])
+        assert await limiter.check_limit("3/hour", "a")
 
 
 async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):

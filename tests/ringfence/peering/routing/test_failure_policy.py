@@ -127,8 +127,9 @@ def test_a_limit_without_a_rule_allows_and_reports_its_amount():
 
 def test_a_limit_without_a_rule_follows_the_policy_of_the_client():
     own = batch(number=adhoc_rule(LIMIT).id, limits=[LIMIT], which=[1])
-    deny = FailurePolicy({}.get, HandClock(), 100, OnFailure.DENY)
-    local = FailurePolicy({7: rule(OnFailure.ALLOW)}.get, HandClock(), 100, OnFailure.LOCAL)
+    deny = FailurePolicy({}.get, HandClock(), 100, lambda _: OnFailure.DENY)
+    known = {7: rule(OnFailure.ALLOW)}
+    local = FailurePolicy(known.get, HandClock(), 100, lambda _: OnFailure.LOCAL)
 
     assert deny.decide(own, 0)[0].code is Code.DENIED
     assert [local.decide(own, 0)[1] for _ in range(2)] == [Source.LOCAL] * 2
