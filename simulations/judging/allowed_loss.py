@@ -44,8 +44,8 @@ _ANSWER_DELAY_S = 0.1
 """Seconds that an answer may take to reach its client."""
 _RECOVERY_S = 8.0
 """Seconds until all members detect a death or a return and every standby has all replicas again."""
-_TRANSFER_S = 8.0
-"""Seconds that a leaving node may take to transfer its shards."""
+_LEAVING_S = 10.1
+"""Seconds after which a leaving node has stopped: 5 s for transfers and 5 s for answers at most."""
 _ISOLATING = ("crash", "leave", "pause", "stall", "cut", "clog")
 """Faults that make their hosts, and the replicas on them, unreachable."""
 LINK_FAULTS = ("cut", "clog", "slow", "spikes", "bursts", "reset", "loss", "corrupt")
@@ -89,7 +89,7 @@ def losses(scenario: Scenario, *, is_shared: bool = False) -> list[tuple[Fault, 
             and _is_known_elsewhere(fault, others, scenario)
         ):
             span = fault.at - _CROSS_DC_LAG_S
-        end = fault.at + (_TRANSFER_S if fault.verb == "leave" else _ANSWER_DELAY_S)
+        end = fault.at + (_LEAVING_S if fault.verb == "leave" else _ANSWER_DELAY_S)
         found.append((fault, span, end))
     return found
 
@@ -307,7 +307,7 @@ def _disturbed_since(fault: Fault, others: Iterable[Fault]) -> float | None:
     Two such faults may remove the standby and then block replication to the next one. The result is
     then minus infinity: possibly nothing was replicated.
     """
-    begin, end = fault.at, fault.at + (_TRANSFER_S if fault.verb == "leave" else 0.0)
+    begin, end = fault.at, fault.at + (_LEAVING_S if fault.verb == "leave" else 0.0)
     disturbed = 0
     for other in sorted(others, key=lambda other: other.at, reverse=True):
         if other.verb in _HARMLESS:

@@ -286,6 +286,11 @@ class _Decision(Struct, frozen=True):
         if answer.spends and not answer.is_charge:
             by_law["delay"], wrong = under_one([self._delay(each) for each in self.options])
             found += [("delay", wrong)] if wrong else []
+        is_by_member = answer.source in (Source.OWNER, Source.STANDBY)
+        states_units = answer.remaining is not None and not answer.is_charge
+        if is_by_member and states_units and not found:
+            by_law["remaining"], wrong = under_one([self._remaining(each) for each in self.options])
+            found += [("remaining", wrong)] if wrong else []
         at = answer.answered_at
         return Judgement(
             answer, by_law, tuple(Violation(name, at, f"{text}: {what}") for name, what in found)
@@ -352,6 +357,32 @@ class _Decision(Struct, frozen=True):
             return frozenset(), ""
         span = f"{shortest / 1e9:g} to {longest / 1e9:g} s"
         return frozenset(), f"admitted with a delay of {self.row.answer.delay:g} s, not {span}"
+
+    def _remaining(self, option: _Option) -> Result:
+        """Judge the units that are left after a decision, and whether it used the soft margin.
+
+        While several members decide, each may lack the units that the others counted.
+        """
+        spent = self.row.answer.cost if self.row.answer.spends else 0
+        wrong = self._wrongly_left(option, option.bound.least + spent)
+        if wrong and self.row.is_split and not option.is_followed:
+            return self.row.reasons, self._wrongly_left(option, spent)
+        return frozenset(), wrong
+
+    def _wrongly_left(self, option: _Option, least: int) -> str:
+        """Return what is wrong with the stated units if at least `least` units are in use; empty if
+        nothing is."""
+        answer, limit, rounding = self.row.answer, option.limit, self.counter.rounding
+        assert answer.remaining is not None
+        most = max(least, option.bound.most) + rounding
+        fewest, upmost = max(0, limit.ceiling - most), max(0, limit.ceiling - least)
+        if not fewest <= answer.remaining <= upmost + rounding:
+            return f"{answer.remaining} units are left, not {fewest} to {upmost}"
+        hard = Terms.of(limit).hard
+        if answer.spends and answer.over_soft not in (least > hard, most > hard):
+            what = "without" if least > hard else "in"
+            return f"admitted {what} the soft margin with {least} to {most} used"
+        return ""
 
     def _time_error_ns(self, option: _Option) -> int:
         """Return by how much clocks and rounding may change a retry time or a delay."""

@@ -142,6 +142,24 @@ LIMITER = (
         ("algorithms",),
     ),
     Mutant(
+        "remaining-without-own-cost",
+        "a fixed window states the units that were left before the check",
+        (Edit(_FIXED, "scheme.ceiling - used,\n", "scheme.ceiling - used + cost,\n"),),
+        ("algorithms",),
+    ),
+    Mutant(
+        "margin-not-stated",
+        "a bucket does not state that a check used the soft margin",
+        (
+            Edit(
+                f"{_BUCKET}:Bucket.check",
+                "ALLOWED if level <= scheme.hard_capacity else OVER_SOFT",
+                "ALLOWED",
+            ),
+        ),
+        ("algorithms",),
+    ),
+    Mutant(
         "cost-ignored",
         "every check costs one unit, whatever its cost",
         (Edit(_FIXED, "used += cost", "used += 1"),),

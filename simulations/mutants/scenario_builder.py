@@ -25,6 +25,8 @@ descriptors:
     rate_limit: {period: 4s, requests_per_unit: 10, algorithm: token_bucket}
   - key: queued
     rate_limit: {period: 4s, requests_per_unit: 10, algorithm: leaky_bucket, mode: queue}
+  - key: soft
+    rate_limit: {period: 4s, requests_per_unit: 8, soft: 50%, algorithm: token_bucket}
   - key: everywhere
     rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
   - key: soon

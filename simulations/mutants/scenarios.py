@@ -20,7 +20,7 @@ _ALL: tuple[Testbed, ...] = (
         calm=1,
         loads=tuple(
             Load(rule=rule, per_second=16, keys=2)
-            for rule in ("log", "fixed", "sliding", "bucket", "queued", "scarce")
+            for rule in ("log", "fixed", "sliding", "bucket", "queued", "soft", "scarce")
         ),
     ),
     build_testbed(

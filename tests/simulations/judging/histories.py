@@ -24,6 +24,8 @@ descriptors:
     rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
   - key: queued
     rate_limit: {period: 30s, requests_per_unit: 3, algorithm: leaky_bucket, mode: queue}
+  - key: soft
+    rate_limit: {unit: day, requests_per_unit: 4, soft: 50%, algorithm: fixed_window}
   - key: slow
     rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket}
   - key: home

@@ -1,5 +1,7 @@
 """Histories with wrong limits, clocks and retry times, which an earlier checker excused."""
 
+from dataclasses import replace
+
 import pytest
 
 from ringfence.wire import Source
@@ -43,6 +45,42 @@ def test_a_standby_delays_checks_by_the_units_that_a_crash_may_have_lost(crash_a
     crash = [Fault(crash_at, "crash", 20, {"node": order_of("queued")[0]})] if crash_at else []
 
     assert violated("queued", [*rows(2, 1.8, 1.95), later], crash) - {"outage"} == found
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ({"remaining": 1, "over_soft": True}, set()),
+        ({"remaining": 0, "over_soft": True}, {"remaining"}),
+        ({"remaining": 2, "over_soft": True}, {"remaining"}),
+        ({"remaining": 1}, {"remaining"}),
+        ({"remaining": 2, "is_uncounted": True}, set()),
+        ({"remaining": 1, "is_uncounted": True}, {"remaining"}),
+        ({"remaining": 0, "source": Source.CACHE}, set()),
+    ],
+)
+def test_an_answer_states_the_units_left_and_whether_it_used_the_soft_margin(last, found) -> None:
+    """The limit is four, with a soft margin of two."""
+    used = [
+        replace(each, remaining=left)
+        for each, left in zip(rows(4, 1, 2), (5, 4, 3, 2), strict=True)
+    ]
+    answers = [*used, replace(*rows(1, 3, 3), **last)]
+
+    assert violated("soft", answers) - {"over_admission"} == found
+
+
+@pytest.mark.parametrize(
+    ("left", "is_split", "found"),
+    [(3, False, set()), (5, False, {"remaining"}), (5, True, set()), (6, True, {"remaining"})],
+)
+def test_a_standby_behind_a_cut_may_lack_the_units_of_the_owner(left, is_split, found) -> None:
+    """The owner has counted two of at most six units; the standby counts one."""
+    cut = [Fault(2.5, "cut", 10, {"node": order_of("soft")[0]})] if is_split else []
+    used = [replace(each, remaining=left) for each, left in zip(rows(2, 1, 2), (5, 4), strict=True)]
+    answer = replace(rows(1, 3, 3)[0], remaining=left, source=Source.STANDBY)
+
+    assert violated("soft", [*used, answer], cut) - {"outage"} == found
 
 
 @pytest.mark.parametrize(("part", "found"), [(0.2, set()), (None, {"retry_after"})])
