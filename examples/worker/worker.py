@@ -1,7 +1,7 @@
-"""Sends mail, one address per line of standard input, no faster than the cluster's rules allow.
+"""Sends mail, one address per line of standard input, within the limits of `rules.yaml`.
 
-What is over the limit is not lost and holds nothing else up: it goes to a queue of what waits,
-where `acquire` lets it through when its turn has come. Any number of such workers share the limit.
+Mail that is over the limit is not lost. Each receiving host has its own queue and task, so a host
+that waits for its limit does not delay the others. Any number of such workers share the limit.
 
     python worker.py --cluster ringfence://127.0.0.1:7101 < addresses.txt
 """
@@ -9,55 +9,55 @@ where `acquire` lets it through when its turn has come. Any number of such worke
 import argparse
 import sys
 import time
+from collections import deque
+from pathlib import Path
 
 import trio
 
 import ringfence
 
-WAITING = 1000
-"""Most jobs that wait for their turn; beyond it, no more are read from the input."""
+RULES = Path(__file__).with_name("rules.yaml")
+MAX_QUEUED = 1000
+"""Most mails in all queues together. While the queues are full, the worker reads no input."""
 MAX_WAIT = 30.0
-"""Seconds that a job waits for its turn before it goes back to the end of the queue."""
+"""Longest time in seconds of one call of `acquire`. The mail stays in its queue after a denial."""
 
 
 async def send(address: str, how: str) -> None:
-    """Where the real mail would be sent."""
+    """Print the address; a real worker sends the mail here."""
     print(f"{time.time():.3f} {how} {address}", flush=True)
 
 
 async def work(cluster: str | None) -> None:
-    to_wait, waiting = trio.open_memory_channel[str](WAITING)
-    async with ringfence.connect(cluster) as limiter, trio.open_nursery() as nursery:
-        unfinished = 0
-        is_read = False
+    queues: dict[str, deque[str]] = {}
+    room = trio.Semaphore(MAX_QUEUED)
 
-        def close_when_done() -> None:
-            if is_read and not unfinished:
-                to_wait.close()
+    async def send_all(host: str) -> None:
+        queue = queues[host]
+        while queue:
+            how = "now"
+            decision = await limiter.check("jobs", {"mail": host})
+            while not decision:
+                how = "later"
+                decision = await limiter.acquire("jobs", {"mail": host}, max_wait=MAX_WAIT)
+            await send(queue.popleft(), how)
+            room.release()
+        del queues[host]
 
-        async def finish_later() -> None:
-            nonlocal unfinished
-            async for address in waiting:
-                host = address.rpartition("@")[2]
-                if await limiter.acquire("jobs", {"mail": host}, max_wait=MAX_WAIT):
-                    await send(address, "later")
-                    unfinished -= 1
-                    close_when_done()
-                else:
-                    await to_wait.send(address)
-
-        for _ in range(10):  # Hosts that may be waited for at the same time.
-            nursery.start_soon(finish_later)
+    # The client has its own copy of the rules. So `on_failure` also applies before a node answers.
+    async with (
+        ringfence.connect(cluster, rules=RULES) as limiter,
+        trio.open_nursery() as nursery,
+    ):
         async for line in trio.wrap_file(sys.stdin):
             address = line.strip()
             host = address.rpartition("@")[2]
-            if await limiter.check("jobs", {"mail": host}):
-                await send(address, "now")
+            await room.acquire()
+            if host in queues:
+                queues[host].append(address)
             else:
-                unfinished += 1
-                await to_wait.send(address)
-        is_read = True
-        close_when_done()
+                queues[host] = deque([address])
+                nursery.start_soon(send_all, host)
 
 
 if __name__ == "__main__":
