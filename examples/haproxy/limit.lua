@@ -9,7 +9,8 @@ core.register_action("limit", { "http-req" }, function(txn)
       ["x-forwarded-uri"] = { txn.sf:path() or "/" },
       ["x-forwarded-method"] = { txn.sf:method() },
     },
-    timeout = 400, -- More than the deadline of the gateway, 0.25 s.
+    -- Longer than `timeout server` of the gateways, because the client repeats a request after this time.
+    timeout = 1000,
   }
   if not answer or answer.status == 0 then return end
   local names = { retry = "retry-after", state = "ratelimit", remaining = "x-ratelimit-remaining" }
