@@ -39,6 +39,17 @@ def test_the_proxy_sends_a_check_for_every_host_header(proxies: Proxies, proxy: 
     assert [each.headers["x-ratelimit-remaining"] for each in replies] == ["2", "1"]
 
 
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+@pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
+def test_a_request_that_is_not_counted_gets_no_limit_header(
+    proxies: Proxies, proxy: str, method: str
+) -> None:
+    reply = proxies.exempt(proxy, method)
+
+    assert reply.status == 200
+    assert not any("ratelimit" in name for name in reply.headers)
+
+
 @pytest.mark.parametrize(("proxy", "status"), [("nginx", 429), ("caddy", 400), ("haproxy", 400)])
 def test_a_path_with_bytes_outside_ascii_is_rejected(
     proxies: Proxies, proxy: str, status: int
