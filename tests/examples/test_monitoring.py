@@ -12,6 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from ringfence.transport.tls.certificates import NODE_NAME
 from tests.node.admin.asking import app_of, ask
 from tests.node.cluster import owned, world
 
@@ -93,3 +94,9 @@ def test_the_scrape_job_names_the_alert_rules() -> None:
 
     assert [(FOLDER / name).is_file() for name in config["rule_files"]] == [True]
     assert [job["job_name"] for job in config["scrape_configs"]] == ["ringfence"]
+
+
+def test_the_scrape_job_verifies_the_name_in_every_certificate() -> None:
+    [job] = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
+
+    assert job["tls_config"]["server_name"] == NODE_NAME
