@@ -84,6 +84,7 @@ def test_the_network_policy_and_the_pod_monitor_select_the_pods_and_their_ports(
         assert allowed["port"] == ports[name]["containerPort"]
         assert allowed["protocol"] == ports[name]["protocol"]
     assert MONITOR["spec"]["selector"]["matchLabels"] == labels
+    assert labels[MONITOR["spec"]["jobLabel"]] == "ringfence", "alerts.yaml selects this job"
     assert endpoint["port"] == "operator"
     assert endpoint["scheme"] == "https"
     assert endpoint["tlsConfig"]["serverName"] == NODE_NAME
