@@ -68,6 +68,7 @@ def test_ports_volumes_and_names_agree() -> None:
     assert POD["volumes"][0]["configMap"]["name"] == BY_KIND["ConfigMap"]["metadata"]["name"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert NODE[probe]["httpGet"]["port"] in ports
+        assert NODE[probe]["timeoutSeconds"] == 3
 
 
 def test_the_network_policy_and_the_pod_monitor_select_the_pods_and_their_ports() -> None:
