@@ -1,6 +1,7 @@
 """Replicas that a standby keeps of its owners' counters."""
 
 import tracemalloc
+from bisect import bisect_left
 
 import pytest
 
@@ -234,3 +235,135 @@ def test_keys_of_one_shard_keep_their_limits() -> None:
     [(_, found)] = copies.of(shard_of(one))
     limits = [found.limits[which] for which in found.which]
     assert dict(zip(found.keys, limits, strict=True)) == {one: LIMIT, two: other, three: LIMIT}
+
+
+# -- bounds in bytes -------------------------------------------------------------------------------
+
+
+def number_kept(copies: Replicas, remote_counts: dict[str, list[int]], rows: int = 50) -> int:
+    """Store rows with a state of three numbers one by one; return how many are kept."""
+    for number in range(rows):
+        counts = snapshot((b"key-%04d" % number, [1, 2, 0]))
+        if remote_counts:
+            counts.remote_counts.append(remote_counts)
+        copies.keep(OWNER, counts, S)
+    return len(copies)
+
+
+def bytes_of(remote_counts: dict[str, list[int]]) -> int:
+    """Return the bytes of a row; they are different for the compiled rows."""
+    bounds = range(1, 10_000)
+    return bounds[
+        bisect_left(bounds, 1, key=lambda most: number_kept(Replicas(9, most), remote_counts, 1))
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize(
+    ("remote_counts", "more_bytes"),
+    [
+        ({}, 0),
+        ({"eu": [1, 5]}, 150 + 2 * 40),
+        ({"eu": [1, 5], "us": [1, 5, 2, 6]}, 2 * 150 + 6 * 40),
+    ],
+)
+def test_rows_and_their_counts_of_other_data_centers_fill_the_bound_in_bytes(
+    remote_counts: dict[str, list[int]], more_bytes: int, rows: int
+) -> None:
+    row_bytes = bytes_of(remote_counts)
+
+    assert row_bytes == bytes_of({}) + more_bytes
+    assert number_kept(Replicas(1000, rows * row_bytes), remote_counts) == rows
+    assert number_kept(Replicas(1000, rows * row_bytes - 1), remote_counts) == rows - 1
+
+
+@pytest.mark.parametrize(
+    ("most_keys", "most_bytes"), [(100, 64 << 20), (131_072, 64 << 20), (200_000, 512 * 200_000)]
+)
+def test_by_default_replicas_use_512_bytes_per_key_and_at_least_64_mib(
+    most_keys: int, most_bytes: int
+) -> None:
+    numbers = [0] * 100_000
+    row_bytes = bytes_of({}) + 150 + len(numbers) * 40
+
+    kept = number_kept(Replicas(most_keys), {"eu": numbers})
+
+    assert kept == most_bytes // row_bytes
+
+
+def test_counts_of_other_data_centers_free_their_bytes_when_they_end() -> None:
+    remote_counts = {"eu": [1, 5]}
+    most_bytes = 10 * bytes_of(remote_counts)
+    copies = Replicas(1000, most_bytes)
+    assert number_kept(copies, remote_counts, 10) == 10
+
+    assert number_kept(copies, {}, 10) == 10  # The same keys.
+    assert number_kept(copies, {}, 200) == most_bytes // bytes_of({})
+
+
+# -- search for unused rows ------------------------------------------------------------------------
+
+
+def test_a_call_looks_at_64_shards_for_unused_rows() -> None:
+    copies = Replicas(1000)
+    keys = [b"key-%04d" % number for number in range(400)]
+    first_of_shards = list({shard_of(key): key for key in keys}.values())[:130]
+    for key in first_of_shards:
+        copies.keep(OWNER, snapshot((key, [1, 2, 0])), S)
+    lifetime = copies.next_expiry - S
+
+    left, next_expiry = [], []
+    for _ in range(4):
+        copies.expire(S + lifetime + 1)
+        left.append(len(copies))
+        next_expiry.append(copies.next_expiry)
+
+    assert left == [66, 2, 0, 0]
+    assert next_expiry[:2] == [0, 0]
+    assert min(next_expiry[2:]) > 1_000_000 * S
+
+
+def test_a_row_expires_after_the_lifetime_of_its_own_limit() -> None:
+    copies = Replicas(10)
+    day = Limit.of_ns(10, 86_400 * S)
+    [[one, two, three]] = keys_of_shards(1, 3)
+    states = [[1, 2, 0]] * 2
+    copies.keep(OWNER, PackedSnapshot.of(Snapshot([one, two], states, [day, LIMIT], [0, 1], [])), S)
+    copies.keep(OWNER, snapshot((three, [1, 2, 0])), 11 * S)
+
+    instants = []
+    while len(copies):
+        instants.append(copies.next_expiry)
+        copies.expire(instants[-1])
+        before = len(copies)
+        copies.expire(instants[-1] + 1)
+        assert len(copies) == before - 1
+
+    assert instants == [S + 120 * S, 11 * S + 120 * S, S + 2 * 86_400 * S]
+
+
+def test_a_row_that_replaces_another_begins_its_lifetime_again() -> None:
+    copies = Replicas(10)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 3, 0])), 50 * S)
+
+    copies.expire(S + 120 * S + 1)
+    assert len(copies) == 1
+    copies.expire(50 * S + 120 * S + 1)
+    assert len(copies) == 0
+
+
+def test_all_counters_of_one_arrival_are_returned_together() -> None:
+    [[one, two, three]] = keys_of_shards(1, 3)
+    copies = Replicas(10)
+    copies.keep(OWNER, snapshot((one, [1, 2, 0]), (two, [1, 1, 0])), S)
+    copies.keep(OWNER, snapshot((three, [1, 1, 0])), 2 * S)
+
+    found = dict(copies.of(shard_of(one)))
+
+    assert {at: sorted(counts.keys) for at, counts in found.items()} == {
+        S: sorted([one, two]),
+        2 * S: [three],
+    }
+    assert [counts.limits for counts in found.values()] == [[LIMIT], [LIMIT]]
+    assert list(copies.of(shard_of(one) + 1)) == []
