@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from node.requests.refund_ledger import RefundLedger
+from node.requests.refund_ledger import RefundLedger, charge_lifetime_ns
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit, Outcomes
 from ringfence.wire import Batch, Op, Results, Source
 
@@ -137,6 +137,137 @@ def test_a_refund_from_a_log_is_old_enough_for_its_charges() -> None:
     refund(1)  # not more than a period, while the last charge counts
 
     assert ages == [14, period_ns // 2 + 7 + NS_PER_SECOND + allowance_ns, period_ns - 1]
+
+
+ALLOWANCE_NS = 50_000_000
+LOG = Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG)
+
+
+def log_world(starts_at_s: int = 0) -> World:
+    """Return a ledger of keys with logs. At 0 s, the span of time of their charges changes."""
+    w = World(100)
+    w.ledger = RefundLedger(lambda: w.now, lambda key: LOG)
+    w.now += starts_at_s * NS_PER_SECOND
+    return w
+
+
+def age_of_refund(w: World, key: bytes, cost: int) -> float:
+    """Return the age of a refund in seconds, without the allowance for a slower way."""
+    refund = w.refund(key, cost)
+    assert refund.costs == [cost]
+    [age_ns] = refund.ages_ns
+    return (age_ns - ALLOWANCE_NS) / NS_PER_SECOND
+
+
+@pytest.mark.parametrize("starts_at_s", [0, -5])
+@pytest.mark.parametrize("way", ["one key", "many keys", "some new keys", "lease"])
+def test_a_refund_of_several_charges_of_a_log_is_as_old_as_the_first(
+    way: str, starts_at_s: int
+) -> None:
+    w = log_world(starts_at_s)
+    keys = OF_ONE_RULE[: 1 if way in ("one key", "lease") else 5]
+
+    def charge(cost: int) -> None:
+        if way == "lease":
+            w.ledger.spent(keys[0], cost)
+        else:
+            w.charge(*keys, cost=cost)
+        w.now += 10 * NS_PER_SECOND
+
+    if way == "some new keys":
+        w.charge(*OF_ONE_RULE[1:3], cost=2)
+        w.charge(*OF_ONE_RULE[5:], *keys[:1], *keys[3:], cost=2)
+        w.now += 10 * NS_PER_SECOND
+    else:
+        charge(2)
+    charge(3)
+    charge(1)
+
+    assert age_of_refund(w, keys[0], 1) == 10
+    assert age_of_refund(w, keys[0], 4) == 30
+    assert [age_of_refund(w, key, 6) for key in keys[1:]] == [30] * (len(keys) - 1)
+
+
+def test_after_a_refund_of_older_charges_no_part_of_the_last_charge_is_left() -> None:
+    w = log_world()
+    for _ in range(2):
+        w.charge(KEYS[0], cost=2)
+        w.now += 10 * NS_PER_SECOND
+
+    assert age_of_refund(w, KEYS[0], 3) == 20
+    assert age_of_refund(w, KEYS[0], 1) == 20
+
+
+def test_a_partial_refund_leaves_the_rest_of_the_last_charge() -> None:
+    w = log_world()
+    for cost in (2, 5):
+        w.charge(KEYS[0], cost=cost)
+        w.now += 10 * NS_PER_SECOND
+
+    ages = [age_of_refund(w, KEYS[0], cost) for cost in (1, 3, 1, 1, 1)]
+
+    assert ages == [10, 10, 10, 20, 20]
+
+
+@pytest.mark.parametrize("starts_at_s", [0, -15])
+def test_refunded_charges_make_later_refunds_no_older(starts_at_s: int) -> None:
+    w = log_world(starts_at_s)
+    w.charge(KEYS[0], cost=2)
+    w.refund(KEYS[0], 2)
+    for _ in range(2):
+        w.now += 10 * NS_PER_SECOND
+        w.charge(KEYS[0], cost=2)
+
+    assert age_of_refund(w, KEYS[0], 4) == 10
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("charged_limit", [1, 2])
+def test_a_charge_lasts_as_long_as_its_carried_limit_counts_it(
+    limit: int, charged_limit: int
+) -> None:
+    w = World()
+    w.charge_rows([Row(KEYS[0], cost=3, limit=charged_limit)])
+    spans = [w.now // (2 * CARRIED[each - 1].period_ns) for each in (charged_limit, limit)]
+    assert (spans[0] == spans[1]) is (limit == charged_limit)
+
+    assert w.refund(KEYS[0], 3, limit=limit).costs == [3 if limit == charged_limit else 0]
+
+
+@pytest.mark.parametrize("most_keys", [2, 3, 10])
+def test_half_as_many_keys_more_are_kept_before_the_oldest_are_dropped(most_keys: int) -> None:
+    w = World(most_keys)
+    sizes = []
+    for number in range(3 * most_keys):
+        w.charge(bytes([number]) * 8)
+        sizes.append(len(w.ledger))
+
+    assert max(sizes) == most_keys + most_keys // 2
+    assert sizes[most_keys + most_keys // 2] == most_keys
+
+
+def test_by_default_16384_keys_are_always_kept() -> None:
+    ledger = RefundLedger(lambda: 10**18, limit_of)
+    for number in range(24_577):
+        assert len(ledger) == number
+        ledger.spent(KEYS[0] + number.to_bytes(2, "big"), 1)
+
+    assert len(ledger) == 16_384
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        (Limit.of_ns(100, 60 * NS_PER_SECOND), 120),
+        (Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET), 120),
+        (Limit(100, 60, Algorithm.TOKEN_BUCKET, 200), 120),
+        (Limit(100, 60, Algorithm.TOKEN_BUCKET, 201), 120.6),
+        (Limit(100, 60, Algorithm.TOKEN_BUCKET, 1000), 600),
+        (Limit(0, 60), 120),
+    ],
+)
+def test_charges_of_a_limit_last_until_its_counters_are_empty(limit: Limit, seconds: float) -> None:
+    assert charge_lifetime_ns(limit) == seconds * NS_PER_SECOND
 
 
 def test_a_refund_of_a_charge_that_has_left_the_log_is_as_old_as_the_charge() -> None:
