@@ -12,6 +12,7 @@ from node.shards.ownership.ownership import ShardOwnership
 from ringfence.limiter import Engine
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
+from ringfence.rules import Rule
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import (
@@ -43,17 +44,27 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 10, algorithm: fixed_window, global: {mode: split}}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 10, global: {mode: home, home: us}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 5, algorithm: fixed_window}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 5, algorithm: fixed_window}
 """).rules
-USER, PART, HOME = RULES.rules()
+USER, PART, HOME, SHADOW, QUOTA = RULES.rules()
 MEMBERS = {"e1": "eu", "u1": "us", "p1": "ap"}
 
 
+def key_of_rule(rule: Rule, value: int) -> bytes:
+    return encode_key(rule.id, [str(value)])
+
+
 def key_of(value: int) -> bytes:
-    return encode_key(USER.id, [str(value)])
+    return key_of_rule(USER, value)
 
 
 def part_of(value: int) -> bytes:
-    return encode_key(PART.id, [str(value)])
+    return key_of_rule(PART, value)
 
 
 def view_of(*names: str) -> View:

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import shard_of
-from ringfence.wire import Digest, DigestMismatch
+from ringfence.wire import Digest, DigestMismatch, Done, ErrorCode, Refused
 from tests.node.cross_dc.counting_host import DAY, NOW, SECOND, WINDOW, alone, key_of, pair
 
 MANY = [key_of(value) for value in range(3000)]
@@ -62,6 +62,20 @@ def test_a_digest_differs_for_counts_that_only_one_side_has() -> None:
     assert reply == DigestMismatch(8, [shard_of(key_of(1))])
     reply = host.counts.receive_digest("us", Digest(9, "us", [empty], [1]))
     assert reply == DigestMismatch(9, [empty])
+
+
+@pytest.mark.parametrize("reply", [None, Refused(1, ErrorCode.OVERLOADED, "busy")])
+def test_a_digest_without_an_answer_changes_nothing(reply: Refused | None) -> None:
+    host = alone("u1")
+    host.spend(key_of(1), units=10)
+    host.counts.flush()
+    host.answer(Done(1))
+    host.counts.send_digests()
+
+    host.answer(reply)
+
+    assert host.count("digests_differed") == 0
+    assert host.counts.stats()["cells_waiting"] == 0
 
 
 def test_no_digest_is_sent_without_a_link_or_acknowledged_counts() -> None:

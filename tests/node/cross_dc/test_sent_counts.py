@@ -6,11 +6,15 @@ import pytest
 
 from hashring import Member, NodeId, View, shard_of
 from ringfence.limiter import Code
+from ringfence.peering.engine_choice import decide_batch
+from ringfence.rules import Rule
 from ringfence.wire import (
+    Batch,
     Digest,
     DigestMismatch,
     Done,
     ErrorCode,
+    Op,
     RecoverCounts,
     RecoverCountsReply,
     Refused,
@@ -19,14 +23,18 @@ from ringfence.wire import (
 from tests.node.cross_dc.counting_host import (
     DAY,
     HOME,
+    MEMBERS,
     MS,
     NOW,
     PART,
+    QUOTA,
     SECOND,
+    SHADOW,
     WINDOW,
     CountingHost,
     alone,
     key_of,
+    key_of_rule,
     pair,
     part_of,
     view_of,
@@ -123,6 +131,7 @@ def test_a_data_center_that_returns_receives_all_counts_again() -> None:
     eu.now += SECOND
     eu.counts.flush()
     assert (eu.sent, eu.keys.others) == ([], [])
+    assert eu.counts.stats()["cells_waiting"] == 1
 
     eu.see("e1", "u1")
     eu.now += SECOND
@@ -142,6 +151,21 @@ def test_expired_counts_for_a_data_center_without_members_are_dropped() -> None:
     host.counts.flush()
 
     assert host.counts.stats()["cells_waiting"] == 0
+
+
+@pytest.mark.parametrize("rule", [SHADOW, QUOTA])
+def test_shadow_and_quota_rules_deny_no_group(rule: Rule) -> None:
+    host = CountingHost("e1")
+    spent, free = key_of_rule(rule, 0), part_of(0)
+    host.spend(*[spent] * 5)
+    batch = Batch(Op.CHECK, [spent, free], [1, 1], [2])
+
+    codes = decide_batch(host.engine, batch, NOW).codes
+    host.spend(*[free] * 9)
+    reverse = decide_batch(host.engine, Batch(Op.CHECK, [free, spent], [1, 1], [2]), NOW).codes
+
+    assert codes == [Code.DENIED, Code.ALLOWED]
+    assert reverse[0] == Code.DENIED
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -175,6 +199,24 @@ def test_an_owner_gets_no_counts_until_all_messages_of_a_round_are_answered() ->
     host.counts.flush()
 
     assert host.sent_keys() == [[MANY[2000]]]
+
+
+def test_an_owner_that_has_not_answered_delays_no_other_owner() -> None:
+    host = alone("u1")
+    view = View.of([Member(NodeId(n), MEMBERS[n[0] + "1"]) for n in ("e1", "u1", "u2")])
+    host.counts.set_view(view, view)
+    owner = view.ring("us").owner
+    slow = [key for key in MANY if owner(shard_of(key)) == "u1"]
+    other = next(key for key in MANY if owner(shard_of(key)) == "u2")
+    host.spend(slow[0], units=10)
+    host.counts.flush()
+    host.spend(slow[1], units=10)
+    host.spend(other, units=10)
+    assert host.sent_keys() == [[slow[0]]]
+
+    host.counts.flush()
+
+    assert host.sent_keys() == [[other]]
 
 
 @pytest.mark.parametrize("reply", [None, Refused(1, ErrorCode.OVERLOADED, "busy")])
