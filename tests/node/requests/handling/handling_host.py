@@ -158,6 +158,7 @@ class HandlingHost:
         self.decided: list[Batch] = []
         self.freed: list[bytes] = []
         self.counters = Counters()
+        self.decided_checks = DecidedChecks()
         self.metrics = MetricsSwitch(RULE_OF)
         self.engine = Engine(max_keys=1000)
         self.engine.set_rules({rule.id: EngineRule(LIMIT) for rule in RULES.rules()})
@@ -176,7 +177,7 @@ class HandlingHost:
             self.ownership,
             cast(Handoff, self.handoff),
             cast(Router, self.router),
-            *(self.counters, self.clock, RULE_OF, DecidedChecks(), CONTAINMENT),
+            *(self.counters, self.clock, RULE_OF, self.decided_checks, CONTAINMENT),
             placement=self.placement,
             takeover=cast(StandbyTakeover, self.takeover),
             slots=SlotWaiters(

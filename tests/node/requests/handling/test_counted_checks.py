@@ -86,6 +86,25 @@ async def test_a_repeated_refund_removes_nothing_after_it_removed_less_than_aske
     assert host.used(OURS) == [3]
 
 
+async def test_the_units_that_each_request_has_changed_move_with_its_shard(
+    host: HandlingHost,
+) -> None:
+    host.hold(OURS)
+    requests = [(Op.CHECK, 2), (Op.CHARGE, 1), (Op.REFUND, 1), (Op.REFUND, 4)]
+    for seq, (op, cost) in enumerate(requests, 1):
+        now(host, host.request(OURS, op=op, costs=[cost], ids=[(1, seq, 0)]))
+
+    [shard] = host.shards(OURS)
+    moved = host.decided_checks.of_shard(shard, 0, host.clock.time)
+
+    assert [(check.id[1], check.cost, check.is_refund) for check in moved] == [
+        (1, 2, False),
+        (2, 1, False),
+        (3, 1, True),
+        (4, 2, True),  # Only two units were left.
+    ]
+
+
 @pytest.mark.parametrize("op", [Op.CHECK, Op.CHARGE, Op.REFUND, Op.RESET])
 async def test_refunds_and_resets_may_end_denials_early(host: HandlingHost, op: Op) -> None:
     host.hold(OURS, OTHER)
