@@ -228,6 +228,16 @@ def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
 
 
+def test_direct_checks_move_although_another_check_of_their_request_was_repeated() -> None:
+    checks = memory(s1_5=([answer(ALLOWED, DENIED, ALLOWED)], NOW))
+    checks.record_request(1, 5, [KEY, KEY, KEY], [1, 2, 3], None, NOW, SECOND)
+    checks.remember((1, 5, 1), KEY, 2, ALLOWED, NOW)
+
+    moved = {each.id[2]: (each.cost, each.row) for each in checks.of_shard(SHARD, 0, NOW)}
+
+    assert moved == {0: (1, ALLOWED), 1: (2, ALLOWED), 2: (3, ALLOWED)}
+
+
 def test_direct_checks_do_not_move_after_twice_their_deadline() -> None:
     checks = memory(s1_5=([answer(ALLOWED)], NOW), s1_6=([answer(ALLOWED, seq=6)], NOW))
     checks.record_request(1, 5, [KEY], [1], None, NOW, SECOND)

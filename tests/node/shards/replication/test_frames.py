@@ -37,9 +37,10 @@ class Links:
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, Copy]] = []
         self.pending: list[Callable[[object], None]] = []
+        self.are_down = False
 
-    def to(self, name: NodeId) -> Link:
-        return cast(Link, _Way(self, name))
+    def to(self, name: NodeId) -> Link | None:
+        return None if self.are_down else cast(Link, _Way(self, name))
 
     def answer(self, reply: object) -> None:
         self.pending.pop(0)(reply)
@@ -305,6 +306,39 @@ def test_an_acknowledgement_is_late_more_than_100_ms_after_the_change(
 
     assert (w.count("copies_late"), w.count("copies_lost")) == (late, 0)
     assert w.replication.age_ms == 0
+
+
+def test_the_age_includes_changes_that_wait_for_a_link() -> None:
+    w = World(A, B)
+    assert w.replication.age_ms == 0
+    w.hold(*KEYS)
+    w.links.are_down = True
+    for key in KEYS[:2]:
+        w.spend(key)
+        w.round()
+        w.now += 30 * MS
+    assert (w.replication.age_ms, w.replication.backlog) == (60, 2)
+
+    w.links.are_down = False
+    w.round()
+    assert (w.replication.age_ms, w.replication.backlog) == (60, 0)
+    w.links.answer(Done(1))
+    assert w.replication.age_ms == 0
+    w.now += 1000 * MS
+    assert w.replication.age_ms == 0
+
+
+async def test_the_age_includes_changes_of_the_present_interval(autojump_clock: MockClock) -> None:
+    w = World(A, B)
+    w.hold(*KEYS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(w.replication.run)
+        await trio.sleep(1)
+        w.spend(KEYS[0])
+        await trio.sleep(0.001)
+        w.now += 7 * MS
+        assert (w.replication.age_ms, w.links.take()) == (7, [])
+        nursery.cancel_scope.cancel()
 
 
 async def test_held_back_keys_leave_when_their_standby_has_three_frames_left(
