@@ -1,10 +1,13 @@
 """Changed, received and lost counts of global keys, without any other part of a node."""
 
+import pytest
+
 from gossip.cross_dc.count_dissemination import CountDissemination
 from hashring import shard_of
 from node.cross_dc.global_keys import GlobalKeys
-from ringfence.limiter import Engine, EngineRule
+from ringfence.limiter import Code, Engine, EngineRule, Outcomes
 from ringfence.peering.engine_choice import decide_batch
+from ringfence.rules import Rule
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Batch, Op, Results, Source
@@ -19,6 +22,13 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1, algorithm: fixed_window, scope: global}
   - key: address
     rate_limit: {unit: day, requests_per_unit: 1, algorithm: fixed_window}
+  - key: fine
+    rate_limit:
+      unit: day
+      requests_per_unit: 9
+      algorithm: sliding_window
+      slots: 4
+      scope: global
   - key: account
     rate_limit:
       unit: day
@@ -28,7 +38,7 @@ descriptors:
       timezone: UTC
       scope: global
 """).rules
-GLOBAL, LOCAL, CALENDAR = RULES.rules()
+GLOBAL, LOCAL, FINE, CALENDAR = RULES.rules()
 KEY, LOCAL_KEY = encode_key(GLOBAL.id, ["x"]), encode_key(LOCAL.id, ["x"])
 
 
@@ -79,6 +89,55 @@ def test_a_denied_check_is_not_sent() -> None:
     assert host.changed == 0
 
 
+@pytest.mark.parametrize(
+    ("op", "cost", "code", "is_sent"),
+    [
+        (Op.CHECK, 1, Code.ALLOWED, True),
+        (Op.CHECK, 1, Code.OVER_SOFT, True),
+        (Op.CHECK, 1, Code.UNCHARGED, False),
+        (Op.CHECK, 0, Code.ALLOWED, False),
+        (Op.CHARGE, 1, Code.ALLOWED, True),
+        (Op.CHARGE, 1, Code.OVERDRAWN, True),
+        (Op.CHARGE, 0, Code.ALLOWED, False),
+        (Op.REFUND, 1, Code.ALLOWED, False),
+        (Op.RESET, 1, Code.ALLOWED, False),
+    ],
+)
+def test_counts_are_sent_when_they_have_risen(
+    *, op: Op, cost: int, code: Code, is_sent: bool
+) -> None:
+    host = Host()
+    columns = [[code.value, code.value], *[[0, 0] for _ in range(6)]]
+
+    host.keys.on_decided(
+        Batch(op, [LOCAL_KEY, KEY], [cost, cost]), Results(Outcomes(*columns), [Source.OWNER] * 2)
+    )
+
+    assert host.changed == is_sent
+
+
+def test_counts_wait_for_each_other_data_center() -> None:
+    host = Host()
+    host.keys.to_send["ap"] = CountDissemination()
+    assert not host.keys.has_work
+
+    host.check(KEY)
+
+    assert [len(each) for each in host.keys.to_send.values()] == [1, 1]
+    assert host.keys.has_work
+
+
+def test_lost_counts_are_work_until_every_data_center_has_answered() -> None:
+    host = Host()
+    host.keys.others = ["ap", "us"]
+    host.keys.on_started([3])
+    for name in ("us", "ap"):
+        assert host.keys.has_work
+        host.keys.lost.on_answer(name, [3])
+
+    assert not host.keys.has_work
+
+
 def test_keys_from_another_member_are_sent_again_with_their_remote_counts() -> None:
     host = Host()
     host.engine.merge_remote("us", [KEY], [[NOW // DAY, 3]], NOW)
@@ -99,6 +158,38 @@ def test_received_counts_are_forgotten_when_their_windows_are_over() -> None:
     host.now += 4 * DAY
     host.keys.forget_expired()
     assert host.keys.received == {"us": {}}
+
+
+@pytest.mark.parametrize(("rule", "slot", "kept_slots"), [(GLOBAL, DAY, 3), (FINE, DAY // 4, 6)])
+def test_counts_are_kept_until_their_window_has_no_effect(
+    rule: Rule, slot: int, kept_slots: int
+) -> None:
+    host = Host()
+    key = encode_key(rule.id, ["x"])
+    host.keys.on_received("us", key, [NOW // slot - 1, 2, NOW // slot, 3])
+    host.keys.to_send["us"].on_acknowledged(key, [NOW // slot, 3])
+
+    host.now += kept_slots * slot
+    host.keys.forget_expired()
+    assert host.keys.received["us"]
+    assert key in host.keys.to_send["us"].acknowledged()
+    host.now += 1
+    host.keys.forget_expired()
+
+    assert host.keys.received == {"us": {}}
+    assert host.keys.to_send["us"].acknowledged() == {}
+
+
+def test_counts_of_a_rule_that_has_ended_are_forgotten() -> None:
+    host = Host()
+    host.keys.on_received("us", KEY, [NOW // DAY, 3])
+    host.keys.on_received("us", LOCAL_KEY, [NOW // DAY, 3])
+
+    host.keys.forget_expired()
+
+    assert host.keys.received == {"us": {shard_of(KEY): {KEY: [NOW // DAY, 3]}}}
+    assert host.keys.limit_of(KEY) == GLOBAL.limit
+    assert host.keys.limit_of(LOCAL_KEY) is None
 
 
 def test_received_counts_of_a_calendar_window_are_kept_for_two_periods() -> None:

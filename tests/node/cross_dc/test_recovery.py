@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import cast
 
+import pytest
+
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import Member, NodeId, Ring, shard_of
 from node.cross_dc.recovery import CountRecovery
@@ -24,12 +26,15 @@ LIMIT = Limit.of_ns(1000, HOUR)
 class Host:
     """One node, and links that answer when the test lets them."""
 
-    def __init__(self, name: str, datacenter: str, hosts: "dict[str, Host]") -> None:
+    def __init__(
+        self, name: str, datacenter: str, hosts: "dict[str, Host]", limit: Limit | None = None
+    ) -> None:
+        limit = limit or LIMIT
         self.datacenter = datacenter
         self._hosts = hosts
         hosts[name] = self
         self.engine = Engine(max_keys=100)
-        self.engine.set_rules({RULE: EngineRule(LIMIT, is_shared=True)})
+        self.engine.set_rules({RULE: EngineRule(limit, is_shared=True)})
         lost = LostCounts()
         self.ownership = ShardOwnership(
             NodeId(name),
@@ -41,12 +46,13 @@ class Host:
             max_keys=100,
         )
         self.recovery = CountRecovery(
-            self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: LIMIT, lost
+            self.engine, self.ownership, self._link_to, lambda: NOW, lambda key: limit, lost
         )
         self.waiting: list[Callable[[], None]] = []
+        self.asked: list[tuple[str, list[int]]] = []
 
     def _link_to(self, name: NodeId) -> Link:
-        return cast("Link", _Link(self, self._hosts[name]))
+        return cast("Link", _Link(self, self._hosts[name], name))
 
     def spend(self, units: int) -> None:
         self.engine.charge([KEY], [units], [0], NOW)
@@ -71,13 +77,14 @@ class Host:
 
 
 class _Link:
-    def __init__(self, asker: Host, asked: Host) -> None:
-        self._asker, self._asked = asker, asked
+    def __init__(self, asker: Host, asked: Host, name: str) -> None:
+        self._asker, self._asked, self._name = asker, asked, name
 
     def call(
         self, make: Callable[[int], RecoverCounts], on_reply: Callable[[object], None]
     ) -> None:
         message = make(1)
+        self._asker.asked.append((self._name, message.shards))
         if self._asker.datacenter == self._asked.datacenter:
             reply = self._asked.recovery.take_over_request(message)
         else:
@@ -118,6 +125,67 @@ def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
     b.ask("us")
 
     assert (a.used, b.used) == (0, 120)
+
+
+def test_shards_that_another_node_continues_are_not_requested_again() -> None:
+    a, b, _ = two_empty_and_one_full(100)
+    a.ownership.start([SHARD, SHARD + 1])
+    a.ownership.held[SHARD] = False
+    b.ownership.held[SHARD] = True
+
+    a.ask("us")
+    a.asked.clear()
+    a.ask("us")
+
+    assert a.asked == [("us", [SHARD + 1])]  # The other data center does not hold this one.
+
+
+def test_shards_that_no_other_node_holds_yet_are_passed_on_later() -> None:
+    a, b, _ = two_empty_and_one_full(100)
+    a.ownership.start([SHARD])
+    a.ownership.held[SHARD] = False
+    a.recovery.ask(Ring.of([Member(NodeId("b"))]), {"us": Ring.of([Member(NodeId("us"))])})
+    a.waiting.pop()()
+
+    b.ownership.held[SHARD] = True
+    a.ask("us")
+    assert a.asked == [("b", [SHARD])] * 2
+    a.ask("us")
+    assert a.asked == [("b", [SHARD])] * 2
+
+
+def test_an_owner_has_one_request_at_a_time() -> None:
+    a, _, us = two_empty_and_one_full(100)
+    us.ownership.held[SHARD] = False
+    a.ownership.start([SHARD])
+    rings = Ring.of([Member(NodeId("a"))]), {"us": Ring.of([Member(NodeId("us"))])}
+
+    for _ in range(2):
+        a.recovery.ask(*rings)
+    assert len(a.waiting) == 1
+    a.waiting.pop()()
+    a.recovery.ask(*rings)
+
+    assert a.asked == [("us", [SHARD])] * 2
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("slots_ago", [0, 1, 3])
+def test_recovered_units_are_charged_in_their_part_of_the_window(
+    slots: int, slots_ago: int
+) -> None:
+    limit = Limit(1000, 3600.0, slots=slots)
+    hosts: dict[str, Host] = {}
+    a, us = Host("a", "eu", hosts, limit), Host("us", "us", hosts, limit)
+    us.ownership.start([SHARD])
+    slot = slots * NUMBER - slots_ago
+    us.engine.merge_remote("eu", [KEY], [[slot, 5]], NOW)
+    a.ownership.start([SHARD])
+
+    a.ask("us")
+
+    is_active = slots_ago <= slots
+    assert a.engine.local_counts([KEY], NOW) == [[slot, 5] if is_active else []]
 
 
 def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:

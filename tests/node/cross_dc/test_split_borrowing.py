@@ -76,6 +76,17 @@ async def test_the_first_data_center_with_units_lends_them(autojump_clock: MockC
     assert [link.asked for link in links.values()] == [1, 1, 0]
 
 
+@pytest.mark.parametrize("code", list(Code))
+async def test_only_charged_checks_are_borrowed(autojump_clock: MockClock, code: Code) -> None:
+    counters = Counters()
+
+    found = await borrow(borrowing({"dc2": FakeLink(code)}, counters=counters))
+
+    is_borrowed = code in (Code.ALLOWED, Code.OVER_SOFT)
+    assert found is (code if is_borrowed else Code.DENIED)
+    assert counters.as_dict()["borrowed"] == is_borrowed
+
+
 async def test_a_check_waits_for_one_silent_data_center_only(autojump_clock: MockClock) -> None:
     links = {"dc2": FakeLink(None), "dc3": FakeLink(None), "dc4": FakeLink(None)}
     began = trio.current_time()

@@ -58,6 +58,19 @@ def test_more_than_a_period_is_not_kept() -> None:
     assert 60 <= units(tally.row(b"k", 999 * S)) <= 130
 
 
+def test_the_log_has_the_present_part_of_the_period_and_128_before_it() -> None:
+    log = FallbackLog()
+    period = 128 * S  # A part has a second.
+    for second in range(1000):
+        log.add(b"k", 1 + second % 2, period, second * S)
+        log.add(b"k", 1, period, second * S + S // 2)
+
+    row = log.row(b"k", 1000 * S - 1)
+
+    assert row[::2] == [(999 - second) * S for second in range(871, 1000)]
+    assert row[1::2] == [2 + second % 2 for second in range(871, 1000)]
+
+
 @given(
     period=st.integers(128, 10**15),
     events=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 100)), max_size=20),
