@@ -142,8 +142,8 @@ def test_checks_from_before_a_takeover_do_not_go_back_to_the_owner() -> None:
 
 def test_checks_past_their_repeat_time_do_not_move() -> None:
     checks = memory()
-    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 121 * SECOND)
-    checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW - 119 * SECOND)
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 120 * SECOND - 1)
+    checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW - 120 * SECOND)
 
     assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 6, 0)]
 
@@ -188,6 +188,85 @@ def test_checks_whose_charges_another_member_has_do_not_move_again() -> None:
 
     checks.merge([DecidedCheck((1, 5, 0), KEY, 1, 20, ALLOWED)], NOW)
     assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [5, 7, 8]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, SECOND])
+def test_no_age_is_negative_although_the_clock_went_back(ahead: int) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW + ahead)
+    checks.remember((1, 6, 0), KEY, 2, ALLOWED, NOW + ahead, is_refund=True)
+    of_both = [
+        DecidedCheck((1, 5, 0), KEY, 1, 7, ALLOWED),
+        DecidedCheck((1, 6, 0), KEY, 3, 7, ALLOWED, True),
+    ]
+
+    moved = checks.of_shard(SHARD, 0, NOW)
+    ours_first, [theirs_first], [refund] = checks.merge(of_both, NOW)
+
+    assert [check.age_ns for check in moved] == [0, 0]
+    assert ours_first == []
+    assert theirs_first == DecidedCheck((1, 5, 0), KEY, 1, 0, ALLOWED)
+    assert refund == DecidedCheck((1, 6, 0), KEY, 2, 0, ALLOWED, True)
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "theirs_age_ns", "is_ours_first"), [(6, 7, False), (7, 7, True), (8, 7, True)]
+)
+def test_of_two_charges_of_a_check_the_younger_one_is_removed(
+    age_ns: int, theirs_age_ns: int, *, is_ours_first: bool
+) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - age_ns)
+    theirs = DecidedCheck((1, 5, 0), KEY, 1, theirs_age_ns, ALLOWED)
+
+    ours_first, theirs_first, refunds = checks.merge([theirs], NOW)
+
+    assert ours_first == ([theirs] if is_ours_first else [])
+    ours = DecidedCheck((1, 5, 0), KEY, 1, age_ns, ALLOWED)
+    assert theirs_first == ([] if is_ours_first else [ours])
+    assert refunds == []
+
+
+@pytest.mark.parametrize(
+    ("removed", "is_refund", "undone"),
+    [(5, True, 3), (2, True, 2), (0, True, 0), (5, False, 0)],
+)
+def test_the_units_that_both_refunds_removed_are_charged_again(
+    *, removed: int, is_refund: bool, undone: int
+) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, removed, ALLOWED, NOW - 9, is_refund=is_refund)
+    theirs = DecidedCheck((1, 5, 0), KEY, 3, 7, ALLOWED, True)
+
+    found = checks.merge([theirs], NOW)
+
+    ours = DecidedCheck((1, 5, 0), KEY, undone, 9, ALLOWED, True)
+    assert found == ([], [], [ours] if undone else [])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(ALLOWED, DENIED), (DENIED, ALLOWED), (DENIED, DENIED)]
+)
+def test_a_check_that_one_member_denied_has_one_charge(
+    ours: OutcomeRow, theirs: OutcomeRow
+) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ours, NOW - 9)
+
+    assert checks.merge([DecidedCheck((1, 5, 0), KEY, 1, 7, theirs)], NOW) == ([], [], [])
+    assert checks.find([(1, 5, 0)]) == {0: (ours, NOW - 9)}
+
+
+def test_the_time_of_transferred_charges_is_kept_for_120_seconds() -> None:
+    other = next(key for key in map(key_of, range(99)) if shard_of(key) != SHARD)
+    for late_ns, moves in ((0, []), (1, [(1, 5, 0)])):
+        checks = memory()
+        checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 10)
+        checks.on_charges_transferred(SHARD, NOW)
+        at = NOW + 120 * SECOND + late_ns
+        checks.on_charges_transferred(shard_of(other), at)
+
+        assert [check.id for check in checks.of_shard(SHARD, 0, NOW)] == moves
 
 
 # Direct checks

@@ -1,9 +1,13 @@
 """Dispatch of requests: their estimated cost, and what is refused before it is decided."""
 
 import pytest
+import trio
 from trio.testing import MockClock
 
-from ringfence.wire import ErrorCode, Op, Refused, Request, Results
+from node.requests.request_parts import Part
+from node.requests.sessions.caller import Caller
+from node.requests.sessions.sent_answers import Sender, SentAnswers
+from ringfence.wire import Answer, ErrorCode, Op, Refused, Request, Results, Role, Source, decode
 from tests.node.requests.sessions.session_world import check, key_of, running_node, with_columns
 
 OURS = [key_of("a", number) for number in range(65)]
@@ -80,3 +84,40 @@ async def test_a_node_is_busy_while_checks_wait(
         assert dispatcher.is_busy
         world.node.handler.waiting = 0
         assert not dispatcher.is_busy
+
+
+@pytest.mark.parametrize(
+    ("waited_ns", "answered_after_s"),
+    [(0, 0.4), (999_999, 0.4), (300 * MS, 0.1), (399 * MS, 0.001), (900 * MS, 0.001)],
+)
+async def test_the_wait_of_a_request_shortens_the_time_for_other_members(
+    autojump_clock: MockClock, *, waited_ns: int, answered_after_s: float
+) -> None:
+    async with running_node() as world:
+        world.network.set_delay(("a", 1), ("b", 1), 1.0)  # Node `b` does not answer in time.
+        sender: Sender[Caller] = SentAnswers().of(Role.CLIENT, "app", 77)
+        request = check(5, *THEIRS[:2], deadline_ms=400)
+        began = trio.current_time()
+
+        world.node.dispatcher.forward(sender, request, Part(None, request.batch), waited_ns)
+        while not sender.find(5)[0]:  # noqa: ASYNC110
+            await trio.sleep(0.0005)
+
+        assert trio.current_time() - began == pytest.approx(answered_after_s, abs=0.0015)
+        [payload] = sender.answers_to(5)
+        answer = decode(payload)
+        assert isinstance(answer, Answer)
+        assert answer.results.sources == [Source.POLICY] * 2
+
+
+async def test_a_part_that_cannot_be_decided_is_refused(autojump_clock: MockClock) -> None:
+    async with running_node() as world:
+        sender: Sender[Caller] = SentAnswers().of(Role.NODE, "b", 77)
+        request = check(5, *THEIRS[:2], hops=2, deadline_ms=400)
+
+        world.node.dispatcher.forward(sender, request, Part(None, request.batch), 0)
+        await trio.sleep(1)
+
+        refused = decode(*sender.answers_to(5))
+        assert isinstance(refused, Refused)
+        assert (refused.seq, refused.code) == (5, ErrorCode.NOT_HERE)
