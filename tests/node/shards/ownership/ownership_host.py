@@ -58,11 +58,12 @@ class Host:
         self.engine = Engine(max_keys=100)
         if carried is None:
             self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
+        self.counters = Counters()
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
             self.name,
             self.engine,
-            Counters(),
+            self.counters,
             lambda key: DAY,
             lambda keys: None,
             self.started.extend,
