@@ -58,6 +58,7 @@ class Host:
         self.engine = Engine(max_keys=100)
         if carried is None:
             self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
+        self.arrived: list[bytes] = []
         self.counters = Counters()
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
         self.ownership = ShardOwnership(
@@ -65,7 +66,7 @@ class Host:
             self.engine,
             self.counters,
             lambda key: DAY,
-            lambda keys: None,
+            self.arrived.extend,
             self.started.extend,
             max_keys=100,
             decided_checks=self.checks,
