@@ -1,5 +1,6 @@
 """Transfers and replicas in parts that a member stores until they are acknowledged or too old."""
 
+import pytest
 from msgspec.structs import replace
 
 from hashring import NodeId
@@ -11,6 +12,9 @@ from node.shards.transfers.unacknowledged_transfers import (
     Reply,
     SentCopies,
     SentCopy,
+    add_decided,
+    add_unused,
+    cut,
     size_of,
 )
 from ringfence.limiter import NS_PER_SECOND, Limit, PackedSnapshot, Snapshot
@@ -172,3 +176,79 @@ def test_at_most_64_replicas_in_parts_are_kept() -> None:
 
     assert len(copies) == 64
     assert copies.get(B, 0, 1, now=0) is None
+
+
+# Parts
+
+
+def counters(keys: int, numbers: int = 3) -> PackedSnapshot:
+    names = [b"12345678%05d" % number for number in range(keys)]
+    states = [[2**63 + at for at in range(numbers)] for _ in names]
+    return PackedSnapshot.of(Snapshot(names, states, [Limit.of_ns(1, 1)], [0] * keys, []))
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers", "least", "sizes"),
+    [
+        (0, 3, 1, [0]),
+        (0, 3, 3, [0]),
+        (1, 3, 1, [1]),
+        (1, 3, 3, [0, 0, 1]),
+        (1, 15_000, 1, [1]),  # One key is never divided.
+        (2, 3, 1, [2]),
+        (2, 3, 2, [1, 1]),
+        (2, 3, 3, [0, 1, 1]),
+        (2, 5000, 1, [1, 1]),
+        (3, 3, 1, [3]),
+        (3, 3, 2, [1, 2]),
+        (5, 3, 4, [1, 1, 1, 2]),
+        (2000, 1, 1, [2000]),
+        (2001, 1, 1, [1000, 1001]),
+    ],
+)
+def test_counters_are_divided_into_parts_that_fit_into_messages(
+    keys: int, numbers: int, least: int, sizes: list[int]
+) -> None:
+    counts = counters(keys, numbers)
+    rows = [[number, 1] if keys < 9 else [] for number in range(keys)]
+
+    parts = cut(counts, rows, least)
+
+    assert [part.counts.count for part in parts] == sizes
+    assert [row for part in parts for row in part.fallback_counts] == rows
+    assert [key for part in parts for key in part.counts.unpack().keys] == counts.unpack().keys
+
+
+@pytest.mark.parametrize("rows", [6000, 7500])
+def test_the_log_of_a_shard_fills_its_parts_too(rows: int) -> None:
+    """A number takes at most 9 bytes, and a part has at most 64,000 bytes."""
+    parts = cut(counters(2), [[1] * (rows // 2)] * 2)
+
+    assert len(parts) == 1 + (rows > 7000)
+
+
+@pytest.mark.parametrize(
+    ("checks", "counts"),
+    [(0, [0, 0]), (700, [700, 0]), (701, [700, 1]), (2101, [700, 700, 700, 1])],
+)
+def test_a_part_has_at_most_700_decided_checks(checks: int, counts: list[int]) -> None:
+    parts = [Part(COUNTS), Part(COUNTS)]
+    decided = [replace(CHECK, id=(1, number, 0)) for number in range(checks)]
+
+    add_decided(parts, decided)
+
+    assert [len(part.decided) for part in parts] == counts
+    assert [check for part in parts for check in part.decided] == decided
+
+
+def test_keys_without_a_counter_are_added_once_in_their_unused_state() -> None:
+    counts = COUNTS.unpack()
+
+    add_unused(counts, [b"12345678k", b"12345678x", b"12345678y"])
+
+    assert counts.keys == [b"12345678k", b"12345678x", b"12345678y"]
+    assert counts.states == [[1, 2, 3], [], []]
+    assert counts.remote_counts == [{"eu": [1, 2]}, {}, {}]
+    before = len(counts.limits)
+    add_unused(counts, [b"12345678x"])
+    assert (len(counts.keys), len(counts.limits)) == (3, before)

@@ -17,8 +17,8 @@ SHARD = shard_of(KEY)
 
 def outcomes(codes: Sequence[Code], slot_ids: Sequence[int] = ()) -> Outcomes:
     zeros = [0] * len(codes)
-    columns = [[*zeros] for _ in range(5)]
-    return Outcomes([code.value for code in codes], *columns, [*slot_ids] or [*zeros])
+    columns = [code.value for code in codes], zeros, zeros, zeros, zeros, zeros
+    return Outcomes(*columns, [*slot_ids] or zeros)
 
 
 def decide(host: Host, op: Op, *codes: Code, costs: Sequence[int] = ()) -> None:
@@ -70,12 +70,13 @@ async def test_the_first_changed_key_wakes_the_replication(autojump_clock: MockC
             woken.append(trio.current_time())
             host.ownership.changed.clear()
 
-    async with trio.open_nursery() as nursery:
-        began = trio.current_time()
-        nursery.start_soon(wait)
-        for _ in range(2):
-            await trio.sleep(1)
-            decide(host, Op.CHECK, Code.ALLOWED)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+            nursery.start_soon(wait)
+            for _ in range(2):
+                await trio.sleep(1)
+                decide(host, Op.CHECK, Code.ALLOWED)
 
     assert [round(at - began) for at in woken] == [1, 2]
 
