@@ -21,7 +21,8 @@ _STEP_NS = 10 * NS_PER_SECOND
 _SUSPECT_NS = NS_PER_SECOND
 _TRUST_NS = NS_PER_SECOND // 2
 """Difference to the majority below which a suspect clock is trusted again."""
-_SAMPLES_HOLD_NS = 60 * NS_PER_SECOND
+_HOLD_NS = 60 * NS_PER_SECOND
+"""Maximum age of a sample."""
 _MAX_MEMBERS = 1024
 _SHARE = 2
 """The target is half of the difference, so that two members do not overshoot."""
@@ -101,8 +102,9 @@ class ClusterClock:
     def _update_target(self, now: int) -> None:
         """Compute the offset that this clock approaches, from the median of the offsets of all
         members' clocks."""
-        # Samples are in order of arrival.
-        while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
+        # Samples are in order of arrival. When the host's clock was set back, their times are in
+        # the future, and their offsets are wrong.
+        while not 0 <= now - self._samples[oldest := next(iter(self._samples))][2] <= _HOLD_NS:
             self._forget(oldest)
         offsets = self._offsets
         middle = _median_with(offsets, self._offset)

@@ -175,6 +175,21 @@ def test_samples_count_for_a_minute(age: int, *, counts: bool) -> None:
     assert clock.is_suspect is counts
 
 
+@pytest.mark.parametrize(("back", "counts"), [(0, True), (1, False), (3600 * S, False)])
+def test_samples_from_before_the_hosts_clock_was_set_back_do_not_count(
+    back: int, *, counts: bool
+) -> None:
+    """Half of the members ended before. Their samples would count for another hour."""
+    clock = clock_of(0, 0, now=5000 * S)
+    now = 5000 * S - back
+
+    for name in ("a", "b"):
+        clock.sample(name, 3600 * S + now - clock.read(now), MS, now)
+
+    expected = 0 if counts else 3600 * S  # With the old samples, the new ones are no majority.
+    assert clock.offset_ns == pytest.approx(expected, abs=MS)
+
+
 def test_a_clock_uses_the_samples_of_the_last_1024_members() -> None:
     clock = ClusterClock()
     clock.sample("first", 100 * MS, MS, 1000 * S)
