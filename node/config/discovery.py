@@ -98,9 +98,28 @@ async def _look_up(seed: Seed) -> list[Address]:
         from dns.asyncresolver import resolve
 
         answer = await resolve(seed.name, "SRV")
-        targets = [(str(each.target).rstrip("."), int(each.port)) for each in answer]
-        return [a for host, port in targets for a in await _addresses(host, port)]
+        return await _addresses_of_any(
+            [(str(each.target).rstrip("."), int(each.port)) for each in answer]
+        )
     return await _addresses(seed.name, seed.port)
+
+
+async def _addresses_of_any(targets: Sequence[Address]) -> list[Address]:
+    """Return the addresses of all targets of a service that have one.
+
+    A member that has just ended may still be a target. Raises `OSError` or `UnicodeError` when no
+    target has an address.
+    """
+    found: list[Address] = []
+    failure: OSError | UnicodeError | None = None
+    for host, port in targets:
+        try:
+            found += await _addresses(host, port)
+        except (OSError, UnicodeError) as error:
+            failure = error
+    if not found and failure is not None:
+        raise failure
+    return found
 
 
 async def _addresses(host: str, port: int) -> list[Address]:

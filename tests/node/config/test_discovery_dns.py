@@ -131,6 +131,24 @@ async def test_a_service_record_gives_target_addresses_with_their_ports(
     assert server.queries.count((SERVICE, "SRV")) == 2
 
 
+async def test_a_target_of_a_service_without_an_address_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record of a member that has just ended may remain for some time."""
+    rows = {
+        (SERVICE, "SRV"): ["0 0 7101 gone.prod.test.", "0 0 7201 b.prod.test."],
+        ("b.prod.test.", "A"): ["10.0.0.2"],
+    }
+    async with name_server(monkeypatch, rows) as server:
+        discovery = Discovery(["srv:_ringfence._udp.prod.test"])
+        before = await discovery.resolve()
+        del server.rows["b.prod.test.", "A"]
+        after = await discovery.resolve()
+
+    assert before == [("10.0.0.2", 7201)]
+    assert after == before, "the previous addresses are used when no target has an address"
+
+
 async def test_previous_addresses_are_used_while_the_name_server_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
