@@ -1,0 +1,496 @@
+"""Effects of member changes on links, rings, routes and the log, and the watch of the clock."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from gossip import Changed, Membership, Record, Settings, Status, pack_records
+from gossip.datagrams.seal import Seal
+from hashring import NodeId, Ring
+from node.context.containment import Containment
+from node.membership.cluster_view import ClusterView, log_change
+from node.membership.gossip_driver import SealedDatagrams
+from node.membership.peer_links import member_of
+from ringfence import runtime
+from ringfence.errors import ConfigError
+from ringfence.wire import Exchange
+from tests.node.membership.fake_transport import KEY, ME, NS, FakeClock, FakeLinks, FakeTransport
+
+B, C, FAR = (
+    replace(ME, name=name, host=f"host-{name}", datacenter=datacenter)
+    for name, datacenter in (("b", "dc1"), ("c", "dc1"), ("far", "dc2"))
+)
+SUSPECT_B = replace(B, status=Status.SUSPECT, accuser="c")
+
+
+class Links(FakeLinks):
+    """Links by name to all members except those in `missing`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: set[str] = set()
+        self.created: list[str] = []
+        self.records: dict[str, Record] = {}
+
+    def start(self, *_: object) -> None:
+        pass
+
+    def update(self, records: dict[str, Record]) -> None:
+        self.records = {**records}
+
+    def link(self, node: NodeId) -> Any:
+        self.created.append(node)
+        return None if node in self.missing else f"link to {node}"
+
+
+class World:
+    """Cluster view of the node `me`; it records what it passes to the other parts of the node."""
+
+    def __init__(self, me: Record = ME) -> None:
+        self.transport = FakeTransport()
+        self.links = Links()
+        self.counted: list[str] = []
+        self.held_shards = 5
+        self.jumps = 0
+        self.restarted: list[str] = []
+        self.member_changes: list[tuple[Record | None, Record]] = []
+        self.ring_changes: list[tuple[Ring, Ring, Ring]] = []
+        """Old ring, new ring, and the ring by which checks are sent."""
+        self.cluster = SimpleNamespace(is_suspect=False)
+        self.became_suspect = runtime.Signal()
+        self.handler = SimpleNamespace(
+            placement=SimpleNamespace(ring=None, is_here=None, holder_of=None),
+            router=SimpleNamespace(routes=None),
+            set_remote_rules=lambda *_: None,
+        )
+        self.membership = Membership(me, Settings.lan(), Random(1), 0, FakeClock())
+        self.view = ClusterView(
+            cast(Any, self._context(me)),
+            self.membership,
+            cast(Any, self.links),
+            cast(Any, self._shards()),
+            cast(Any, self.handler),
+            None,
+        )
+        datagrams = SealedDatagrams(Seal([KEY], "c", 1))
+        self.driver = self.view.start(
+            cast(Any, self.transport), datagrams, cast(Any, None), lambda: None
+        )
+
+    def _context(self, me: Record) -> object:
+        return SimpleNamespace(
+            settings=SimpleNamespace(datacenter=me.datacenter, advertise_at=me.address),
+            name=NodeId(me.name),
+            clock=SimpleNamespace(
+                cluster=self.cluster, became_suspect=self.became_suspect, jump=self._jump
+            ),
+            counters=SimpleNamespace(add=self.counted.append),
+            running=SimpleNamespace(uptime=self.transport.uptime),
+            containment=Containment(logging.getLogger("test"), lambda: 0.0, self._fail),
+        )
+
+    def _shards(self) -> object:
+        world = self
+
+        class Ownership:
+            def on_member_change(self, before: Record | None, after: Record) -> None:
+                world.member_changes.append((before, after))
+
+            @property
+            def count(self) -> int:
+                return world.held_shards
+
+        return SimpleNamespace(
+            ownership=Ownership(),
+            replication=SimpleNamespace(
+                on_member_restarted=self.restarted.append, on_ring_change=lambda old, new: None
+            ),
+            handoff=SimpleNamespace(on_ring_change=lambda *rings: self.ring_changes.append(rings)),
+            cross_dc=SimpleNamespace(
+                set_view=lambda *_: None,
+                elsewhere=dict,
+                split_rules=dict,
+                other_rings=dict,
+            ),
+        )
+
+    def _jump(self) -> None:
+        self.jumps += 1
+
+    @staticmethod
+    def _fail(error: Exception) -> None:
+        raise error
+
+    def receive(self, *records: Record, after: float = 0.0) -> None:
+        """Receive records in an exchange, after some seconds."""
+        self.transport.seconds += after
+        self.driver.exchanged("x", Exchange(1, pack_records(records)))
+
+    @property
+    def targets(self) -> Any:
+        return self.handler.router.routes.targets
+
+    @property
+    def is_forward_only(self) -> bool:
+        return self.membership.me.forward_only
+
+    def set_clock(self, *, suspect: bool) -> None:
+        self.cluster.is_suspect = suspect
+        if suspect:
+            self.became_suspect.set()
+
+
+def ring_of(*records: Record) -> Ring:
+    return Ring.of(map(member_of, records))
+
+
+def test_checks_go_to_linked_members_of_the_local_data_center() -> None:
+    world = World()
+    world.receive(B, C, FAR, replace(B, name="joining", status=Status.JOINING))
+    world.links.missing = {"c"}
+
+    assert world.view.peer_links() == [("b", "link to b")]
+    assert world.view.rings() == {"dc1": ring_of(ME, B, C), "dc2": ring_of(FAR)}
+
+
+@pytest.mark.parametrize(
+    ("record", "counts"),
+    [
+        *[(replace(B, status=status), status <= Status.ALIVE) for status in (0, 1, 4, 5)],
+        (SUSPECT_B, True),
+        (replace(B, status=Status.LEAVING), False),
+        (replace(B, forward_only=True), True),
+        (replace(B, datacenter="dc0"), False),
+        (replace(B, datacenter="dc2"), False),
+    ],
+)
+def test_a_member_of_the_local_data_center_that_stays_is_a_local_peer(
+    record: Record, *, counts: bool
+) -> None:
+    world = World()
+    assert not world.view.has_local_peer
+
+    world.receive(replace(record, status=Status(record.status)))
+
+    assert world.view.has_local_peer is counts
+
+
+@pytest.mark.parametrize(
+    ("records", "has_joined"),
+    [((), False), ((replace(B, status=Status.JOINING),), False), ((B,), True), ((FAR,), True)],
+)
+def test_a_node_has_joined_when_another_member_is_known_that_is_not_joining(
+    records: Sequence[Record], *, has_joined: bool
+) -> None:
+    world = World()
+    world.driver.set_forward_only(True)  # Changes only this node's own record.
+
+    world.receive(*records)
+
+    assert world.view.has_joined.is_set() is has_joined
+
+
+def test_the_time_of_a_state_is_that_of_its_last_change() -> None:
+    world = World()
+    world.receive(B, C, after=2)
+    world.receive(replace(B, incarnation=1, forward_only=True), after=1)
+    world.receive(replace(C, status=Status.LEAVING), after=1)
+
+    assert world.view.changed_at == {"b": 2 * NS, "c": 4 * NS}
+
+
+def test_the_time_of_a_state_is_dropped_with_its_member() -> None:
+    world = World()
+    left = [replace(B, name=f"left{number}", status=Status.LEFT) for number in range(2)]
+    world.receive(*left, C)
+    while "left1" in world.membership.records:
+        world.transport.run_timer()
+
+    world.receive(FAR)
+
+    assert world.view.changed_at.keys() == {"c", "far"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restarted"),
+    [
+        (None, replace(B, generation=2), []),
+        (B, replace(B, generation=2), ["b"]),
+        (B, replace(B, generation=3), ["b"]),
+        (B, replace(B, incarnation=1), []),
+    ],
+)
+def test_replication_learns_of_members_that_restarted(
+    before: Record | None, after: Record, restarted: list[str]
+) -> None:
+    world = World()
+    if before is not None:
+        world.receive(before)
+    world.receive(after)
+
+    assert world.restarted == restarted
+    assert world.member_changes[-1] == (before, after)
+    assert world.links.records["b"] == after
+
+
+def test_counters_move_to_a_joining_member_before_checks_do() -> None:
+    world = World()
+    world.receive(B)
+    joining = replace(C, status=Status.JOINING)
+    world.ring_changes.clear()
+
+    world.receive(joining)
+
+    [(old, new, routed)] = world.ring_changes
+    assert (old, new, routed) == (ring_of(ME, B), ring_of(ME, B, C), ring_of(ME, B))
+    assert world.handler.placement.ring == world.view.ring == new
+    assert world.handler.router.routes.ring == routed
+
+
+def test_a_node_that_joins_finds_counters_by_the_ring_of_the_others() -> None:
+    world = World(replace(ME, status=Status.JOINING))
+
+    world.receive(B)
+
+    assert world.ring_changes == [(ring_of(B), ring_of(ME, B), ring_of(B))]
+
+
+def test_counters_leave_a_leaving_member_before_checks_do() -> None:
+    world = World()
+    world.receive(B, C)
+    world.ring_changes.clear()
+
+    world.receive(replace(C, status=Status.LEAVING))
+
+    [(old, new, routed)] = world.ring_changes
+    assert (old, new, routed) == (ring_of(ME, B, C), ring_of(ME, B), ring_of(ME, B, C))
+
+
+def test_a_suspicion_and_a_member_of_another_data_center_move_no_counters() -> None:
+    world = World()
+    world.receive(B)
+    world.ring_changes.clear()
+
+    world.receive(SUSPECT_B)
+    assert world.ring_changes == []
+    world.receive(FAR)
+
+    assert [(old, new) for old, new, _ in world.ring_changes] == [(ring_of(ME, B),) * 2]
+
+
+def test_routes_find_members_of_both_rings_and_the_node_itself() -> None:
+    world = World()
+    world.receive(replace(B, status=Status.JOINING), replace(C, status=Status.LEAVING), FAR)
+
+    assert dict(world.targets) == {
+        "me": world.handler,
+        "b": "link to b",
+        "c": "link to c",
+        "far": "link to far",
+    }
+    assert len(world.targets) == 4
+
+
+def test_the_link_of_a_member_is_looked_up_once_per_change_of_members() -> None:
+    world = World()
+    world.receive(B)
+    world.links.created.clear()
+
+    for node in ("b", "b", "outside", "outside"):
+        assert world.targets[NodeId(node)] == f"link to {node}"
+    assert world.links.created == ["b", "outside", "outside"]
+    world.links.missing = {"outside"}
+    with pytest.raises(KeyError):
+        world.targets[NodeId("outside")]
+
+
+def test_a_member_without_a_link_is_no_target() -> None:
+    world = World()
+    world.links.missing = {"b"}
+    world.receive(B)
+
+    assert "b" not in world.targets
+    assert list(world.targets) == ["me"]
+
+
+def test_lost_members_are_probed_and_unknown_ones_ignored() -> None:
+    world = World()
+    world.receive(B)
+    world.transport.sent.clear()
+
+    world.view.report_unreachable("unknown")
+    assert world.transport.sent == []
+    world.view.report_unreachable("b")
+
+    assert [to for _, to in world.transport.sent] == [B.address]
+
+
+@pytest.mark.parametrize(("host", "stops"), [("zzz", True), ("aaa", False)])
+async def test_a_node_stops_when_another_one_with_its_name_has_precedence(
+    host: str, *, stops: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.receive(replace(ME, host=host))
+
+    with trio.move_on_after(1) as scope:
+        if stops:
+            with pytest.raises(ConfigError, match="got 'me', which the node at zzz:1 has"):
+                await world.view.raise_on_conflict()
+        else:
+            await world.view.raise_on_conflict()
+
+    assert scope.cancelled_caught is not stops
+    assert f"node name conflict: name=me address={host}:1" in caplog.text
+
+
+# -- the clock -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def watched_clock(*others: Record) -> Any:
+    world = World()
+    world.receive(*others)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.view.watch_clock)
+        await trio.sleep(5)
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_only_forwards_while_its_clock_is_suspect(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ringfence.node")
+    async with watched_clock(B) as world:
+        assert not world.is_forward_only
+        world.set_clock(suspect=True)
+        await trio.sleep(0.001)
+        assert world.is_forward_only
+        await trio.sleep(10)
+        assert world.is_forward_only
+        world.set_clock(suspect=False)
+        await trio.sleep(1.1)
+        assert not world.is_forward_only
+        await trio.sleep(10)
+
+    assert world.counted == ["clock_suspect", "clock_trusted"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the clock of node me is far from the others'; it only forwards",
+        "the clock of node me is again near the others'; it decides again",
+    ]
+
+
+@pytest.mark.parametrize(
+    "others", [(), (FAR,), (replace(B, forward_only=True),), (replace(B, status=Status.LEAVING),)]
+)
+async def test_a_node_without_another_one_in_its_ring_decides_with_a_suspect_clock(
+    others: Iterable[Record], autojump_clock: MockClock
+) -> None:
+    async with watched_clock(*others) as world:
+        world.set_clock(suspect=True)
+        await trio.sleep(3)
+
+    assert not world.is_forward_only
+    assert world.counted == []
+
+
+async def test_a_node_with_a_suspect_clock_decides_again_when_the_others_are_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with watched_clock(B) as world:
+        world.set_clock(suspect=True)
+        await trio.sleep(3)
+        world.receive(replace(B, status=Status.LEFT))
+        await trio.sleep(1.1)
+        assert not world.is_forward_only
+        world.receive(C)
+        await trio.sleep(1.1)
+        assert world.is_forward_only
+
+
+@pytest.mark.parametrize(
+    ("is_suspect", "held_shards", "jumps"), [(True, 0, True), (True, 1, False), (False, 0, False)]
+)
+async def test_only_a_suspect_clock_of_a_node_without_counters_jumps(
+    autojump_clock: MockClock, *, is_suspect: bool, held_shards: int, jumps: bool
+) -> None:
+    async with watched_clock(B) as world:
+        world.held_shards = held_shards
+        world.set_clock(suspect=True)
+        if not is_suspect:
+            world.set_clock(suspect=False)
+        await trio.sleep(3)
+
+    assert (world.jumps > 0) is jumps
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (None, B, ("INFO", "alive, was unknown")),
+        (replace(B, status=Status.JOINING), B, ("INFO", "alive, was joining")),
+        (B, SUSPECT_B, ("WARNING", "suspect, was alive")),
+        (SUSPECT_B, replace(B, status=Status.DEAD), ("WARNING", "dead, was suspect")),
+        (B, replace(B, status=Status.LEFT), ("INFO", "left, was alive")),
+        (B, replace(B, forward_only=True), ("INFO", "forwarding, was alive")),
+        (replace(B, forward_only=True), replace(SUSPECT_B, forward_only=True), None),
+        (B, replace(B, status=Status.LEAVING, forward_only=True), ("INFO", "leaving, was alive")),
+        (B, replace(B, incarnation=1), None),
+    ],
+)
+def test_a_change_of_state_is_logged(
+    before: Record | None,
+    after: Record,
+    line: tuple[str, str] | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ringfence.node")
+
+    log_change(Changed(before, after))
+
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    expected = [(line[0], f"member b at host-b:1 is {line[1]}")] if line else []
+    assert logged == expected
+
+
+def test_a_view_is_logged_when_it_changes_with_at_most_20_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.receive(B)
+    caplog.set_level(logging.INFO, "ringfence.node")
+    world.receive(*[replace(B, name=f"n{number:02}") for number in range(20)])
+    world.receive(SUSPECT_B)
+
+    views = [r.getMessage() for r in caplog.records if r.getMessage().startswith("view")]
+    listed = ", ".join(["b", "me", *[f"n{number:02}" for number in range(18)]])
+    assert views == [f"view of 22 members: {listed}"]
+
+
+def test_only_a_node_that_leaves_the_ring_because_of_suspicions_logs_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.receive(B, C, replace(B, name="d"))
+    world.driver.set_forward_only(True)
+    world.driver.set_forward_only(False)
+    assert "suspected it again and again" not in caplog.text
+
+    for accuser in ("b", "c", "d"):
+        accusation = replace(world.membership.me, status=Status.SUSPECT, accuser=accuser)
+        world.receive(accusation)
+
+    warnings = [r.getMessage() for r in caplog.records if "suspected it" in r.getMessage()]
+    assert world.membership.is_damped
+    assert [text.partition(" leaves")[0] for text in warnings] == ["node me"]
