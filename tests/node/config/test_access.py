@@ -99,6 +99,54 @@ def test_an_invalid_cluster_key_is_rejected_with_its_file_name(
 
 
 @pytest.mark.parametrize(
+    ("sizes", "error"),
+    [
+        ((15,), "at least 16 bytes"),
+        ((16,), None),
+        ((32, 16), None),
+        ((32, 15), "at least 16 bytes"),
+        ((16, 16, 16), "got 3"),
+        ((), "got 0"),
+    ],
+)
+def test_a_node_has_one_or_two_cluster_keys_of_at_least_16_bytes(
+    tmp_path: Path, sizes: tuple[int, ...], error: str | None
+) -> None:
+    cluster_keys = tuple([bytes([size]) * size for size in sizes])
+    text = "".join(f"{key.hex()}\n" for key in cluster_keys)
+    keys = write_key_dir(tmp_path, text, "")
+
+    if error is None:
+        assert load_access(keys).cluster_keys == cluster_keys
+    else:
+        with pytest.raises(ConfigError, match=error):
+            load_access(keys)
+
+
+def test_two_cluster_keys_are_accepted_and_the_first_is_used() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    changing = Access((new, old), "prod")
+
+    for known in ((new,), (old,)):
+        proof = Access(known, "prod").proof_of("b", b"binding")
+        assert changing.scopes_of(node("b", proof), b"binding") == frozenset(Scope)
+    assert changing.proof_of("b", b"binding") == Access((new,), "prod").proof_of("b", b"binding")
+    third = Access((b"x" * 32,), "prod").proof_of("b", b"binding")
+    assert changing.scopes_of(node("b", third), b"binding") is None
+
+
+def test_each_node_has_its_own_secret_for_stateless_resets() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    secret = Access((new, old)).reset_secret("a")
+
+    assert len(secret) == 32
+    assert secret == Access((new,)).reset_secret("a")
+    assert secret not in (Access((new,)).reset_secret("b"), Access((old,)).reset_secret("a"))
+    assert secret != Access((new,)).proof_of("a")
+    assert Access(is_open=True).reset_secret("a") == b""
+
+
+@pytest.mark.parametrize(
     "tokens",
     [
         "tokens = 3",

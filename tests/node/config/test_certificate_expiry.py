@@ -26,7 +26,15 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ("days", "level", "message"),
     [
         (100, "INFO", "certificate nodes/a.pem expires on 2030-08-09, in 100 days"),
+        (30, "INFO", "certificate nodes/a.pem expires on 2030-05-31, in 30 days"),
         (29.5, "WARNING", "certificate nodes/a.pem expires on 2030-05-31, in 29 days; renew it"),
+        (0, "WARNING", "certificate nodes/a.pem expires on 2030-05-01, in 0 days; renew it"),
+        (
+            -0.01,
+            "ERROR",
+            "certificate nodes/a.pem expired on 2030-05-01 and is refused by peers and clients; "
+            "renew it",
+        ),
         (
             -1,
             "ERROR",

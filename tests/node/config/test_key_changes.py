@@ -46,17 +46,21 @@ def test_token_changes_are_listed_by_kind_of_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("before", "after", "message"),
     [
-        ((OLD, NEW), "cluster keys changed: 2 accepted, the same is used"),
-        ((NEW, OLD), "cluster keys changed: 2 accepted, another is used"),
-        ((NEW,), "cluster keys changed: one accepted, another is used"),
+        ((OLD,), (OLD, NEW), "cluster keys changed: 2 accepted, the same is used"),
+        ((OLD, NEW), (NEW, OLD), "cluster keys changed: 2 accepted, another is used"),
+        ((NEW, OLD), (NEW,), "cluster keys changed: one accepted, the same is used"),
+        ((OLD,), (NEW,), "cluster keys changed: one accepted, another is used"),
+        ((OLD, NEW), (NEW,), "cluster keys changed: one accepted, another is used"),
     ],
 )
-def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], message: str) -> None:
-    after = replace(ACCESS, cluster_keys=keys)
+def test_a_change_of_the_cluster_key_names_the_step(
+    before: tuple[bytes, ...], after: tuple[bytes, ...], message: str
+) -> None:
+    old, new = (replace(ACCESS, cluster_keys=keys) for keys in (before, after))
 
-    assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [message]
+    assert changes_between((old, CLIENT, SERVER), (new, CLIENT, SERVER)) == [message]
 
 
 def test_changes_of_certificates_and_of_the_authority_are_distinguished() -> None:
@@ -67,4 +71,8 @@ def test_changes_of_certificates_and_of_the_authority_are_distinguished() -> Non
         "certificate renewed",
         "authority changed",
         "node names are verified from now on",
+    ]
+    assert changes_between((ACCESS, other, SERVER), (ACCESS, CLIENT, SERVER)) == [
+        "authority changed",
+        "node names are not verified from now on",
     ]

@@ -74,7 +74,7 @@ def test_nodes_and_clients_can_use_the_written_files(tmp_path: Path) -> None:
     token = parse_token(keys.token("app").read_text("ascii").strip())
     access = load_access(keys)
 
-    assert token.name == "app"
+    assert (token.name, len(token.secret)) == ("app", 32)
     assert access.scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) == {Scope.CHECK}
 
 
@@ -281,6 +281,15 @@ def test_a_node_is_added_only_with_the_matching_authority_key(tmp_path: Path) ->
     assert not keys.nodes.exists()
 
 
+@pytest.mark.parametrize("name", ["", "x\n", "x" * 256])
+def test_an_invalid_node_name_is_rejected_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="a node's name must have 1 to 255 printable"):
+        write_keys(tmp_path / "keys", [], [], TOKENS, 30, ["a", name])
+
+    assert not (tmp_path / "keys").exists()
+    write_keys(tmp_path / "keys", [], [], TOKENS, 30, ["x" * 255])
+
+
 @pytest.mark.parametrize("name", ["Web_1", "a.example.org", "../a", "127.0.0.1:7101", "ä", "x-a"])
 def test_node_names_that_are_not_host_names_get_certificates(tmp_path: Path, name: str) -> None:
     write_keys(tmp_path / "keys", [], [], TOKENS, 30, [name, name.lower() + "2"])
@@ -310,6 +319,7 @@ def test_an_added_token_works_and_existing_tokens_still_work(tmp_path: Path) -> 
 
     assert file == keys.token("batch")
     assert scopes_of(keys, file) == {Scope.CHECK, Scope.REFUND}
+    assert len(parse_token(file.read_text("ascii").strip()).secret) == 32
     assert scopes_of(keys, keys.token("app")) == {Scope.CHECK}
     assert load_access(keys).tokens["batch"].domains == {"jobs"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()} == {0o600}
@@ -358,14 +368,40 @@ def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in keys.path.iterdir()} == before
 
 
-def test_an_error_names_a_token_file_that_is_not_toml(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[tokens\n", "the file must be TOML"),
+        (b"tokens = {}\n", "the file must be TOML"),
+        (b'[tokens.web]\ndigest = "\xff"\n', "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_an_error_names_a_token_file_to_which_no_token_can_be_added(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     keys = create_keys(tmp_path / "keys")
-    keys.tokens.write_text("[tokens\n", "ascii")
+    keys.tokens.unlink()
+    if content is not None:
+        keys.tokens.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=r"tokens\.toml: the file must be TOML"):
+    with pytest.raises(ConfigError, match=rf"tokens\.toml: {message}"):
         add_token(keys.path, "new:check")
 
     assert not keys.token("new").exists()
+    assert content is None or keys.tokens.read_bytes() == content
+
+
+def test_an_error_names_a_token_file_from_which_a_token_must_be_removed_by_hand(
+    tmp_path: Path,
+) -> None:
+    keys = create_keys(tmp_path / "keys")
+    keys.tokens.write_text('[tokens]\napp = {digest = "00", scopes = []}\n', "ascii")
+
+    with pytest.raises(ConfigError, match=r"tokens\.toml: .*remove it by hand"):
+        revoke_token(keys.path, "app")
+
+    assert keys.token("app").exists()
 
 
 def test_replaced_token_files_stay_readable_by_their_group_only(

@@ -120,6 +120,41 @@ def test_a_link_changed_to_another_directory_is_detected(tmp_path: Path) -> None
     assert amount_of(load_if_changed(rule_files)) == 6
 
 
+def test_links_without_a_target_hide_no_change_of_other_files(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f".{name}").symlink_to("nowhere")
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    for name in ("x", "y", "z"):
+        (tmp_path / f".{name}").symlink_to("nowhere")
+    rule_files = rule_files_at(tmp_path)
+    rule_files.load()
+    assert not rule_files.has_changed()
+
+    write_file(path, rules_of(6), mtime=1001)
+
+    assert amount_of(load_if_changed(rule_files)) == 6
+
+
+def test_a_directory_that_cannot_be_read_is_a_change_and_keeps_the_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(tmp_path)
+    rule_files.load()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        assert rule_files.has_changed()
+        assert rule_files.reload() is None
+    assert "permission denied" in rule_files.refusal
+
+    assert amount_of(load_if_changed(rule_files)) == 5
+    assert rule_files.refusal == ""
+
+
 @pytest.mark.parametrize(
     "bad", ["domain: api\nrules: 3\n", "not: [closed", "", "domain: api\nlimits: []"]
 )
@@ -186,9 +221,13 @@ def test_every_reload_has_a_newer_version_even_of_an_older_file(tmp_path: Path) 
 
 def test_a_reload_on_request_needs_no_change(tmp_path: Path) -> None:
     rule_files = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000))
-    rule_files.load()
+    before = rule_files.load()
 
-    assert amount_of(rule_files.reload()) == 5
+    again = rule_files.reload()
+
+    assert amount_of(again) == 5
+    assert again is not None
+    assert again.version == before.version + 1
 
 
 def test_warnings_are_logged_and_the_rules_are_loaded(
