@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gossip import Ack, Membership, Nack, Ping, PingReq, Send, Settings, Status
+from gossip import Ack, Membership, Nack, Ping, PingReq, Send, Settings, Status, decode, encode
 from gossip.failure_detection.prober import LocalHealth, Rounds
 from gossip.members.member_table import Pool
 from tests.gossip.conftest import HostClock
@@ -17,7 +17,7 @@ MS = NS // 1000
 def answer(member, ping, at, *, sender=None, generation=1, stamp=0, delay=0):
     """Receive the answer to a ping at the time `at`."""
     ack = Ack(sender or ping.target, generation, ping.seq, member.digest, stamp, delay)
-    return member.receive(ack, HOME, at)
+    return member.receive(decode(encode(ack)), HOME, at)
 
 
 def sent_at(member, kind, until):
@@ -46,7 +46,7 @@ def run_answered(member, until, *, silent=()):
 
 @pytest.mark.parametrize(
     ("rtts", "smoothed"),
-    [([80], 80), ([80, 160], 90), ([80, 160, 160], 98.75), ([80, 0], 70)],
+    [([80], 80), ([80, 160], 90), ([80, 160, 160], 98.75), ([80, 0], 70), ([80, 80.000001], 80)],
 )
 def test_each_round_trip_counts_for_an_eighth(core, record, rtts, smoothed):
     member = core("a")
@@ -54,7 +54,7 @@ def test_each_round_trip_counts_for_an_eighth(core, record, rtts, smoothed):
     assert member.rtt_ns("b") is None
     for rtt in rtts:
         began, ping = first_ping(member)
-        answer(member, ping, began + rtt * MS)
+        answer(member, ping, began + round(rtt * MS))
 
     assert member.rtt_ns("b") == smoothed * MS
 
@@ -187,9 +187,9 @@ def test_a_member_is_not_probed_twice_at_a_time(core, record):
 @pytest.mark.parametrize(
     ("sender", "generation", "ends", "has_rtt"),
     [
-        ("b", 2, True, True),
-        ("b", 3, True, True),
-        ("b", 1, False, False),  # An earlier process of the member.
+        ("node-b", 2, True, True),
+        ("node-b", 3, True, True),
+        ("node-b", 1, False, False),  # An earlier process of the member.
         ("c", 1, True, False),  # A helper that received the member's answer.
     ],
 )
@@ -197,14 +197,14 @@ def test_the_answer_of_the_member_or_of_a_helper_ends_a_probe(
     core, record, sender, generation, ends, has_rtt
 ):
     member = core("a")
-    deliver(member, record("b", generation=2))
+    deliver(member, record("node-b", generation=2))
     began, ping = first_ping(member)
 
     answer(member, ping, began + MS, sender=sender, generation=generation)
 
-    assert (member.rtt_ns("b") is not None) is has_rtt
+    assert (member.rtt_ns("node-b") is not None) is has_rtt
     assert member.counters["saved_indirectly"] == (ends and not has_rtt)
-    is_running = not sent(member.report_unreachable("b", began + MS), Ping)
+    is_running = not sent(member.report_unreachable("node-b", began + MS), Ping)
     assert is_running is not ends
 
 
@@ -337,3 +337,21 @@ def test_the_timeout_of_a_probe_is_that_of_the_members_data_center(core, record,
     [(at, _, _)] = sent_at(member, Ping, began + round(probing.interval * NS) - 1)
 
     assert at == began + round(probing.timeout * NS)
+
+
+@pytest.mark.parametrize("datacenter", ["dc1", "dc2"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_member_is_probed_before_the_next_round(core, record, datacenter, seed):
+    member = core("a", seed=seed)
+    deliver(member, *[record(f"n{number}", datacenter=datacenter) for number in range(10)])
+    probed = []
+
+    while len(probed) < 11:
+        now = member.next_deadline()
+        for ping in sent(member.tick(now), Ping):
+            answer(member, ping, now)
+            probed.append(ping.target)
+            if len(probed) == 1:
+                deliver(member, record("new", datacenter=datacenter), now=now)
+
+    assert len(set(probed)) == 11
