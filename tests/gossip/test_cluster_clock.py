@@ -150,6 +150,45 @@ def test_half_of_the_other_clocks_are_no_majority() -> None:
     assert clock_of(0, -3 * S, -3 * S, -3 * S).is_suspect
 
 
+def test_clocks_on_one_side_of_the_median_are_no_majority() -> None:
+    assert not clock_of(-9500 * MS, -8 * S, -3 * S, -3 * S).is_suspect
+    assert not clock_of(9500 * MS, 8 * S, 3 * S, 3 * S).is_suspect
+
+
+def middle_of(numbers: list[int]) -> int:
+    """Return the median, rounded down."""
+    ordered, half = sorted(numbers), len(numbers) // 2
+    return ordered[half] if len(numbers) % 2 else (ordered[half - 1] + ordered[half]) // 2
+
+
+samples = st.tuples(st.integers(-400 * MS, 400 * MS), st.integers(0, 400 * MS))
+
+
+@given(st.lists(samples, min_size=1, max_size=9))
+def test_a_clock_approaches_the_median_of_all_clocks_unless_that_is_within_the_error(
+    measured: list[tuple[int, int]],
+) -> None:
+    clock = ClusterClock()
+    clock.read(1000 * S)
+    for name, (offset, error) in enumerate(measured):
+        clock.sample(str(name), offset, 2 * error + 1, 1000 * S)
+    clock.read(1100 * S)
+
+    away = middle_of([0, *[offset for offset, _ in measured]])
+    is_measurable = abs(away) > middle_of([error for _, error in measured])
+    assert clock.offset_ns == (round(away / 2) if is_measurable else 0)
+
+
+@given(st.lists(st.integers(-400 * MS, 400 * MS), min_size=3, max_size=9))
+def test_a_suspect_clock_jumps_to_the_median_of_the_other_clocks(offsets: list[int]) -> None:
+    clock = clock_of(*[offset - 60 * S for offset in offsets])
+    assert clock.is_suspect
+
+    clock.jump(1000 * S)
+
+    assert clock.offset_ns == middle_of(offsets) - 60 * S
+
+
 def test_each_of_two_clocks_moves_by_a_quarter_of_their_difference() -> None:
     assert clock_of(100 * MS).read(1100 * S) == 1100 * S + 25 * MS
 

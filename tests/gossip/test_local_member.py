@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gossip import Conflict, Gossip, Status
 from tests.gossip.membership_calls import NS, changes, deliver, run, sent
 
@@ -15,14 +17,35 @@ def test_a_suspected_member_refutes_with_a_higher_incarnation(core, record):
     assert (member.me.incarnation, member.me.status) == (5, Status.ALIVE)
     assert member.me in changes(effects)
     assert member.counters["refutations"] == 1
+    assert member.health == 1
 
 
-def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(core, record):
+@pytest.mark.parametrize(
+    ("incarnation", "refuted_by"), [((1 << 32) - 2, (1, (1 << 32) - 1)), ((1 << 32) - 1, (2, 0))]
+)
+def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(
+    core, record, incarnation, refuted_by
+):
     member = core("a")
 
-    deliver(member, record("a", incarnation=(1 << 32) - 1, status=Status.DEAD))
+    deliver(member, record("a", incarnation=incarnation, status=Status.DEAD))
 
-    assert (member.me.generation, member.me.incarnation) == (2, 0)
+    assert (member.me.generation, member.me.incarnation) == refuted_by
+
+
+def test_a_members_own_record_changes_nothing(core):
+    member = core("a")
+    before = member.me
+
+    assert deliver(member, before) == []
+    assert member.me is before
+
+
+def test_a_member_that_has_left_before_it_starts_stays_away(core, record):
+    member = core("a", status=Status.LEFT)
+
+    assert deliver(member, record("b")) == []
+    assert list(member.records) == ["a"]
 
 
 def test_a_suspicion_of_a_later_generation_is_refuted(core, record):
@@ -86,6 +109,18 @@ def test_a_later_node_with_the_same_name_makes_this_one_stop(core, record):
     assert member.me.generation == 1
 
 
+def test_a_suspicion_of_a_later_node_with_the_same_name_is_refuted(core, record):
+    """The later node has ended, or a member still knows this name at another address."""
+    member = core("a", host="h2")
+
+    effects = deliver(
+        member, record("a", host="h1", generation=2, status=Status.SUSPECT, accuser="b")
+    )
+
+    assert not [each for each in effects if isinstance(each, Conflict)]
+    assert (member.me.generation, member.me.address) == (3, ("h2", 7600))
+
+
 def test_three_suspicions_keep_a_member_out_of_the_ring_for_a_minute(core, record):
     member = core("a")
     deliver(member, *[record(name) for name in "bcd"])
@@ -108,6 +143,47 @@ def test_damping_does_not_empty_half_of_the_ring(core, record):
         deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
 
     assert not member.me.forward_only
+
+
+@pytest.mark.parametrize(
+    ("others", "in_ring", "is_out"),
+    [(2, 2, True), (2, 1, False), (3, 2, True), (3, 1, False), (4, 3, True), (4, 2, False)],
+)
+def test_a_damped_member_stays_out_while_half_of_the_members_are_in_the_ring(
+    core, record, others, in_ring, is_out
+):
+    member = core("a")
+    names = "bcde"[:others]
+    deliver(member, *[record(name, forward_only=at >= in_ring) for at, name in enumerate(names)])
+    for accuser in "bcb":
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+
+    assert member.me.forward_only is is_out
+
+
+def test_each_change_of_a_members_own_record_raises_its_incarnation(core):
+    member = core("a", status=Status.JOINING, generation=7)
+    history = []
+    for change in (
+        member.become_alive,
+        member.become_alive,  # Changes nothing.
+        lambda now: member.set_forward_only(True, now),
+        member.leave,
+        member.leave,
+        member.left,
+    ):
+        change(0)
+        history.append((member.me.incarnation, member.me.status))
+
+    assert history == [
+        (1, Status.ALIVE),
+        (1, Status.ALIVE),
+        (2, Status.ALIVE),
+        (3, Status.LEAVING),
+        (3, Status.LEAVING),
+        (4, Status.LEFT),
+    ]
+    assert member.me.generation == 7
 
 
 def test_suspicions_from_other_data_centers_cause_no_damping(core, record):
