@@ -312,3 +312,19 @@ def test_given_records_are_sent_without_queued_updates() -> None:
     [effect] = schedule.outbox.take()
     assert effect == Send(("elsewhere", 5), Gossip("me", 1, (B, ME)))
     assert len(schedule.outbox.local_dc) == 1
+
+
+@pytest.mark.parametrize(
+    ("receiver", "queue"), [(None, "local_dc"), (B, "local_dc"), (FAR, "remote_dc")]
+)
+def test_a_message_carries_the_updates_for_the_receivers_data_center(
+    receiver: Record | None, queue: str
+) -> None:
+    schedule = Schedule(B, FAR)
+    updates = {"local_dc": replace(B, name="near"), "remote_dc": replace(B, name="distant")}
+    schedule.outbox.local_dc.add(updates["local_dc"])
+    schedule.outbox.remote_dc.add(updates["remote_dc"])
+
+    schedule.outbox.send(("host", 5), receiver, Gossip("me", 1))
+
+    assert schedule.outbox.take() == [Send(("host", 5), Gossip("me", 1, (updates[queue],)))]

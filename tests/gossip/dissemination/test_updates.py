@@ -66,3 +66,86 @@ def test_a_message_never_takes_more_than_its_room_and_the_queue_never_more_than_
 @pytest.mark.parametrize(("members", "times"), [(1, 4), (9, 4), (10, 8), (127, 12), (1000, 16)])
 def test_news_are_sent_more_often_in_larger_clusters(members, times):
     assert transmissions(4, members) == times
+
+
+def test_an_update_is_taken_if_it_fits_exactly_and_a_smaller_one_if_not():
+    size = record_size(news("long"))
+    short = news("s")
+    for room, taken in ((size, "long"), (size - 1, "s"), (record_size(short) - 1, None)):
+        updates = Updates()
+        updates.add(news("long"))
+        updates.add(short)
+
+        assert [record.name for record in updates.take(room, 4)] == ([taken] if taken else [])
+
+
+def test_first_records_leave_their_room_to_the_others():
+    updates = Updates()
+    updates.add(news("b"))
+    room = record_size(news("a")) + record_size(news("b"))
+
+    assert [record.name for record in updates.take(room, 9, [news("a")])] == ["a", "b"]
+    assert [record.name for record in updates.take(room - 1, 9, [news("a")])] == ["a"]
+
+
+@pytest.mark.parametrize(("long", "taken"), [(63, ["short"]), (64, []), (200, [])])
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_at_most_64_updates_are_tried_for_a_message(long, taken, is_sent):
+    updates = Updates()
+    for number in range(long):
+        updates.add(news(f"much longer name {number}"))
+    updates.add(news("short"))
+    if is_sent:  # It then comes after the updates that were not sent yet.
+        updates.take(record_size(news("short")), 9, [news("short")])
+        updates.add(news("short"))
+        updates.take(record_size(news("short")), 9)
+
+    found = updates.take(record_size(news("short")), 9)
+
+    assert [record.name for record in found] == taken
+
+
+def test_a_newer_update_is_sent_as_often_as_a_first_one():
+    updates = Updates()
+    updates.add(news("a"))
+    updates.take(1000, 4)
+    updates.take(1000, 4)
+    updates.add(news("a", 1))
+
+    assert [updates.take(1000, 4) for _ in range(5)] == [(news("a", 1),)] * 4 + [()]
+
+
+def test_only_a_queued_update_counts_as_sent_when_it_goes_first():
+    updates = Updates()
+    queued, other = news("a"), news("a", 1)
+    updates.add(queued)
+
+    assert updates.take(1000, 2, [other]) == (other,)  # Another record of the same member.
+    assert updates.take(1000, 2, [queued]) == (queued,)
+    assert len(updates) == 1
+    assert updates.take(1000, 2, [queued]) == (queued,)
+    assert len(updates) == 0
+
+
+def test_updates_that_were_sent_equally_often_go_in_their_order():
+    updates = Updates()
+    for name in "abc":
+        updates.add(news(name))
+    size = record_size(news("a"))
+
+    sent = "".join(record.name for _ in range(6) for record in updates.take(size, 9))
+
+    assert sent == "abcabc"
+
+
+def test_a_dropped_update_is_not_sent():
+    updates = Updates()
+    updates.add(news("a"))
+    updates.add(news("b"))
+    updates.take(1000, 4)
+
+    updates.drop("a")
+    updates.drop("unknown")
+
+    assert updates.take(1000, 4) == (news("b"),)
+    assert len(updates) == 1

@@ -42,7 +42,7 @@ def test_more_confirmations_than_wanted_are_no_news():
 
 
 def test_without_possible_confirmation_the_minimum_timeout_doubles():
-    assert raised(2).deadline == 3 * NS
+    assert raised(2).deadline == raised(1).deadline == 3 * NS
 
 
 def test_it_lasts_longer_in_larger_clusters():
