@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from gossip import (
+    Ack,
     Changed,
     Gossip,
     Ping,
@@ -10,6 +11,8 @@ from gossip import (
     Send,
     Settings,
     Status,
+    decode,
+    encode,
 )
 
 NS = 1_000_000_000
@@ -63,6 +66,24 @@ def run(core, seconds):
     while core.next_deadline() <= seconds * NS:
         effects += core.tick(core.next_deadline())
     return effects
+
+
+def answer(member, ping, at, *, sender=None, generation=1, stamp=0, delay=0):
+    """Receive the answer to a ping at the time `at`."""
+    ack = Ack(sender or ping.target, generation, ping.seq, member.digest, stamp, delay)
+    return member.receive(decode(encode(ack)), HOME, at)
+
+
+def run_answered(member, until, *, silent=()):
+    """Run a member whose pings are answered at once; return what it sends besides pings."""
+    found = []
+    while (now := member.next_deadline()) <= until:
+        effects = member.tick(now)
+        for ping in sent(effects, Ping):
+            if ping.target not in silent:
+                answer(member, ping, now)
+        found += [(each.to, each.message) for each in effects if isinstance(each, Send)]
+    return [(to, message) for to, message in found if not isinstance(message, Ping)]
 
 
 def deliver(core, *records, sender="b", source=HOME, now=0):

@@ -1,5 +1,7 @@
 """Laws and bounds of membership, leaving, and pauses of the process."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from gossip import (
     encode,
 )
 from gossip.datagrams.codec import record_size
-from tests.gossip.membership_calls import HOME, NS, changes, deliver, others, run, sent
+from tests.gossip.membership_calls import HOME, NS, changes, deliver, is_word_to, others, run, sent
 
 
 @given(st.lists(others, max_size=20))
@@ -198,3 +200,108 @@ def test_founders_know_each_other_without_sending_records(core, record):
     joined.merge(founders[1:], 0)
     assert member.digest == joined.digest
     assert {ping.target for ping in sent(run(member, 30), Ping)} == {"b", "c"}
+
+
+def test_a_member_that_has_left_need_not_be_run_again(core, record):
+    member = core("a")
+    deliver(member, record("b"))
+    member.left(0)
+
+    assert member.next_deadline() > 100 * 365 * 86_400 * NS
+
+
+@pytest.mark.parametrize(
+    ("record_of", "is_probed"),
+    [
+        ({"status": Status.ALIVE}, True),
+        ({"status": Status.LEAVING}, True),
+        ({"status": Status.SUSPECT}, True),
+        ({"status": Status.DEAD}, False),
+        ({"status": Status.LEFT}, False),
+    ],
+)
+def test_a_member_that_is_not_gone_is_probed_when_it_is_unreachable(
+    core, record, record_of, is_probed
+):
+    member = core("a")
+    member.found([record("b", **record_of)], 0)
+
+    pings = sent(member.report_unreachable("b", 1), Ping)
+
+    assert [ping.target for ping in pings] == (["b"] if is_probed else [])
+    assert member.report_unreachable("a", 1) == []
+
+
+def test_messages_with_the_members_own_name_are_refused_and_counted(core, record):
+    member = core("a")
+    ping = Ping("a", 1, 7, "a", 0, (record("b"),))
+
+    assert member.receive(ping, HOME, 0) == []
+    assert list(member.records) == ["a"]
+    assert member.counters["refused_own_name"] == 1
+    member.left(0)
+    member.receive(ping, HOME, 0)
+    assert member.counters["refused_own_name"] == 1
+
+
+def test_updates_are_pending_for_each_kind_of_data_center(core, record):
+    member = core("a")
+    pending = []
+    for listed in (record("b"), record("c"), record("d", datacenter="dc2")):
+        deliver(member, listed)
+        pending.append(member.pending)
+
+    # The own record is sent to the first other member. Updates for other data centers are queued
+    # from the first member there on.
+    assert pending == [2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("members", "left"),
+    [
+        ({}, set()),
+        ({"b": ("dc1", Status.LEFT)}, set()),
+        ({"b": ("dc2", Status.LEFT)}, {"dc2"}),
+        ({"b": ("dc2", Status.DEAD)}, set()),
+        ({"b": ("dc2", Status.LEFT), "c": ("dc2", Status.DEAD)}, set()),
+        ({"b": ("dc2", Status.LEFT), "c": ("dc2", Status.LEAVING)}, set()),
+        ({"b": ("dc2", Status.LEFT), "c": ("dc2", Status.LEFT)}, {"dc2"}),
+        ({"b": ("dc2", Status.LEFT), "c": ("dc3", Status.DEAD)}, {"dc2"}),
+        ({"b": ("dc2", Status.LEFT), "c": ("dc3", Status.LEFT)}, {"dc2", "dc3"}),
+    ],
+)
+def test_a_data_center_has_left_when_all_its_members_have_left_voluntarily(
+    core, record, members, left
+):
+    member = core("a")
+    for name, (datacenter, _) in members.items():
+        deliver(member, record(name, datacenter=datacenter))
+    for name, (datacenter, status) in members.items():
+        deliver(member, record(name, datacenter=datacenter, status=status, incarnation=1))
+
+    assert member.datacenters_left == left
+
+
+def test_only_suspicions_damp_a_member(core, record):
+    member = core("a")
+    deliver(member, record("b"), record("c"))
+    assert not member.is_damped
+    member.set_forward_only(True, 0)
+    assert not member.is_damped
+
+    for accuser in "bcb":
+        deliver(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+
+    assert member.is_damped
+
+
+def test_a_member_that_has_just_died_receives_its_accusation(core, record):
+    """It may be alive. Then it refutes its death."""
+    member = core("a")
+    death = record("c", status=Status.DEAD)
+    deliver(member, record("b"), death)
+
+    addressed = [each for each in run(member, 0.3) if is_word_to(each, death)]
+
+    assert addressed
+    assert all(each.message.updates[0] == death for each in addressed)

@@ -5,19 +5,22 @@ from random import Random
 
 import pytest
 
-from gossip import Ack, Membership, Nack, Ping, PingReq, Send, Settings, Status, decode, encode
+from gossip import Ack, Membership, Nack, Ping, PingReq, Send, Settings, Status
 from gossip.failure_detection.prober import LocalHealth, Rounds
 from gossip.members.member_table import Pool
 from tests.gossip.conftest import HostClock
-from tests.gossip.membership_calls import HOME, NS, deliver, first_ping, run, sent
+from tests.gossip.membership_calls import (
+    HOME,
+    NS,
+    answer,
+    deliver,
+    first_ping,
+    run,
+    run_answered,
+    sent,
+)
 
 MS = NS // 1000
-
-
-def answer(member, ping, at, *, sender=None, generation=1, stamp=0, delay=0):
-    """Receive the answer to a ping at the time `at`."""
-    ack = Ack(sender or ping.target, generation, ping.seq, member.digest, stamp, delay)
-    return member.receive(decode(encode(ack)), HOME, at)
 
 
 def sent_at(member, kind, until):
@@ -30,18 +33,6 @@ def sent_at(member, kind, until):
             if isinstance(effect, Send) and isinstance(effect.message, kind)
         ]
     return found
-
-
-def run_answered(member, until, *, silent=()):
-    """Run a member whose pings are answered at once; return what it sends besides pings."""
-    found = []
-    while (now := member.next_deadline()) <= until:
-        effects = member.tick(now)
-        for ping in sent(effects, Ping):
-            if ping.target not in silent:
-                answer(member, ping, now)
-        found += [(each.to, each.message) for each in effects if isinstance(each, Send)]
-    return [(to, message) for to, message in found if not isinstance(message, Ping)]
 
 
 @pytest.mark.parametrize(
