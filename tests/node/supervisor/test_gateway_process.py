@@ -1,0 +1,156 @@
+"""Gateway process beside nodes, with processes that the test ends."""
+
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from node.config.settings import NodeSettings
+from node.supervisor import gateway
+from ringfence.errors import ConfigError
+
+NODE = NodeSettings(name="a", listen="127.0.0.1:7101")
+
+
+class FakeGateway:
+    """Process of a gateway, which ends when the test says so, or when it is killed."""
+
+    def __init__(self, words: Sequence[str], environment: dict[str, str], *, obeys: bool) -> None:
+        self.words, self.environment = words, environment
+        self.began_at = trio.current_time()
+        self.signals: list[int] = []
+        self.returncode: int | None = None
+        self._obeys = obeys
+        self._ended = trio.Event()
+
+    def end(self, status: int) -> None:
+        self.returncode = status
+        self._ended.set()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        self.signals.append(signal.SIGTERM)
+        if self._obeys:
+            self.end(0)
+
+    def kill(self) -> None:
+        self.signals.append(signal.SIGKILL)
+        self.end(-9)
+
+
+class Run:
+    """Run of a node that ends when the test says so, with a gateway."""
+
+    def __init__(self, *, obeys: bool = True) -> None:
+        self.gateways: list[FakeGateway] = []
+        self.node_ends = trio.Event()
+        self.ended_at: float | None = None
+        self.error: BaseException | None = None
+        self._obeys = obeys
+
+    async def open_process(self, words: Sequence[str], **options: Any) -> FakeGateway:
+        self.gateways.append(FakeGateway(words, options["env"], obeys=self._obeys))
+        return self.gateways[-1]
+
+    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await self.node_ends.wait()
+
+    async def run(self, config: Path | None) -> None:
+        try:
+            await gateway.run_with_gateway(self._serve, [NODE], config)
+        except* ConfigError as group:
+            self.error = group
+            while isinstance(self.error, BaseExceptionGroup):
+                [self.error] = self.error.exceptions
+        self.ended_at = trio.current_time()
+
+
+@asynccontextmanager
+async def running(
+    monkeypatch: pytest.MonkeyPatch, config: Path | None = None, *, obeys: bool = True
+) -> AsyncIterator[Run]:
+    run = Run(obeys=obeys)
+    monkeypatch.setattr(gateway.trio.lowlevel, "open_process", run.open_process)
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.run, config)
+        await trio.testing.wait_all_tasks_blocked()
+        yield run
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_gateway_ends_with_its_node(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch) as run:
+        await trio.sleep(100)
+        [process] = run.gateways
+        assert process.signals == []
+        run.node_ends.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert process.signals == [signal.SIGTERM]
+        assert run.ended_at == trio.current_time()
+    assert list(process.words[1:]) == ["-m", "node.entry", "gateway", "--with-stdin"]
+    assert process.environment["RINGFENCE_URL"].startswith("ringfence://127.0.0.1:7101?")
+    assert "NOTIFY_SOCKET" not in process.environment
+
+
+async def test_the_gateway_reads_its_settings_file(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("", "ascii")
+
+    async with running(monkeypatch, config) as run:
+        assert list(run.gateways[0].words[-2:]) == ["--config", str(config)]
+
+
+async def test_a_gateway_that_does_not_end_in_15_seconds_is_killed(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch, obeys=False) as run:
+        began = trio.current_time()
+        run.node_ends.set()
+        await trio.sleep(16)
+
+        assert run.gateways[0].signals == [signal.SIGTERM, signal.SIGKILL]
+        assert run.ended_at == pytest.approx(began + 15)
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, -9])
+async def test_a_gateway_that_ends_is_started_again_after_a_second(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, status: int
+) -> None:
+    async with running(monkeypatch) as run:
+        run.gateways[0].end(1)
+        await trio.sleep(1.1)
+        began = trio.current_time()
+        run.gateways[1].end(status)
+        await trio.sleep(2)
+
+        assert run.gateways[2].began_at == pytest.approx(began + 1)
+        assert run.gateways[0].signals == run.gateways[1].signals == []
+        assert run.ended_at is None
+
+
+async def test_wrong_settings_of_the_gateway_end_its_node(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with running(monkeypatch) as run:
+        run.gateways[0].end(2)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert str(run.error) == "the gateway cannot start; its log above says why"
+        assert len(run.gateways) == 1
