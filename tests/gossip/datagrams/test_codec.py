@@ -20,6 +20,7 @@ from gossip import (
     pack_records,
     unpack_records,
 )
+from gossip.datagrams.codec import record_size, room_for_updates
 
 u64 = st.integers(0, (1 << 64) - 1)
 names = st.text(
@@ -202,3 +203,83 @@ def test_a_record_with_a_bad_field_is_refused(record, place, value):
 
     with pytest.raises(BadDatagram):
         unpack_records(msgpack.packb([fields]))
+
+
+def refusal_of(read, data):
+    with pytest.raises(BadDatagram) as refusal:
+        read(data)
+    return refusal.value.cause
+
+
+@pytest.mark.parametrize(
+    ("head", "cause"),
+    [
+        ([], "malformed"),
+        (None, "malformed"),
+        ({}, "malformed"),
+        ([0, "s", 1], "unknown_message"),
+        ([6, "s", 1], "unknown_message"),
+        ([True, "s", 1, 2, "t", 3], "unknown_message"),
+        (["1", "s", 1, 2, "t", 3], "unknown_message"),
+        ([1.0, "s", 1, 2, "t", 3], "unknown_message"),
+        ([1, "s", 1, 2, "t"], "unknown_message"),
+        ([1, "s", 1, 2, "t", 3, 4], "unknown_message"),
+        ([2, "s", 1, 2, 3, 4], "unknown_message"),
+        ([5, 7, 1], "bad_field"),
+        ([5, "s", -1], "bad_field"),
+        ([5, "s", 1.0], "bad_field"),
+        ([1, "s", 1, "2", "t", 3], "bad_field"),
+        ([1, "s", 1, 2, b"t", 3], "bad_field"),
+        ([1, "s", 1, 2, "t", None], "bad_field"),
+        ([2, "s", 1, 2, 3, 4, -5], "bad_field"),
+        ([3, "s", 1, 2, "t", "h", 65_536], "bad_field"),
+        ([3, "s", 1, 2, "t", 7, 1], "bad_field"),
+        ([4, "s", 1, True], "bad_field"),
+        ([5, "s" * 256, 1], "bad_field"),
+    ],
+)
+def test_a_message_with_a_bad_head_is_refused(head, cause):
+    assert refusal_of(decode, msgpack.packb([head])) == cause
+
+
+def test_the_largest_numbers_and_texts_are_accepted(record):
+    most = (1 << 64) - 1
+    messages = [
+        PingReq("s" * 255, most, most, "t" * 255, ("h" * 255, 65_535)),
+        Ack("s", most, most, most, most, most),
+        Gossip("s", 1, (record(port=65_535, generation=most, incarnation=(1 << 32) - 1),)),
+        Gossip("s", 1, (record(weight=0.25), record("b", weight=4.0))),
+    ]
+
+    assert [decode(encode(message)) for message in messages] == messages
+
+
+@pytest.mark.parametrize("weight", [0.2499, 4.0001, float("inf"), -1.0])
+def test_a_weight_outside_its_range_is_refused(record, weight):
+    assert refusal_of(unpack_records, pack_records([record(weight=weight)])) == "bad_field"
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(700, True), (701, False)])
+def test_a_record_has_at_most_700_bytes(record, size, is_read):
+    def of(length):
+        return record("n" * 255, host="h" * 255, zone="z" * length)
+
+    fitting = next(each for each in map(of, range(256)) if record_size(each) == size)
+    raw = pack_records([fitting])
+
+    if is_read:
+        assert unpack_records(raw) == [fitting]
+    else:
+        assert refusal_of(unpack_records, raw) == "oversized"
+
+
+def test_a_list_has_at_most_4096_records(record):
+    listed = [record(f"n{number}") for number in range(4096)]
+
+    assert len(unpack_records(pack_records(listed))) == 4096
+
+
+def test_the_room_for_updates_is_what_the_head_of_a_message_leaves():
+    """The length of a list of updates takes up to three bytes; one is in the empty message."""
+    for message in (Ping("s", 1, 2, "t", 3), Nack("s" * 255, 1, 2), Gossip("s", 1)):
+        assert room_for_updates(message) == MAX_MESSAGE - len(encode(message)) - 2

@@ -92,11 +92,36 @@ def test_each_datagram_is_taken_once_in_whatever_order(order: list[int]) -> None
 
 def test_a_datagram_overtaken_by_a_thousand_others_is_rejected() -> None:
     sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
-    first, *others = [sender.seal(b"") for _ in range(1100)]
-    for datagram in others:
+    sealed = [sender.seal(b"") for _ in range(1100)]
+    for datagram in sealed[50:]:
         receiver.open(datagram)
 
-    assert cause_of(receiver, first) == "replayed"
+    assert {cause_of(receiver, datagram) for datagram in sealed[:50]} == {"replayed"}
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_datagrams_of_another_version_are_rejected(version: int) -> None:
+    datagram = Seal([KEY], "c", 1).seal(b"hello")
+
+    changed = bytes([version]) + datagram[1:]
+
+    assert cause_of(Seal([KEY], "c", 2), changed) == "wrong_version"
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_the_datagrams_of_the_last_4096_senders_are_remembered(*, is_remembered: bool) -> None:
+    first, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+    old, newer = first.seal(b"old"), first.seal(b"newer")
+    receiver.open(old)
+    for sender in range(3, 3 + 4096):
+        receiver.open(Seal([KEY], "c", sender).seal(b""))
+        if is_remembered and sender == 4000:
+            receiver.open(newer)
+
+    if is_remembered:
+        assert cause_of(receiver, old) == "replayed"
+    else:
+        assert receiver.open(old) == b"old"
 
 
 def test_a_datagram_is_accepted_after_at_most_1023_later_ones() -> None:

@@ -25,6 +25,20 @@ def test_the_gateway_connects_to_the_node_beside_it(listen: str, seed: tuple[str
     assert (url.seeds, url.datacenter, url.token) == ((seed,), "west", None)
 
 
+@pytest.mark.parametrize(
+    ("listen", "place"),
+    [
+        ("127.0.0.1:7101", "127.0.0.1:7101"),
+        ("[2001:db8::1]:7103", "[2001:db8::1]:7103"),
+        ("node.example.org:7104", "node.example.org:7104"),
+    ],
+)
+def test_only_ipv6_addresses_are_in_brackets(listen: str, place: str) -> None:
+    url = cluster_url(NodeSettings(name="a", listen=listen))
+
+    assert url.startswith(f"ringfence://{place}?")
+
+
 def test_the_gateway_of_several_members_has_all_of_them_as_seeds() -> None:
     nodes = [NodeSettings(name="a", listen=f"127.0.0.1:{port}") for port in (7101, 7102)]
 
@@ -48,5 +62,6 @@ def test_with_keys_the_gateway_uses_its_own_token_or_else_that_of_an_application
 
 
 def test_the_error_without_any_token_states_which_token_to_create(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"keys add-token .* gateway:check"):
+    files = r"neither \S*/gateway\.token nor \S*/app\.token is there"
+    with pytest.raises(ConfigError, match=rf"{files}; .*keys add-token .* gateway:check"):
         cluster_url(NodeSettings(name="a", keys=str(tmp_path)))

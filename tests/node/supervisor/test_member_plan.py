@@ -3,8 +3,14 @@
 import pytest
 
 from node.config.settings import NodeSettings
-from node.supervisor.member_plan import member_settings, operator_address, require_plan
+from node.supervisor.member_plan import (
+    member_settings,
+    operator_address,
+    operator_listeners,
+    require_plan,
+)
 from ringfence.errors import ConfigError
+from ringfence.transport.listeners import Listener
 
 
 def host_settings(**settings: object) -> NodeSettings:
@@ -69,3 +75,26 @@ def test_a_host_with_too_few_ports_is_rejected(settings: dict[str, str], message
 
 def test_the_last_valid_ports_are_accepted() -> None:
     require_plan(host_settings(listen="127.0.0.1:65533", http="127.0.0.1:65532"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "ports"),
+    [
+        ({"http": "", "processes": 3}, []),
+        ({"http": "0.0.0.0:7180", "processes": 1}, [("http", ("0.0.0.0", 7180), 1)]),
+        (
+            {"http": "0.0.0.0:7180", "processes": 2},
+            [("http", ("0.0.0.0", 7180), 1), ("http of the members", ("127.0.0.1", 7181), 2)],
+        ),
+        (
+            {"http": "[::]:7180", "processes": 3},
+            [("http", ("::", 7180), 1), ("http of the members", ("127.0.0.1", 7181), 3)],
+        ),
+    ],
+)
+def test_the_admin_ports_of_a_host_are_its_own_and_those_of_its_members(
+    settings: dict[str, object], ports: list[tuple[str, tuple[str, int], int]]
+) -> None:
+    found = operator_listeners(host_settings(**settings))
+
+    assert found == [Listener(*each) for each in ports]

@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
+from trio.testing import MockClock
 
 from node.supervisor.member_query import MemberResponse, ask_member
 from ringfence.transport.interface import Address
@@ -60,3 +62,28 @@ async def test_a_refused_connection_is_none() -> None:
         pass
 
     assert await query(address) is None
+
+
+@pytest.mark.parametrize(("delay", "is_answered"), [(4.9, True), (5.1, False)])
+async def test_a_member_has_five_seconds_for_its_response(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, delay: float, *, is_answered: bool
+) -> None:
+    ours, members = trio.testing.memory_stream_pair()
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        return ours
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    async with trio.open_nursery() as nursery:
+
+        async def answer() -> None:
+            await trio.sleep(delay)
+            await members.send_all(b"HTTP/1.1 204 \r\n\r\n")
+
+        nursery.start_soon(answer)
+        began = trio.current_time()
+        response = await query(("127.0.0.1", 7181))
+
+        assert trio.current_time() - began == pytest.approx(min(delay, 5.0))
+        assert (response is not None) is is_answered
+        nursery.cancel_scope.cancel()

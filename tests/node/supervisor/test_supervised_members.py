@@ -1,10 +1,12 @@
 """Start, restart and stop of the members of a host, with processes that the test ends."""
 
 import itertools
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+import node
 from node.config.settings import NodeSettings
-from node.supervisor import supervisor
+from node.supervisor import host_port, supervisor
 from node.supervisor.host_members import Host
 from ringfence.errors import ConfigError
 
@@ -40,8 +43,8 @@ class FakePipe:
 class FakeProcess:
     """Process of one member, which ends when the test says so, or when it is killed."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = words
+    def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
+        self.words, self.environment = words, environment
         self.began_at = trio.current_time()
         self.stdin, self.stdout = FakePipe(), FakePipe()
         self.returncode: int | None = None
@@ -97,12 +100,14 @@ class HostRun:
         yield self._received
 
     async def open_process(self, words: Sequence[str], **options: Any) -> FakeProcess:
-        process = FakeProcess(words)
+        process = FakeProcess(words, options["env"])
         self.processes[int(words[words.index("--member") + 1])].append(process)
         return process
 
-    async def run(self) -> None:
-        settings = NodeSettings(name="web", listen="127.0.0.1:7101", processes=2, drain_timeout=3)
+    async def run(self, http: str) -> None:
+        settings = NodeSettings(
+            name="web", listen="127.0.0.1:7101", http=http, processes=2, drain_timeout=3
+        )
         try:
             async with trio.open_nursery() as nursery:
                 self.host = await nursery.start(supervisor.supervise, settings, ["node", "--x"])
@@ -130,13 +135,13 @@ class HostRun:
 @pytest.fixture
 def run_host(monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
-    async def run() -> AsyncIterator[HostRun]:
+    async def run(http: str = "") -> AsyncIterator[HostRun]:
         host_run = HostRun()
         monkeypatch.setattr(supervisor.trio, "open_signal_receiver", host_run.receive_signals)
         monkeypatch.setattr(supervisor.trio.lowlevel, "open_process", host_run.open_process)
         monkeypatch.setattr(supervisor, "notify_systemd", lambda state: None)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(host_run.run)
+            nursery.start_soon(host_run.run, http)
             await trio.testing.wait_all_tasks_blocked()
             yield host_run
             nursery.cancel_scope.cancel()
@@ -233,6 +238,95 @@ async def test_a_member_that_was_never_up_ends_the_supervisor_with_wrong_setting
         assert len(run.processes[0]) == (2 if was_up else 1)
         if not was_up:
             assert "member web-0 cannot start" in str(run.error)
+
+
+@pytest.mark.parametrize("status", [1, 3, -9])
+async def test_a_member_that_was_never_up_is_restarted_after_other_failures(
+    run_host: Any, autojump_clock: MockClock, status: int
+) -> None:
+    async with run_host() as run:
+        run.process(0).end(status)
+        await trio.sleep(1)
+
+        assert len(run.processes[0]) == 2
+
+
+async def test_a_member_is_up_when_it_says_so(run_host: Any, autojump_clock: MockClock) -> None:
+    async with run_host() as run:
+        for output in (b"a line\n", b"u", b"p"):
+            run.process(0).stdout.write.send_nowait(output)
+            await trio.testing.wait_all_tasks_blocked()
+            assert run.processes[1] == []
+        run.process(0).stdout.write.send_nowait(b"\n")
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert len(run.processes[1]) == 1
+
+
+async def test_members_import_the_same_code_and_do_not_notify_systemd(
+    run_host: Any, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    async with run_host() as run:
+        environment = run.process(0).environment
+
+    folder = str(Path(node.__file__).parents[1])
+    assert environment["PYTHONPATH"] == f"{folder}{os.pathsep}/elsewhere"
+    assert "NOTIFY_SOCKET" not in environment
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+async def test_a_supervisor_that_is_cancelled_kills_its_members_and_closes_their_pipes(
+    run_host: Any, autojump_clock: MockClock
+) -> None:
+    async with run_host() as run:
+        members = await run.all_up()
+
+    for member in members:
+        assert member.signals == [signal.SIGKILL]
+        assert member.stdin.is_closed
+        assert member.stdout.is_closed
+
+
+class FakePage:
+    """Admin port of a host, whose certificate cannot be reloaded at first."""
+
+    url = "https://127.0.0.1:7180"
+
+    def __init__(self) -> None:
+        self.reloads = 0
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    def reload_certificate(self) -> None:
+        self.reloads += 1
+        if self.reloads == 1:
+            raise ConfigError("no certificate")
+
+
+async def test_members_reload_even_when_the_certificate_of_the_host_cannot_be_loaded(
+    run_host: Any,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    page = FakePage()
+
+    async def open_page(host: Host, address: object, keys: object) -> FakePage:
+        assert (address, keys) == (("127.0.0.1", 7180), None)
+        return page
+
+    monkeypatch.setattr(host_port, "open_page", open_page)
+    async with run_host("127.0.0.1:7180") as run:
+        first, second = await run.all_up()
+        await run.signal(HUP)
+        await run.signal(HUP)
+        assert first.signals == second.signals == [HUP, HUP]
+
+    assert page.reloads == 2
+    assert caplog.text.count("the old certificate of the host's port stays: no certificate") == 1
 
 
 async def test_members_that_do_not_leave_in_time_are_killed(
