@@ -78,6 +78,17 @@ def test_the_bytes_of_a_message_are_the_same_in_every_release(message, hexadecim
         message.sender = "other"
 
 
+def test_the_numbers_of_states_are_the_same_in_every_release():
+    assert {status.name: status.value for status in Status} == {
+        "JOINING": 0,
+        "ALIVE": 1,
+        "LEAVING": 2,
+        "SUSPECT": 3,
+        "DEAD": 4,
+        "LEFT": 5,
+    }
+
+
 def test_records_without_a_member_take_one_byte():
     assert pack_records([]) == b"\x90"
     assert pack_records([RECORD]) == bytes.fromhex("91" + RECORD_BYTES)

@@ -22,7 +22,9 @@ def create_keys(directory: Path, *nodes: str) -> KeyDir:
     return KeyDir(directory)
 
 
-def test_a_node_presents_its_own_certificate_and_verifies_names(tmp_path: Path) -> None:
+def test_a_node_presents_its_own_certificate_and_verifies_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = create_keys(tmp_path / "keys", "a", "b")
 
     client, server = load_node_tls(keys, "a", NOW)
@@ -30,6 +32,7 @@ def test_a_node_presents_its_own_certificate_and_verifies_names(tmp_path: Path) 
     assert node_server_names(server) == {"a.node.ringfence.internal"}
     assert client.name_of("b") == "b.node.ringfence.internal"
     assert client.name_of("") == NODE_NAME
+    assert caplog.text == ""
 
 
 def test_expiry_of_returns_the_expiry_of_the_node_and_its_authority(tmp_path: Path) -> None:

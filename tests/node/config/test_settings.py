@@ -58,6 +58,7 @@ def test_one_node_on_loopback_needs_no_settings() -> None:
     assert settings.name == f"{socket.gethostname()}-7101"
     assert settings.join == []
     assert settings.cluster == "ringfence"
+    assert settings.max_bytes == 0
     assert (settings.member.datacenter, settings.member.zone) == ("dc1", "")
     assert not settings.is_beyond_loopback
 
