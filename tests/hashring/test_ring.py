@@ -98,6 +98,34 @@ def shards_that_differ(ring, other):
     return differ[:3]
 
 
+@pytest.mark.parametrize(
+    ("kept", "removed", "added", "placed"),
+    [
+        (8, 0, 0, 0),
+        (8, 0, 2, 2),
+        (8, 2, 0, 2),
+        (7, 1, 1, 2),
+        (7, 2, 1, 8),  # 3 of 8 members changed, so a full sort costs less.
+        (8, 3, 0, 8),
+        (8, 0, 3, 11),
+    ],
+)
+def test_up_to_a_quarter_of_the_members_change_at_the_cost_of_those(
+    monkeypatch, kept, removed, added, placed
+):
+    stay, old, new = nodes(kept, "stay"), nodes(removed, "old"), nodes(added, "new")
+    before = Ring.of([*stay, *old])
+    calls = []
+    monkeypatch.setattr(
+        "hashring.ring.points_of", lambda member: calls.append(member.name) or points_of(member)
+    )
+
+    after = Ring.of([*stay, *new], like=before)
+
+    assert len(calls) == placed
+    assert shards_that_differ(after, Ring.of([*stay, *new])) == []
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(zoned_member_lists | member_lists(min_size=0), min_size=2, max_size=4))
 def test_a_derived_ring_does_not_depend_on_its_origin(steps):
