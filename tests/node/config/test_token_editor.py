@@ -10,6 +10,7 @@ from ringfence.settings.token_file import Scope
 from ringfence.wire import token_digest
 
 SECRET = b"s" * 32
+DOMAINS = ['sh"op', "a\\b", "\u00e9", "\U0001f600", "tab\t"]
 NAMES = st.lists(
     st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8),
     unique=True,
@@ -19,14 +20,14 @@ NAMES = st.lists(
 
 
 def test_a_record_holds_the_digest_the_scopes_and_the_domains() -> None:
-    text = record("app", SECRET, [Scope.CHECK, Scope.OBSERVE], ['sh"op', "a\\b"])
+    text = record("app", SECRET, [Scope.CHECK, Scope.OBSERVE], DOMAINS)
 
     assert tomllib.loads(text) == {
         "tokens": {
             "app": {
                 "digest": token_digest(SECRET).hex(),
                 "scopes": ["check", "observe"],
-                "domains": ['sh"op', "a\\b"],
+                "domains": DOMAINS,
             }
         }
     }
