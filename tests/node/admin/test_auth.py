@@ -88,3 +88,36 @@ def test_a_write_from_a_page_of_another_site_is_refused() -> None:
     assert status(OPEN, "POST", origin=b"null") == 403
     assert status(OPEN, "POST", origin=b"http://127.0.0.1") == 200
     assert status(OPEN, "POST") == 200
+
+
+@pytest.mark.parametrize("needed", [scope for scope in Scope if scope is not Scope.OBSERVE])
+def test_a_token_without_the_needed_scope_gets_403(needed: Scope) -> None:
+    headers = {b"host": b"127.0.0.1", b"authorization": basic(f"ops:{SECRET.hex()}")}
+
+    with pytest.raises(HttpProblem, match=f"'ops' must have the scope '{needed.value}'") as caught:
+        authorize(CLOSED, needed, AdminRequest("GET", "/", headers=headers))
+
+    assert (caught.value.status, list(caught.value.headers)) == (403, [])
+
+
+def test_a_browser_is_asked_for_a_token() -> None:
+    request = AdminRequest("GET", "/", headers={b"host": b"ringfence.example.org"})
+
+    with pytest.raises(HttpProblem) as caught:
+        authorize(CLOSED, Scope.OBSERVE, request)
+
+    [(name, value)] = caught.value.headers
+    assert name == b"www-authenticate"
+    assert value.startswith(b"Basic ")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+def test_with_keys_only_writes_must_come_from_a_page_of_this_port(method: str) -> None:
+    token = basic(f"ops:{SECRET.hex()}")
+
+    def status_of(origin: bytes) -> int:
+        return status(CLOSED, method, host=b"web:7180", origin=origin, authorization=token)
+
+    assert status_of(b"https://web:7180") == 200
+    is_read = method in ("GET", "HEAD")
+    assert status_of(b"https://web:7181") == (200 if is_read else 403)

@@ -330,6 +330,117 @@ async def test_a_connection_can_be_closed_by_the_port(autojump_clock: MockClock)
         await client.done.wait()
 
 
+@pytest.mark.parametrize("size", [4096, 4097])
+@pytest.mark.parametrize("kind", ["declared", "chunked", "in two chunks"])
+async def test_a_body_has_at_most_4096_bytes(
+    autojump_clock: MockClock, size: int, kind: str
+) -> None:
+    if kind == "declared":
+        body = b"content-length: %d\r\n\r\n" % size + b"x" * size
+    else:
+        parts = [size] if kind == "chunked" else [4000, size - 4000]
+        chunks = [b"%x\r\n" % part + b"x" * part + b"\r\n" for part in parts]
+        body = b"transfer-encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+    async with connected() as client:
+        received = await client.exchange(b"POST /n1 HTTP/1.1\r\nhost: x\r\n" + body + LAST)
+
+    status = b"200" if size == 4096 else b"413"
+    assert received.startswith(b"HTTP/1.1 " + status)
+    assert (b"/last?" in received) is (size == 4096)
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds"),
+    [
+        (b"", 5),  # A first request, or its rest.
+        (b"GET", 5),
+        (REQUEST % 1, 75),  # A further request.
+        (REQUEST % 1 + b"GET", 5),
+    ],
+)
+async def test_a_connection_waits_for_a_request_as_long_as_the_limits_state(
+    autojump_clock: MockClock, sent: bytes, seconds: float
+) -> None:
+    async with connected(limits=AdminLimits()) as client:
+        began = trio.current_time()
+        await client.send(sent)
+        await client.receive_all()
+
+        assert trio.current_time() - began == pytest.approx(seconds)
+
+
+async def test_a_request_has_15_seconds_to_be_answered(autojump_clock: MockClock) -> None:
+    async def slow(request: AdminRequest) -> AdminResponse:
+        await trio.sleep(14.9 if request.path == "/n1" else 15.1)
+        return AdminResponse(b"late")
+
+    async with connected(slow) as client:
+        await client.send(REQUEST % 1)
+        await client.receive_until(b"late")
+        began = trio.current_time()
+        assert await client.exchange(REQUEST % 2) == b""
+
+        assert trio.current_time() - began == pytest.approx(15.3)  # With the pause of the close.
+
+
+async def test_a_connection_is_busy_during_an_answer_and_ends_after_the_last_one(
+    autojump_clock: MockClock,
+) -> None:
+    states: list[tuple[bool, bool]] = []
+
+    async def note(request: AdminRequest) -> AdminResponse:
+        await trio.sleep(1)
+        add_state()
+        return AdminResponse(b"done")
+
+    async with connected(note) as client:
+
+        def add_state() -> None:
+            states.append((client.connection.is_busy, client.connection.is_ending))
+
+        add_state()
+        await client.send(REQUEST % 1)
+        await client.receive_until(b"done")
+        await trio.testing.wait_all_tasks_blocked()
+        add_state()
+        await client.send(LAST)
+        await client.receive_until(b"done")
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.connection.is_ending
+
+    idle, busy = (False, False), (True, False)
+    assert states == [idle, busy, idle, busy]
+
+
+async def test_input_after_the_last_response_is_discarded_for_a_short_time(
+    autojump_clock: MockClock,
+) -> None:
+    """An earlier close could reset the connection before the client has read the response."""
+    async with connected() as client:
+        began = trio.current_time()
+        await client.send(LAST)
+        await client.receive_until(b"/last?")
+        await client.done.wait()
+
+        assert trio.current_time() - began == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("excess", "status"), [(0, b"200"), (1, b"431")])
+async def test_the_head_of_a_request_has_at_most_16_kib(
+    autojump_clock: MockClock, excess: int, status: bytes
+) -> None:
+    start = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: "
+    async with connected(limits=AdminLimits()) as client:
+        await client.send(start + b"y" * (16384 - len(start) + excess))
+        await trio.testing.wait_all_tasks_blocked()
+        if status == b"200":
+            await client.send(b"\r\n\r\n")
+        received = await client.receive_all()
+
+    assert received.startswith(b"HTTP/1.1 " + status)
+    assert (b"the headers are too long" in received) is (status == b"431")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_no_input_raises_an_internal_error(pieces: list[bytes]) -> None:

@@ -114,3 +114,16 @@ def test_rates_of_addresses_that_send_no_more_are_forgotten() -> None:
         queue.put(str(number), number)
         queue.take(float(number))
         assert len(queue._next) <= 5
+
+
+def test_addresses_that_must_wait_keep_their_rate_when_others_are_forgotten() -> None:
+    queue: FairQueue[str] = FairQueue(2, 1.0, 1)
+    for number in range(30):  # Few addresses are remembered.
+        queue.put("busy", "busy")
+        queue.take(float(number))
+        queue.put("busy", "again")
+        queue.put(f"other {number}", "other")
+
+        assert queue.take(float(number)) == "other"
+        assert queue.next_due() == pytest.approx(number + 1.0)
+        queue.clear()
