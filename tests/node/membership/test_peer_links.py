@@ -12,7 +12,7 @@ from node.membership import peer_links
 from node.membership.peer_links import PeerLinks
 from ringfence.errors import AccessDenied, PeerUnavailable
 from ringfence.peering.link import LinkSettings
-from ringfence.wire import Hello, Role
+from ringfence.wire import Hello, Ping, Pong, Role
 
 ME, B, C = map(NodeId, ("me", "b", "c"))
 
@@ -145,6 +145,35 @@ def test_a_node_connects_to_joining_members_early() -> None:
 
     assert link(made, B).calls == ["open"]
     assert link(made, C).calls == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_ready", "calls"),
+    [
+        (record("b", Status.JOINING), False, 1),
+        (record("b", Status.JOINING), True, 0),
+        (record("b", Status.ALIVE), False, 0),
+        (record("b", Status.DEAD), False, 0),
+        (record("c", Status.JOINING), False, 0),
+    ],
+)
+async def test_a_joining_member_is_connected_before_it_receives_shards(
+    monkeypatch: pytest.MonkeyPatch, listed: Record, *, is_ready: bool, calls: int
+) -> None:
+    called: list[object] = []
+
+    async def call(link: FakeLink, request: type, reply: type) -> None:
+        called.append((link, request, reply))
+
+    monkeypatch.setattr(peer_links, "call", call)
+    made = links_to(listed)
+    found = made.link(B)
+    if found is not None:
+        cast(Any, found).is_ready = is_ready
+
+    await made.connect_joining(B)
+
+    assert called == [(found, Ping, Pong)] * calls
 
 
 @pytest.mark.parametrize(

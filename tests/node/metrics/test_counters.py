@@ -24,6 +24,17 @@ def test_a_node_that_did_nothing_has_counted_nothing_and_says_so() -> None:
     assert [Counters().as_dict()[name] for name in names] == [0] * len(names)
 
 
+def test_refusals_are_counted_by_cause() -> None:
+    counters = Counters()
+    for cause in ("late", "late", "http_408"):
+        counters.refused(cause)
+    counters.add("copies_sent", 5)
+    counters.add("copies_sent")
+
+    found = {name: count for name, count in counters.as_dict().items() if count}
+    assert found == {"refused_late": 2, "refused_http_408": 1, "copies_sent": 6}
+
+
 def test_checks_are_counted_by_what_became_of_them() -> None:
     codes = (
         *(Code.ALLOWED, Code.ALLOWED, Code.OVER_SOFT, Code.DENIED, Code.NEVER),

@@ -37,6 +37,36 @@ def test_results_of_a_rule_are_added() -> None:
     assert joined(lists).rules == [("one", (11, 51, 33)), ("two", (0, 50, 0))]
 
 
+def test_rules_are_ordered_by_denials_then_by_all_results_then_by_name() -> None:
+    rules = {
+        "most": (0, 9, 0),
+        "checked": (7, 3, 0),
+        "shadowed": (1, 3, 5),
+        "a": (0, 3, 1),
+        "b": (1, 3, 0),
+        "unused": (90, 0, 90),
+    }
+
+    found = joined({"a": listed(**dict(reversed(rules.items())))})
+
+    assert [name for name, _ in found.rules] == [*rules]
+
+
+def test_keys_are_ordered_by_denials_then_by_their_error() -> None:
+    rows = [(b"more----1", 9, 9), (b"exact---1", 5, 0), (b"exact---2", 5, 0), (b"vague---1", 5, 1)]
+
+    found = joined({"a": listed(*reversed(rows))})
+
+    assert [row.key for row in found.keys] == [key for key, _, _ in rows]
+
+
+def test_values_that_a_rule_does_not_name_have_empty_names() -> None:
+    key = encode_key(RULE.id, ["203.0.113.7", "extra", "more"])
+
+    assert values_of(RULE, key) == [["client", "203.0.113.7"], ["", "extra"], ["", "more"]]
+    assert values_of(None, key) == [["", "203.0.113.7"], ["", "extra"], ["", "more"]]
+
+
 def test_a_key_of_a_known_rule_is_shown_by_names() -> None:
     key = encode_key(RULE.id, ["203.0.113.7"])
 

@@ -61,3 +61,49 @@ def test_denials_are_reported_for_two_periods() -> None:
     assert [(row.key, row.denied) for row in throttled.most(5)] == [(b"x", 1), (b"y", 1)]
     throttled.turn()
     assert throttled.most(5) == []
+
+
+def test_the_total_includes_two_periods_and_denials_of_unknown_keys() -> None:
+    throttled = ThrottledKeys()
+    throttled.denied([b"x"] * 3)
+    throttled.turn()
+    throttled.denied([b"x"] * 2000)
+    throttled.reported(Counter({b"x": 5, b"y": 2}), 10)
+    throttled.reported(Counter(), 7)
+
+    assert throttled.total == 3 + 2000 + 7 + 10 + 7
+    assert [(row.key, row.denied, row.error) for row in throttled.most(2)] == [
+        (b"x", 2008, 0),
+        (b"y", 2, 0),
+    ]
+    throttled.turn()
+    assert throttled.total == 2024
+    throttled.turn()
+    assert throttled.total == 0
+
+
+def test_256_keys_are_kept_exactly_and_the_rarest_one_beyond_is_dropped() -> None:
+    throttled = ThrottledKeys()
+    for number in range(1, 257):
+        throttled.reported(Counter({b"key%d" % number: number + 1}), 0)
+    rows = throttled.most(1000)
+    assert (len(rows), rows[-1].denied, {row.error for row in rows}) == (256, 2, {0})
+
+    throttled.reported(Counter({b"new": 1}), 0)
+
+    # Its count may be too high by the count of the rarest key.
+    [new] = [row for row in throttled.most(1000) if row.key == b"new"]
+    assert (new.denied, new.error) == (3, 2)
+    assert b"key1" not in {row.key for row in throttled.most(1000)}
+
+
+def test_the_errors_of_two_periods_are_added() -> None:
+    throttled = ThrottledKeys()
+    for period in range(2):
+        throttled.reported(Counter({b"key%d" % number: 9 for number in range(256)}), 0)
+        throttled.reported(Counter({b"new": 1}), 0)
+        if period == 0:
+            throttled.turn()
+
+    [new] = [row for row in throttled.most(1000) if row.key == b"new"]
+    assert (new.denied, new.error) == (20, 18)
