@@ -85,7 +85,7 @@ class Discovery:
                 logger.warning(
                     "seed %s cannot be looked up (%s)%s",
                     seed.text,
-                    error or type(error).__name__,
+                    str(error) or type(error).__name__,
                     "; its previous addresses are used" if known else "",
                 )
         found = [address for seed in self._seeds for address in self._known.get(seed.text, [])]

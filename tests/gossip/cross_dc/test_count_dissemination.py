@@ -108,6 +108,24 @@ def test_unsent_keys_are_dropped_when_their_windows_expire() -> None:
     assert len(spread) == 0
 
 
+def test_of_very_many_unsent_keys_4000_are_examined_at_a_time() -> None:
+    spread = CountDissemination()
+    for number in range(4001):
+        spread.mark_changed(b"key%d" % number, number)
+    examined: list[bytes] = []
+
+    def read(keys: Sequence[bytes]) -> list[list[int]]:
+        examined.extend(keys)
+        return [[7, 1]] * len(keys)
+
+    spread.drop_expired(read)
+    assert examined == [b"key%d" % number for number in range(4000)]
+    examined.clear()
+    spread.drop_expired(read)
+
+    assert examined[:2] == [b"key4000", b"key0"]
+
+
 def test_what_waits_keeps_to_a_bound_and_the_oldest_goes() -> None:
     spread, counts = CountDissemination(most_keys=2), Counts()
     for number, key in enumerate((b"a", b"b", b"c")):

@@ -53,6 +53,7 @@ def test_what_was_admitted_since_comes_on_top_of_what_is_remembered() -> None:
     recall = LostCounts()
 
     assert recall.missing(KEY, [5, 3], [4, 10, 5, 20]) == [(4, 10), (5, 20)]
+    assert recall.missing(b"87654321k", [4, 1, 5, 30], [5, 20, 4, 10]) == [(4, 10)]
 
 
 def test_a_single_lost_unit_is_added() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from node.config.discovery import Discovery, from_environment, parse_seed
 from ringfence.errors import ConfigError
@@ -55,6 +56,24 @@ async def test_the_ipv6_loopback_address_of_a_name_is_returned_last(
     found = await Discovery(["localhost:7101"]).resolve()
 
     assert found == [("127.0.0.1", 7101), ("::1", 7101)]
+
+
+async def test_a_look_up_ends_after_five_seconds_and_the_others_follow(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def getaddrinfo(host: str, port: int, **kind: int) -> list[object]:
+        await trio.sleep(4.9 if host == "slow.test" else 100)
+        return [(0, 0, 0, "", ("10.0.0.7", port))]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+    began = trio.current_time()
+
+    found = await Discovery(["silent.test:1", "dns:slow.test:2", "10.0.0.8:3"]).resolve()
+
+    assert trio.current_time() - began == pytest.approx(5 + 4.9)
+    assert found == [("10.0.0.7", 2), ("10.0.0.8", 3)]
+    assert "seed silent.test:1 cannot be looked up (TooSlowError)" in caplog.text
+    assert "previous addresses" not in caplog.text
 
 
 def test_a_pod_reads_name_and_address_from_its_environment() -> None:

@@ -71,6 +71,18 @@ def test_comments_and_hand_written_records_are_kept() -> None:
     assert with_record(text, record("app", SECRET, [Scope.CHECK])).startswith(text)
 
 
+def test_a_comment_on_the_next_record_is_kept_without_a_blank_line() -> None:
+    text = '[tokens.web]\n# For the app.\n[tokens.app]\ndigest = "11"\n'
+
+    assert without_record(text, "web") == '# For the app.\n[tokens.app]\ndigest = "11"\n'
+
+
+def test_lines_that_only_look_like_the_header_of_a_record_are_kept() -> None:
+    text = 'places = [\n[1, 2],\n["a"],\n]\n[other]\nx = 1\n[tokens.app]\ndigest = "11"\n'
+
+    assert without_record(text, "app") == text.partition("[tokens")[0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
