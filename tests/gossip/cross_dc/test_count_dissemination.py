@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,3 +184,37 @@ def test_sums_do_not_depend_on_order_and_differ_for_different_counts(
     if items:
         changed = [(items[0][0], items[0][1] + 1), *items[1:]]
         assert total(changed) != total(items)
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "cells", "is_due"),
+    [
+        ((), [7, 10], True),
+        ((), [7, 9], False),
+        ((7, 5), [7, 15], True),
+        ((7, 5), [7, 14], False),
+        ((6, 5), [6, 5, 7, 10], True),  # A window that the other side does not know yet.
+        ((6, 5), [6, 5, 7, 9], False),
+        ((6, 5), [6, 9, 7, 6], True),
+        ((6, 5, 7, 1), [7, 11], True),  # The first window is over.
+        ((6, 5, 7, 1), [7, 10], False),
+    ],
+)
+def test_a_hundredth_of_the_limit_that_is_not_acknowledged_is_sent_at_once(
+    acknowledged: tuple[int, ...], cells: list[int], *, is_due: bool
+) -> None:
+    spread = CountDissemination()
+    spread.on_acknowledged(b"key", acknowledged)
+    spread.mark_changed(b"key", 0)
+
+    rows = spread.take_due(lambda keys: [KeyCounts(cells, 20, 1000)] * len(keys), 9, 1)
+
+    assert rows == ([(b"key", cells, 0)] if is_due else [])
+
+
+def test_the_counts_that_were_acknowledged_last_are_remembered() -> None:
+    spread = CountDissemination(most_keys=2)
+    for key in (b"a", b"b", b"a", b"c"):
+        spread.on_acknowledged(key, [7, 1])
+
+    assert spread.acknowledged() == {b"a": (7, 1), b"c": (7, 1)}
