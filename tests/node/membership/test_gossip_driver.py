@@ -306,7 +306,8 @@ def test_only_a_joining_node_with_the_name_of_a_living_member_elsewhere_is_rejec
     known: Record | None, own: Record | None, *, is_in_use: bool
 ) -> None:
     node = started(*([known] if known else []))
-    request = Exchange(9, pack_records([C, own] if own else [C]))
+    others = [replace(JOINING_B, name="a"), C]
+    request = Exchange(9, pack_records([*others, own] if own else others))
 
     if not is_in_use:
         assert node.driver.exchanged("b", request).seq == 9
