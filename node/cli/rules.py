@@ -1,6 +1,7 @@
 """`ringfence rules check`: validate rule files and show their rules."""
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def _refuse_repeated(files: tuple[Path, ...]) -> None:
 
 def _refuse_directories(files: tuple[Path, ...]) -> None:
     for file in files:
-        if len(files) > 1 and file.is_dir():
+        if len(files) > 1 and os.path.isdir(file):
             raise ConfigError(
                 f"FILES must be several files or one directory, got the directory {file} beside "
                 f"{len(files) - 1} other path(s); name its files, or give the directory alone"

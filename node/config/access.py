@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from node.config.private_files import readable
 from ringfence.errors import ConfigError
 from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
 from ringfence.transport.tls.certificates import node_label
@@ -135,7 +136,9 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
     """Read cluster key and tokens. Raises `ConfigError`, which names the file and its repair."""
     if keys is None:
         return Access(cluster=cluster, is_open=True)
-    if not keys.path.is_dir():
+    with readable(keys.path):
+        is_directory = keys.path.is_dir()
+    if not is_directory:
         raise ConfigError(
             f"keys: {keys.path}: no such directory; run `ringfence keys new {keys.path}`"
         )

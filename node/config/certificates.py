@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from node.config.access import KeyDir
+from node.config.private_files import readable
 from ringfence.errors import ConfigError
 from ringfence.transport.tls.certificates import (
     ClientTls,
@@ -28,12 +29,13 @@ logger = logging.getLogger("ringfence.node")
 def certificate_files(keys: KeyDir, name: str) -> tuple[Path, Path]:
     """Return the certificate and private key of the node `name`: its own, else the shared ones.
 
-    Raises `ConfigError` when there are neither.
+    Raises `ConfigError` when there are neither, or when this user cannot enter the folder.
     """
-    if keys.certificate_of(name).exists():
-        return keys.certificate_of(name), keys.key_of(name)
-    if keys.certificate.exists() or not keys.nodes.is_dir():
-        return keys.certificate, keys.key
+    with readable(keys.path):
+        if keys.certificate_of(name).exists():
+            return keys.certificate_of(name), keys.key_of(name)
+        if keys.certificate.exists() or not keys.nodes.is_dir():
+            return keys.certificate, keys.key
     own = _within(keys, keys.certificate_of(name))
     raise ConfigError(
         f"keys: {keys.path} must hold {own}, the certificate of node {name!r}, or "

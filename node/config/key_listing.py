@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from node.config.access import KeyDir
+from node.config.private_files import readable
 from ringfence.errors import ConfigError
 from ringfence.settings.token_file import load_token_file
 from ringfence.transport.tls.certificates import expires_at, names_in
@@ -38,10 +39,11 @@ def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
     """List the certificates of the authority and of nodes. Raises `ConfigError` for an invalid
     one.
     """
-    files = [keys.ca, keys.certificate, *sorted(keys.nodes.glob("*.pem"))]
-    rows = [_row(keys, file, now) for file in files if file.exists()]
-    if not rows:
+    with readable(keys.path):
+        files = [keys.ca, keys.certificate, *sorted(keys.nodes.glob("*.pem"))]
+        rows = [_row(keys, file, now) for file in files if file.exists()]
         got = "none" if keys.path.is_dir() else "no such directory"
+    if not rows:
         raise ConfigError(
             f"{keys.path} must hold certificates, got {got}; `ringfence keys new` makes them"
         )

@@ -1,4 +1,4 @@
-"""Atomic writing of secret files that only their owner can read."""
+"""Access to secret files: atomic writing for their owner only, and errors of reading."""
 
 import fcntl
 import os
@@ -9,7 +9,22 @@ from pathlib import Path
 
 from ringfence.errors import ConfigError
 
-__all__ = ["locked", "replace_private", "write_private"]
+__all__ = ["locked", "readable", "replace_private", "write_private"]
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise `ConfigError` when the block cannot access a file below `path`.
+
+    Without it, a search for a file in a folder that this user cannot enter raises `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or path}: cannot be read ({error.strerror}); make it, and the "
+            "folders above it, readable for this user"
+        ) from error
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import trio
 from msgspec.structs import replace
 
 from node.config.access import KeyDir
+from node.config.private_files import readable
 from node.config.settings import NodeSettings
 from node.supervisor.systemd import NOTIFY_SOCKET
 from ringfence.client.url import ENVIRONMENT
@@ -90,13 +91,14 @@ def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
         return f"ringfence://{place}?{datacenter}"
     keys = KeyDir(Path(settings.keys))
     files = [keys.token(name) for name in _TOKENS]
-    token = next((file for file in files if file.is_file()), None)
+    with readable(keys.path):
+        token = next((file for file in files if file.is_file()), None)
+        text = "" if token is None else token.read_text("ascii").strip()
     if token is None:
         raise ConfigError(
             f"--gateway needs a token: neither {files[0]} nor {files[1]} is there; make one with "
             f"`ringfence keys add-token {keys.path} gateway:check,reset`"
         )
-    text = token.read_text("ascii").strip()
     return f"ringfence://{text}@{place}?{datacenter}&ca={quote(str(keys.ca))}"
 
 

@@ -226,12 +226,21 @@ def _validate_tls(settings: GatewaySettings) -> None:
         )
     for name in _PATHS:
         file = getattr(settings, name)
-        if file and not Path(file).is_file():
+        if file and not _is_file(name, file):
             raise ConfigError(f"{name}: {file}: no such file")
     if settings.tls_cert:
         check_tls_files(
             settings.tls_cert, settings.tls_key, settings.tls_client_ca, datetime.now(UTC)
         )
+
+
+def _is_file(name: str, file: str) -> bool:
+    try:
+        return Path(file).is_file()
+    except OSError as error:  # The gateway's user cannot enter the folder.
+        raise ConfigError(
+            f"{name}: cannot read {file}: {error.strerror}; let the gateway's user read it"
+        ) from error
 
 
 def _validate_ports(settings: GatewaySettings) -> None:

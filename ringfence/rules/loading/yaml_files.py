@@ -71,23 +71,24 @@ def load_path(path: Path, *, defaults: Defaults | None = None, merge: bool = Fal
     directory's own modification time counts for the version too, because removing a file changes
     it. Raises `RuleFileError`.
     """
-    if not path.is_dir():
-        return load_files([path], defaults=defaults, merge=merge)
     before = _latest_change([path])
     try:
-        paths = sorted(
-            each
-            for each in path.iterdir()
-            if each.suffix in _SUFFIXES and not each.name.startswith(".") and each.is_file()
-        )
+        is_directory = path.is_dir()
+        paths = sorted(filter(_is_rule_file, path.iterdir())) if is_directory else [path]
     except OSError as error:
         raise RuleFileError([_unreadable(path, error)]) from error
+    if not is_directory:
+        return load_files(paths, defaults=defaults, merge=merge)
     if not paths:
         what = "the directory contains no rule file"
         raise RuleFileError([Problem(str(path), 0, "", what, "add a *.yaml file")])
     loaded = load_files(paths, defaults=defaults, merge=merge)
     rules = RuleSet(loaded.rules.contents, version=max(before, loaded.rules.version))
     return replace(loaded, rules=rules)
+
+
+def _is_rule_file(path: Path) -> bool:
+    return path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def _latest_change(paths: Sequence[Path]) -> int:

@@ -163,6 +163,12 @@ def test_an_invalid_token_file_is_rejected_with_its_file_name(tmp_path: Path, to
         load_access(write_key_dir(tmp_path, CLUSTER_KEY.hex(), tokens))
 
 
+def test_a_key_folder_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
+    """As a folder inside another one that the user of the node cannot enter."""
+    with pytest.raises(ConfigError, match=r"/x{300}: cannot be read \(File name too long\); make"):
+        load_access(KeyDir(tmp_path / ("x" * 300)))
+
+
 def test_missing_key_files_are_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys: .*no such directory.*ringfence keys new"):
         load_access(KeyDir(tmp_path / "nowhere"))

@@ -100,6 +100,12 @@ def test_the_error_for_a_missing_certificate_explains_how_to_create_one(tmp_path
         load_node_tls(keys, "c", NOW)
 
 
+def test_a_certificate_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
+    """As in a folder that the user of the node cannot enter."""
+    with pytest.raises(ConfigError, match=r"/x{300}/nodes/c\.pem: cannot be read \(File name too"):
+        load_node_tls(KeyDir(tmp_path / ("x" * 300)), "c", NOW)
+
+
 def test_a_nodes_own_certificate_can_replace_the_shared_file(tmp_path: Path) -> None:
     keys = create_keys(tmp_path / "keys", "b")
     mounted = KeyDir(Path(copytree(keys.path, tmp_path / "mounted")))

@@ -2,12 +2,15 @@
 
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from node.config.private_files import locked, replace_private, write_private
+from node.config.access import KeyDir
+from node.config.key_listing import list_certificates
+from node.config.private_files import locked, readable, replace_private, write_private
 from ringfence.errors import ConfigError
 
 
@@ -103,6 +106,25 @@ def test_the_lock_is_released_after_an_error(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError), locked(tmp_path):
             raise RuntimeError
+
+
+def test_the_certificates_of_a_folder_that_cannot_be_looked_up_are_not_listed(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list_certificates(KeyDir(tmp_path / ("x" * 300)), datetime.now(UTC))
+
+
+def test_an_error_of_reading_names_the_file(tmp_path: Path) -> None:
+    missing = tmp_path / "keys" / "a.token"
+
+    with pytest.raises(ConfigError) as of_file, readable(tmp_path):
+        missing.read_bytes()
+    with pytest.raises(ConfigError) as of_folder, readable(tmp_path):
+        raise PermissionError(13, "Permission denied")
+
+    assert str(of_file.value).startswith(f"{missing}: cannot be read (No such file or directory)")
+    assert str(of_folder.value).startswith(f"{tmp_path}: cannot be read (Permission denied)")
 
 
 def test_only_a_directory_can_be_locked(tmp_path: Path) -> None:

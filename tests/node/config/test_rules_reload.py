@@ -54,8 +54,9 @@ def test_invalid_rules_are_rejected_at_start(tmp_path: Path) -> None:
         rule_files_at(
             write_file(tmp_path / "api.yaml", "domain: api\nrules: 3\n", mtime=1000)
         ).load()
-    with pytest.raises(ConfigError, match="cannot be read"):
-        rule_files_at(tmp_path / "nowhere.yaml").load()
+    for name in ("nowhere.yaml", "x" * 300):  # The system refuses to look up the second one.
+        with pytest.raises(ConfigError, match="cannot be read"):
+            rule_files_at(tmp_path / name).load()
 
 
 def test_two_files_can_share_a_domain_only_with_merge(tmp_path: Path) -> None:
@@ -153,6 +154,22 @@ def test_a_directory_that_cannot_be_read_is_a_change_and_keeps_the_rules(
 
     assert amount_of(load_if_changed(rule_files)) == 5
     assert rule_files.refusal == ""
+
+
+def test_rules_that_cannot_be_looked_up_leave_the_rules_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder above them may have become inaccessible to the user of the node."""
+    rule_files = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000))
+    rule_files.load()
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+
+    assert rule_files.reload() is None
+    assert (rule_files.refusals, "permission denied" in rule_files.refusal) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,14 @@ def test_with_keys_the_gateway_uses_its_own_token_or_else_that_of_an_application
     assert url.ca == tmp_path / "ca.pem"
 
 
+def test_a_token_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
+    """As in a folder that the user of the node cannot enter."""
+    keys = str(tmp_path / ("x" * 300))
+
+    with pytest.raises(ConfigError, match=r"gateway\.token: cannot be read \(File name too long"):
+        cluster_url(NodeSettings(name="a", keys=keys))
+
+
 def test_the_error_without_any_token_states_which_token_to_create(tmp_path: Path) -> None:
     files = r"neither \S*/gateway\.token nor \S*/app\.token is there"
     with pytest.raises(ConfigError, match=rf"{files}; .*keys add-token .* gateway:check"):

@@ -80,6 +80,7 @@ def test_grpc_can_be_disabled() -> None:
         ({"tls_cert": "cert.pem"}, "must be set together"),
         ({"tls_client_ca": "ca.pem"}, "tls_client_ca needs a certificate"),
         ({"tokens": "/nowhere"}, "no such file"),
+        ({"tokens": f"/{'x' * 300}"}, "x: File name too long; let the gateway's user read it"),
         ({"domains": "api"}, "did you mean 'domain'"),
     ],
 )
