@@ -33,6 +33,48 @@ def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(
     assert (member.me.generation, member.me.incarnation) == refuted_by
 
 
+@pytest.mark.parametrize(
+    ("status", "refutations"),
+    [
+        (Status.ALIVE, 0),
+        (Status.LEAVING, 0),
+        (Status.SUSPECT, 1),
+        (Status.DEAD, 1),
+        (Status.LEFT, 1),
+    ],
+)
+def test_a_newer_record_of_this_member_is_replaced_whatever_its_status(
+    core, record, status, refutations
+):
+    """An earlier process may have raised the incarnation."""
+    member = core("a")
+
+    deliver(member, record("a", incarnation=7, status=status))
+
+    assert (member.me.incarnation, member.me.status) == (8, Status.ALIVE)
+    assert (member.counters["refutations"], member.health) == (refutations, refutations)
+
+
+def test_suspicions_of_a_later_process_cause_no_damping(core, record):
+    member = core("a")
+    deliver(member, *[record(name) for name in "bcd"])
+    for accuser in "bcd":
+        later = replace(member.me, generation=member.me.generation + 1)
+        deliver(member, replace(later, status=Status.SUSPECT, accuser=accuser))
+
+    assert member.counters["refutations"] == 3
+    assert not member.me.forward_only
+
+
+def test_a_member_that_has_left_does_not_change_its_record(core):
+    member = core("a")
+    member.left(0)
+    before = member.me
+
+    assert member.set_forward_only(True, 0) == []
+    assert member.me is before
+
+
 def test_a_members_own_record_changes_nothing(core):
     member = core("a")
     before = member.me

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from gossip import Ack, Exchange, Gossip, Nack, Ping, Status
+from gossip import Ack, Exchange, Gossip, Nack, Ping, Send, Settings, Status
 from tests.gossip.membership_calls import (
     HOME,
     NS,
     changes,
     deliver,
     first_ping,
+    is_word_to,
     run,
     run_answered,
     sent,
@@ -279,3 +280,23 @@ def test_an_earlier_process_of_an_accused_member_receives_no_accusation(core, re
     deliver(member, record("b", generation=2, status=Status.SUSPECT))
 
     assert member.receive(Nack("b", 1, 0), HOME, 0) == []
+
+
+@pytest.mark.parametrize("has_buddy", [True, False])
+def test_a_new_suspect_is_informed_and_probed_again(core, record, has_buddy):
+    """The answer to an accusation is its refutation."""
+    settings = Settings.lan()
+    member = core("m", settings=settings if has_buddy else settings.without_lifeguard())
+    member.found([record(f"n{number}") for number in range(30)], 0)
+    _, ping = first_ping(member)
+    effects = []
+    while member.counters["probes_failed"] == 0:
+        effects = member.tick(member.next_deadline())
+
+    accusation = record(ping.target, status=Status.SUSPECT, accuser="m")
+    informed = [each for each in effects if is_word_to(each, accusation)]
+    is_told = Send(accusation.address, Gossip("m", 1, (accusation,))) in informed
+    pings = [each.target for each in sent(effects, Ping)]
+    assert member.records[ping.target] == accusation
+    assert is_told is has_buddy
+    assert (accusation.name in pings) is has_buddy

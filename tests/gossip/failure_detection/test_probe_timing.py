@@ -346,3 +346,31 @@ def test_a_new_member_is_probed_before_the_next_round(core, record, datacenter, 
                 deliver(member, record("new", datacenter=datacenter), now=now)
 
     assert len(set(probed)) == 11
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 2, 3, 5])
+def test_each_helper_is_asked_once(core, record, helpers):
+    member = core("a")
+    deliver(member, record("b"), *[record(f"n{number}") for number in range(helpers)])
+    member.report_unreachable("b", 1)
+
+    messages = run_answered(member, NS // 2, silent="b")
+
+    asked = [to for to, message in messages if isinstance(message, PingReq)]
+    assert len(asked) == len(set(asked)) == min(helpers, 3)
+
+
+@pytest.mark.parametrize(
+    ("accused", "refutes"), [("m", True), ("a", False), ("z", False), (None, False)]
+)
+def test_the_answer_to_an_accusation_carries_the_refutation_first(core, record, accused, refutes):
+    member = core("m")
+    member.found([record("b"), record("c")], 0)
+    updates = (record(accused, status=Status.SUSPECT, accuser="c"),) if accused else ()
+
+    [ack] = sent(member.receive(Ping("b", 1, 7, "m", 0, updates), HOME, 0), Ack)
+
+    names = [each.name for each in ack.updates]
+    if refutes:
+        assert ack.updates[0] == member.me == record("m", incarnation=1)
+    assert names == ([accused] if accused else [])
