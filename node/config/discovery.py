@@ -20,7 +20,9 @@ __all__ = ["Discovery", "Seed", "from_environment", "parse_seed"]
 logger = logging.getLogger("ringfence.node")
 
 _LOOKUP_TIMEOUT = 5.0
-"""Time-out of one look-up in seconds."""
+"""Time-out of look-ups in seconds, until one has succeeded."""
+_OTHERS_TIMEOUT = 2.0
+"""Time-out of the other look-ups when one has succeeded: a new node waits 3 s for members."""
 
 
 class Seed(Struct, frozen=True):
@@ -70,26 +72,37 @@ class Discovery:
 
     def __init__(self, seeds: Sequence[str]) -> None:
         """Raises `ConfigError` for an invalid seed."""
-        self._seeds = [parse_seed(text) for text in seeds]
+        self._seeds = list(dict.fromkeys(map(parse_seed, seeds)))
         self._known: dict[str, list[Address]] = {}
         """Addresses of each seed from its last successful look-up."""
 
     async def resolve(self) -> list[Address]:
-        """Resolve all seeds. If a look-up fails, use the previous addresses of this seed."""
-        for seed in self._seeds:
-            try:
-                with trio.fail_after(_LOOKUP_TIMEOUT):
-                    self._known[seed.text] = await _look_up(seed)
-            except (OSError, UnicodeError, dns.exception.DNSException, trio.TooSlowError) as error:
-                known = self._known.get(seed.text)
-                logger.warning(
-                    "seed %s cannot be looked up (%s)%s",
-                    seed.text,
-                    str(error) or type(error).__name__,
-                    "; its previous addresses are used" if known else "",
-                )
+        """Resolve all seeds at the same time. If a look-up fails or takes too long, use the
+        previous addresses of this seed."""
+        began = trio.current_time()
+        waiting = dict.fromkeys(self._seeds)
+        with trio.move_on_after(_LOOKUP_TIMEOUT) as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def renew(seed: Seed) -> None:
+                    try:
+                        self._known[seed.text] = await _look_up(seed)
+                        scope.deadline = began + _OTHERS_TIMEOUT
+                    except (OSError, UnicodeError, dns.exception.DNSException) as error:
+                        self._log_failure(seed, str(error) or type(error).__name__)
+                    del waiting[seed]
+
+                for seed in self._seeds:
+                    nursery.start_soon(renew, seed)
+        for seed in waiting:
+            self._log_failure(seed, "no answer")
         found = [address for seed in self._seeds for address in self._known.get(seed.text, [])]
         return list(dict.fromkeys(found))
+
+    def _log_failure(self, seed: Seed, reason: str) -> None:
+        is_known = bool(self._known.get(seed.text))
+        previous = "; its previous addresses are used" if is_known else ""
+        logger.warning("seed %s cannot be looked up (%s)%s", seed.text, reason, previous)
 
 
 async def _look_up(seed: Seed) -> list[Address]:

@@ -189,6 +189,21 @@ def test_a_datagram_above_the_limit_is_neither_written_nor_read(record):
         decode(b"\x90" * (MAX_MESSAGE + 1))
 
 
+def test_a_message_has_at_most_1130_bytes(record):
+    updates = record("n" * 255, host="h" * 255, zone="z" * 100), record("b", zone="z" * 200)
+
+    def message(length):
+        return Gossip("s" * length, 1, updates)
+
+    longest = 100 + 1130 - len(encode(message(100)))
+    raw = encode(message(longest))
+    assert len(raw) == 1130
+    assert decode(raw) == message(longest)
+    with pytest.raises(ValueError, match="at most 1130 bytes, got 1131"):
+        encode(message(longest + 1))
+    assert refusal_of(decode, raw + b"\x00") == "oversized"
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

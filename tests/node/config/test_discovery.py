@@ -58,22 +58,55 @@ async def test_the_ipv6_loopback_address_of_a_name_is_returned_last(
     assert found == [("127.0.0.1", 7101), ("::1", 7101)]
 
 
-async def test_a_look_up_ends_after_five_seconds_and_the_others_follow(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("delays", "seconds", "found", "silent"),
+    [
+        ([1], 1, [1], []),
+        ([4.9], 4.9, [4.9], []),
+        ([5.1], 5, [], [5.1]),
+        ([5.1, 100], 5, [], [5.1, 100]),
+        ([100, 0], 2, [0], [100]),
+        ([2.1, 0.5, 1.9], 2, [0.5, 1.9], [2.1]),
+        ([3, 4], 3, [3], [4]),  # An answer after more than 2 s is enough, too.
+    ],
+)
+async def test_look_ups_that_are_slow_delay_a_node_only_if_it_has_no_other_seed(
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    delays: list[float],
+    seconds: float,
+    found: list[float],
+    silent: list[float],
 ) -> None:
+    """A node that starts waits 3 s for other members. Then it starts alone."""
+
     async def getaddrinfo(host: str, port: int, **kind: int) -> list[object]:
-        await trio.sleep(4.9 if host == "slow.test" else 100)
-        return [(0, 0, 0, "", ("10.0.0.7", port))]
+        await trio.sleep(float(host.removeprefix("after-")))
+        return [(0, 0, 0, "", (f"address of {host}", port))]
 
     monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
     began = trio.current_time()
 
-    found = await Discovery(["silent.test:1", "dns:slow.test:2", "10.0.0.8:3"]).resolve()
+    addresses = await Discovery([f"dns:after-{delay}:7101" for delay in delays]).resolve()
 
-    assert trio.current_time() - began == pytest.approx(5 + 4.9)
-    assert found == [("10.0.0.7", 2), ("10.0.0.8", 3)]
-    assert "seed silent.test:1 cannot be looked up (TooSlowError)" in caplog.text
-    assert "previous addresses" not in caplog.text
+    assert trio.current_time() - began == pytest.approx(seconds)
+    assert addresses == [(f"address of after-{delay}", 7101) for delay in found]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"seed dns:after-{delay}:7101 cannot be looked up (no answer)" for delay in silent
+    ]
+
+
+async def test_an_error_without_a_text_is_logged_by_its_class(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def getaddrinfo(host: str, port: int, **kind: int) -> list[object]:
+        raise OSError
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+
+    assert await Discovery(["a.test:1"]).resolve() == []
+    assert "seed a.test:1 cannot be looked up (OSError)" in caplog.text
 
 
 def test_a_pod_reads_name_and_address_from_its_environment() -> None:
