@@ -47,24 +47,28 @@ address do not delay a probe from another."""
 class _Tls:
     """TLS context of the port. New connections use the certificate that was loaded last."""
 
+    context: ssl.SSLContext
+
     def __init__(self, keys: KeyDir, name: str) -> None:
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
         self._keys = keys
         self._name = name
         self.reload()
 
     def reload(self) -> None:
-        """Load the certificate of the node. Raises `ConfigError`."""
+        """Load the certificate of the node. If it raises `ConfigError`, the previous one stays."""
         certificate, key = certificate_files(self._keys, self._name)
+        # A failed load would leave the previous context without a certificate.
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
         try:
-            self.context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{certificate}: must be a certificate that the admin port can use, got {error}; "
                 "`ringfence keys new` writes one"
             ) from error
+        self.context = context
 
 
 class AdminPort:

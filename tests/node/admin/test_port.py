@@ -16,7 +16,7 @@ import trio
 from node.admin import AdminPort, open_port
 from node.admin.connection import AdminLimits
 from node.config.access import KeyDir
-from node.config.key_files import write_keys
+from node.config.key_files import renew, write_keys
 from ringfence.errors import ConfigError
 from tests.node.cluster import world
 
@@ -201,3 +201,46 @@ async def test_a_port_that_other_hosts_can_reach_uses_tls(
             stream = trio.SSLStream(stream, context)
         async with stream:
             await ask(stream)
+
+
+async def certificate_of(opened: AdminPort) -> bytes:
+    """Return the certificate that the port presents on a new connection."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream("127.0.0.1", int(opened.url.rpartition(":")[2])), context
+    )
+    async with stream:
+        await ask(stream)
+        return bytes(stream.getpeercert(binary_form=True))
+
+
+async def test_new_connections_use_a_renewed_certificate_only_if_it_matches_its_key(
+    tmp_path: Path,
+) -> None:
+    """Files may be copied one after the other while the certificate is loaded again."""
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], [], ["app:check"], 2)
+    async with world("a") as made:
+        opened = await open_port(made.nodes["a"], ("0.0.0.0", 0), keys)
+        made.nursery.start_soon(opened.run)
+        before = await certificate_of(opened)
+        old_key = keys.key.read_bytes()
+        renew(keys.path, [], 3)
+        new_key = keys.key.read_bytes()
+
+        keys.key.write_bytes(old_key)
+        with pytest.raises(ConfigError, match="a certificate that the admin port can use"):
+            opened.reload_certificate()
+        assert await certificate_of(opened) == before
+        keys.key.write_bytes(new_key)
+        assert await certificate_of(opened) == before
+        opened.reload_certificate()
+
+        assert await certificate_of(opened) != before
+
+
+async def test_a_port_without_tls_has_no_certificate_to_load_again() -> None:
+    async with port() as opened:
+        opened.reload_certificate()
+        assert opened.url.startswith("http:")
