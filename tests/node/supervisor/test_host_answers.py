@@ -32,7 +32,10 @@ class HostPort:
         self._monkeypatch = monkeypatch
 
     async def open(self) -> "HostPort":
-        async def bind(respond: Any, *rest: object) -> Any:
+        async def bind(
+            respond: Any, on_refused: object, address: object, keys: object, name: str, *_: object
+        ) -> Any:
+            assert (address, keys, name) == (("127.0.0.1", 7180), None, "a")
             return respond
 
         self._monkeypatch.setattr(host_port, "bind_port", bind)
@@ -121,6 +124,11 @@ async def test_readiness_is_answered_from_a_cache_for_a_fifth_of_a_second(
 
     assert host.asked == "ac"
     assert json.loads(response.body)["title"] == "not ready: b"
+    host.members[1].is_up = True
+    response = await host.ask("/readyz")
+
+    assert host.asked == "abc"
+    assert response.status == 200
 
 
 async def test_simultaneous_questions_about_readiness_share_one_query(
@@ -237,14 +245,17 @@ async def test_metrics_are_those_of_the_members_that_answer(
     host.answers = {"a": MemberResponse(200, [], page), "b": None, "c": NOT_READY}
     await host.open()
 
-    response = await host.ask("/metrics", headers={b"accept": b"text/plain"})
+    sent = {b"accept": b"text/plain", b"authorization": b"Bearer x", b"host": b"web"}
+    response = await host.ask("/metrics", headers=sent)
 
     assert response.status == 200
     assert b'x{member="a"} 7' in response.body
     assert b'x{member="c"}' not in response.body
-    assert {dict(headers)[b"accept"].partition(b";")[0] for headers in host.headers} == {
-        b"application/openmetrics-text"
-    }
+    for headers in host.headers:
+        values = dict(headers)
+        assert len(values) == len(headers)
+        assert values.pop(b"accept").startswith(b"application/openmetrics-text")
+        assert values == {b"authorization": b"Bearer x", b"host": b"web"}
 
 
 async def test_a_query_goes_to_the_first_member_that_answers_with_some_of_its_headers(

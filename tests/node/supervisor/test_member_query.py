@@ -49,6 +49,16 @@ async def test_a_complete_response_is_returned_unchanged() -> None:
     assert received[0].startswith(b"GET /v1/ring?shard=7 HTTP/1.1\r\nhost: localhost:7180\r\n")
 
 
+async def test_a_response_may_have_a_megabyte() -> None:
+    """A page of metrics has some hundred kilobytes."""
+    body = bytes(1 << 20)
+    async with member(b"HTTP/1.1 200 \r\ncontent-length: 1048576\r\n\r\n" + body) as (address, _):
+        response = await query(address)
+
+    assert response is not None
+    assert response.body == body
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 \r\ncontent-length: 9\r\n\r\nhalf"]
 )
