@@ -72,14 +72,15 @@ class InternalErrors:
 
 
 def _cause_of(place: str, error: Exception) -> _Cause:
-    """Return the cause of an error: its place, its class and the line that raised it."""
-    inner: BaseException = error
-    while isinstance(inner, BaseExceptionGroup):
-        inner = inner.exceptions[0]
-    trace = inner.__traceback__
+    """Return the cause of an error: its place, its class and the line that raised it.
+
+    The cause of a group is the cause of its first error.
+    """
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     file = "" if trace is None else trace.tb_frame.f_code.co_filename
     line = 0 if trace is None else trace.tb_lineno
-    kind = type(inner) if isinstance(inner, Exception) else type(error)
-    return place, kind, file, line
+    return place, type(error), file, line
