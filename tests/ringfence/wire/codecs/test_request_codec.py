@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgpack import packb, unpackb
+from msgpack import Packer, packb, unpackb
 from msgspec.structs import replace
 
 from ringfence.limiter.limit import Limit
@@ -320,3 +320,106 @@ def test_peek_request_never_raises(payload):
     for each in (payload, b"\x9f\x04" + payload):
         peeked = peek_request(each)
         assert peeked is None or (peeked[0] >= 1 and 1 <= peeked[1] <= MAX_KEYS)
+
+
+def start_of_request(length: int, kind: object, seq: object, rows: int) -> bytes:
+    """Return the fields of an encoded request up to the number of its keys."""
+    packer = Packer()
+    fields = (kind, seq, 0, VIEW, 250, 0, False)
+    return b"".join(
+        [packer.pack_array_header(length), *map(packb, fields), packer.pack_array_header(rows)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "kind", "seq", "rows", "peeked"),
+    [
+        (15, 4, 1, 1, (1, 1)),
+        (15, 4, MAX_U64, 4096, (MAX_U64, 4096)),
+        (14, 4, 1, 1, None),
+        (16, 4, 1, 1, None),
+        (15, 3, 1, 1, None),
+        (15, 5, 1, 1, None),
+        (15, 4, 0, 1, None),
+        (15, 4, -1, 1, None),
+        (15, 4, True, 1, None),
+        (15, 4, 1.0, 1, None),
+        (15, 4, b"1", 1, None),
+        (15, 4, 1, 0, None),
+        (15, 4, 1, 4097, None),
+    ],
+)
+def test_peek_request_checks_type_number_field_count_sequence_number_and_row_count(
+    length: int, kind: object, seq: object, rows: int, peeked: tuple[int, int] | None
+) -> None:
+    assert peek_request(start_of_request(length, kind, seq, rows)) == peeked
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("size", [MIN_KEY, MAX_KEY])
+def test_keys_have_8_to_128_bytes(count: int, size: int) -> None:
+    message = with_columns(request(count), keys=[bytes(size)] * count)
+    assert read_request(unpackb(packb(write_request(message)))) == message
+
+    wrong = size - 1 if size == MIN_KEY else size + 1
+    for keys in ([bytes(wrong)] * count, [*[bytes(size)] * (count - 1), bytes(wrong)]):
+        with pytest.raises(BadMessage, match=r"Request\.keys"):
+            write_request(with_columns(message, keys=keys))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_columns_of_an_answer_have_greatest_values(count: int) -> None:
+    greatest = (6, MAX_U64, MAX_U64, LONGEST_NS, LONGEST_NS, LONGEST_NS, MAX_U64, 7)
+    rows = [[value] * count for value in greatest]
+    message = Answer(7, VIEW, 3, Results(Outcomes(*rows[:7]), rows[7]))
+    assert read_answer(unpackb(packb(write_answer(message)))) == message
+
+    for column in (0, 7):
+        for value in (-1, greatest[column] + 1):
+            rows = [[0] * count for _ in greatest]
+            rows[column] = [value] * count
+            with pytest.raises(BadMessage, match="Answer"):
+                write_answer(Answer(7, VIEW, 3, Results(Outcomes(*rows[:7]), rows[7])))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("column", [3, 4, 5])
+def test_a_longer_duration_is_written_as_the_longest(count: int, column: int) -> None:
+    rows = [[1] * count for _ in range(8)]
+    rows[column] = [LONGEST_NS + 1] * count
+
+    decoded = read_answer(write_answer(Answer(7, VIEW, 3, Results(Outcomes(*rows[:7]), rows[7]))))
+
+    outcomes = decoded.results.outcomes
+    durations = outcomes.retry_after_ns, outcomes.reset_after_ns, outcomes.delay_ns
+    assert durations[column - 3] == [LONGEST_NS] * count
+    assert durations[column - 4] == [1] * count
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.0, None, b"", b"\1\1\1"])
+@pytest.mark.parametrize("column", range(8))
+def test_an_answer_with_one_row_has_a_natural_number_in_each_column(
+    column: int, value: object
+) -> None:
+    fields = write_answer(answer())
+    fields[5 + column] = value
+
+    with pytest.raises(BadMessage, match="Answer"):
+        read_answer(fields)
+
+
+@pytest.mark.parametrize(("column", "most"), [(0, 6), (7, 7)])
+@pytest.mark.parametrize("others", [0, 9])
+def test_an_answer_with_one_row_has_a_known_code_and_source(
+    column: int, most: int, others: int
+) -> None:
+    fields = write_answer(answer())
+    fields[6:12] = [others] * 6
+    for value in (0, most):
+        fields[5 + column] = value
+        results = read_answer(fields).results
+        assert (results.outcomes.codes, results.sources)[column // 7] == [value]
+
+    fields[5 + column] = most + 1
+    with pytest.raises(BadMessage, match="Answer"):
+        read_answer(fields)
