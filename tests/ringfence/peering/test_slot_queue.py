@@ -1,83 +1,21 @@
 """Queue of callers that wait for a slot: served in order of arrival, with a slot kept for each."""
 
-from functools import partial
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.engine_choice import decide_batch
-from ringfence.peering.slot_queue import ASK_AGAIN_NS, SlotQueue
-from ringfence.rules import Rule
-from ringfence.wire import Batch, Op, Results, Source
-
-SECOND = 10**9
-SLOTS, RATE, SHADOW = 7, 8, 9
-RULES = {
-    SLOTS: Rule(SLOTS, "d", (("job", None),), Limit.of_ns(2, 60 * SECOND, Algorithm.CONCURRENCY)),
-    RATE: Rule(RATE, "d", (("user", None),), Limit.of_ns(1, 60 * SECOND, Algorithm.FIXED_WINDOW)),
-    SHADOW: Rule(
-        SHADOW, "d", (("s", None),), Limit.of_ns(1, 60 * SECOND, Algorithm.CONCURRENCY), shadow=True
-    ),
-}
-KEY = SLOTS.to_bytes(8, "big") + b"x"
-USER = RATE.to_bytes(8, "big") + b"x"
-SHADOWED = SHADOW.to_bytes(8, "big") + b"x"
-
-
-class Owner:
-    """A queue over an engine; a caller that waits is called into `called`."""
-
-    def __init__(self, **bounds):
-        engine = Engine(max_keys=100)
-        engine.set_rules(
-            {
-                number: EngineRule(rule.limit, denies_group=not rule.shadow)
-                for number, rule in RULES.items()
-            }
-        )
-        self.called = []
-        self.now = 1000 * SECOND
-        self.queue = SlotQueue(
-            partial(decide_batch, engine),
-            RULES.get,
-            lambda _, tickets: self.called.extend(tickets),
-            **bounds,
-        )
-
-    def ask(self, batch, who="client"):
-        outcomes = self.queue.decide(batch, self.now)
-        verdicts = Results(outcomes, [Source.OWNER] * len(batch))
-        self.queue.on_answered(who, batch, verdicts, self.now)
-        return outcomes
-
-    def check(self, ticket=0, key=KEY, cost=1, who="client"):
-        """Return the slot, 0 when denied."""
-        outcomes = self.ask(
-            Batch(Op.CHECK, [key], [cost], slot_ids=[ticket] if ticket else []), who
-        )
-        assert (outcomes.codes[0] == Code.DENIED) == (outcomes.slot_ids[0] == 0 and cost > 0)
-        return outcomes.slot_ids[0]
-
-    def retry_after_ns(self):
-        return self.queue.decide(Batch(Op.CHECK, [KEY], [1]), self.now).retry_after_ns[0]
-
-    def release(self, slot_id, age_ns=0, key=KEY):
-        self.ask(
-            Batch(Op.REFUND, [key], [1], slot_ids=[slot_id], ages_ns=[age_ns] if age_ns else [])
-        )
-
-    def leave(self, ticket):
-        self.ask(Batch(Op.CHECK, [KEY], [0], slot_ids=[ticket]))
-
-    def later(self, ns):
-        self.now += ns
-        self.queue.tick(self.now)
-
-
-def full():
-    owner = Owner()
-    return owner, owner.check(), owner.check()
+from ringfence.limiter import Algorithm, Code, Limit
+from ringfence.peering.slot_queue import ASK_AGAIN_NS
+from ringfence.wire import Batch, Op
+from tests.ringfence.peering.slot_owner import (
+    KEY,
+    RATE,
+    RULES,
+    SECOND,
+    SHADOWED,
+    USER,
+    Owner,
+    full,
+)
 
 
 def test_waiters_are_called_in_order_and_take_their_slot():
