@@ -191,3 +191,118 @@ async def test_a_wait_ends_when_its_requests_are_done_or_all_rows_have_answers(
         nursery.start_soon(request.wait, request.requests)
         await trio.testing.wait_all_tasks_blocked()
         slow.dones[0](None)
+
+
+def test_checks_with_identities_of_another_process_keep_them() -> None:
+    ids = [(9, 1, 0), (9, 1, 1), (9, 1, 2)]
+    request = PendingRequest(Batch(Op.CHECK, [b"key-0000"] * 3, [1] * 3, ids=ids), 0.0)
+    first, second = Member((5, 7, 0)), Member()
+
+    send(request, ([0, 1, 2], first))
+    send(request, ([0, 2], second))
+
+    assert [batch.ids for batch in first.batches] == [ids]
+    assert [batch.ids for batch in second.batches] == [[ids[0], ids[2]]]
+    assert request.identified() is request.batch
+
+
+def test_of_two_earlier_identities_of_a_check_the_first_is_repeated() -> None:
+    request, first, second, third = pending(2), Member((5, 7, 0)), Member((6, 1, 3)), Member()
+    send(request, ([0], first))
+    send(request, ([0, 1], second))
+
+    send(request, ([0, 1], third))
+
+    assert third.batches[0].ids == [(5, 7, 0), (6, 1, 4)]
+
+
+def test_send_returns_the_new_requests() -> None:
+    request, one, other = pending(2), Member(), Member()
+
+    sent = request.send([([0], one, False)], 0)  # type: ignore[list-item]
+    later = request.send([([0], one, False), ([1], other, True)], 1)  # type: ignore[list-item]
+
+    assert [each.rows for each in sent] == [[0]]
+    assert [each.rows for each in later] == [[0], [1]]
+    assert request.requests == [*sent, *later]
+
+
+@pytest.mark.parametrize("parts", [[[0, 1]], [[0], [1]], [[0, 1], [0, 1]]])
+def test_collected_answers_do_not_replace_later_results(parts: list[list[int]]) -> None:
+    request, members = pending(2), [Member() for _ in parts]
+    for rows, member in zip(parts, members, strict=True):
+        send(request, (rows, member))
+        member.dones[0](answers(*[Code.ALLOWED] * len(rows)))
+    request.collect()
+    assert codes(request) == [Code.ALLOWED] * 2
+
+    request.results = answers(Code.DENIED, Code.DENIED, source=Source.POLICY)
+    request.missing = [0, 1]
+    request.collect()
+
+    assert codes(request) == [Code.DENIED] * 2
+    assert request.results.sources == [Source.POLICY] * 2
+
+
+def test_an_answer_for_some_rows_leaves_the_others_missing() -> None:
+    request, member = pending(), Member()
+    send(request, ([1], member))
+    member.dones[0](answers(Code.DENIED))
+
+    request.collect()
+
+    assert [*request.missing] == [0, 2]
+    assert codes(request)[1] == Code.DENIED
+
+
+def test_rows_that_are_not_shed_are_returned_as_they_are() -> None:
+    request = pending()
+    rows = [2, 0]
+    assert request.without_shed(rows) == rows
+
+    request.shed = {0}
+    assert request.without_shed(rows) == [2]
+
+
+def test_answers_after_a_time_out_are_collected() -> None:
+    request, member = pending(), Member()
+    send(request, ([0, 1, 2], member))
+    member.dones[0](None)
+    request.collect()
+    assert [*request.missing] == [0, 1, 2]
+    assert not request.shed
+
+    member.dones[0](answers(*[Code.DENIED] * 3))
+    request.collect()
+
+    assert codes(request) == [Code.DENIED] * 3
+
+
+async def test_a_wait_for_some_requests_ends_when_other_answers_contain_all_missing_rows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    request, slow, one, other = pending(), Member(), Member(), Member()
+    send(request, ([0, 1, 2], slow))
+    send(request, ([0], one))
+    send(request, ([1], other))
+    request.missing = [0, 1]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(request.wait, request.requests[:1])
+        one.dones[0](answers(Code.ALLOWED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        other.dones[0](None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        other.dones[0](answers(Code.ALLOWED))
+
+
+def test_a_request_without_a_member_is_not_shed() -> None:
+    request = pending(2)
+    request.add_request(request.batch, [0], None)
+    send(request, ([1], Member(is_busy=True)))
+
+    request.shed_rows_of_busy_members()
+
+    assert request.shed == {1}
