@@ -247,7 +247,7 @@ class FramesInFlight:
 
     # -- failures ------------------------------------------------------------------------------
 
-    def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
+    def expire(self, now: float, received_at: float, *, is_draining: bool) -> list[Frame]:
         """Fail the frames that were not answered in time; return the frames which show that the
         member is silent.
 

@@ -128,3 +128,113 @@ def test_each_batch_gets_its_rows_once_from_any_parts(sizes, random):
         [[next(numbers) for _ in range(size)]] for size in sizes
     ]
     assert sender.queue.is_empty
+
+
+def room(sender):
+    """Return how many more checks may wait."""
+    return next(rows for rows in range(100) if not sender.queue.has_room(rows + 1))
+
+
+def test_a_batch_makes_room_when_all_its_rows_are_answered():
+    sender = Sender(max_waiting=5)
+    sender.ask("a", "b"), sender.ask("c", "d", "e")
+    sender.flush()
+    rooms = [room(sender)]
+    for rows in ((0,), (2, 3), (1,), (4,)):
+        sender.in_flight.answer(part_of(1, *rows))
+        rooms.append(room(sender))
+
+    assert rooms == [0, 0, 0, 2, 5]
+
+
+def test_single_checks_of_a_frame_get_their_rows_at_once_and_make_room_together():
+    sender = Sender(max_waiting=3)
+    pending = sender.queue.open_pending_batch(0.0)
+    for key in (b"first...", b"second..", b"third..."):
+        pending.join(key, 1)
+    received = []
+    pending.sent.on_rows = lambda rows, results: received.append((rows, remaining([results])))
+    sender.flush()
+    rooms = []
+    for rows in ((2,), (0, 2), (1,)):
+        sender.in_flight.answer(part_of(1, *rows))
+        rooms.append(room(sender))
+
+    assert received == [([2], [[2]]), ([0], [[0]]), ([1], [[1]])]
+    assert rooms == [0, 0, 3]
+
+
+def test_late_rows_of_single_checks_are_passed_on_at_once():
+    sender = Sender()
+    pending = sender.queue.open_pending_batch(0.0)
+    for key in (b"first...", b"second.."):
+        pending.join(key, 1)
+    received = []
+    pending.sent.on_rows = lambda rows, results: received.append((rows, remaining([results])))
+    sender.flush()
+    sender.queue.expire(2.0, -1.0)
+    for rows in ((1,), (0, 1), (0,)):
+        sender.in_flight.answer_late(part_of(1, *rows))
+
+    assert received == [([1], [[1]]), ([0], [[0]])]
+
+
+def test_results_are_observed_with_their_batch_and_time_before_the_caller_receives_them():
+    sender, seen = Sender(), []
+
+    def observe(batch, results, asked_at):
+        seen.append((batch.keys, remaining([results]), asked_at))
+
+    first = sender.ask("a", "b", now=0.25)
+    second = sender.ask("c", now=0.5)
+    pending = sender.queue.open_pending_batch(0.75)
+    for key in (b"first...", b"second.."):
+        pending.join(key, 1)
+    sender.flush(0.75)
+    sender.in_flight.answer(part_of(1, 0, 2, 4), observe)
+    sender.in_flight.answer(part_of(1, 1, 3), observe)
+
+    assert seen == [
+        ([b"       c"], [[2]], 0.5),
+        ([b"second.."], [[4]], 0.75),
+        ([b"       a", b"       b"], [[0, 1]], 0.25),
+        ([b"first..."], [[3]], 0.75),
+    ]
+    assert (len(first), len(second)) == (1, 1)
+
+
+def test_rows_beyond_those_of_the_frame_are_a_protocol_error():
+    for rows, is_valid in (((0, 2), True), ((0, 3), False), ((3,), False)):
+        sender = Sender()
+        received = sender.ask("a", "b", "c")
+        sender.flush()
+        if is_valid:
+            assert sender.in_flight.answer(part_of(1, *rows))
+            assert received == []
+        else:
+            with pytest.raises(RemoteProtocolError, match="must be rows of its request"):
+                sender.in_flight.answer(part_of(1, *rows))
+            assert received == [None]
+
+
+def test_a_late_answer_with_rows_beyond_those_of_the_frame_is_ignored():
+    sender = Sender()
+    received = sender.ask("a")
+    sender.flush()
+    sender.queue.expire(2.0, -1.0)
+
+    sender.in_flight.answer_late(part_of(1, 1))
+    assert received == [None]
+    sender.in_flight.answer_late(part_of(1, 0))
+    assert remaining(received[1:]) == [[0]]
+
+
+def test_a_refused_frame_without_partial_answers_gets_no_late_answer():
+    sender = Sender()
+    received = sender.ask("a")
+    sender.flush()
+    sender.in_flight.refuse(1)
+
+    sender.in_flight.answer_late(answer_to(1, 1))
+
+    assert received == [None]

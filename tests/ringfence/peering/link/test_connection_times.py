@@ -1,0 +1,235 @@
+"""Connection of a link: exact times of pings, losses and handshakes, and pauses of this process."""
+
+import pytest
+import trio
+
+from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.peering.link.connection import Destination
+from ringfence.peering.target import SHED
+from ringfence.wire import AskStats, ErrorCode, Hello, Refused, Role
+from tests.ringfence.peering.link.linked_world import DELAY, THERE, TIMEOUT, ask, call, world
+
+ROUND_TRIP = 2 * DELAY
+ADAPTED = ROUND_TRIP + 0.2
+"""Time-out after the handshake: the round trip plus the margin."""
+
+
+async def until(started, seconds):
+    await trio.sleep_until(started + seconds)
+
+
+async def test_after_a_pause_of_this_process_answers_are_read_before_requests_expire(
+    autojump_clock,
+):
+    async with world(answer_timeout_margin=TIMEOUT) as w:
+        w.link.open()
+        await trio.sleep(1)
+        asked = ask(w.link, "a")
+        autojump_clock.jump(TIMEOUT + 0.06)
+        await trio.sleep(1)
+
+        assert asked.is_answered
+
+
+async def test_a_timer_may_be_a_little_late(autojump_clock):
+    async with world(answer_timeout_margin=TIMEOUT) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        autojump_clock.jump(TIMEOUT + 0.04)
+        await trio.sleep(DELAY / 2)
+
+        assert asked.received == [None]
+
+
+async def test_after_a_long_pause_a_silent_member_is_noticed_50_ms_later(autojump_clock):
+    async with world(answer_timeout_margin=TIMEOUT) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        autojump_clock.jump(60)
+        started = trio.current_time()
+        await until(started, 0.049)
+        assert asked.received == []
+        await until(started, 0.051)
+
+        assert len(asked.received) == 1
+
+
+async def test_the_handshake_is_the_first_round_trip(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        assert w.link.answer_timeout(0.0, 9.0) == 9.0
+        await trio.sleep(1)
+
+        assert w.link.answer_timeout(0.0, 9.0) == pytest.approx(ROUND_TRIP * 3)
+        assert w.link.answer_timeout(0.2, 9.0) == pytest.approx(ADAPTED)
+
+
+@pytest.mark.parametrize(
+    ("limits", "lost_after"),
+    [({}, 3 * ADAPTED), ({"slow_timeout": 1.0}, 1.0), ({"deadline": 0.9}, 3 * ADAPTED)],
+)
+async def test_a_silent_member_is_pinged_after_a_time_out_and_lost_after_three_or_slow_timeout(
+    autojump_clock, limits, lost_after
+):
+    async with world(**limits) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = w.peer.answers_pings = w.peer.sends_welcome = False
+        started = trio.current_time()
+        ask(w.link, "a")
+        await until(started, ADAPTED - 0.001)
+        assert w.link.is_alive()
+        await until(started, ADAPTED + 0.001)
+        assert not w.link.is_alive()
+        assert w.link.is_ready
+
+        await until(started, lost_after - 0.001)
+        assert w.link.is_ready
+        assert not w.link.is_lost
+        await until(started, lost_after + 0.001)
+        assert not w.link.is_ready
+        assert w.link.is_lost
+        assert "node:7101 has not answered for" in str(w.link.refusal)
+        silence = float(str(w.link.refusal).split()[-2])
+        assert silence == pytest.approx(1 + lost_after, abs=0.1)
+
+
+async def test_a_member_that_answers_the_ping_is_alive_again(autojump_clock):
+    async with world(slow_timeout=1.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        started = trio.current_time()
+        ask(w.link, "a")
+        await until(started, ADAPTED + 0.001)
+        assert not w.link.is_alive()
+        await until(started, ADAPTED + ROUND_TRIP + 0.001)
+
+        assert w.link.is_alive()
+
+
+async def test_a_member_without_a_welcome_is_dropped_after_the_handshake_time_out(autojump_clock):
+    async with world(handshake_timeout=0.75) as w:
+        w.peer.sends_welcome = False
+        w.link.open()
+        while not w.peer.hellos:  # noqa: ASYNC110 - a link has no event.
+            await trio.sleep(DELAY / 4)
+        started = trio.current_time() - DELAY
+        await until(started, 0.74)
+        assert w.link.refusal is None
+        await until(started, 0.76)
+
+        assert isinstance(w.link.refusal, PeerUnavailable)
+        assert "sent no welcome" in str(w.link.refusal)
+
+
+async def test_a_handshake_time_out_does_not_end_a_connection_with_a_welcome(autojump_clock):
+    async with world(handshake_timeout=0.75) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.hang_up()
+        await trio.sleep(1)
+
+        assert w.link.is_ready
+        assert len(w.peer.hellos) == 2
+
+
+async def test_a_link_connects_once(autojump_clock):
+    async with world() as w:
+        for _ in range(3):
+            w.link.open()
+            await trio.sleep(1)
+
+        assert len(w.peer.hellos) == 1
+
+
+async def test_requests_fail_at_once_when_a_member_ends_the_connection_for_its_credential(
+    autojump_clock,
+):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        await trio.sleep(2 * DELAY)
+        w.peer.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "revoked")
+        w.peer.connections[-1].close(ErrorCode.BAD_CREDENTIAL, "revoked")
+        w.peer.transport.flush()
+        await trio.sleep(1.5 * DELAY)
+
+        assert asked.received == [None]
+        assert w.link.is_lost
+        assert isinstance(w.link.refusal, AccessDenied)
+        assert w.listener.reachable == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.NOT_PERMITTED, AccessDenied),
+        (ErrorCode.OVERLOADED, type(None)),
+        (ErrorCode.TOO_LATE, type(None)),
+        (ErrorCode.NOT_HERE, PeerUnavailable),
+    ],
+)
+async def test_a_refused_call_fails_and_others_continue(autojump_clock, code, kind):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.reply_to_other = lambda question: Refused(question.seq, code, "no")
+        refused = call(w.link, AskStats)
+        asked = ask(w.link, "a")
+        await trio.sleep(1)
+
+        assert refused == [None]
+        assert asked.is_answered
+        assert w.link.is_ready
+        assert isinstance(w.link.refusal, kind)
+
+
+def hello(credential=b""):
+    return Hello(Role.CLIENT, "web", credential, 5)
+
+
+def test_the_credential_is_made_for_each_connection():
+    given = Destination(THERE, hello(b"fixed"))
+    assert given.hello_on(None).credential == b"fixed"
+
+    made = Destination(THERE, hello(), lambda connection: b"for %d" % connection)
+    assert [made.hello_on(number).credential for number in (1, 2)] == [b"for 1", b"for 2"]
+    assert made.hello.credential == b""
+
+
+@pytest.mark.parametrize(
+    ("destination", "needs_token"),
+    [
+        (Destination(THERE, hello()), True),
+        (Destination(THERE, hello(b"secret")), False),
+        (Destination(THERE, hello(), lambda _: b"secret"), False),
+    ],
+)
+def test_only_a_sender_without_a_credential_is_told_to_add_a_token(destination, needs_token):
+    error = destination.error_of(ErrorCode.BAD_CREDENTIAL, "unknown")
+
+    assert isinstance(error, AccessDenied)
+    assert ("requires a token" in str(error)) == needs_token
+
+
+async def test_a_shed_batch_leaves_room(autojump_clock):
+    async with world(max_waiting=1) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.reply = lambda request: Refused(request.seq, ErrorCode.OVERLOADED, "behind")
+        for _ in range(3):
+            asked = ask(w.link, "a")
+            await trio.sleep(0.1)
+            assert asked.received == [SHED]
+        w.peer.reply = w.peer.answer
+        asked = ask(w.link, "a")
+        await trio.sleep(0.1)
+
+        assert asked.is_answered
