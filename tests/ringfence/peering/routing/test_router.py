@@ -1,20 +1,25 @@
 """Which member decides a check: owner, standby, failure policy."""
 
+import pytest
 import trio
 
-from hashring import Ring
+from hashring import Ring, shard_of
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
-from ringfence.peering.routing import Routes
+from ringfence.peering.routing import Router, Routes
+from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.rules import encode_key
-from ringfence.wire import MAX_KEYS, Source
+from ringfence.wire import MAX_KEYS, Batch, Op, Source
 from tests.ringfence.peering.routing.cluster import (
     DENY,
     LOCAL,
     LONE,
     PLAIN,
     RING,
+    RULES,
+    ClientCluster,
     Cluster,
+    HandClock,
     codes,
     key_of,
 )
@@ -214,3 +219,193 @@ async def test_a_group_stays_in_one_frame():
 
     assert [batch.groups for batch, *_ in cluster.members["a"].asked] == [[MAX_KEYS - 1], [3]]
     assert codes(results) == [Code.ALLOWED] * len(keys)
+
+
+def router_of(cluster, **options):
+    """Return a router to the members of a cluster, with the routes of its router."""
+    router = Router(FailurePolicy(RULES.get, HandClock(), 1000).decide, **options)
+    router.routes = cluster.router.routes
+    return router
+
+
+def check_of(*keys, op=Op.CHECK):
+    return Batch(op, list(keys), [1] * len(keys))
+
+
+async def test_checks_that_the_failure_policy_decided_are_reported():
+    cluster, seen = Cluster(), []
+    router = router_of(cluster, undecided=lambda *row: seen.append(row))
+    plain, deny, local, counted = key_of("a"), key_of("a", DENY), key_of("a", LOCAL), key_of("b")
+    cluster.members["a"].is_lost = True
+    cluster.members["c"].is_lost = True
+    cluster.members["b"].ask = only_as_owner(cluster.members["b"])
+
+    await router.decide(check_of(plain, counted, deny, local), lambda row: True)
+
+    assert seen == [
+        (plain, Code.ALLOWED, Source.POLICY),
+        (deny, Code.DENIED, Source.POLICY),
+        (local, Code.ALLOWED, Source.LOCAL),
+    ]
+    await router.decide(check_of(plain, op=Op.CHARGE), lambda row: True)
+    assert len(seen) == 3
+    cluster.members["a"].sheds = True
+    await router.decide(check_of(plain), lambda row: True)
+    assert seen[3:] == [(plain, Code.ALLOWED, Source.SHED)]
+
+
+def only_as_owner(member):
+    """Return an `ask` of a member that has no replicas."""
+    ask = member.ask
+
+    def ask_owner(batch, *, hops, as_standby, done):
+        if as_standby:
+            done(None)
+            return None
+        return ask(batch, hops=hops, as_standby=as_standby, done=done)
+
+    return ask_owner
+
+
+async def test_checks_that_a_member_refused_are_not_reported_as_undecided():
+    cluster, seen = Cluster(), []
+    router = router_of(cluster, undecided=lambda *row: seen.append(row))
+    cluster.members["a"].ask = lambda batch, *, hops, as_standby, done: done(AccessDenied("no"))
+
+    results = await router.decide(check_of(key_of("a")), lambda row: True)
+
+    assert isinstance(results.refusal, AccessDenied)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("retries", "is_changed", "asked"),
+    [
+        (False, False, [("a", False), ("c", True)]),
+        (True, False, [("a", False), ("c", True)]),
+        (False, True, [("a", False), ("c", False)]),
+        (True, True, [("a", False), ("c", False), ("b", True)]),
+    ],
+)
+async def test_with_retries_the_new_owner_and_then_its_standby_are_asked(
+    retries, is_changed, asked
+):
+    cluster, seen = Cluster(), []
+    router = router_of(cluster, retries=retries)
+    without_a = Ring.of(member for member in RING.members if member.name != "a")
+    key = key_of("a", standby="c")
+    assert without_a.owner(shard_of(key)) == "c"
+
+    def fall_silent(name):
+        def ask(batch, *, hops, as_standby, done):
+            seen.append((name, as_standby))
+            if is_changed:
+                router.routes = Routes(without_a, cluster.members)
+            done(None)
+
+        return ask
+
+    for name, member in cluster.members.items():
+        member.ask = fall_silent(name)
+    results = await router.decide(check_of(key), lambda row: True)
+
+    assert seen == asked
+    assert results.sources == [Source.POLICY]
+
+
+async def test_each_check_of_an_owner_earns_hedging_budget_once():
+    cluster = Cluster()
+    keys = [key_of(owner) for owner in "abc"]
+    await cluster.check(keys)
+    assert cluster.router.hedging.checks == 3
+
+    cluster.members["a"].is_lost = True
+    await cluster.check(keys)
+    assert cluster.router.hedging.checks == 6
+
+    retrying = router_of(cluster, retries=True)
+    cluster.members["a"].is_lost, cluster.members["a"].sheds = False, True
+    await retrying.decide(check_of(*keys), lambda row: True)
+    assert retrying.hedging.checks == 3
+
+
+async def test_no_member_is_asked_after_the_deadline_of_a_single_check(autojump_clock):
+    cluster = ClientCluster()
+    key = key_of("a")
+    owner, standby = cluster.owner(key), cluster.standby(key)
+    owner.held_answers = []
+
+    assert await cluster.check_one(key, within=0.25) == (Source.POLICY, Code.ALLOWED)
+
+    assert trio.current_time() == pytest.approx(0.25)
+    assert standby.asked == []
+    assert len(owner.asked) == 1
+
+
+@pytest.mark.parametrize(("lost_at", "source"), [(0.249, Source.STANDBY), (0.251, Source.POLICY)])
+async def test_the_standby_of_a_single_check_is_asked_until_its_deadline(
+    autojump_clock, lost_at, source
+):
+    cluster = ClientCluster()
+    key = key_of("a")
+    cluster.owner(key).held_answers = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def lose():
+            await trio.sleep(lost_at)
+            cluster.owner(key).dones[0](None)
+
+        assert (await cluster.check_one(key, within=0.25))[0] is source
+
+
+async def test_the_standby_of_a_single_check_has_the_rest_of_its_time(autojump_clock):
+    cluster = ClientCluster()
+    key = key_of("a", DENY)
+    cluster.owner(key).held_answers = cluster.standby(key).held_answers = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def lose():
+            await trio.sleep(0.1)
+            cluster.owner(key).dones[0](None)
+
+        assert await cluster.check_one(key, within=0.25) == (Source.POLICY, Code.DENIED)
+
+    assert trio.current_time() == pytest.approx(0.25)
+    assert len(cluster.standby(key).asked) == 1
+
+
+async def test_a_refused_single_check_raises_the_refusal(autojump_clock):
+    cluster = ClientCluster()
+    key = key_of("a")
+    cluster.owner(key).held_answers = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def refuse():
+            await trio.sleep(0.1)
+            cluster.owner(key).dones[0](AccessDenied("no scope"))
+
+        with pytest.raises(AccessDenied, match="no scope"):
+            await cluster.check_one(key, within=0.25)
+
+    assert cluster.standby(key).asked == []
+
+
+async def test_single_checks_follow_a_change_of_the_members():
+    cluster = ClientCluster()
+    key = key_of("a", standby="c")
+    assert (await cluster.check_one(key))[0] is Source.OWNER
+
+    without_a = Ring.of(member for member in RING.members if member.name != "a")
+    cluster.router.routes = Routes(without_a, cluster.members)
+    assert (await cluster.check_one(key))[0] is Source.OWNER
+
+    asked = {name: len(member.asked) for name, member in cluster.members.items()}
+    assert asked == {"a": 1, "b": 0, "c": 1}
+    cluster.router.routes = None
+    assert (await cluster.check_one(key))[0] is Source.POLICY
