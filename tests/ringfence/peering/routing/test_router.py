@@ -409,3 +409,25 @@ async def test_single_checks_follow_a_change_of_the_members():
     assert asked == {"a": 1, "b": 0, "c": 1}
     cluster.router.routes = None
     assert (await cluster.check_one(key))[0] is Source.POLICY
+
+
+async def test_each_single_check_earns_hedging_budget_once():
+    cluster = ClientCluster()
+    key = key_of("a")
+    await cluster.check_one(key)
+    assert cluster.router.hedging.checks == 1
+
+    cluster.owner(key).join = lambda key, cost, within: None
+    assert (await cluster.check_one(key))[0] is Source.OWNER
+    assert cluster.router.hedging.checks == 2
+
+
+async def test_a_single_check_that_cannot_join_others_is_not_started():
+    cluster = ClientCluster()
+    key = key_of("a")
+    cluster.owner(key).join = lambda key, cost, within: None
+
+    assert not cluster.router.start(key, 1, None, None)
+    cluster.router.routes = None
+    assert not cluster.router.start(key, 1, None, None)
+    assert cluster.router.hedging.checks == 0
