@@ -356,6 +356,11 @@ class SharedBucket(Bucket, Shared):
         units."""
         self._merge(writer, cells, now)
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that the counts of other data centers need beyond a small counter."""
+        return _CELL_BYTES * sum(map(len, self.remote.values()))
+
     def note(self, units: int, now: int, age_ns: int) -> None:
         """Record units that this data center has admitted, to send them to other data centers."""
         oldest = self.numbers(now).oldest

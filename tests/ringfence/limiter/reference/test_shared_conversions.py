@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -144,3 +145,46 @@ def test_calendar_windows_are_numbered_by_their_first_second() -> None:
     assert engine.merge_remote("east", [KEY], [cells], now) == 1
     assert engine.used(KEY, now) == 5
     assert engine.used(KEY, next_midnight * SECOND) == 4
+
+
+@pytest.mark.parametrize(("ahead", "refused"), [(0, 0), (1, 0), (2, 1)])
+def test_a_transferred_bucket_may_have_counts_of_the_next_period(ahead: int, refused: int) -> None:
+    limit = Limit.of_ns(10, 100, Algorithm.TOKEN_BUCKET)
+    engine = engine_of(limit)
+    number = NOW // 100 + ahead
+
+    snapshot = Snapshot([KEY], [[3, 0, number, 2]], [limit], [0], [])
+
+    assert engine.restore(snapshot, NOW) == refused
+    assert engine.local_counts([KEY], NOW) == ([[]] if refused else [[number, 2]])
+    assert engine.used(KEY, NOW) == (0 if refused else 3)
+
+
+def test_counts_of_earlier_periods_do_not_limit_the_counts_of_later_ones() -> None:
+    limit = Limit.of_ns(2**53 - 1, 100, Algorithm.TOKEN_BUCKET)
+    engine = engine_of(limit)
+    for number in range(10, 210):
+        ask(engine, limit.amount, number * 100)
+
+    counts = [208, limit.amount, 209, limit.amount]
+    assert engine.local_counts([KEY], 20_900) == [counts]
+
+
+@pytest.mark.parametrize(
+    ("limit", "own"),
+    [
+        (Limit.of_ns(10, 100, Algorithm.FIXED_WINDOW), 0),
+        (Limit.of_ns(10, 100, slots=4), 3 * 8),
+        (Limit.of_ns(1000, 100, slots=4), 3 * 40),
+        (Limit.of_ns(10, 100, Algorithm.TOKEN_BUCKET), 0),
+    ],
+)
+def test_each_remote_count_has_100_bytes(limit: Limit, own: int) -> None:
+    engine, current = engine_of(limit), NOW // (limit.period_ns // limit.slots)
+    ask(engine, 1, NOW)
+    assert engine.bytes_in_use == 400 + own
+
+    engine.merge_remote("east", [KEY], [[current, 1]], NOW)
+    engine.merge_remote("west", [KEY], [[current, 1, current + 1, 1]], NOW)
+
+    assert engine.bytes_in_use == 400 + own + 300
