@@ -386,3 +386,23 @@ def assert_equivalent(left: Engine, right: Engine, now: int) -> None:
         for cost in (0, 1):
             answers = [replace(ask(engine, cost, instant), slot_ids=[]) for engine in (left, right)]
             assert answers[0] == answers[1]
+
+
+def test_a_charge_of_no_units_makes_no_counter() -> None:
+    engine = Engine(max_keys=100)
+    engine.set_rules({0: EngineRule(Limit.of_ns(5, 100))})
+
+    engine.charge([KEY, UNKNOWN], [0, 0], [0, 0], 0, limits=[Limit.of_ns(5, 100)], which=[0, 1])
+    engine.charge_now([KEY], [0], [], [], 0)
+
+    assert len(engine) == 0
+
+
+def test_charges_without_a_rule_count_where_the_key_has_a_counter() -> None:
+    engine, limit = Engine(max_keys=100), Limit.of_ns(5, 100)
+    other = UNKNOWN + b"2"
+    engine.charge([UNKNOWN, other], [1, 0], [0, 0], 0, limits=[limit], which=[1, 1])
+    engine.charge([other, UNKNOWN], [1, 2], [0, 0], 0)
+
+    assert [engine.used(key, 0) for key in (UNKNOWN, other)] == [3, 0]
+    assert len(engine) == 1
