@@ -406,3 +406,18 @@ def test_charges_without_a_rule_count_where_the_key_has_a_counter() -> None:
 
     assert [engine.used(key, 0) for key in (UNKNOWN, other)] == [3, 0]
     assert len(engine) == 1
+
+
+def test_a_charge_has_neither_a_delay_nor_a_slot() -> None:
+    engine = Engine(max_keys=100)
+    limit = Limit.of_ns(2, 100, Algorithm.FIXED_WINDOW, soft_permille=500)
+    engine.set_rules({0: EngineRule(limit)})
+
+    rows = [engine.charge_now([KEY], [cost], [], [], 0).row(0) for cost in (0, 2, 1, 1)]
+
+    assert rows == [
+        Outcome(Code.ALLOWED, 2, 3, 0, 0, 0, 0),
+        Outcome(Code.ALLOWED, 2, 1, 0, 100, 0, 0),
+        Outcome(Code.OVER_SOFT, 2, 0, 0, 100, 0, 0),
+        Outcome(Code.OVERDRAWN, 2, 0, 100, 100, 0, 0),
+    ]

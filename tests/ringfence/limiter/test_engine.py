@@ -476,3 +476,17 @@ def test_a_key_without_a_whole_rule_id_leaves_the_next_key_alone(engine: Engine)
     decided = engine.decide([bytes(2), bytes(8) + b"key"], [1, 1], [], [], [], 5)
 
     assert decided.codes == [Code.UNKNOWN_RULE, Code.ALLOWED]
+
+
+@given(sizes=st.lists(st.integers(1, 4), max_size=8), user=st.integers(0, 3))
+def test_groups_and_single_checks_of_a_message_are_decided_one_after_the_other(
+    sizes: list[int], user: int
+) -> None:
+    at_once, one_by_one = engine_of(FIVE, THREE), engine_of(FIVE, THREE)
+    names = [key(at % 2, b"%d" % (at * user % 3)) for at in range(sum(sizes))]
+    decided = Outcomes()
+    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+        decided.extend(ask(one_by_one, names[start : start + size], group=True))
+
+    costs = [1] * len(names)
+    assert at_once.decide(names, costs, sizes, [], [], 0) == decided

@@ -181,3 +181,28 @@ def test_a_denied_renewal_of_an_expired_counter_is_by_the_limit_of_the_table() -
     table.verdicts((b"key",), (1,), 0, Limit.of_ns(3, 40, Algorithm.CONCURRENCY))
 
     assert table.renew(b"key", 7, 50) == (Code.DENIED, 4, 0, 0, 0, 0)
+
+
+def test_a_table_is_not_shared_unless_that_is_stated() -> None:
+    plain, shared = Table(FIVE, max_keys=1), Table(FIVE, max_keys=1, is_shared=True)
+    for table in (plain, shared):
+        table.check(b"key", 2, 0)
+
+    assert plain.local_counts(b"key", 0) == []
+    assert plain.merge_remote(b"key", "east", [0, 1], 0) == 1
+    assert shared.local_counts(b"key", 0) == [0, 2]
+    assert shared.merge_remote(b"key", "east", [0, 1], 0) == 0
+
+
+def test_the_second_least_used_key_makes_room_and_only_used_keys_count_as_evicted() -> None:
+    table = Table(FIVE, max_keys=3)
+    for key, cost in ((b"a", 3), (b"b", 1), (b"c", 2)):
+        table.check(key, cost, 0)
+
+    table.check(b"d", 5, 0)
+    assert [table.has(key) for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
+    table.evict(1, 0)
+    assert [table.has(key) for key in (b"a", b"c", b"d")] == [True, False, True]
+    table.evict(5, 60 * SECOND)
+
+    assert (len(table), table.evicted) == (0, 2)

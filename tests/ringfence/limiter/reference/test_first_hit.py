@@ -71,3 +71,14 @@ def test_other_data_centers_cannot_add_to_such_windows() -> None:
 
     assert table.merge_remote(b"key", "dc2", [0, 4], 10 * SECOND) == 1
     assert table.peek(b"key", 10 * SECOND).remaining == 4
+
+
+def test_another_period_begins_a_window_with_the_units_in_use() -> None:
+    for period_ns in (50, 99, 101, 200):
+        table = Table(replace(FOUR, period=100 / SECOND), max_keys=1)
+        table.check(b"key", 3, 10)
+
+        table.change_limit(replace(FOUR, period=period_ns / SECOND))
+
+        outcome = table.peek(b"key", 20)
+        assert (outcome.remaining, outcome.reset_after_ns) == (1, period_ns)

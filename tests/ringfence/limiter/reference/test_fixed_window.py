@@ -34,3 +34,25 @@ def test_another_amount_keeps_the_count_and_other_windows_carry_it_over() -> Non
     assert table.peek(b"key", MIDDAY).remaining == 7
     assert table.peek(b"key", MIDDAY + 11 * HOUR).remaining == 7
     assert table.peek(b"key", MIDDAY + 13 * HOUR).remaining == 9
+
+
+def test_another_amount_keeps_a_window_that_begins_after_the_clock_went_back() -> None:
+    table = Table(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW), max_keys=1)
+    table.check(b"key", 3, 150)
+
+    table.change_limit(Limit.of_ns(4, 100, Algorithm.FIXED_WINDOW))
+
+    assert table.peek(b"key", 90).remaining == 1
+    assert table.peek(b"key", 150).remaining == 1
+    assert table.peek(b"key", 200).remaining == 4
+
+
+def test_another_period_charges_the_units_in_use_to_the_window_of_now() -> None:
+    for period_ns, reset_after in ((50, 40), (200, 40), (70, 50)):
+        table = Table(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW), max_keys=1)
+        table.check(b"key", 3, 150)
+
+        table.change_limit(Limit.of_ns(5, period_ns, Algorithm.FIXED_WINDOW))
+
+        outcome = table.peek(b"key", 160)
+        assert (outcome.remaining, outcome.reset_after_ns) == (2, reset_after)

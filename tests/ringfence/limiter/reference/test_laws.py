@@ -299,6 +299,19 @@ def test_a_clock_that_steps_back_gives_nothing(
     assert table.check(KEY, 1, now - step_back + outcome.retry_after_ns).is_admitted
 
 
+@quick
+@given(limit=limits, history=histories, cost=st.integers(0, 12))
+def test_only_queues_delay_and_only_slots_have_numbers(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    table, now = after(limit, history)
+    for outcome in (table.check(KEY, cost, now), table.peek(KEY, now)):
+        assert limit.queue or outcome.delay_ns == 0
+        assert limit.algorithm is Algorithm.CONCURRENCY or outcome.slot_id == 0
+        assert outcome.is_admitted or (outcome.delay_ns, outcome.slot_id) == (0, 0)
+        assert not outcome.is_admitted or outcome.retry_after_ns == 0
+
+
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_a_limit_of_zero_denies_everything_and_stores_no_key(algorithm: Algorithm) -> None:
     table = table_of(Limit.of_ns(0, 10, algorithm))

@@ -188,3 +188,27 @@ def test_each_remote_count_has_100_bytes(limit: Limit, own: int) -> None:
     engine.merge_remote("west", [KEY], [[current, 1, current + 1, 1]], NOW)
 
     assert engine.bytes_in_use == 400 + own + 300
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_counts_of_a_shared_rule_can_be_restored_where_the_rule_is_not_shared(
+    *, is_shared: bool
+) -> None:
+    bucket = Limit.of_ns(10, 100, Algorithm.TOKEN_BUCKET)
+    window = Limit.of_ns(10, 100, Algorithm.FIXED_WINDOW)
+    for limit, state, remote in (
+        (bucket, [3, 0], []),
+        (bucket, [3, 0, 10, 2], []),
+        (bucket, [3, 0, 10, 2], [{"east": [10, 1]}]),
+        (window, [10, 2], [{"east": [10, 1]}]),
+    ):
+        engine = engine_of(limit, is_shared=is_shared)
+
+        assert engine.restore(Snapshot([KEY], [state], [limit], [0], remote), NOW) == 0
+
+        assert engine.used(KEY, NOW) == 3
+        assert engine.remote_counts("east", [KEY], NOW) == [[10, 1] if remote else []]
+        assert ask(engine, 1, NOW).remaining == [6]
+        has_counts = is_shared and (limit is window or len(state) > 2)
+        own = [10, 3] if has_counts else [10, 1] if is_shared else []
+        assert engine.local_counts([KEY], NOW) == [own]

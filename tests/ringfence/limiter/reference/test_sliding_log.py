@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,3 +68,16 @@ def test_another_amount_keeps_the_stamps_and_another_period_charges_the_hits_now
     table.change_limit(Limit.of_ns(10, 200, Algorithm.SLIDING_WINDOW_LOG))
 
     assert table.check(KEY, 3, 60).retry_after_ns == 200
+
+
+@pytest.mark.parametrize("amount", [3, 1024, 1500])
+def test_charges_are_exact_for_1024_more_entries_than_the_limit(amount: int) -> None:
+    table = Table(Limit.of_ns(amount, 10**9, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    for now in range(amount + 1024 + 5):
+        table.charge(KEY, 1, now, 0)
+
+    found = table.state(KEY, amount + 1028)
+
+    assert found is not None
+    hits = found[0][1::2]
+    assert hits == [1] * (amount + 1023) + [6]
