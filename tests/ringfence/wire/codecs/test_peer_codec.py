@@ -348,3 +348,31 @@ def test_a_decided_check_with_a_short_key_is_rejected():
 
     with pytest.raises(BadMessage, match=r"Pulled\.decided"):
         decode(packb([18, 1, [GROUP], PACKED, [], [check]]))
+
+
+@pytest.mark.parametrize(
+    ("cost", "code", "limit", "is_refund"),
+    [
+        (1, Code.UNCHARGED, 0, True),
+        (MAX_COST, Code.UNCHARGED, 0, True),
+        (0, Code.UNCHARGED, 0, False),
+        (1, Code.UNCHARGED, 1, False),
+        (1, Code.NEVER, 0, False),
+        (1, Code.UNKNOWN_RULE, 0, False),
+        (1, Code.ALLOWED, 0, False),
+        (1, Code.OVERDRAWN, 9, False),
+    ],
+)
+def test_a_decided_check_that_cannot_be_one_is_a_refund(
+    cost: int, code: Code, limit: int, *, is_refund: bool
+) -> None:
+    numbers = [int(code), limit, 3, 4, 5, 6, 7, len(Source) - 1]
+    fields = [18, 1, [GROUP], PACKED, [], [[1, 2, 3, KEY, cost, 9, numbers]]]
+
+    message = decode(packb(fields))
+
+    [check] = message.decided
+    assert (check.id, check.key, check.cost, check.age_ns) == ((1, 2, 3), KEY, cost, 9)
+    assert check.is_refund is is_refund
+    assert check.row == (Code.ALLOWED if is_refund else code, *numbers[1:])
+    assert decode(encode(message)) == message
