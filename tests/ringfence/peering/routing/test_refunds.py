@@ -1,9 +1,11 @@
 """Refunds of denied groups, late answers and cancelled calls."""
 
+import pytest
 import trio
 from msgspec.structs import replace
 
 from ringfence.limiter import Code
+from ringfence.peering.routing.refunds import age_ns_of
 from ringfence.wire import Batch, Op, Source
 from tests.ringfence.peering.routing.cluster import (
     DENY,
@@ -368,3 +370,62 @@ async def test_refunds_are_never_hedged(autojump_clock):
 
     assert results.sources == [Source.OWNER]
     assert cluster.standby(key).asked == []
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "age_ns"),
+    [
+        (0.0, 0),
+        (-1.0, 0),
+        (0.01, 20_000_000),
+        (0.05, 100_000_000),
+        (0.0625, 112_500_000),
+        (2.0, 2_050_000_000),
+    ],
+)
+def test_the_age_of_a_charge_has_an_allowance_of_at_most_50_ms(passed_s, age_ns):
+    assert age_ns_of(100.0, 100.0 + passed_s) == pytest.approx(age_ns, abs=10)
+
+
+async def test_only_charges_with_a_cost_are_refunded():
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("a", skip=1), key_of("b")]
+    batch = Batch(Op.CHECK, keys, [1, 0, 1])
+    results = await cluster.router.decide(batch, denies_group(batch))
+
+    cluster.router.refund(batch, [0, 1], results, trio.current_time())
+
+    assert [cluster.left(key) for key in keys] == [3, 3, 2]
+    refunds = [asked for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND]
+    assert [(refund.keys, refund.costs) for refund in refunds] == [(keys[:1], [1])]
+
+
+async def test_checks_that_were_allowed_above_the_hard_limit_are_refunded_too(autojump_clock):
+    cluster = Cluster()
+    keys = [key_of("a"), key_of("b")]
+    answer = cluster.members["a"].ask
+
+    def ask(batch, *, hops, as_standby, done):
+        def mark(results):
+            if results is not None and batch.op is Op.CHECK:
+                results.outcomes.codes = [Code.OVER_SOFT] * len(batch)
+            done(results)
+
+        return answer(batch, hops=hops, as_standby=as_standby, done=mark)
+
+    cluster.members["a"].ask = ask
+    results = await cluster.check(keys, [2], [1, 4])
+
+    assert codes(results) == [Code.UNCHARGED, Code.NEVER]
+    assert cluster.left(keys[0]) == 3
+
+
+async def test_an_undone_check_has_its_units_again_and_neither_a_slot_nor_a_delay():
+    cluster = Cluster()
+    keys = [key_of("a", SLOTS), key_of("b")]
+
+    results = await cluster.check(keys, [2], [2, 4])
+
+    outcomes = results.outcomes
+    assert outcomes.codes == [Code.UNCHARGED, Code.NEVER]
+    assert (outcomes.remaining, outcomes.slot_ids, outcomes.delay_ns) == ([3, 3], [0, 0], [0, 0])
