@@ -54,6 +54,26 @@ def test_a_contradiction_is_refused_and_the_message_begins_with_the_field(field,
     assert caught.value.field == field
 
 
+def test_the_least_and_the_greatest_values_are_valid() -> None:
+    bucket = Algorithm.TOKEN_BUCKET
+
+    assert Limit.of_ns(2**53 - 1, 2**62).ceiling == 2**53 - 1
+    assert Limit.of_ns(0, 1).ceiling == 0
+    assert Limit.of_ns(1, 1, soft_permille=10_000).ceiling == 11
+    assert Limit.of_ns(1, 3600, slots=3600).slots == 3600
+    assert Limit.of_ns(2**53 - 1, 1, bucket, burst=2**53 - 1).ceiling == 2**53 - 1
+    assert Limit.of_ns(5, MINUTE, bucket, burst=1).ceiling == 1
+    assert Limit.of_ns(1, 2**60, bucket, burst=4).ceiling == 4
+    assert Limit.of_ns(2, 2**60, bucket, burst=8).ceiling == 8
+    assert Limit.of_ns(0, 2**62, bucket, burst=9).ceiling == 0
+    for period_ns, slots in ((3601, 3601), (7200, 7200)):
+        with pytest.raises(InvalidLimit, match="from 1 to 3600"):
+            Limit.of_ns(1, period_ns, slots=slots)
+    for amount, burst in ((1, 5), (2, 9)):
+        with pytest.raises(InvalidLimit, match="refills within 146 years"):
+            Limit.of_ns(amount, 2**60, bucket, burst=burst)
+
+
 def test_the_ceiling_counts_burst_and_soft_margin() -> None:
     assert Limit.of_ns(100, MINUTE, soft_permille=105).ceiling == 110
     assert Limit.of_ns(5, MINUTE, Algorithm.LEAKY_BUCKET, burst=20, soft_permille=500).ceiling == 30
