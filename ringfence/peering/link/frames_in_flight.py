@@ -308,7 +308,7 @@ class FramesInFlight:
         """Pass `answer`, a refusal or None, instead of results to the callers of a frame that
         has failed."""
         parts = frame.parts
-        batches = frame.batches if parts is None else [each.queued for each in parts.incomplete()]
+        batches = frame.batches if parts is None else parts.incomplete()
         self.fail_batches(batches, answer)
         if frame.on_reply is not None:
             call_back(frame.on_reply, None, self._report)

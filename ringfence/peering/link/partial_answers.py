@@ -61,14 +61,9 @@ class PartialAnswers:
         span = next(span for each, span in self._spans if each is queued)
         return self._results.slice(span.start, span.stop) if self._has(span) else None
 
-    def incomplete(self) -> list[AnsweredRows]:
-        """Return the batches with unanswered rows, each with its answered rows."""
-        answered = set(range(len(self._results.sources))) - self._missing
-        return [
-            self._select(queued, span, answered)
-            for queued, span in self._spans
-            if not self._has(span)
-        ]
+    def incomplete(self) -> list[QueuedBatch]:
+        """Return the batches with unanswered rows."""
+        return [queued for queued, span in self._spans if not self._has(span)]
 
     def _has(self, span: range) -> bool:
         return self._missing.isdisjoint(span)
