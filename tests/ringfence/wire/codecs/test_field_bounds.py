@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from enum import IntEnum
 from typing import Any
 
 import pytest
 from msgpack import packb
 
 from hashring import SHARDS
+from ringfence.limiter import Code
 from ringfence.wire.codecs.message_codec import decode, encode
-from ringfence.wire.errors import BadMessage
+from ringfence.wire.errors import BadMessage, ErrorCode
+from ringfence.wire.messages.request_columns import Op, Source
 
 U64 = (1 << 64) - 1
 COST = 1 << 53
@@ -249,3 +252,30 @@ def test_a_lease_has_units_and_no_lease_has_none() -> None:
     for lease, units in ((0, 1), (1, 0)):
         with pytest.raises(BadMessage, match=r"LeaseGrant\.units"):
             decode(packb([34, 1, lease, units, 1, 1, 1, 1]))
+
+
+@pytest.mark.parametrize("name", sorted(VALID.keys() - {"Request", "Answer"}))
+def test_a_message_without_checks_cannot_be_changed(name: str) -> None:
+    message = decode(packb(VALID[name]))
+
+    for field in message.__struct_fields__:
+        with pytest.raises(AttributeError):
+            setattr(message, field, getattr(message, field))
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Op, "CHECK REFUND RESET CHARGE RENEW"),
+        (Source, "OWNER STANDBY LOCAL POLICY NO_RULE CACHE LEASE SHED"),
+        (Code, "ALLOWED OVER_SOFT DENIED NEVER UNCHARGED UNKNOWN_RULE OVERDRAWN"),
+        (
+            ErrorCode,
+            "OK BAD_MESSAGE WRONG_VERSION BAD_CREDENTIAL NOT_PERMITTED TOO_LARGE OVERLOADED "
+            "DRAINING INTERNAL HELLO_EXPECTED HELLO_TIMEOUT NOT_HERE TOO_LATE IDLE",
+        ),
+    ],
+)
+def test_numbers_on_the_wire_never_change(kind: type[IntEnum], names: str) -> None:
+    assert [each.name for each in kind] == names.split()
+    assert [each.value for each in kind] == list(range(len(kind)))
