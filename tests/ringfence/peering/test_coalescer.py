@@ -352,3 +352,73 @@ def test_a_check_without_a_task_that_joins_a_shed_batch_is_answered_at_once(back
         assert FakeCheck(pending, b"b", router).answers[0].is_shed
 
     anyio.run(run, backend=backend)
+
+
+class Sent:
+    """A batch in the queue of a link, which may have an identity."""
+
+    def __init__(self, identity):
+        self.identity = identity
+
+    def identify(self):
+        return self.identity
+
+
+@BACKENDS
+@pytest.mark.parametrize("identity", [None, (7, 1, 0)])
+def test_without_an_answer_only_sent_checks_can_still_be_answered(backend, identity):
+    async def run():
+        pending = new_pending_batch(0.0, 100)
+        pending.sent = Sent(identity)
+        async with anyio.create_task_group() as tasks:
+            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            pending.resolve(None)
+        if identity is None:
+            assert answers == {b"a": None, b"b": None}
+            return
+        late = []
+        for row, key in enumerate((b"a", b"b")):
+            answer = answers[key]
+            assert isinstance(answer, TimedOut)
+            assert (answer.sent, answer.row, answer.is_given_up) == (pending.sent, row, True)
+            answer.when_answered(late.append)
+        assert late == [None, None]
+        pending.resolve(results(Code.DENIED, Code.ALLOWED))
+        assert [each.outcomes.codes for each in late[2:]] == [[Code.DENIED], [Code.ALLOWED]]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_late_task_still_expects_its_answer(backend):
+    async def run():
+        pending = new_pending_batch(0.0, 100)
+        pending.sent = Sent((7, 1, 0))
+        async with anyio.create_task_group() as tasks:
+            answers = await join(pending, [b"a"], tasks, FakeRouter())
+            pending.mark_late()
+        answer = answers[b"a"]
+        assert (answer.sent, answer.row, answer.is_given_up) == (pending.sent, 0, False)
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("code", "is_refunded"),
+    [(Code.ALLOWED, True), (Code.OVER_SOFT, True), (Code.DENIED, False), (Code.NEVER, False)],
+)
+@pytest.mark.parametrize("by_row", [True, False])
+def test_only_the_charge_of_a_cancelled_task_is_refunded(backend, code, is_refunded, by_row):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        async with anyio.create_task_group() as tasks:
+            await join(pending, [b"a"], tasks, router)
+            tasks.cancel_scope.cancel()
+        if by_row:
+            pending.resolve_rows([0], results(code))
+        else:
+            pending.resolve(results(code))
+        assert router.refunded == [b"a"] * is_refunded
+
+    anyio.run(run, backend=backend)
