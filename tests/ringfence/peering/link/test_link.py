@@ -29,6 +29,7 @@ from tests.ringfence.peering.link.linked_world import (
     ask,
     call,
     key,
+    mark,
     world,
 )
 
@@ -379,3 +380,81 @@ async def disturb(w, fault):
             peer.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no")
         case "accept":
             peer.refusal = None
+
+
+async def check(link, name, rows):
+    """Make a single check, and store its row by its name."""
+    pending = link.join(key(name), 1, None)
+    rows[name] = await pending.wait(None, None)
+
+
+@pytest.mark.parametrize(("count", "frames"), [(3, [1, 2]), (600, [1, 512, 87])])
+async def test_single_checks_share_frames_and_get_their_own_rows(autojump_clock, count, frames):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        rows = {}
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(check, w.link, str(number), rows)
+
+        assert w.peer.rows == frames
+        assert {name: row[2] for name, row in rows.items()} == {
+            str(number): mark(key(number)) for number in range(count)
+        }
+
+
+async def test_single_checks_beyond_max_waiting_are_shed(autojump_clock):
+    async with world(max_waiting=2) as w:
+        first, second, third = [w.link.join(key(name), 1, None) for name in "abc"]
+
+        assert first is second
+        assert (first.is_answered, third.is_answered) == (False, True)
+        await trio.sleep(1)
+        assert first.is_answered
+        assert w.peer.rows == [2]
+        assert not w.link.join(key("d"), 1, None).is_answered
+
+
+async def test_single_checks_do_not_join_a_batch_that_is_late(autojump_clock):
+    async with world() as w:
+        w.peer.sends_welcome = False
+        first = w.link.join(key("a"), 1, 0.1)
+        await trio.sleep(0.09)
+        assert not first.is_late
+        assert w.link.join(key("b"), 1, None) is first
+        await trio.sleep(0.02)
+        assert first.is_late
+
+        assert w.link.join(key("c"), 1, None) is not first
+
+
+async def test_no_single_check_joins_a_lost_or_closed_link(autojump_clock):
+    async with world(serve=False) as w:
+        assert w.link.join(key("a"), 1, None) is not None
+        await trio.sleep(1)
+        assert w.link.is_lost
+        assert w.link.join(key("b"), 1, None) is None
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.link.close()
+        assert w.link.join(key("a"), 1, None) is None
+
+
+async def test_a_member_is_silent_since_the_first_unanswered_request(autojump_clock):
+    async with world(slow_timeout=60.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        assert w.link.silent_s == 0.0
+        w.peer.answers = w.peer.answers_pings = False
+        ask(w.link, "a")
+        await trio.sleep(0.1)
+        ask(w.link, "b")
+        await trio.sleep(0.1)
+
+        assert w.link.silent_s == pytest.approx(0.2)
+        w.peer.send(Pong(10**6))
+        await trio.sleep(DELAY)
+        await trio.sleep(0.1)
+        assert w.link.silent_s == pytest.approx(0.1)

@@ -282,3 +282,25 @@ def test_checks_past_their_deadline_are_shed_instead_of_sent():
     sender.queue.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
     [refund] = sender.flush(now=0.3)
     assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 1)
+
+
+def test_requests_without_a_connection_wait_since_the_first_of_them():
+    sender = Sender()
+    sender.ask("a", now=1.0)
+    sender.ask("b", now=2.0)
+
+    assert sender.queue.waits_since(float("-inf")) == 1.0
+    assert sender.queue.waits_since(1.5) == 1.5
+
+
+def test_all_unsent_batches_and_calls_that_are_due_expire_at_a_late_time():
+    sender = Sender()
+    due = [sender.ask("a", now=0.0), sender.ask("b", now=0.25), sender.call(now=0.25)]
+    later = [sender.ask("c", now=1.0), sender.call(now=1.0)]
+    assert sender.queue.first_due() == TIMEOUT
+
+    sender.queue.expire(1.25, -1.0)
+
+    assert due == [[None]] * 3
+    assert later == [[], []]
+    assert sender.queue.first_due() == 1.0 + TIMEOUT

@@ -157,3 +157,12 @@ def test_local_counting_is_bounded_in_memory():
     ]
 
     assert sum(denied) <= 3
+
+
+@pytest.mark.parametrize(("which", "amount"), [(0, 2), (1, 7), (2, 8), (3, 9)])
+def test_the_limit_of_a_row_is_that_to_which_it_refers(which, amount):
+    limits = [Limit.of_ns(amount, MINUTE) for amount in (7, 8, 9)]
+
+    outcome, _ = policy(rule(OnFailure.ALLOW)).decide(batch(limits=limits, which=[which]), 0)
+
+    assert (outcome.limit, outcome.remaining) == (amount, amount)

@@ -189,3 +189,14 @@ async def test_without_budget_the_standby_is_asked_when_the_owner_is_lost(
         results = await cluster.check([key], within=0.25)
 
     assert results.sources == [Source.STANDBY]
+
+
+async def test_without_a_standby_no_hedging_budget_is_spent(autojump_clock):
+    cluster = Cluster(LONE, hedge_after=0.007)
+    key = encode_key(PLAIN, ["x"])
+    cluster.owner(key).held_answers = []
+
+    assert (await cluster.check([key], within=0.02)).sources == [Source.POLICY]
+
+    assert cluster.router.hedging.taken == 0
+    assert len(cluster.owner(key).asked) == 1

@@ -429,3 +429,26 @@ async def test_an_undone_check_has_its_units_again_and_neither_a_slot_nor_a_dela
     outcomes = results.outcomes
     assert outcomes.codes == [Code.UNCHARGED, Code.NEVER]
     assert (outcomes.remaining, outcomes.slot_ids, outcomes.delay_ns) == ([3, 3], [0, 0], [0, 0])
+
+
+async def test_a_charge_is_refunded_where_it_was_made_and_nowhere_else():
+    cluster = Cluster()
+    cluster.members["c"].is_lost = True
+    keys = [key_of("a"), key_of("c", standby="b")]
+    batch = Batch(Op.CHECK, keys, [1, 1])
+    results = await cluster.router.decide(batch, denies_group(batch))
+    assert results.sources == [Source.OWNER, Source.STANDBY]
+
+    cluster.router.refund(batch, [0, 1], results, trio.current_time())
+
+    refunds = {
+        name: [
+            (asked.keys, as_standby) for asked, _, as_standby in member.asked if is_refund(asked)
+        ]
+        for name, member in cluster.members.items()
+    }
+    assert refunds == {"a": [(keys[:1], False)], "b": [(keys[1:2], True)], "c": []}
+
+
+def is_refund(batch):
+    return batch.op is Op.REFUND
