@@ -93,7 +93,8 @@ def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
     files = [keys.token(name) for name in _TOKENS]
     with readable(keys.path):
         token = next((file for file in files if file.is_file()), None)
-        text = "" if token is None else token.read_text("ascii").strip()
+        # The gateway reports a token with other characters as malformed.
+        text = "" if token is None else token.read_text("ascii", errors="replace").strip()
     if token is None:
         raise ConfigError(
             f"--gateway needs a token: neither {files[0]} nor {files[1]} is there; make one with "

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.config.settings import NodeSettings
-from node.supervisor.gateway import cluster_url
+from node.supervisor.gateway import check_gateway, cluster_url
 from ringfence.client.url import parse_url
 from ringfence.errors import ConfigError
 
@@ -59,6 +59,13 @@ def test_with_keys_the_gateway_uses_its_own_token_or_else_that_of_an_application
     assert url.token is not None
     assert url.token.name == name
     assert url.ca == tmp_path / "ca.pem"
+
+
+def test_a_token_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "app.token").write_bytes(b"app.\xff\xfe\n")
+
+    with pytest.raises(ConfigError, match="token in the cluster address must read"):
+        check_gateway([NodeSettings(name="a", keys=str(tmp_path))], None, ())
 
 
 def test_a_token_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
