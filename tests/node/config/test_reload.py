@@ -4,6 +4,7 @@ import logging
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
@@ -138,6 +139,13 @@ async def test_keys_are_reloaded_on_sighup_as_often_as_they_change(served: Serve
         assert node.access.current.tokens.keys() == {"web"}
         assert await served.hup() == "keys and certificates reloaded; nothing changed"
         assert not served.has_ended
+
+
+async def test_a_node_has_the_milliseconds_of_its_start_as_generation(served: Served) -> None:
+    """So a restarted node has a larger one than before."""
+    before = time.time_ns() // 1_000_000
+    async with running(served) as node:
+        assert before <= node.membership.me.generation <= time.time_ns() // 1_000_000
 
 
 async def test_a_renewed_certificate_is_used_and_its_expiry_logged(served: Served) -> None:
