@@ -233,3 +233,40 @@ async def test_a_shed_batch_leaves_room(autojump_clock):
         await trio.sleep(0.1)
 
         assert asked.is_answered
+
+
+async def test_a_member_that_answers_calls_is_reconnected_without_a_pause(autojump_clock):
+    async with world(min_backoff=1.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        for _ in range(6):
+            replies = call(w.link)
+            await trio.sleep(3 * DELAY)
+            assert len(replies) == 1
+            w.peer.hang_up()
+            await trio.sleep(7 * DELAY)
+            assert w.link.is_ready
+
+
+@pytest.mark.parametrize("is_report", [True, False])
+@pytest.mark.parametrize("code", [ErrorCode.BAD_MESSAGE, ErrorCode.INTERNAL])
+async def test_a_member_that_rejects_a_report_as_invalid_gets_no_more(
+    autojump_clock, code, is_report
+):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        replies = []
+        if is_report:
+            w.link.report(AskStats, replies.append)
+        else:
+            w.link.call(AskStats, replies.append)
+        await trio.sleep(2 * DELAY)
+        w.peer.connections[-1].close(code, "no")
+        w.peer.transport.flush()
+        await trio.sleep(1.5 * DELAY)
+
+        is_rejected = is_report and code == ErrorCode.BAD_MESSAGE
+        assert w.link.takes_reports != is_rejected
+        assert replies == [None] * is_rejected

@@ -306,3 +306,13 @@ def test_a_request_without_a_member_is_not_shed() -> None:
     request.shed_rows_of_busy_members()
 
     assert request.shed == {1}
+
+
+def test_a_check_in_a_shared_frame_is_identified_by_its_row_in_the_frame() -> None:
+    request, first, second = pending(2), Member((5, 7, 6)), Member()
+    send(request, ([0, 1], first))
+    request.requests[0].first_row = 4
+
+    send(request, ([1], second))
+
+    assert second.batches[0].ids == [(5, 7, 11)]

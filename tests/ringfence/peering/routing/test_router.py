@@ -431,3 +431,13 @@ async def test_a_single_check_that_cannot_join_others_is_not_started():
     cluster.router.routes = None
     assert not cluster.router.start(key, 1, None, None)
     assert cluster.router.hedging.checks == 0
+
+
+async def test_members_may_forward_a_single_check_once(autojump_clock):
+    cluster = ClientCluster()
+    key = key_of("a")
+    cluster.owner(key).is_lost = True
+
+    assert (await cluster.check_one(key))[0] is Source.STANDBY
+
+    assert [asked[1:] for asked in cluster.standby(key).asked] == [(0, True)]

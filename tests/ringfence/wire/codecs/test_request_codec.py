@@ -423,3 +423,44 @@ def test_an_answer_with_one_row_has_a_known_code_and_source(
     fields[5 + column] = most + 1
     with pytest.raises(BadMessage, match="Answer"):
         read_answer(fields)
+
+
+@pytest.mark.parametrize("op", Op)
+@pytest.mark.parametrize(("index", "permitted"), [(12, [Op.REFUND]), (13, [0, 1, 4])])
+def test_a_column_is_read_only_with_the_operations_that_use_it(
+    op: Op, index: int, permitted: list[int]
+) -> None:
+    fields = write_request(request())
+    fields[2], fields[index] = int(op), 5
+    if op is Op.RENEW:
+        fields[13] = 5
+
+    if op in permitted:
+        assert read_request(fields).batch.op is op
+    else:
+        with pytest.raises(BadMessage, match=r"Request\.(ages_ns|slot_ids)"):
+            read_request(fields)
+
+
+@pytest.mark.parametrize("column", range(8))
+@pytest.mark.parametrize("length", [0, 2])
+def test_an_answer_with_one_row_has_one_value_in_each_column(column: int, length: int) -> None:
+    rows = [[1] for _ in range(8)]
+    rows[column] = [1] * length
+
+    with pytest.raises(BadMessage, match="Answer"):
+        write_answer(Answer(7, VIEW, 3, Results(Outcomes(*rows[:7]), rows[7])))
+
+
+def test_the_rows_of_an_answer_are_rows_of_a_request() -> None:
+    fields = write_answer(answer())
+    for row in (0, 4095):
+        fields[13] = row
+        assert read_answer(fields).rows == [row]
+        assert write_answer(replace(answer(), rows=[row]))[13] == row
+
+    fields[13] = 4096
+    with pytest.raises(BadMessage, match=r"Answer\.rows"):
+        read_answer(fields)
+    with pytest.raises(BadMessage, match=r"Answer\.rows"):
+        write_answer(replace(answer(), rows=[4096]))
