@@ -161,3 +161,19 @@ def test_limits_of_requests_without_rules_keep_to_the_bound_on_bytes() -> None:
 
     full, freed = 1_000_000 // 2760, (1_000_000 - 62_500) // 2760
     assert sizes == [*range(1, full + 1), *[*range(freed, full + 1)] * 2][:400]
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    engine = engine_of(FIVE)
+    ADD["decide"](engine, [key(0, 0)])
+    two = [key(0, 0), key(0, 1)]
+
+    for call in (
+        lambda: engine.refund(two, [1], [], [], [], [], 0),
+        lambda: engine.refund(two, [1, 1], [0], [], [], [], 0),
+        lambda: engine.refund(two, [1, 1], [], [0], [], [], 0),
+        lambda: engine.charge_now(two, [1], [], [], 0),
+        lambda: engine.renew(two, [1], [], [], 0),
+    ):
+        with pytest.raises(ValueError, match="zip"):
+            call()

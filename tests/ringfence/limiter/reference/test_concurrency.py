@@ -185,3 +185,15 @@ def test_a_refund_without_a_slot_releases_the_units_that_expire_first() -> None:
     assert table.refund(KEY, 2, 20, slot_id=9).remaining == 3
     assert table.refund(KEY, 0, 20, slot_id=8).remaining == 3
     assert table.refund(KEY, 1, 20, slot_id=8).remaining == 5
+
+
+def test_a_renewal_extends_the_slot_by_a_period_and_returns_the_state() -> None:
+    limit = Limit.of_ns(2, 100, Algorithm.CONCURRENCY, soft_permille=500)
+    table = Table(limit, max_keys=1, first_slot_id=7)
+    for now, units in ((0, 1), (10, 1), (20, 1)):
+        table.check(KEY, units, now)
+
+    assert table.renew(KEY, 7, 50) == (Code.OVER_SOFT, 0, 0, 100, 0, 7)
+    assert table.renew(KEY, 9, 119) == (ALLOWED, 1, 0, 100, 0, 9)
+    assert table.renew(KEY, 8, 119) == (DENIED, 1, 0, 100, 0, 0)
+    assert table.state(KEY, 119) == ([7, 31, 1, 9, 100, 1], limit, {})

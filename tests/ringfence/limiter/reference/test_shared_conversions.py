@@ -212,3 +212,24 @@ def test_counts_of_a_shared_rule_can_be_restored_where_the_rule_is_not_shared(
         has_counts = is_shared and (limit is window or len(state) > 2)
         own = [10, 3] if has_counts else [10, 1] if is_shared else []
         assert engine.local_counts([KEY], NOW) == [own]
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.FIXED_WINDOW])
+def test_a_refund_reduces_the_count_of_its_period(algorithm: Algorithm) -> None:
+    engine = engine_of(Limit.of_ns(10, 100, algorithm))
+    ask(engine, 5, 1010)
+    assert engine.local_counts([KEY], 1010) == [[10, 5]]
+
+    for cost, left in ((2, [10, 3]), (1, [10, 2]), (9, [])):
+        engine.refund([KEY], [cost], [0], [], [], [], 1010)
+        assert engine.local_counts([KEY], 1010) == [left]
+
+
+def test_a_refund_of_a_bucket_reduces_the_count_of_an_earlier_period() -> None:
+    engine = engine_of(Limit.of_ns(10, 100, Algorithm.TOKEN_BUCKET))
+    ask(engine, 5, 1090)
+    ask(engine, 4, 1110)
+
+    engine.refund([KEY], [2], [20], [], [], [], 1110)
+
+    assert engine.local_counts([KEY], 1110) == [[10, 3, 11, 4]]

@@ -81,3 +81,28 @@ def test_charges_are_exact_for_1024_more_entries_than_the_limit(amount: int) -> 
     assert found is not None
     hits = found[0][1::2]
     assert hits == [1] * (amount + 1023) + [6]
+
+
+@pytest.mark.parametrize(
+    ("now", "age_ns", "remaining"),
+    [
+        (45, 14, 4),
+        (45, 15, 6),
+        (45, 24, 6),
+        (45, 25, 8),
+        (45, 34, 8),
+        (45, 35, 9),
+        (45, 99, 9),
+        (45, 100, 4),
+        (25, 9, 6),
+        (25, 10, 8),
+        (25, 20, 9),
+        (110, 90, 10),
+    ],
+)
+def test_a_refund_removes_hits_since_the_charge_only(now: int, age_ns: int, remaining: int) -> None:
+    table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    for at in (10, 20, 30):
+        table.check(KEY, 2, at)
+
+    assert table.refund(KEY, 5, now, age_ns).remaining == remaining
