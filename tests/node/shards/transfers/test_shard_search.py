@@ -1,6 +1,6 @@
 """Search of a node for shards that it lacks: which members it asks, and when it starts them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -9,7 +9,8 @@ from node.metrics.counters import Counters
 from node.shards.transfers.shard_receiver import ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sources import ShardSources
-from ringfence.wire import Pulled, ReplicaRequest
+from ringfence.limiter import PackedSnapshot
+from ringfence.wire import Holding, Pulled, ReplicaRequest, ShardGroup
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 SHARD = shard_of(KEY)
@@ -114,3 +115,81 @@ async def test_a_search_asks_each_member_once_the_likeliest_holder_first(
     ).run()
 
     assert receiver.asked == [*asked]
+
+
+class _AnsweringReceiver(ShardReceiver):
+    """Requests that members answer by a function of their name."""
+
+    def __init__(self, host: Host, answer: Callable[[NodeId], ShardGroup]) -> None:
+        super().__init__(Counters(), lambda name: None, host.ownership.steps)
+        self.asked: list[NodeId] = []
+        self._answer = answer
+
+    async def pull(
+        self,
+        name: NodeId,
+        shards: Sequence[int],
+        part: int = 0,
+        transfer_id: int = 0,
+        *,
+        replicas: ReplicaRequest,
+    ) -> Pulled | None:
+        self.asked.append(name)
+        return Pulled(1, [self._answer(name)], PackedSnapshot(b"", 0, [], []), [])
+
+
+async def search(host: Host, names: str, answer: Callable[[NodeId], ShardGroup]) -> list[NodeId]:
+    """Search for a shard that this node owns; return the members that were asked."""
+    sources, ring = ShardSources(host.name), Ring.of([Member(host.name)])
+    sources.on_ring_change(Ring.of([Member(NodeId("z"))]), ring, ring, host.ownership.held)
+    sources.by_shard[SHARD] = tuple(map(NodeId, names))
+    receiver, found = _AnsweringReceiver(host, answer), list[int]()
+    await ShardSearch(
+        *(host.name, host.ownership, sources, receiver, lambda: NOW),
+        *(found.extend, [SHARD], None),
+    ).run()
+    assert found == [SHARD]
+    return receiver.asked
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("moves", "asked"),
+    [
+        ({}, "bc"),
+        ({"b": "d"}, "bdc"),
+        ({"b": "d", "d": "e"}, "bdec"),
+        ({"b": "a"}, "bc"),  # This node itself.
+        ({"b": "d", "d": "b"}, "bdbdc"),  # It follows three transfers.
+    ],
+)
+async def test_a_search_follows_a_shard_that_was_transferred_on(
+    moves: dict[str, str], asked: str
+) -> None:
+    host = Host("a")
+
+    def answer(name: NodeId) -> ShardGroup:
+        return ShardGroup([SHARD], [0], Holding.NOTHING, 1, moves.get(name, ""), "", "", 0)
+
+    names = await search(host, "bc", answer)
+
+    assert "".join(names) == asked
+    assert host.started == [SHARD]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("taken_from", "covered"), [("", None), ("x", "x")])
+async def test_a_shard_without_counters_is_accepted_from_its_owner(
+    taken_from: str, covered: str | None
+) -> None:
+    host = Host("a")
+
+    def answer(name: NodeId) -> ShardGroup:
+        return ShardGroup([SHARD], [0], Holding.HELD, 1, "", "", taken_from, 9)
+
+    assert await search(host, "bc", answer) == ["b"]
+
+    assert host.holds
+    assert host.covered_owner == covered
+    assert host.started == []
+    assert host.counters.as_dict()["shards_pulled"] == 1
