@@ -221,6 +221,36 @@ def test_refunded_charges_make_later_refunds_no_older(starts_at_s: int) -> None:
     assert age_of_refund(w, KEYS[0], 4) == 10
 
 
+@pytest.mark.parametrize("cost", range(1, 8))
+def test_the_rest_of_a_charge_can_be_refunded_later(cost: int) -> None:
+    w = World()
+    w.charge(KEYS[0], cost=7)
+
+    assert [w.refund(KEYS[0], each).costs for each in (cost, 9, 9)] == [[cost], [7 - cost], [0]]
+
+
+def test_a_refund_without_slots_is_of_charges_without_slots() -> None:
+    w = World()
+    w.charge(KEYS[0], cost=2)
+    w.now += 7
+    batch = Batch(Op.REFUND, [KEYS[0], KEYS[1]], [1, 1])
+
+    assert w.ledger.bound(batch) == 1
+
+    assert (batch.costs, batch.ages_ns) == ([1, 0], [7, 0])
+
+
+def test_a_refund_of_nothing_has_no_age() -> None:
+    w = World()
+    w.charge(KEYS[0])
+    w.now += 7
+    batch = Batch(Op.REFUND, [KEYS[1]], [1])
+
+    assert w.ledger.bound(batch) == 1
+
+    assert (batch.costs, batch.ages_ns) == ([0], [])
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("charged_limit", [1, 2])
 def test_a_charge_lasts_as_long_as_its_carried_limit_counts_it(
@@ -263,6 +293,7 @@ def test_by_default_16384_keys_are_always_kept() -> None:
         (Limit(100, 60, Algorithm.TOKEN_BUCKET, 200), 120),
         (Limit(100, 60, Algorithm.TOKEN_BUCKET, 201), 120.6),
         (Limit(100, 60, Algorithm.TOKEN_BUCKET, 1000), 600),
+        (Limit(1, 60, Algorithm.TOKEN_BUCKET, 10), 600),
         (Limit(0, 60), 120),
     ],
 )
