@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
 def _flask_limiter(scratch: Path) -> Path:
     """Fetch and unpack the source package of the installed version; return its folder."""
     wanted = f"Flask-Limiter=={version('Flask-Limiter')}"
-    _pip("download", "--no-binary", ":all:", "--dest", str(scratch), wanted)
+    _pip("download", "--no-binary", "Flask-Limiter", "--dest", str(scratch), wanted)
     [archive] = scratch.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(scratch, filter="data")
