@@ -22,6 +22,10 @@ def test_a_change_raises_the_version_however_old_the_files_are() -> None:
     assert isinstance(after, Rules)
     assert after.version == before.version + 1
     assert rules.hash == NEW.content_hash() != OLD.content_hash()
+    rules.change(OLD)
+    again = decode(rules.packed(3))
+    assert isinstance(again, Rules)
+    assert again.version == before.version + 2
 
 
 def test_a_key_of_a_removed_rule_still_has_its_name() -> None:
