@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringfence.limiter import (
@@ -220,6 +220,21 @@ checks = st.lists(
 )
 
 
+def without_unused(counts: Snapshot, now: int) -> Snapshot:
+    """Return counters without the units of previous windows that count nothing any more.
+
+    The engines remove an unused key at different times, and a new check creates it without them.
+    """
+    for at, state in enumerate(counts.states):
+        limit = counts.limits[counts.which[at]]
+        if limit.algorithm is Algorithm.SLIDING_WINDOW and len(state) == 3:
+            left_ns = limit.period_ns - now % limit.period_ns
+            if state[0] == now // limit.period_ns and state[2] * left_ns < limit.period_ns:
+                counts.states[at] = [*state[:2], 0]
+    return counts
+
+
+@example([*[(0, 0, 1, 0, 0)] * 6, (0, 2, 1, 0, 0), (0, 1, 1, 61 * S, 0), (0, 2, 1, 0, 0)], False, 0)
 @given(checks, st.booleans(), st.sampled_from([0, 30 * S, 200 * S, 2 * 86_400 * S]))
 def test_both_engines_pack_what_a_snapshot_has(
     checks: list[tuple[int, int, int, int, int]], is_shared: bool, later: int
@@ -253,7 +268,7 @@ def test_both_engines_pack_what_a_snapshot_has(
         assert engine.pack(asked, now, with_unused=False).unpack() == counts
         remote = unpacked.remote_counts or [{} for _ in asked]
         assert [remote[at] for at in used] == (counts.remote_counts or [{} for _ in used])
-        packed.append(found)
+        packed.append(without_unused(unpacked, now))
 
     assert all(found == packed[0] for found in packed)
 
