@@ -49,6 +49,8 @@ from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
 __all__ = ["LimiterUnavailable", "RateLimits", "TooManyRequests"]
 
 _KEY = "ringfence"
+_WARNED = "ringfence.warned"
+"""Key of the `RateLimits` that has logged the warning: others may exist without an application."""
 _STATE_KEY = "ringfence.flask"
 """Key of the request state in an environ. Several requests of a test may share `g`."""
 _PREFIX = "RINGFENCE_"
@@ -125,7 +127,8 @@ class RateLimits:
         effect."""
         if has_marks(app):
             request_started.disconnect(self._warn_if_not_installed)
-            if _KEY not in app.extensions:
+            is_first = app.extensions.setdefault(_WARNED, self) is self
+            if _KEY not in app.extensions and is_first:
                 logger.warning(
                     "limits without an effect: app=%s; call init_app(app) of their RateLimits",
                     app.name,

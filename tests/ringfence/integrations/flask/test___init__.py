@@ -358,6 +358,7 @@ def test_an_invalid_limit_is_reported_at_its_definition(limits: RateLimits) -> N
 def test_limits_without_init_app_are_logged_once(
     app: Flask, limits: RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
+    others = [RateLimits() for _ in range(2)]
     app.add_url_rule("/", "view", limits.limit("1/hour")(view_named("view")))
     unrelated = Flask("unrelated")
     unrelated.add_url_rule("/", "view", view_named("view"))
@@ -369,6 +370,7 @@ def test_limits_without_init_app_are_logged_once(
     assert record.getMessage() == (
         f"limits without an effect: app={app.name}; call init_app(app) of their RateLimits"
     )
+    del others
 
 
 def test_a_limit_that_a_decorator_hides_is_logged(
