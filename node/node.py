@@ -247,7 +247,8 @@ class Node:
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
             if is_alone or self.shards.ownership.is_empty:
                 gossip.left()
-                if cluster.ring.members:  # Clients with an older view still ask here.
+                if cluster.ring.members:
+                    # Clients with an older view still ask here, and no event marks the last one.
                     await runtime.sleep(min(_LINGER, patience))
             elif keys := len(self.shards.engine):
                 logger.warning(

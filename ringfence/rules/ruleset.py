@@ -92,8 +92,10 @@ class RuleSet:
         return self._by_id.get(identity)
 
     def override_policy(self, identity: int) -> OnFailure | None:
-        """Return the failure policy of the domain in which a descriptor with this id had a limit
-        of its own; None for other ids, and for the default policy."""
+        """Return the failure policy for the limit in a descriptor, by its id: that of the domain.
+
+        None for other ids, and for the default policy.
+        """
         roots = self._roots.values()
         return next((each.domain.on_failure for each in roots if identity in each.overrides), None)
 

@@ -1,4 +1,4 @@
-"""Changes that one node records of its shards: for standbys, for covered owners, and of its own."""
+"""Changes of its shards that a node records: for standbys, for covered owners, and for itself."""
 
 from collections.abc import Sequence
 
