@@ -161,16 +161,14 @@ class Policy:
                 continue
             assert decision is not None
             state.decisions.append(decision)
-            if not decision.allowed and self.settings.block:
-                yield from self._refund_all(made)
-                return state.refuse(self.settings.template)
             if not decision.allowed:
+                if self.settings.block:
+                    yield from self._refund_all(made)
+                    return state.refuse(self.settings.template)
                 continue  # Nothing was charged; other limits count the request as usual.
             if self._settles or decision.slots is not None:
                 made.append(Spent(self.settle, owner, ask, cost, decision, asked_at))
-            elif (
-                len(asks) > 1 and self.settings.block
-            ):  # Needed for a refund when a later limit denies.
+            elif len(asks) > 1 and self.settings.block:  # A later limit may deny: then refund.
                 made.append(Spent(None, owner, ask, cost, decision, asked_at))
             if decision.delay:
                 yield Pause(decision.delay)
