@@ -1,6 +1,7 @@
 """Changes of a key folder that fail halfway, or meet a file that is not theirs."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,38 +36,23 @@ def test_a_cluster_key_has_32_random_bytes(keys: KeyDir) -> None:
     assert (old, len(new)) == (key, 32)
 
 
-def test_a_token_that_cannot_be_registered_leaves_no_secret(
-    keys: KeyDir, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: add_token(path, "batch:check"),
+        lambda path: revoke_token(path, "app"),
+        lambda path: rotate(path, "add"),
+    ],
+    ids=["add a token", "revoke a token", "rotate the cluster key"],
+)
+def test_a_change_that_cannot_replace_a_file_changes_nothing(
+    keys: KeyDir, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = contents(keys)
     monkeypatch.setattr(os, "replace", refuse)
 
     with pytest.raises(ConfigError, match="Read-only file system"):
-        add_token(keys.path, "batch:check")
-
-    assert contents(keys) == before
-
-
-def test_a_token_that_cannot_be_revoked_keeps_its_file(
-    keys: KeyDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = contents(keys)
-    monkeypatch.setattr(os, "replace", refuse)
-
-    with pytest.raises(ConfigError, match="Read-only file system"):
-        revoke_token(keys.path, "app")
-
-    assert contents(keys) == before
-
-
-def test_a_cluster_key_that_cannot_be_replaced_is_unchanged(
-    keys: KeyDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = contents(keys)
-    monkeypatch.setattr(os, "replace", refuse)
-
-    with pytest.raises(ConfigError, match="Read-only file system"):
-        rotate(keys.path, "add")
+        change(keys.path)
 
     assert contents(keys) == before
 

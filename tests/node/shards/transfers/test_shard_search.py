@@ -65,12 +65,13 @@ async def test_a_receiver_that_acknowledges_during_a_search_is_asked_again() -> 
     assert host.started == [SHARD]
 
 
-class _SilentReceiver(ShardReceiver):
-    """Requests that no member answers."""
+class _AnsweringReceiver(ShardReceiver):
+    """Requests that members answer by a function of their name; None is silence."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, answer: Callable[[NodeId], ShardGroup | None]) -> None:
         super().__init__(Counters(), lambda name: None, host.ownership.steps)
         self.asked: list[NodeId] = []
+        self._answer = answer
 
     async def pull(
         self,
@@ -82,7 +83,8 @@ class _SilentReceiver(ShardReceiver):
         replicas: ReplicaRequest,
     ) -> Pulled | None:
         self.asked.append(name)
-        return None
+        group = self._answer(name)
+        return None if group is None else Pulled(1, [group], PackedSnapshot(b"", 0, [], []), [])
 
 
 @pytest.mark.trio
@@ -106,7 +108,7 @@ async def test_a_search_asks_each_member_once_the_likeliest_holder_first(
     host.start(3)
     if has_sent:
         other.ask(host)
-    known, receiver = ShardSources(host.name), _SilentReceiver(host)
+    known, receiver = ShardSources(host.name), _AnsweringReceiver(host, lambda _: None)
     known.by_shard[SHARD] = tuple(map(NodeId, sources))
 
     await ShardSearch(
@@ -115,27 +117,6 @@ async def test_a_search_asks_each_member_once_the_likeliest_holder_first(
     ).run()
 
     assert receiver.asked == [*asked]
-
-
-class _AnsweringReceiver(ShardReceiver):
-    """Requests that members answer by a function of their name."""
-
-    def __init__(self, host: Host, answer: Callable[[NodeId], ShardGroup]) -> None:
-        super().__init__(Counters(), lambda name: None, host.ownership.steps)
-        self.asked: list[NodeId] = []
-        self._answer = answer
-
-    async def pull(
-        self,
-        name: NodeId,
-        shards: Sequence[int],
-        part: int = 0,
-        transfer_id: int = 0,
-        *,
-        replicas: ReplicaRequest,
-    ) -> Pulled | None:
-        self.asked.append(name)
-        return Pulled(1, [self._answer(name)], PackedSnapshot(b"", 0, [], []), [])
 
 
 async def search(host: Host, names: str, answer: Callable[[NodeId], ShardGroup]) -> list[NodeId]:
